@@ -1,0 +1,36 @@
+"""The `exact` backend: the definition itself. It holds the whole weight matrix, and takes everything."""
+
+from torch import Tensor
+
+from regard.attention.kernels import rows
+from regard.attention.problem import Problem
+
+HELD = 1 << 25
+"""Numbers that `exact` may hold for the weights before `tiled`, which holds none, is preferred: 128 MiB in float32."""
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    return None
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    held = problem.pairs * problem.score.numbers_per_pair(problem.query.shape[-1])
+    return f"it would hold {held:,} numbers at once, more than {HELD:,}" if held > HELD else None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return f"the whole {problem.n_queries} × {problem.n_keys} matrix of weights at once"
+
+
+def run(problem: Problem) -> Tensor:
+    """The output, from the materialised weights."""
+    problem = problem.spread()
+    return rows.attend(problem, slice(0, problem.n_queries), slice(0, problem.n_keys))
+
+
+def weights(problem: Problem) -> Tensor:
+    """The weights themselves, (..., queries, keys)."""
+    return rows.weigh(problem.spread(), slice(0, problem.n_queries), slice(0, problem.n_keys))[0]

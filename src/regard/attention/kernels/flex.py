@@ -1,0 +1,127 @@
+"""The `flex` backend: torch's flex_attention on CUDA, which skips every block of pairs that a mask forbids.
+
+For scores that are dot products, under softmax, with a mask that leaves out whole blocks of a long sequence (windows,
+packed rows, causal with padding): no matrix of the mask is held while attention runs. The kernel is compiled on its
+first use, and again for another kind of mask or another width, which takes seconds.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.attention.kernels import sdpa, tiled
+from regard.attention.problem import Problem
+
+SHORT = 2048
+"""Below this many keys, skipping blocks saves less than finding them costs."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The place of one query and one key, inside the compiled kernel: every index is a number."""
+
+    batch: Tensor
+    head: Tensor
+    row: Tensor
+    column: Tensor
+    position: Tensor
+    n_queries: int
+    n_keys: int
+
+    def per_sequence(self, numbers: Tensor) -> Tensor:
+        return numbers[self.batch] if numbers.dim() else numbers
+
+    def select(self, matrix: Tensor) -> Tensor:
+        sizes = (1,) * (4 - matrix.dim()) + tuple(matrix.shape)
+        indices = (self.batch, self.head, self.row, self.column)
+        return matrix.view(sizes)[tuple(i if size > 1 else 0 for i, size in zip(indices, sizes, strict=True))]
+
+    def at(self, position: Tensor) -> "Pair":
+        return replace(self, position=position)
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    other = sdpa.refusal(problem)
+    if other is not None:
+        return other
+    if problem.query.device.type != "cuda":
+        return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
+    if problem.bias is not None:
+        return "it takes no bias"
+    if problem.dropout:
+        return "it has no dropout"
+    if problem.query.dtype == torch.float64:
+        return "it does not compute in float64"
+    if len(problem.leading) > 2:
+        return f"it takes two leading dimensions (batch, heads), and there are {len(problem.leading)}"
+    if 0 in problem.query.shape or 0 in problem.key.shape:
+        return "there are no queries or no keys"
+    return None
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    if problem.mask is None:
+        return "without a mask there is no block to skip"
+    return f"it pays from {SHORT} keys on, and there are {problem.n_keys}" if problem.n_keys < SHORT else None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return "blocks of pairs that the mask forbids are skipped"
+
+
+def run(problem: Problem) -> Tensor:
+    """The output of the compiled kernel."""
+    form = sdpa.shape(replace(problem, mask=None))
+    key, value = _without_unused(problem, form.key, form.value)
+    block_mask = None
+    if problem.mask is not None:
+        block_mask = _compiled("create_block_mask")(_rule(problem), form.query.shape[0], form.query.shape[1],
+                                                    problem.n_queries, problem.n_keys, device=problem.query.device)
+    output = _compiled("flex_attention")(form.query, key, value, block_mask=block_mask, scale=form.scale,
+                                         enable_gqa=form.query.shape[1] != key.shape[1])
+    return output[..., :problem.value.shape[-1]].reshape(*problem.leading, problem.n_queries, -1)
+
+
+def _rule(problem: Problem) -> Any:
+    """The mask as a function of one pair."""
+    mask = problem.mask
+    assert mask is not None
+    shift = problem.n_keys - problem.n_queries
+
+    def rule(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        place = Pair(batch, head, row, column, row + shift, problem.n_queries, problem.n_keys)
+        return mask.allowed(mask.aligned(place))
+
+    return rule
+
+
+def _without_unused(problem: Problem, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with zeros where no query looks, so that NaN and inf there are never read."""
+    if problem.mask is None:
+        return key, value
+    used = None
+    for rows, _ in tiled.blocks(problem, max(1, (1 << 24) // problem.n_keys)):
+        seen = problem.allowed(problem.block(rows))
+        assert seen is not None
+        seen = seen.any(dim=-2)
+        used = seen if used is None else used | seen
+    assert used is not None
+    unused = ~used[(None,) * (3 - used.dim())].unsqueeze(-1)
+    if unused.shape[1] not in (1, key.shape[1]):
+        groups = unused.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+    return key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+
+
+@cache
+def _compiled(name: str) -> Any:
+    """The function of torch's flex_attention module, compiled once a process."""
+    from torch.nn.attention import flex_attention
+
+    return torch.compile(getattr(flex_attention, name), dynamic=False)

@@ -1,0 +1,43 @@
+"""Whole rows of attention weights, exactly as defined: the computation that `exact` and `tiled` share.
+
+Rows are whole, because a normaliser may need them whole. This file holds what the package promises of every backend: a
+query that may attend to nothing has zero weights and zero gradients, and what stands in keys to which no query may
+attend (NaN, inf) is never read.
+"""
+
+import torch
+from torch import Tensor
+
+from regard.attention.problem import Problem
+
+
+def weigh(problem: Problem, rows: "slice | Tensor", columns: slice, query: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The weights (..., queries, keys) of these rows, and the values (..., keys, width) that they weigh.
+
+    Key heads are already spread. `columns` holds every key that the rows may attend to. `query` are the queries of the
+    rows, where the caller has cut them out already.
+    """
+    place = problem.block(rows, columns)
+    query = problem.query[..., rows, :] if query is None else query
+    key, value = problem.key[..., columns, :], problem.value[..., columns, :]
+    allowed, added = problem.allowed(place), problem.added(place)
+    if allowed is not None:
+        unused = ~allowed.any(dim=-2).unsqueeze(-1)
+        key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+    scores = problem.score(query, key)
+    if added is not None:
+        scores = scores + added
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    if allowed is None and added is None:
+        return problem.normalize(scores), value
+    empty = (scores == -torch.inf).all(dim=-1, keepdim=True)  # a bias of -inf forbids as well
+    return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value
+
+
+def attend(problem: Problem, rows: slice, columns: slice, query: Tensor | None = None) -> Tensor:
+    """The output (..., queries, width) of these rows."""
+    weights, value = weigh(problem, rows, columns, query)
+    if problem.dropout:
+        weights = torch.nn.functional.dropout(weights, problem.dropout)
+    return weights @ value

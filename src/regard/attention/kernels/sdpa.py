@@ -1,0 +1,155 @@
+"""The `sdpa` backend: torch's fused kernels, for scores that are dot products, under softmax.
+
+It brings a problem into the form that `scaled_dot_product_attention` takes (four dimensions, one width, a mask as a
+matrix), guards what torch's kernels do not promise, and names the fastest of them for the device and the shape.
+
+Guarded here: rows that may attend to nothing (cuDNN's kernel leaves garbage in them, the others zeros), NaN and inf in
+keys to which no query may attend, and the alignment of causal masks (torch aligns to the top left).
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from regard.attention.mask import Causal
+from regard.attention.normalize import Softmax
+from regard.attention.problem import Problem
+
+HELD = 1 << 28
+"""Entries that the matrix of a mask or a bias may have before a backend that needs no matrix is preferred."""
+
+
+class Form(NamedTuple):
+    """A problem in the form of torch's kernels: B batch, H heads, N tokens, D width."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    matrix: Tensor | None  # who may attend (bool), or what is added (float)
+    causal: bool
+    scale: float
+    empty: Tensor | None  # rows that may attend to nothing
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    if not isinstance(problem.normalize, Softmax):
+        return f"its kernels normalise by softmax, not by {problem.normalize!r}"
+    if problem.score.as_dot(problem.query[..., :0, :]) is None:
+        return f"its kernels compute dot products, and the score {problem.score!r} is none"
+    return None
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    if problem.bias is None and (problem.mask is None or _is_square_causal(problem)):
+        return None
+    entries = problem.n_queries * problem.n_keys
+    place = problem.block(slice(0, 0), slice(0, 0))
+    for part in (problem.allowed(place), problem.added(place)):
+        for size in () if part is None else part.shape[:-2]:
+            entries *= size
+    return f"the mask or bias would be a matrix of {entries:,} entries, more than {HELD:,}" if entries > HELD else None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    order = kernels(problem.query, problem.dropout)
+    tried = ", ".join(kernel.name.removesuffix("_ATTENTION").lower() for kernel in order)
+    return f"the first of torch's kernels that takes it, in the order {tried}" if order else "the kernel torch chooses"
+
+
+def run(problem: Problem) -> Tensor:
+    """The output of the fused kernel."""
+    width = problem.value.shape[-1]
+    form = shape(problem)
+    with _choice(form, problem.dropout):
+        output = scaled_dot_product_attention(form.query, form.key, form.value, form.matrix, problem.dropout,
+                                              form.causal, scale=form.scale, enable_gqa=_grouped(form))
+    output = output[..., :width]
+    if form.empty is not None:
+        output = output.masked_fill(form.empty, 0.0)
+    return output.reshape(*problem.leading, problem.n_queries, width)
+
+
+def shape(problem: Problem) -> Form:
+    """The problem in the kernels' form."""
+    dot = problem.score.as_dot(problem.query)
+    assert dot is not None, "refusal() was not asked"
+    query, scale = dot
+    key, value = problem.key, problem.value
+    matrix, causal, empty = None, False, None
+    if _is_square_causal(problem):
+        causal = problem.n_queries > 1  # a single query stands at the last key and sees all
+    elif problem.mask is not None or problem.bias is not None:
+        place = problem.block()
+        allowed, matrix = problem.allowed(place), problem.added(place)
+        if allowed is not None:
+            unused = ~allowed.any(dim=-2).unsqueeze(-1)
+            if unused.shape[-3:-2] not in ((), (1,)) and unused.shape[-3] != key.shape[-3]:
+                problem = problem.spread()  # heads that share a key differ in which keys they use
+                key, value = problem.key, problem.value
+            key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+            matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
+        assert matrix is not None
+        if matrix.dtype == torch.bool:
+            empty = ~matrix.any(dim=-1, keepdim=True)
+            matrix = matrix | empty
+        else:
+            empty = (matrix == -torch.inf).all(dim=-1, keepdim=True)
+            matrix = matrix.masked_fill(empty, 0.0)
+        matrix, empty = _four(matrix, problem.leading), _four(empty, problem.leading)
+    query, key, value = (_four(tensor, problem.leading) for tensor in _one_width(query, key, value))
+    return Form(*_common(query, key, value), matrix, causal, scale, empty)
+
+
+def kernels(query: Tensor, dropout: float) -> list[SDPBackend]:
+    """The kernels to try, fastest first; none where torch's own choice is the best known."""
+    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+        return []
+    if torch.cuda.get_device_capability(query.device)[0] != 9 or dropout:
+        return []
+    return [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def _choice(form: Form, dropout: float) -> AbstractContextManager[None]:
+    order = kernels(form.query, dropout)
+    return sdpa_kernel(order, set_priority=True) if order else nullcontext()
+
+
+def _is_square_causal(problem: Problem) -> bool:
+    """Causal alone, where torch's alignment (top left) and ours (bottom right) are the same, or one query sees all."""
+    same = problem.n_queries == problem.n_keys or (problem.n_queries == 1 and problem.n_keys > 0)
+    return isinstance(problem.mask, Causal) and problem.bias is None and same
+
+
+def _grouped(form: Form) -> bool:
+    return form.query.shape[1] != form.key.shape[1]
+
+
+def _four(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """The tensor with exactly two leading dimensions, batch and heads."""
+    tensor = tensor[(None,) * (max(2, len(leading)) + 2 - tensor.dim())]
+    if len(leading) <= 2:
+        return tensor
+    return tensor.expand(*leading[:-1], *tensor.shape[-3:]).flatten(0, len(leading) - 2)
+
+
+def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fused kernels want one width for all three: zeros change no dot product, and are cut from the output."""
+    width, value_width = query.shape[-1], value.shape[-1]
+    if width < value_width:
+        return pad(query, (0, value_width - width)), pad(key, (0, value_width - width)), value
+    return query, key, pad(value, (0, width - value_width)) if value_width < width else value
+
+
+def _common(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch dimensions made equal; key and value heads made equal, and the query's made a multiple of them."""
+    batch = max(query.shape[0], key.shape[0], value.shape[0])
+    heads = max(key.shape[1], value.shape[1])
+    key, value = (t.expand(batch, heads, -1, -1) for t in (key, value))
+    return query.expand(batch, max(heads, query.shape[1]), -1, -1), key, value

@@ -1,0 +1,66 @@
+"""The `tiled` backend: any score, any normaliser, any mask, in memory that grows with N and not with N².
+
+It computes blocks of whole rows, one after another, and keeps none of them: the backward pass computes each block
+once more. Plain torch, so it runs on every device and follows whatever a user's score does, parameters included. It
+trades time (one more forward pass) for memory.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from regard.attention.kernels import rows
+from regard.attention.problem import Problem
+
+HELD_CPU = 1 << 21
+HELD_GPU = 1 << 26
+"""Numbers held at once for the pairs of a block: about a cache on a CPU, enough to fill the chip on a GPU."""
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    return None
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    return None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return f"{block_size(problem)} rows at a time, computed once more in the backward pass"
+
+
+def run(problem: Problem) -> Tensor:
+    """The output, a block of rows at a time."""
+    problem = problem.spread()
+    pieces = []
+    size = block_size(problem)
+    for query, (block, columns) in zip(problem.query.split(size, dim=-2), blocks(problem, size), strict=True):
+        if torch.is_grad_enabled():
+            piece = checkpoint(rows.attend, problem, block, columns, query, use_reentrant=False,
+                               preserve_rng_state=problem.dropout > 0, determinism_check="none")
+        else:
+            piece = rows.attend(problem, block, columns, query)
+        pieces.append(piece)
+    return torch.cat(pieces, dim=-2)
+
+
+def block_size(problem: Problem) -> int:
+    """How many rows a block has: as many as keep its pairs within the bound, at least one."""
+    held = HELD_CPU if problem.query.device.type == "cpu" else HELD_GPU
+    row = problem.pairs // max(1, problem.n_queries) * problem.score.numbers_per_pair(problem.query.shape[-1])
+    return max(1, min(held // max(1, row), problem.n_queries))
+
+
+def blocks(problem: Problem, size: int) -> Iterator[tuple[slice, slice]]:
+    """The blocks of rows in order, each with the run of keys that its rows may attend to; one empty block for no rows."""
+    for first in range(0, max(1, problem.n_queries), size):
+        last = min(first + size, problem.n_queries)
+        start, stop = 0, problem.n_keys
+        if problem.mask is not None:
+            start, stop = problem.mask.span(first, last, problem.n_queries, problem.n_keys)
+        yield slice(first, last), slice(start, stop)

@@ -1,0 +1,309 @@
+"""Masks: who may look at whom.
+
+A mask is a value with a meaning, so that a kernel can recognise it. True means *may attend*. Masks combine with `&`,
+`|` and `~`; `mask.matrix(n_queries, n_keys)` shows one.
+
+    Causal()                  no query sees a key that stands after it
+    Padding(lengths, side)    only the first (or last) `length` keys of each sequence exist
+    Window(left, right)       keys at most `left` before and `right` after the query
+    Packed(lengths)           several sequences in one row, each sees itself alone (in `packed`)
+    Placed(start)             the first query stands at key `start`, as in cached decoding
+    a bool tensor             broadcast against (..., n_queries, n_keys)
+
+A mask does not know scores, backends or dtypes. Where the queries stand among the keys: see `place`. In a conjunction,
+`Packed` and `Placed` say it for all members: `Causal() & Placed(start)` is causal from there.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.attention.place import Block, Place
+
+Lengths = int | Sequence[int] | Tensor
+Device = torch.device | str | None
+
+
+class Mask(ABC):
+    """The protocol of a mask."""
+
+    moves: bool = False
+    """Whether the mask says where the queries stand."""
+
+    @property
+    def leading(self) -> int:
+        """How many leading (batch) dimensions the mask has itself."""
+        return 0
+
+    @abstractmethod
+    def allowed(self, place: Place) -> Tensor:
+        """Bool, broadcastable to the block at `place`. The mask is ready for the sizes and the device of the block."""
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> "Mask":
+        """The mask with its tensors on `device`, checked against the sizes; `allowed` is asked of this one."""
+        return self
+
+    def aligned(self, place: Place) -> Place:
+        """The place with the positions that this mask gives to the queries."""
+        return place
+
+    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
+        """A run of keys outside of which the queries first..last-1 see nothing; it may be too wide, never too narrow."""
+        return 0, n_keys
+
+    def matrix(self, n_queries: int, n_keys: int, *, leading: int | None = None, device: Device = None) -> Tensor:
+        """The mask as a bool tensor (..., n_queries, n_keys), with as many leading dimensions as it has itself."""
+        mask = self.ready(n_queries, n_keys, device)
+        place = Block.of(n_queries, n_keys, leading=mask.leading if leading is None else leading, device=device)
+        allowed = mask.allowed(mask.aligned(place))
+        return allowed.expand(*allowed.shape[:-2], n_queries, n_keys)
+
+    def __and__(self, other: "Mask | Tensor") -> "Mask":
+        return All.of(self, as_mask(other))
+
+    def __rand__(self, other: Tensor) -> "Mask":
+        return All.of(as_mask(other), self)
+
+    def __or__(self, other: "Mask | Tensor") -> "Mask":
+        return Any(self, as_mask(other))
+
+    def __ror__(self, other: Tensor) -> "Mask":
+        return Any(as_mask(other), self)
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+class Causal(Mask):
+    """A query sees the key at its own position and those before it; the last query stands at the last key."""
+
+    def allowed(self, place: Place) -> Tensor:
+        return place.column <= place.position
+
+    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
+        return 0, max(0, min(n_keys, last + n_keys - n_queries))
+
+    def __repr__(self) -> str:
+        return "Causal()"
+
+
+class Window(Mask):
+    """A query sees at most `left` keys before its position and `right` after it; None is without limit."""
+
+    def __init__(self, left: int | None, right: int | None) -> None:
+        for argument, value in (("left", left), ("right", right)):
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise checks.wrong(argument, "a number of keys, 0 or more, or None", value)
+        self.left, self.right = left, right
+
+    def allowed(self, place: Place) -> Tensor:
+        distance = place.column - place.position
+        near = torch.ones_like(distance, dtype=torch.bool) if self.left is None else distance >= -self.left
+        return near if self.right is None else near & (distance <= self.right)
+
+    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
+        shift = n_keys - n_queries
+        start = 0 if self.left is None else max(0, first + shift - self.left)
+        stop = n_keys if self.right is None else max(0, min(n_keys, last + shift + self.right))
+        return min(start, stop), stop
+
+    def __repr__(self) -> str:
+        return f"Window({self.left}, {self.right})"
+
+
+class Padding(Mask):
+    """Of each sequence only `length` keys exist: the first (padded on the side "right"), or the last ("left").
+
+    `lengths` has one number a sequence, (batch,), aligned with the leading dimensions of the queries from the left.
+    """
+
+    def __init__(self, lengths: Lengths, side: str = "right") -> None:
+        checks.pick("side", side, {"right": None, "left": None})
+        self.lengths, self.side = integers("lengths", lengths), side
+
+    @property
+    def leading(self) -> int:
+        return self.lengths.dim()
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        if not torch.compiler.is_compiling() and self.lengths.device.type == "cpu" and self.lengths.numel():
+            longest = int(self.lengths.max())
+            if longest > n_keys:
+                raise checks.wrong("lengths", f"at most the number of keys, {n_keys}", f"as long as {longest}")
+        return self if _there(self.lengths, device) else Padding(self.lengths.to(device), self.side)
+
+    def allowed(self, place: Place) -> Tensor:
+        lengths = place.per_sequence(self.lengths)
+        return place.column < lengths if self.side == "right" else place.column >= place.n_keys - lengths
+
+    def __repr__(self) -> str:
+        return f'Padding({brief(self.lengths)}, side="{self.side}")'
+
+
+class Placed(Mask):
+    """The first query of each sequence stands at key `start`, and the keys after the last query are not there yet."""
+
+    moves = True
+
+    def __init__(self, start: Lengths) -> None:
+        self.start = integers("start", start)
+
+    @property
+    def leading(self) -> int:
+        return self.start.dim()
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return self if _there(self.start, device) else Placed(self.start.to(device))
+
+    def aligned(self, place: Place) -> Place:
+        return place.at(place.row + place.per_sequence(self.start))
+
+    def allowed(self, place: Place) -> Tensor:
+        return place.column < place.per_sequence(self.start) + place.n_queries
+
+    def __repr__(self) -> str:
+        return f"Placed({brief(self.start)})"
+
+
+class Allowed(Mask):
+    """A bool tensor as a mask: True means may attend."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def leading(self) -> int:
+        return max(0, self.tensor.dim() - 2)
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        tensor = self.tensor[(None,) * max(0, 2 - self.tensor.dim())]
+        if any(size not in (1, wanted) for size, wanted in zip(tensor.shape[-2:], (n_queries, n_keys), strict=True)):
+            expected = f"broadcastable to (..., {n_queries} queries, {n_keys} keys)"
+            raise checks.wrong("mask", expected, f"of shape {checks.shape(self.tensor)}")
+        return Allowed(tensor.to(device))
+
+    def allowed(self, place: Place) -> Tensor:
+        return place.select(self.tensor)
+
+    def __repr__(self) -> str:
+        return f"Allowed(bool tensor of shape {checks.shape(self.tensor)})"
+
+
+class All(Mask):
+    """The conjunction of masks. Its members agree on where the queries stand."""
+
+    def __init__(self, members: tuple[Mask, ...]) -> None:
+        self.members = members
+        self.moves = any(member.moves for member in members)
+
+    @classmethod
+    def of(cls, *masks: Mask) -> "All":
+        """The conjunction, with conjunctions inside it opened."""
+        return cls(tuple(part for mask in masks for part in (mask.members if isinstance(mask, cls) else (mask,))))
+
+    @property
+    def leading(self) -> int:
+        return max(member.leading for member in self.members)
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return All(tuple(member.ready(n_queries, n_keys, device) for member in self.members))
+
+    def aligned(self, place: Place) -> Place:
+        for member in self.members:
+            place = member.aligned(place)
+        return place
+
+    def allowed(self, place: Place) -> Tensor:
+        result = self.members[0].allowed(place)
+        for member in self.members[1:]:
+            result = result & member.allowed(place)
+        return result
+
+    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
+        if self.moves:
+            return 0, n_keys  # the queries stand elsewhere: the members' spans do not hold
+        spans = [member.span(first, last, n_queries, n_keys) for member in self.members]
+        start, stop = max(start for start, _ in spans), min(stop for _, stop in spans)
+        return min(start, stop), stop
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({member!r})" if isinstance(member, Any) else repr(member) for member in self.members)
+
+
+class Any(Mask):
+    """The disjunction of two masks. Each has its own say on where the queries stand."""
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        self.left, self.right = left, right
+
+    @property
+    def leading(self) -> int:
+        return max(self.left.leading, self.right.leading)
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return Any(self.left.ready(n_queries, n_keys, device), self.right.ready(n_queries, n_keys, device))
+
+    def allowed(self, place: Place) -> Tensor:
+        return self.left.allowed(self.left.aligned(place)) | self.right.allowed(self.right.aligned(place))
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {self.right!r}"
+
+
+class Not(Mask):
+    """The complement of a mask."""
+
+    def __init__(self, inner: Mask) -> None:
+        self.inner = inner
+
+    @property
+    def leading(self) -> int:
+        return self.inner.leading
+
+    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return Not(self.inner.ready(n_queries, n_keys, device))
+
+    def allowed(self, place: Place) -> Tensor:
+        return ~self.inner.allowed(self.inner.aligned(place))
+
+    def __repr__(self) -> str:
+        return f"~({self.inner!r})" if isinstance(self.inner, All | Any) else f"~{self.inner!r}"
+
+
+def as_mask(mask: "Mask | Tensor") -> Mask:
+    """The mask that a user gave. Only bool tensors are masks: what is added to the scores goes into `bias`."""
+    if isinstance(mask, Mask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise checks.wrong("mask", "a bool tensor or a mask such as regard.Causal()", f"a {type(mask).__name__}")
+    if mask.dtype == torch.bool:
+        return Allowed(mask)
+    remedy = ("What is added to the scores goes into `bias`." if mask.is_floating_point()
+              else "Say which values may attend, for example mask=(tensor == 1).")
+    raise checks.wrong("mask", "a bool tensor (True: may attend)", f"a tensor of {mask.dtype}", remedy)
+
+
+def integers(argument: str, numbers: Lengths) -> Tensor:
+    """Lengths or starts that a user gave, as an integer tensor."""
+    tensor = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers)
+    if tensor.numel() == 0:
+        return tensor.long()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise checks.wrong(argument, "whole numbers", f"of dtype {tensor.dtype}")
+    if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool((tensor < 0).any()):
+        raise checks.wrong(argument, "0 or more", int(tensor.min()))
+    return tensor
+
+
+def brief(numbers: Tensor) -> str:
+    """The numbers; the first few of them where there are many."""
+    flat = numbers.flatten().tolist()
+    shown = ", ".join(map(str, flat[:6])) + (", …" if len(flat) > 6 else "")
+    return f"[{shown}]" if numbers.dim() else shown
+
+
+def _there(tensor: Tensor, device: Device) -> bool:
+    return device is None or tensor.device == torch.device(device)

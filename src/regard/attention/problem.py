@@ -1,0 +1,189 @@
+"""The problem: one question to attention, complete and checked, in the form that kernels read.
+
+`state` turns what a user wrote into a `Problem`, or says what is wrong with it. A problem knows what is asked and the
+sizes of everything; it does not compute, and does not know which kernel will.
+
+Legend: L leading dimensions (batch ..., heads), Q queries, K keys, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.attention.mask import Mask, as_mask
+from regard.attention.normalize import Normalizer, as_normalizer
+from regard.attention.place import Block
+from regard.attention.score import Score, as_score
+from regard.position.bias import Bias
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked. `leading` is the common shape of all leading dimensions, heads last."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    score: Score
+    normalize: Normalizer
+    mask: Mask | None
+    bias: Tensor | Bias | None
+    dropout: float
+    leading: tuple[int, ...]
+
+    @property
+    def n_queries(self) -> int:
+        return self.query.shape[-2]
+
+    @property
+    def n_keys(self) -> int:
+        return self.key.shape[-2]
+
+    @property
+    def pairs(self) -> int:
+        """How many scores there are in all."""
+        count = self.n_queries * self.n_keys
+        for size in self.leading:
+            count *= size
+        return count
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient may be asked for."""
+        tensors = (self.query, self.key, self.value, self.bias)
+        return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+    def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> Block:
+        """The place of these queries and keys (all, where not said), with the positions that the mask gives them."""
+        place = Block.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
+                         rows=rows, columns=columns)
+        return place if self.mask is None else self.mask.aligned(place)  # type: ignore[return-value]
+
+    def allowed(self, place: Block) -> Tensor | None:
+        """Which pairs of the block may attend; None where all may."""
+        return None if self.mask is None else self.mask.allowed(place)
+
+    def added(self, place: Block) -> Tensor | None:
+        """The bias of the block; None where there is none."""
+        if self.bias is None:
+            return None
+        if isinstance(self.bias, Tensor):
+            return place.select(self.bias)
+        return self.bias(place.column - place.position).to(self.query.dtype)
+
+    def spread(self) -> "Problem":
+        """The same problem with every key and value head repeated for the query heads that share it."""
+        heads = self.leading[-1] if self.leading else 1
+        return replace(self, key=_repeat_heads(self.key, heads), value=_repeat_heads(self.value, heads))
+
+
+def state(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Callable[[Tensor, Tensor], Tensor]",
+          normalize: "str | Normalizer | Callable[[Tensor], Tensor]", mask: "Mask | Tensor | None",
+          bias: "Tensor | Bias | None", dropout: float) -> Problem:
+    """The problem that these arguments describe; a ValueError names the argument that does not fit."""
+    _check_tensors(query, key, value)
+    leading = _leading(query, key, value)
+    scorer = as_score(score)
+    scorer.check(query.shape[-1], key.shape[-1])
+    if not 0.0 <= dropout < 1.0:
+        raise checks.wrong("dropout", "a probability, at least 0 and below 1", dropout)
+    shape = (*leading, query.shape[-2], key.shape[-2])
+    return Problem(query, key, value, scorer, as_normalizer(normalize), _check_mask(mask, shape, query.device),
+                   _check_bias(bias, shape, query), dropout, leading)
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for argument, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise checks.wrong(argument, "a tensor", f"a {type(tensor).__name__}")
+        if tensor.dim() < 2:
+            raise checks.wrong(argument, "of shape (..., tokens, width)", f"of shape {checks.shape(tensor)}",
+                               "A single vector is one token: tensor.unsqueeze(-2).")
+        if not tensor.is_floating_point():
+            raise checks.wrong(argument, "a tensor of floating-point numbers", f"of dtype {tensor.dtype}")
+        if tensor.dtype != query.dtype:
+            raise checks.wrong(argument, f"of the query's dtype {query.dtype}", f"{tensor.dtype}")
+        if tensor.device != query.device:
+            raise checks.wrong(argument, f"on the query's device {query.device}", f"on {tensor.device}")
+    if key.shape[-2] != value.shape[-2]:
+        raise checks.wrong("value", f"one row for each of the {key.shape[-2]} keys", f"of shape {checks.shape(value)}")
+
+
+def _leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """The common leading shape; a key or value head may serve several query heads."""
+    heads = query.shape[-3] if query.dim() > 2 else 1
+    for argument, tensor in (("key", key), ("value", value)):
+        own = tensor.shape[-3] if tensor.dim() > 2 else 1
+        if heads != 1 and (own == 0 or heads % own):
+            expected = f"of as many heads as the query, {heads}, or of a number that divides it"
+            raise checks.wrong(argument, expected, f"of shape {checks.shape(tensor)}, with {own} heads",
+                               "The dimension before the tokens is heads.")
+    key_heads, value_heads = (t.shape[-3] if t.dim() > 2 else 1 for t in (key, value))
+    if 1 not in (key_heads, value_heads) and key_heads != value_heads:
+        raise checks.wrong("value", f"of as many heads as the key, {key_heads}", f"of {value_heads} heads")
+    try:
+        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in (query, key, value)))
+    except RuntimeError:
+        shapes = ", ".join(checks.shape(t) for t in (query, key, value))
+        raise ValueError("The leading dimensions of `query`, `key` and `value` must broadcast, but the shapes are "
+                         f"{shapes}.") from None
+    if max(t.dim() for t in (query, key, value)) == 2:
+        return ()
+    return (*batch, max(heads, key_heads, value_heads))
+
+
+def _check_mask(mask: "Mask | Tensor | None", shape: tuple[int, ...], device: torch.device) -> Mask | None:
+    if mask is None:
+        return None
+    made = as_mask(mask)
+    if made.leading > len(shape) - 2:
+        raise checks.wrong("mask", f"broadcastable to {shape} (..., queries, keys)",
+                           f"{made!r}, with {made.leading} leading dimensions")
+    ready = made.ready(shape[-2], shape[-1], device)
+    _check_broadcast("mask", ready, shape, device)
+    return ready
+
+
+def _check_broadcast(argument: str, mask: Mask, shape: tuple[int, ...], device: torch.device) -> None:
+    """The leading dimensions of a mask fit: tried on an empty block, which costs nothing."""
+    empty = Block.of(shape[-2], shape[-1], leading=len(shape) - 2, device=device, rows=slice(0, 0), columns=slice(0, 0))
+    try:
+        own = mask.allowed(mask.aligned(empty)).shape[:-2]
+        fits = torch.broadcast_shapes(own, shape[:-2]) == shape[:-2]
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise checks.wrong(argument, f"broadcastable to {shape} (..., queries, keys)", repr(mask))
+
+
+def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Tensor) -> "Tensor | Bias | None":
+    if bias is None:
+        return None
+    if isinstance(bias, Tensor):
+        if not bias.is_floating_point():
+            remedy = "What says who may attend goes into `mask`." if bias.dtype == torch.bool else ""
+            raise checks.wrong("bias", "a tensor of floating-point numbers", f"of dtype {bias.dtype}", remedy)
+        bias = bias[(None,) * max(0, 2 - bias.dim())]
+        try:
+            fits = torch.broadcast_shapes(bias.shape, shape) == shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise checks.wrong("bias", f"broadcastable to {shape} (..., queries, keys)", f"of shape {checks.shape(bias)}")
+        return bias.to(query)
+    if not isinstance(bias, Bias):
+        raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi", f"a {type(bias).__name__}")
+    if len(shape) == 2:
+        raise checks.wrong("query", "of shape (..., heads, tokens, width) for a bias with heads", "without heads")
+    if bias.heads != shape[-3]:
+        raise checks.wrong("bias", f"made for the query's {shape[-3]} heads", f"made for {bias.heads}")
+    return bias
+
+
+def _repeat_heads(tensor: Tensor, heads: int) -> Tensor:
+    """Query head h reads head h // (heads / own) of the tensor."""
+    own = tensor.shape[-3] if tensor.dim() > 2 else 1
+    return tensor if own in (1, heads) else tensor.repeat_interleave(heads // own, dim=-3)

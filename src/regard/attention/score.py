@@ -1,0 +1,181 @@
+"""Scores: how well a key fits a query.
+
+A score is a value that says what is asked. It computes the scores of a block of queries against a block of keys; it
+does not know where the block lies, which pairs are allowed, or who computes it.
+
+    dot           e = q · k
+    scaled_dot    e = q · k / √D              D is the width of the query                  (Vaswani et al. 2017)
+    scaled_dot_d  e = q · k / D               one source divides by the width of the hidden state; here D is the
+                                              width of the query that the score sees
+    Additive      e = w · tanh(q + k (+ b))   on queries and keys that are already projected (Bahdanau et al. 2015);
+                                              with q = W_1 s and k = W_2 h this is the MLP score
+    Bilinear      e = q W kᵀ                  (Luong et al. 2015, "general")
+
+Legend: H heads, Q queries, K keys, D width.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+
+
+class Score(ABC):
+    """The protocol of a score. To write your own, subclass it or pass any function of two arguments.
+
+    Calling it with queries (..., Q, Dq) and keys (..., K, Dk), whose leading dimensions broadcast, gives scores
+    (..., Q, K). The score of a pair must depend on that pair alone: kernels call it on any block of the matrix, and
+    in the backward pass once more.
+    """
+
+    @abstractmethod
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor: ...
+
+    def check(self, query_width: int, key_width: int) -> None:
+        """Raise a ValueError when queries and keys of these widths cannot be scored."""
+
+    def numbers_per_pair(self, query_width: int) -> int:
+        """How many numbers are held at once for every pair; kernels size their blocks by it."""
+        return query_width
+
+    def as_dot(self, query: Tensor) -> tuple[Tensor, float] | None:
+        """A query and a scale with which `scale · query · key` is this score, or None where it is no dot product.
+
+        Kernels that are made for dot products take every score that answers.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Dot(Score):
+    """q · k times `scale(D)`, where D is the width of the query."""
+
+    name: str
+    scale: Callable[[int], float]
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        # The query is scaled, not the product: Q·D multiplications in place of Q·K.
+        return (query * self.scale(query.shape[-1])) @ key.transpose(-2, -1)
+
+    def check(self, query_width: int, key_width: int) -> None:
+        if query_width != key_width:
+            raise checks.wrong("key", f"of the query's width {query_width}", f"of width {key_width}")
+
+    def numbers_per_pair(self, query_width: int) -> int:
+        return 1
+
+    def as_dot(self, query: Tensor) -> tuple[Tensor, float]:
+        return query, self.scale(query.shape[-1])
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """w · tanh(q + k + b), on projected queries and keys. `weight` and `bias` are (D,), or (H, D) for one a head."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight.dim() not in (1, 2):
+            raise checks.wrong("weight", "of shape (width,) or (heads, width)", f"of shape {checks.shape(self.weight)}")
+        if self.bias is not None and self.bias.shape != self.weight.shape:
+            expected = f"of the weight's shape {checks.shape(self.weight)}"
+            raise checks.wrong("bias", expected, f"of shape {checks.shape(self.bias)}")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.bias is not None:
+            query = query + self.bias.unsqueeze(-2)  # once a query, not once a pair
+        hidden_QKD = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))
+        if self.weight.dim() == 1:
+            return hidden_QKD @ self.weight
+        return (hidden_QKD @ self.weight[:, None, :, None]).squeeze(-1)
+
+    def check(self, query_width: int, key_width: int) -> None:
+        width = self.weight.shape[-1]
+        for argument, got in (("query", query_width), ("key", key_width)):
+            if got != width:
+                remedy = "Additive scores take queries and keys that are already projected."
+                raise checks.wrong(argument, f"of the width {width} of Additive's weight", f"of width {got}", remedy)
+
+    def __repr__(self) -> str:
+        return f"Additive(weight {checks.shape(self.weight)}{', bias' if self.bias is not None else ''})"
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear(Score):
+    """q W kᵀ. `weight` is (Dq, Dk), or (H, Dq, Dk) for one a head."""
+
+    weight: Tensor
+
+    def __post_init__(self) -> None:
+        if self.weight.dim() not in (2, 3):
+            expected = "of shape (query width, key width) or (heads, query width, key width)"
+            raise checks.wrong("weight", expected, f"of shape {checks.shape(self.weight)}")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query @ self.weight) @ key.transpose(-2, -1)
+
+    def check(self, query_width: int, key_width: int) -> None:
+        for argument, got, expected in (("query", query_width, self.weight.shape[-2]),
+                                        ("key", key_width, self.weight.shape[-1])):
+            if got != expected:
+                raise checks.wrong(argument, f"of the width {expected} of Bilinear's weight", f"of width {got}")
+
+    def numbers_per_pair(self, query_width: int) -> int:
+        return 1
+
+    def as_dot(self, query: Tensor) -> tuple[Tensor, float]:
+        return query @ self.weight, 1.0
+
+    def __repr__(self) -> str:
+        return f"Bilinear(weight {checks.shape(self.weight)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Custom(Score):
+    """A user's function (or module) of a block of queries and a block of keys."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = self.function(query, key)
+        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        expected = (*leading, query.shape[-2], key.shape[-2])
+        if tuple(scores.shape) != expected:
+            got = f"of shape {checks.shape(scores)}"
+            raise checks.wrong("score", f"a function whose result has the shape {expected} (..., queries, keys)", got)
+        return scores
+
+    def __repr__(self) -> str:
+        name = type(self.function).__name__ if isinstance(self.function, nn.Module) else self.function
+        return getattr(name, "__name__", str(name))
+
+
+NAMES: dict[str, Score] = {
+    "dot": Dot("dot", lambda width: 1.0),
+    "scaled_dot": Dot("scaled_dot", lambda width: width ** -0.5),
+    "scaled_dot_d": Dot("scaled_dot_d", lambda width: 1.0 / width),
+}
+NEED_PARAMETERS = {"additive": "regard.Additive(weight)", "mlp": "regard.Additive(weight)",
+                   "bilinear": "regard.Bilinear(weight)"}
+
+
+def as_score(score: "str | Score | Callable[[Tensor, Tensor], Tensor]") -> Score:
+    """The score that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
+    if isinstance(score, Score):
+        return score
+    if isinstance(score, str):
+        if score in NEED_PARAMETERS:
+            remedy = f"It has parameters: pass score={NEED_PARAMETERS[score]}, or use a layer, which owns them."
+            raise checks.wrong("score", "a score without parameters, by name", f'"{score}"', remedy)
+        return checks.pick("score", score, NAMES)
+    if callable(score):
+        return Custom(score)
+    raise checks.wrong("score", "a name, a Score or a function of queries and keys", f"a {type(score).__name__}")

@@ -1,0 +1,35 @@
+"""How regard tells a user that an argument is wrong.
+
+One form of message for the whole package: the name of the argument, what was expected, what came, and the nearest
+valid name where there is one. It knows nothing of attention, models or files; it only words the error.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def wrong(argument: str, expected: str, got: object, remedy: str = "") -> ValueError:
+    """The error for an argument that is not what it must be; the caller raises it."""
+    return ValueError(f"`{argument}` must be {expected}, but is {got} instead.{' ' + remedy if remedy else ''}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A sentence that offers the valid name closest to `name`, or nothing when none is close."""
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f'Did you mean "{close[0]}"?' if close else ""
+
+
+def pick(argument: str, name: str, table: Mapping[str, Value]) -> Value:
+    """The entry of `table` called `name`; an unknown name is an error that lists the valid ones."""
+    if name in table:
+        return table[name]
+    expected = "one of " + ", ".join(f'"{valid}"' for valid in table)
+    raise wrong(argument, expected, f'"{name}"', nearest(name, table))
+
+
+def shape(tensor: object) -> str:
+    """The shape of a tensor as users write it: (2, 3, 4)."""
+    return str(tuple(tensor.shape))  # type: ignore[attr-defined]
