@@ -15,7 +15,7 @@ A mask does not know scores, backends or dtypes. Where the queries stand among t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -46,12 +46,16 @@ class Mask(ABC):
         """The mask with its tensors on `device`, checked against the sizes; `allowed` is asked of this one."""
         return self
 
+    def each(self, change: "Callable[[Mask], Mask]") -> "Mask":
+        """The mask with every part of it that is not itself a combination changed."""
+        return change(self)
+
     def aligned(self, place: Place) -> Place:
         """The place with the positions that this mask gives to the queries."""
         return place
 
     def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
-        """A run of keys outside of which the queries first..last-1 see nothing; it may be too wide, never too narrow."""
+        """A run of keys outside of which the queries first..last-1 see nothing. It may be too wide, never narrow."""
         return 0, n_keys
 
     def matrix(self, n_queries: int, n_keys: int, *, leading: int | None = None, device: Device = None) -> Tensor:
@@ -208,8 +212,11 @@ class All(Mask):
     def leading(self) -> int:
         return max(member.leading for member in self.members)
 
+    def each(self, change: Callable[[Mask], Mask]) -> Mask:
+        return All(tuple(member.each(change) for member in self.members))
+
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return All(tuple(member.ready(n_queries, n_keys, device) for member in self.members))
+        return self.each(lambda part: part.ready(n_queries, n_keys, device))
 
     def aligned(self, place: Place) -> Place:
         for member in self.members:
@@ -243,8 +250,11 @@ class Any(Mask):
     def leading(self) -> int:
         return max(self.left.leading, self.right.leading)
 
+    def each(self, change: Callable[[Mask], Mask]) -> Mask:
+        return Any(self.left.each(change), self.right.each(change))
+
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return Any(self.left.ready(n_queries, n_keys, device), self.right.ready(n_queries, n_keys, device))
+        return self.each(lambda part: part.ready(n_queries, n_keys, device))
 
     def allowed(self, place: Place) -> Tensor:
         return self.left.allowed(self.left.aligned(place)) | self.right.allowed(self.right.aligned(place))
@@ -263,8 +273,11 @@ class Not(Mask):
     def leading(self) -> int:
         return self.inner.leading
 
+    def each(self, change: Callable[[Mask], Mask]) -> Mask:
+        return Not(self.inner.each(change))
+
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return Not(self.inner.ready(n_queries, n_keys, device))
+        return self.each(lambda part: part.ready(n_queries, n_keys, device))
 
     def allowed(self, place: Place) -> Tensor:
         return ~self.inner.allowed(self.inner.aligned(place))

@@ -13,7 +13,7 @@ from regard.attention.place import Place
 
 
 class Packed(Mask):
-    """The queries of a segment see the keys of that segment; what lies behind the last segment neither sees nor is seen.
+    """The queries of a segment see the keys of that segment. What lies behind the last one neither sees nor is seen.
 
     `query_lengths` and `key_lengths` (the queries' where not given) have one length a segment. Each segment is aligned
     to its own bottom right: its last query stands at its last key.

@@ -19,14 +19,23 @@ from torch import Tensor
 class Place(Protocol):
     """What a mask may read. The tensors broadcast against each other to the shape of the block."""
 
-    row: Tensor
-    """The index of the query."""
-    column: Tensor
-    """The index of the key."""
-    position: Tensor
-    """The index of the key at which the query stands."""
-    n_queries: int
-    n_keys: int
+    @property
+    def row(self) -> Tensor:
+        """The index of the query."""
+
+    @property
+    def column(self) -> Tensor:
+        """The index of the key."""
+
+    @property
+    def position(self) -> Tensor:
+        """The index of the key at which the query stands."""
+
+    @property
+    def n_queries(self) -> int: ...
+
+    @property
+    def n_keys(self) -> int: ...
 
     def per_sequence(self, numbers: Tensor) -> Tensor:
         """Numbers given one a sequence, (batch, ...), aligned with the block's leading dimensions from the left."""

@@ -172,7 +172,8 @@ def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Ten
         except RuntimeError:
             fits = False
         if not fits:
-            raise checks.wrong("bias", f"broadcastable to {shape} (..., queries, keys)", f"of shape {checks.shape(bias)}")
+            expected = f"broadcastable to {shape} (..., queries, keys)"
+            raise checks.wrong("bias", expected, f"of shape {checks.shape(bias)}")
         return bias.to(query)
     if not isinstance(bias, Bias):
         raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi", f"a {type(bias).__name__}")

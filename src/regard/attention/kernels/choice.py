@@ -1,8 +1,8 @@
 """Which backend computes a problem, and why.
 
-Backends are modules with four functions: `refusal` (why it cannot), `drawback` (why it should not), `detail` and
-`run`. The first one in order with neither is taken; a backend asked for by name runs, or refuses with an error: never another one in
-silence.
+Backends are modules with four functions: `refusal` (why it cannot), `drawback` (why it should not), `detail` and `run`.
+The first one in order with neither refusal nor drawback is taken; a backend asked for by name runs, or refuses with an
+error: never another one in silence.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def choose(problem: Problem, backend: str | None = None) -> Backend:
         reason = chosen.refusal(problem)
         if reason is not None:
             able = ", ".join(f'"{name}"' for name, other in BACKENDS.items() if other.refusal(problem) is None)
-            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{backend}"', f"It cannot: {reason}.")
+            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{backend}"', f"Reason: {reason}.")
         return chosen
     for candidate in BACKENDS.values():
         if candidate.refusal(problem) is None and candidate.drawback(problem) is None:

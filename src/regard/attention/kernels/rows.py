@@ -11,7 +11,8 @@ from torch import Tensor
 from regard.attention.problem import Problem
 
 
-def weigh(problem: Problem, rows: "slice | Tensor", columns: slice, query: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
+          query: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The weights (..., queries, keys) of these rows, and the values (..., keys, width) that they weigh.
 
     Key heads are already spread. `columns` holds every key that the rows may attend to. `query` are the queries of the

@@ -57,7 +57,10 @@ def block_size(problem: Problem) -> int:
 
 
 def blocks(problem: Problem, size: int) -> Iterator[tuple[slice, slice]]:
-    """The blocks of rows in order, each with the run of keys that its rows may attend to; one empty block for no rows."""
+    """The blocks of rows in order, each with a run of keys that holds all its rows may attend to.
+
+    For no rows at all there is one empty block.
+    """
     for first in range(0, max(1, problem.n_queries), size):
         last = min(first + size, problem.n_queries)
         start, stop = 0, problem.n_keys

@@ -1,0 +1,129 @@
+"""What attention remembers between steps: keys and values that go in and come out of `step`.
+
+`Cache` grows: self-attention appends the keys and values of every new token. `ContextCache` is fixed: cross-attention
+projects its context once. Rows (sequences) have their own positions, so a finished one can be replaced by another.
+Neither knows scores, masks of the user's, or layers.
+
+A cache that was passed to a step is consumed: its storage is written. Copy it first to keep it.
+
+Legend: B rows, H key heads, C capacity, N tokens, D width.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.attention.mask import Causal, Mask, Padding, Placed
+
+Rows = list[int] | Tensor
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The keys and values of the tokens so far, in storage for `capacity` of them."""
+
+    key: Tensor
+    """(B, H, C, D)"""
+    value: Tensor
+    """(B, H, C, D of the values)"""
+    positions: Tensor
+    """(B,): how many tokens each row has, and so where its next one stands."""
+    filled: int
+    """No row has more tokens than this. Known without asking the device."""
+
+    @property
+    def capacity(self) -> int:
+        return self.key.shape[-2]
+
+    def room(self, count: int) -> int:
+        """The new `filled` after `count` more tokens; a ValueError where they do not fit."""
+        if self.filled + count <= self.capacity:
+            return self.filled + count
+        longest = int(self.positions.max()) if self.positions.numel() else 0  # after `put` and `pick` it may be less
+        if longest + count > self.capacity:
+            raise checks.wrong("capacity", f"at least {longest + count}, the tokens of the longest row", self.capacity)
+        return longest + count
+
+    def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "Cache":
+        """Write the keys and values (B, H, N, D) of N new tokens behind those of each row.
+
+        Where rows have fewer new tokens than N, `lengths` says how many; what stands behind them is written over later.
+        """
+        rows_B1 = torch.arange(key.shape[0], device=key.device).unsqueeze(-1)
+        index_BN = self.positions.unsqueeze(-1) + torch.arange(key.shape[-2], device=key.device)
+        filled = self.room(key.shape[-2])
+        self.key[rows_B1, :, index_BN] = key.transpose(1, 2).to(self.key.dtype)
+        self.value[rows_B1, :, index_BN] = value.transpose(1, 2).to(self.value.dtype)
+        return replace(self, positions=self.positions + (key.shape[-2] if lengths is None else lengths), filled=filled)
+
+    def view(self, filled: int) -> tuple[Tensor, Tensor]:
+        """The keys and values of the first `filled` places."""
+        return self.key[:, :, :filled], self.value[:, :, :filled]
+
+    def pick(self, rows: Rows) -> "Cache":
+        """The cache of these rows, in storage of its own; a row may be picked more than once."""
+        index = torch.as_tensor(rows, device=self.key.device)
+        return Cache(self.key[index], self.value[index], self.positions[index], self.filled)
+
+    def put(self, rows: Rows, other: "Cache") -> "Cache":
+        """Replace these rows by the rows of another cache, which may have another capacity."""
+        if other.filled > self.capacity:
+            raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {other.filled}")
+        index = torch.as_tensor(rows, device=self.key.device)
+        self.key[index, :, :other.filled] = other.key[:, :, :other.filled]
+        self.value[index, :, :other.filled] = other.value[:, :, :other.filled]
+        positions = self.positions.index_copy(0, index, other.positions)
+        return replace(self, positions=positions, filled=max(self.filled, other.filled))
+
+    def copy(self) -> "Cache":
+        """The same, in storage of its own."""
+        return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled)
+
+
+@dataclass(frozen=True)
+class ContextCache:
+    """The keys and values of a whole context, (B, H, N, D), of which each row has `lengths` tokens (all, if None)."""
+
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None
+
+    def mask(self) -> Mask | None:
+        """The tokens of the context that are there."""
+        return None if self.lengths is None else Padding(self.lengths)
+
+    def pick(self, rows: Rows) -> "ContextCache":
+        """The cache of these rows; a row may be picked more than once."""
+        index = torch.as_tensor(rows, device=self.key.device)
+        return ContextCache(self.key[index], self.value[index], None if self.lengths is None else self.lengths[index])
+
+    def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
+        """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
+        index = torch.as_tensor(rows, device=self.key.device)
+        longest = max(self.key.shape[-2], other.key.shape[-2])
+        key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest))
+                      for mine, theirs in ((self.key, other.key), (self.value, other.value)))
+        lengths = self._lengths().index_copy(0, index, other._lengths())
+        return ContextCache(key, value, lengths)
+
+    def copy(self) -> "ContextCache":
+        """The same, in storage of its own."""
+        lengths = None if self.lengths is None else self.lengths.clone()
+        return ContextCache(self.key.clone(), self.value.clone(), lengths)
+
+    def _lengths(self) -> Tensor:
+        if self.lengths is not None:
+            return self.lengths
+        return torch.full(self.key.shape[:1], self.key.shape[-2], device=self.key.device)
+
+
+def step_mask(start: Tensor, extra: Mask | None) -> Mask:
+    """New tokens that stand from `start` on see what came before them and themselves, within `extra`."""
+    causal = Causal() & Placed(start)
+    return causal if extra is None else causal & extra
+
+
+def _padded(tensor: Tensor, count: int) -> Tensor:
+    return torch.nn.functional.pad(tensor, (0, 0, 0, count - tensor.shape[-2]))

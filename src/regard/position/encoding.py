@@ -1,0 +1,203 @@
+"""Absolute encodings: a vector for every position, added to the token's vector or set beside it.
+
+    Linear             PE(pos)        = a pos + b
+    Sinusoidal         PE(pos, 2i)    = sin(pos / base^(2i/d)),      PE(pos, 2i+1) = cos(same),      i = 0, 1, ...
+    FormalSinusoidal   W_p[2i-1, t]   = sin(t / l_max^(2i/d_e)),     W_p[2i, t]    = cos(same),      i = 1, 2, ...
+    Learned            PE(pos)        = row pos of a table
+
+Our names and the sources': `slope`, `offset` are a, b; `width` is d, d_model (Vaswani et al. 2017) and d_e (Phuong and
+Hutter 2022); `base` is 10000; `longest` is l_max; `count` is the number of rows of the table.
+
+Positions are given explicitly, as a tensor of any shape, and count from 0. An encoding knows neither the tokens nor
+what is done with its vectors: `Added` (the Transformer's way) and `Concatenated` (the other way) know that, and pass on
+the precision of the tokens, so that model.double() and model.half() need nothing to be converted.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.checks import shape, wrong
+from regard.position.angle import angles, precise, rounded
+from regard.position.place import check_numbers, check_tokens, finite, positive, row_shape, whole
+
+
+class Encoding(nn.Module):
+    """A vector for every position. Subclasses say how; `width` is how many features it has.
+
+    `limit` is how many positions it knows, from 0; None when it knows them all.
+    """
+
+    width: int
+    limit: int | None = None
+
+    def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """positions of any shape -> (*positions.shape, width), in `dtype`."""
+        raise NotImplementedError(f"{type(self).__name__} must say how a position becomes a vector.")
+
+
+class Linear(Encoding):
+    """PE(pos) = slope · pos + offset. It grows with the length of the sequence.
+
+    It is one number. With `width` 1 (the default) `Added` adds it to every feature and `Concatenated` sets it beside
+    them as one more; a greater `width` repeats it. Float16 ends at 65504: choose a slope that stays below.
+    """
+
+    def __init__(self, slope: float = 1.0, offset: float = 0.0, width: int = 1):
+        super().__init__()
+        self.slope, self.offset = finite("slope", slope), finite("offset", offset)
+        self.width = whole("width", width, 1)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
+        check_numbers(positions)
+        value = rounded(self.slope * precise(positions) + self.offset, dtype, positions.device)
+        return value.unsqueeze(-1).expand(*positions.shape, self.width)
+
+    def extra_repr(self) -> str:
+        return f"slope={self.slope}, offset={self.offset}, width={self.width}"
+
+
+class Sinusoidal(Encoding):
+    """PE(pos, 2i) = sin(pos / base^(2i/width)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
+
+    Any position, however large, is exact to the last digit or so of the dtype asked for. The paper's widths are even;
+    of an odd width the last feature is a sine without its cosine.
+    """
+
+    def __init__(self, width: int, base: float = 10000.0):
+        super().__init__()
+        self.width, self.base = whole("width", width, 1), positive("base", base)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
+        check_numbers(positions)
+        angle = angles(positions, (self.width + 1) // 2, self.width, self.base)
+        return _waves(angle, self.width, positions, dtype)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, base={self.base}"
+
+
+class FormalSinusoidal(Encoding):
+    """W_p[2i-1, t] = sin(t / longest^(2i/width)), W_p[2i, t] = cos(same), 0 < i <= width/2 (Phuong and Hutter 2022).
+
+    The same idea as `Sinusoidal` with other numbers: `longest` (l_max) in place of 10000, i from 1, so that no feature
+    turns once every 2π tokens. Nothing is wrong with positions from `longest` on: they only begin to look alike.
+    """
+
+    def __init__(self, width: int, longest: int):
+        super().__init__()
+        if whole("width", width, 2) % 2:
+            raise wrong("width", "even: the paper has pairs of rows alone", width, "Sinusoidal takes odd widths.")
+        self.width, self.longest = width, whole("longest", longest, 1)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
+        check_numbers(positions)
+        # The paper's first token is t = 1, ours is position 0.
+        angle = angles(precise(positions) + 1, self.width // 2, self.width, float(self.longest), first=1)
+        return _waves(angle, self.width, positions, dtype)
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, longest={self.longest}"
+
+
+class Learned(Encoding):
+    """PE(pos) = table[pos]: one learned vector for each of the first `count` positions.
+
+    A position outside the table is a ValueError on the CPU. On other devices looking at the positions would make every
+    call wait for the device, so there, and in compiled code, torch's own bounds check answers; but `Added` and
+    `Concatenated`, when they count the positions themselves, refuse a sequence longer than the table on every device.
+    """
+
+    def __init__(self, count: int, width: int):
+        super().__init__()
+        self.limit, self.width = whole("count", count, 1), whole("width", width, 1)
+        self.table = nn.Parameter(torch.empty(count, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small normal numbers (0.02), as in BERT and GPT-2: at first a token says more than its place."""
+        nn.init.normal_(self.table, std=0.02)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """integer positions of any shape -> (*positions.shape, width); without `dtype`, in that of the table."""
+        check_numbers(positions)
+        if positions.is_floating_point():
+            raise wrong("positions", "integers, rows of a table", f"of dtype {positions.dtype}", "Use .long() on them.")
+        if positions.device.type == "cpu" and not torch.compiler.is_compiling():
+            self._check_range(positions)
+        vectors = F.embedding(positions.long(), self.table)
+        return vectors if dtype is None else vectors.to(dtype)
+
+    def _check_range(self, positions: Tensor) -> None:
+        count = self.table.shape[0]
+        outside = positions[(positions < 0) | (positions >= count)]
+        if outside.numel():
+            raise wrong("positions", f"from 0 to {count - 1}: the table has {count} rows", int(outside[0]), _LONGER)
+
+    def extra_repr(self) -> str:
+        return f"count={self.limit}, width={self.width}"
+
+
+class Added(nn.Module):
+    """y = x + PE(pos): the Transformer's way. An encoding of width 1 is added to every feature."""
+
+    def __init__(self, encoding: Encoding):
+        super().__init__()
+        self.encoding = _encoding(encoding)
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """x (..., N, D), positions (N,) or (B, N) (without them 0, 1, ..., N - 1) -> (..., N, D)."""
+        vectors = _vectors(self.encoding, x, positions)
+        if vectors.shape[-1] not in (1, x.shape[-1]):
+            expected = f"as wide as the encoding it is added to, {vectors.shape[-1]}"
+            raise wrong("x", expected, f"of shape {shape(x)}", "Widen one of them, or use Concatenated.")
+        return x + vectors
+
+
+class Concatenated(nn.Module):
+    """y = [x, PE(pos)]: the encoding stands beside the features, which makes D + encoding.width of them."""
+
+    def __init__(self, encoding: Encoding):
+        super().__init__()
+        self.encoding = _encoding(encoding)
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """x (..., N, D), positions (N,) or (B, N) (without them 0, 1, ..., N - 1) -> (..., N, D + encoding.width)."""
+        vectors = _vectors(self.encoding, x, positions)
+        return torch.cat((x, vectors.expand(*x.shape[:-1], vectors.shape[-1])), -1)
+
+
+_LONGER = "Make the table longer, or use an encoding without an end, such as Sinusoidal."
+
+
+def _waves(angle: Tensor, width: int, positions: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Sines and cosines in turn, rounded once."""
+    waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., :width]
+    return rounded(waves, dtype, positions.device)
+
+
+def _encoding(encoding: object) -> Encoding:
+    if not isinstance(encoding, Encoding):
+        raise wrong("encoding", "an Encoding, such as Sinusoidal(width)", repr(encoding))
+    return encoding
+
+
+def _vectors(encoding: Encoding, x: Tensor, positions: Tensor | None) -> Tensor:
+    """The vectors for the tokens of x, in the precision of x, in a shape that broadcasts over them."""
+    check_tokens(x)
+    if positions is None:
+        positions = _counted(encoding, x)
+    check_numbers(positions)
+    vectors: Tensor = encoding(positions.reshape(row_shape(x, positions, positions.dim())), dtype=x.dtype)
+    return vectors
+
+
+def _counted(encoding: Encoding, x: Tensor) -> Tensor:
+    count = x.shape[-2]
+    if encoding.limit is not None and count > encoding.limit:
+        expected = f"at most {encoding.limit} tokens long, as many as the table has rows"
+        raise wrong("x", expected, f"{count} tokens long", _LONGER)
+    return torch.arange(count, device=x.device)

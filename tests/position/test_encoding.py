@@ -1,0 +1,215 @@
+"""Absolute encodings against the oracle, at every shape and precision, far out, and for wrong arguments."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.position.angle import float64_device
+from regard.position.encoding import Added, Concatenated, Encoding, FormalSinusoidal, Learned, Linear, Sinusoidal
+from regard.reference import position as oracle
+
+FLOAT32_ULP = 2.0**-24  # half a unit in the last place of numbers up to 1
+
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+quick = settings(max_examples=40, deadline=None)
+
+
+def places(shape: tuple[int, ...], largest: int = 1000) -> torch.Tensor:
+    return torch.randint(0, largest, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def oracle_rows(function, positions: torch.Tensor, width: int, *arguments: float) -> np.ndarray:
+    rows = [function(position, width, *arguments) for position in positions.flatten().tolist()]
+    return np.reshape(np.array(rows, dtype=np.float64), (*positions.shape, width))
+
+
+def check_close(got: torch.Tensor, expected: np.ndarray, tolerance: float = 1e-12) -> None:
+    assert got.shape == expected.shape
+    if expected.size:
+        assert np.abs(got.detach().double().numpy() - expected).max() <= tolerance * max(1.0, np.abs(expected).max())
+
+
+@quick
+@given(shapes, st.floats(-10, 10), st.floats(-10, 10), st.integers(1, 3))
+def test_linear_is_the_oracle(shape, slope, offset, width):
+    positions = places(shape)
+    got = Linear(slope, offset, width)(positions, dtype=torch.float64)
+    rows = [[oracle.linear(position, slope, offset)] * width for position in positions.flatten().tolist()]
+    check_close(got, np.reshape(np.array(rows, dtype=np.float64), (*shape, width)))
+
+
+@quick
+@given(shapes, st.integers(1, 9), st.sampled_from([10000.0, 500.0, 1e6]))
+def test_sinusoidal_is_the_oracle(shape, width, base):
+    positions = places(shape)
+    got = Sinusoidal(width, base)(positions, dtype=torch.float64)
+    check_close(got, oracle_rows(oracle.sinusoidal, positions, width, base))
+
+
+@quick
+@given(shapes, st.integers(1, 4), st.integers(1, 2000))
+def test_formal_sinusoidal_is_the_oracle_where_tokens_count_from_one(shape, half, longest):
+    positions = places(shape)
+    got = FormalSinusoidal(2 * half, longest)(positions, dtype=torch.float64)
+    check_close(got, oracle_rows(oracle.sinusoidal_formal, positions + 1, 2 * half, longest))
+
+
+@pytest.mark.parametrize("position", [65_537, 100_000, 1_000_003, 16_777_217, 1_000_000_007])
+def test_sinusoidal_in_float32_is_right_to_the_last_digit_far_out(position):
+    expected = oracle_rows(oracle.sinusoidal, torch.tensor([position]), 64, 10000.0)
+    got = Sinusoidal(64)(torch.tensor([position]), dtype=torch.float32)
+    assert np.abs(got.double().numpy() - expected).max() <= FLOAT32_ULP + 1e-15 * position
+
+
+@pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2.0**-9), (torch.float16, 2.0**-12)])
+def test_sinusoidal_in_low_precision_is_rounded_once(dtype, ulp):
+    positions = torch.arange(0, 5000, 7)
+    got = Sinusoidal(16)(positions, dtype=dtype)
+    assert got.dtype == dtype
+    check_close(got, oracle_rows(oracle.sinusoidal, positions, 16, 10000.0), 1.001 * ulp)
+
+
+@pytest.mark.parametrize("encoding", [Linear(0.5, 1.0), Sinusoidal(6), FormalSinusoidal(6, 100)])
+def test_positions_may_be_of_any_number_dtype(encoding):
+    expected = encoding(torch.tensor([0, 3, 255]), dtype=torch.float64)
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64):
+        positions = torch.tensor([0, 3, 255], dtype=dtype)
+        assert torch.equal(encoding(positions, dtype=torch.float64), expected)
+    assert encoding(torch.tensor([0.5])).dtype == torch.get_default_dtype()
+
+
+def test_learned_reads_its_table():
+    learned, positions = Learned(7, 3), torch.tensor([[6, 0, 0], [1, 5, 6]])
+    assert torch.equal(learned(positions), learned.table[positions])
+    assert torch.equal(learned(positions.to(torch.uint8)), learned.table[positions])
+    assert learned(positions, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert learned(torch.empty(2, 0, dtype=torch.long)).shape == (2, 0, 3)
+
+
+def test_learned_has_right_gradients():
+    learned, positions = Learned(4, 2).double(), torch.tensor([[3, 0, 3], [1, 1, 0]])
+
+    def forward(table):
+        return torch.func.functional_call(learned, {"table": table}, (positions,))
+
+    assert torch.autograd.gradcheck(forward, learned.table)
+
+
+def test_float_positions_have_right_gradients():
+    positions = torch.tensor([0.0, 1.5, 40.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda p: Sinusoidal(5)(p, dtype=torch.float64), positions)
+
+
+@quick
+@given(st.lists(st.integers(1, 3), max_size=2).map(tuple), st.integers(0, 5), st.integers(1, 6), st.data())
+def test_added_and_concatenated_take_any_rows(leading, count, width, data):
+    x = torch.randn(*leading, count, width, dtype=torch.float64)
+    rows = leading[: data.draw(st.integers(0, len(leading)))]
+    positions = places((*rows, count))
+    vectors = torch.from_numpy(oracle_rows(oracle.sinusoidal, positions, width, 10000.0))
+    vectors = vectors.reshape(*rows, *(1,) * (len(leading) - len(rows)), count, width).expand_as(x)
+    added, beside = Added(Sinusoidal(width))(x, positions), Concatenated(Sinusoidal(width))(x, positions)
+    check_close(added, (x + vectors).numpy())
+    check_close(beside, torch.cat((x, vectors), -1).numpy())
+
+
+def test_positions_count_from_zero_when_not_given():
+    x = torch.randn(2, 5, 4)
+    for layer in (Added(Sinusoidal(4)), Concatenated(Learned(5, 3))):
+        assert torch.equal(layer(x), layer(x, torch.arange(5)))
+        assert torch.equal(layer(x), layer(x, torch.arange(5).expand(2, 5)))
+
+
+def test_a_part_of_the_sequence_is_encoded_as_in_the_whole():
+    x, layer = torch.randn(2, 9, 4), Added(Sinusoidal(4))
+    assert torch.equal(layer(x)[:, 6:], layer(x[:, 6:], torch.arange(6, 9)))
+
+
+def test_linear_of_width_one_is_added_to_every_feature_and_set_beside_them_once():
+    x = torch.zeros(2, 3, 4)
+    assert torch.equal(Added(Linear(2.0, 1.0))(x)[0], torch.tensor([1.0, 3.0, 5.0])[:, None].expand(3, 4))
+    assert Concatenated(Linear())(x).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("encoding", [Linear(0.01), Sinusoidal(6), FormalSinusoidal(6, 50), Learned(8, 6)], ids=repr)
+def test_a_cast_model_keeps_its_precision(encoding, dtype):
+    x = torch.randn(2, 8, 6, dtype=dtype)
+    before = encoding(torch.arange(8), dtype=torch.float64)
+    layer = Added(encoding).to(dtype)
+    assert layer(x).dtype == Concatenated(encoding)(x).dtype == dtype
+    error = (layer(x).double() - (x.double() + before)).abs().max()
+    assert error <= 2 * torch.finfo(dtype).eps * (x.abs().max() + before.abs().max())
+
+
+def test_only_what_is_learned_is_stored():
+    assert list(Added(Learned(3, 2)).state_dict()) == ["encoding.table"]
+    assert not Added(Sinusoidal(4)).state_dict()
+    assert not Concatenated(FormalSinusoidal(4, 9)).state_dict()
+    assert not Added(Linear()).state_dict()
+
+
+@pytest.mark.parametrize("make", [Added, Concatenated])
+@pytest.mark.parametrize("encoding", [Linear(), Sinusoidal(4), FormalSinusoidal(4, 9), Learned(6, 4)], ids=repr)
+def test_compiles_without_a_break(make, encoding):
+    torch.compiler.reset()
+    layer, x = make(encoding), torch.randn(2, 5, 4)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), layer(x))
+    positions = torch.tensor([[0, 0, 1, 2, 3], [1, 2, 3, 4, 5]])
+    assert torch.equal(compiled(x, positions), layer(x, positions))
+
+
+def test_apple_devices_compute_angles_on_the_cpu():
+    assert float64_device(torch.device("mps")) == torch.device("cpu")
+    assert float64_device(torch.device("cuda:1")) == torch.device("cuda:1")
+
+
+X = torch.zeros(2, 5, 4)
+WRONG = {
+    "width 0": (lambda: Sinusoidal(0), ["`width`", "at least 1", "0"]),
+    "width is a bool": (lambda: Sinusoidal(True), ["`width`", "integer", "True"]),
+    "width is a float": (lambda: FormalSinusoidal(4.0, 10), ["`width`", "4.0"]),
+    "base 0": (lambda: Sinusoidal(4, base=0), ["`base`", "above 0"]),
+    "base is nan": (lambda: Sinusoidal(4, base=float("nan")), ["`base`", "finite"]),
+    "slope is a word": (lambda: Linear("steep"), ["`slope`", "finite number", "steep"]),
+    "linear width": (lambda: Linear(width=0), ["`width`"]),
+    "odd formal width": (lambda: FormalSinusoidal(5, 10), ["`width`", "even", "5", "Sinusoidal"]),
+    "longest 0": (lambda: FormalSinusoidal(4, 0), ["`longest`", "at least 1"]),
+    "no rows": (lambda: Learned(0, 4), ["`count`", "at least 1"]),
+    "beyond the table": (lambda: Learned(5, 4)(torch.tensor([1, 9])), ["`positions`", "0 to 4", "5 rows", "9"]),
+    "before the table": (lambda: Learned(5, 4)(torch.tensor([-1])), ["`positions`", "0 to 4", "-1"]),
+    "half a row": (lambda: Learned(5, 4)(torch.tensor([0.5])), ["`positions`", "integers", "float32", ".long()"]),
+    "too long": (lambda: Added(Learned(3, 4))(X), ["`x`", "at most 3", "5 tokens", "Sinusoidal"]),
+    "too long elsewhere": (lambda: Added(Learned(3, 4).to("meta"))(X.to("meta")), ["`x`", "at most 3"]),
+    "a list": (lambda: Sinusoidal(4)([1, 2]), ["`positions`", "list", "torch.tensor"]),
+    "a mask": (lambda: Linear()(torch.tensor([True])), ["`positions`", "bool", "cumsum"]),
+    "an integer dtype": (lambda: Sinusoidal(4)(torch.arange(3), dtype=torch.int64), ["`dtype`", "floating", "int64"]),
+    "not an encoding": (lambda: Added("sinusoidal"), ["`encoding`", "Sinusoidal(width)"]),
+    "nor here": (lambda: Concatenated(torch.nn.Identity()), ["`encoding`", "Identity"]),
+    "wrong width": (lambda: Added(Sinusoidal(6))(X), ["`x`", "6", "(2, 5, 4)", "Concatenated"]),
+    "ids": (lambda: Added(Sinusoidal(4))(X.long()), ["`x`", "floating", "int64", "Embed"]),
+    "no tensor": (lambda: Added(Sinusoidal(4))([[1.0]]), ["`x`", "list"]),
+    "one vector": (lambda: Added(Sinusoidal(4))(X[0, 0]), ["`x`", "(..., N, D)", "(4,)"]),
+    "too few positions": (lambda: Added(Sinusoidal(4))(X, torch.arange(4)), ["`positions`", "(5,)", "(4,)"]),
+    "other rows": (lambda: Added(Sinusoidal(4))(X, torch.zeros(3, 5)), ["`positions`", "(2, 5, 4)", "(3, 5)"]),
+    "too many rows": (lambda: Added(Sinusoidal(4))(X, torch.zeros(2, 1, 5)), ["`positions`", "(2, 1, 5)"]),
+    "one position": (lambda: Added(Sinusoidal(4))(X, torch.tensor(5)), ["`positions`", "()"]),
+    "elsewhere": (lambda: Added(Sinusoidal(4))(X, torch.arange(5, device="meta")), ["`positions`", "meta", ".to("]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_named(case):
+    call, parts = WRONG[case]
+    with pytest.raises(ValueError, match="must be") as error:
+        call()
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_an_encoding_without_a_rule_says_so():
+    with pytest.raises(NotImplementedError, match="Encoding must say"):
+        Encoding()(torch.arange(3))
