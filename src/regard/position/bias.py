@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.checks import shape, wrong
-from regard.position.place import finite, whole
+from regard.position.given import finite, whole
 
 
 class Bias(nn.Module, ABC):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.checks import shape, wrong
 from regard.position.angle import angles, precise, rounded
-from regard.position.place import check_numbers, check_tokens, finite, positive, row_shape, whole
+from regard.position.given import check_numbers, check_tokens, finite, positive, row_shape, whole
 
 
 class Encoding(nn.Module):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.checks import pick, shape, wrong
 from regard.position.angle import angles, rounded
-from regard.position.place import check_numbers, check_tokens, positive, row_shape, whole
+from regard.position.given import check_numbers, check_tokens, positive, row_shape, whole
 
 
 class Turns(NamedTuple):

@@ -88,8 +88,10 @@ def _with_lse(form: sdpa.Form) -> tuple[Tensor, Tensor]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         output, lse = kernel(form.query, form.key, form.key, 0.0, form.causal, attn_mask=matrix, scale=form.scale)
         return output, lse
-    if matrix is not None:
-        matrix = matrix.expand(*form.query.shape[:2], *matrix.shape[-2:]).contiguous()
+    if matrix is not None:  # the kernel wants it whole, with rows that begin at multiples of 16 bytes
+        n_queries, n_keys = form.query.shape[-2], form.key.shape[-2]
+        whole = torch.nn.functional.pad(matrix.expand(*form.query.shape[:2], n_queries, n_keys), (0, -n_keys % 8))
+        matrix = whole[..., :n_keys]
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     output, lse, _, _ = kernel(form.query, form.key, form.key, matrix, True, 0.0, form.causal, scale=form.scale)
     return output, lse[..., :form.query.shape[-2]]

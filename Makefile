@@ -1,0 +1,58 @@
+# make test   sets up .venv when needed, then lints, checks types and runs the tests
+# make demo   sets up .venv when needed, then runs a short tour in the terminal
+# make help   lists the rest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup lint test demo bench clean
+
+# The first Python on this machine that is new enough; `make PYTHON=/path/to/python test` takes another.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
+	if $$python -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then echo $$python; break; fi; done)
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Two test processes: more gain little, as each loads torch. The tests divide the cores among them.
+WORKERS ?= 2
+# The bounded, repeatable profile of Hypothesis, unless another is asked for: REGARD_HYPOTHESIS=long make test
+PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WORKERS)
+
+help:
+	@echo 'make test      lint, type check and tests'
+	@echo 'make demo      a short tour in the terminal'
+	@echo 'make lint      ruff and mypy only'
+	@echo 'make bench     every benchmark in benchmarks/'
+	@echo 'make setup     only .venv, with regard and the versions of constraints.txt'
+	@echo 'make clean     remove .venv and all caches'
+
+setup: $(STAMP)
+
+# Installed anew only when the requirements change. Code is not copied (-e), so editing it needs no install.
+$(STAMP): pyproject.toml constraints.txt
+	@$(if $(PYTHON),$(PYTHON),false) -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+		echo 'regard needs Python 3.11 or newer, and $(if $(PYTHON),"$(PYTHON)" is not,none was found).' \
+			'Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo 'Could not make $(VENV). Some systems package the venv module apart (python3-venv).' >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(PYTEST)
+
+demo: $(STAMP)
+	@$(BIN)/regard demo
+
+bench: $(STAMP)
+	@for file in benchmarks/[!_]*.py; do \
+		test -e "$$file" || { echo 'benchmarks/ holds no benchmark.'; break; }; \
+		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

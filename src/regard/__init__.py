@@ -1,0 +1,74 @@
+"""Sequence models from the recurrent network to the Transformer: exact, fast parts with one interface.
+
+This file is a table of the public names and nothing more. A name is imported from its module when it is first used, so
+`import regard` costs nothing and does not import torch.
+"""
+
+from typing import TYPE_CHECKING
+
+# name: the module that defines it.
+_HOMES = {
+    "attend": "regard.attention.attend",
+    "attention_weights": "regard.attention.attend",
+    "explain": "regard.attention.attend",
+    "Attention": "regard.attention.layer",
+    "PlainAttention": "regard.attention.layer",
+    "BasicAttention": "regard.attention.layer",
+    "Causal": "regard.attention.mask",
+    "Padding": "regard.attention.mask",
+    "Window": "regard.attention.mask",
+    "Packed": "regard.attention.packed",
+    "Placed": "regard.attention.mask",
+    "Additive": "regard.attention.score",
+    "Bilinear": "regard.attention.score",
+    "Score": "regard.attention.score",
+    "Normalizer": "regard.attention.normalize",
+    "Look": "regard.attention.look",
+    "ALiBi": "regard.position.bias",
+    "BucketedBias": "regard.position.bias",
+    "RelativeBias": "regard.position.bias",
+    "Rotary": "regard.position.rotary",
+    "__version__": "regard._version",
+}
+
+__all__ = list(_HOMES)
+
+if TYPE_CHECKING:  # the same table in the form that type checkers and editors read; a test keeps the two equal
+    from regard._version import __version__ as __version__
+    from regard.attention.attend import attend as attend
+    from regard.attention.attend import attention_weights as attention_weights
+    from regard.attention.attend import explain as explain
+    from regard.attention.layer import Attention as Attention
+    from regard.attention.layer import BasicAttention as BasicAttention
+    from regard.attention.layer import PlainAttention as PlainAttention
+    from regard.attention.look import Look as Look
+    from regard.attention.mask import Causal as Causal
+    from regard.attention.mask import Padding as Padding
+    from regard.attention.mask import Placed as Placed
+    from regard.attention.mask import Window as Window
+    from regard.attention.normalize import Normalizer as Normalizer
+    from regard.attention.packed import Packed as Packed
+    from regard.attention.score import Additive as Additive
+    from regard.attention.score import Bilinear as Bilinear
+    from regard.attention.score import Score as Score
+    from regard.position.bias import ALiBi as ALiBi
+    from regard.position.bias import BucketedBias as BucketedBias
+    from regard.position.bias import RelativeBias as RelativeBias
+    from regard.position.rotary import Rotary as Rotary
+else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
+
+    def __getattr__(name: str) -> object:
+        """The public name, imported now and kept."""
+        import importlib
+
+        if name not in _HOMES:
+            from regard.checks import nearest
+
+            raise AttributeError(f'regard has no name "{name}". {nearest(name, _HOMES)}'.rstrip(), name=name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """All public names, imported or not."""
+        return sorted({*globals(), *_HOMES})

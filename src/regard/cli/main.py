@@ -1,0 +1,85 @@
+"""The command `regard`: its options, its subcommands, and how it ends.
+
+Each command only reads its arguments and hands them to a module beside this one, imported inside the function, so that
+`regard --help` answers without loading torch. Help is plain text: rich's panels take twice as long to import, and
+nothing that a user types is ever read as markup.
+
+Exit codes: 0 done, 1 the work failed, 2 the call or its input was wrong, 130 interrupted (Ctrl-C).
+"""
+
+import errno
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="regard",
+    help="Sequence models from the recurrent network to the Transformer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # a bug shows the plain traceback, without the values of local variables
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from regard import __version__
+
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Sequence models from the recurrent network to the Transformer."""
+
+
+@app.command()
+def demo() -> None:
+    """A short tour in the terminal.
+
+    Draws masks as matrices and weights as a heat map, says which backend would run and why, checks the results against
+    the float64 oracle, and measures two backends. Exit code 1 means that a result differed from the oracle.
+    """
+    from regard.cli.demo import tour
+
+    raise typer.Exit(tour(sys.stdout))
+
+
+def run() -> None:
+    """Run the command line and end the process; the entry point of the script."""
+    # A closed stream (`>&-`) is None in Python, and every write to it would be a traceback.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    try:
+        try:
+            app(prog_name="regard")
+        finally:
+            # What is still buffered is written here, where a reader that has gone can be handled, and not at exit.
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wanted, as in `| head`
+        _silence(sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename:  # other files are the business of the command
+            raise
+        _silence(sys.stdout.fileno())
+        print(f"Error: could not write the output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _silence(descriptor: int) -> None:
+    """Point a descriptor nowhere, so that the interpreter's own flush at exit has nothing to complain of."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

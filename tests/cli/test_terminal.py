@@ -1,0 +1,119 @@
+"""What a stream can show, and text that fits it."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.cli.terminal import ASCII, BLOCKS, Terminal
+
+MEANT_FOR_PEOPLE = ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS")
+
+
+class Stream(io.StringIO):
+    """A stream with an encoding, that is or is not a terminal."""
+
+    def __init__(self, encoding="utf-8", tty=True):
+        super().__init__()
+        self.names, self.tty = encoding, tty
+
+    @property
+    def encoding(self):
+        return self.names
+
+    def isatty(self):
+        return self.tty
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for name in MEANT_FOR_PEOPLE:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "environment", "shades"),
+    [
+        ("utf-8", {}, BLOCKS),
+        ("utf-8", {"LANG": "de_DE.UTF-8"}, BLOCKS),
+        ("utf-8", {"LANG": "C.UTF-8"}, BLOCKS),
+        ("utf-8", {"LANG": "C"}, ASCII),
+        ("utf-8", {"LANG": "de_DE.UTF-8", "LC_ALL": "POSIX"}, ASCII),
+        ("utf-8", {"LANG": "C", "LC_ALL": "de_DE.UTF-8"}, BLOCKS),
+        ("cp437", {}, BLOCKS),
+        ("latin-1", {}, ASCII),
+        ("ascii", {}, ASCII),
+        (None, {}, ASCII),
+    ],
+)
+def test_blocks_where_they_can_be_printed(monkeypatch, encoding, environment, shades):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Terminal.of(Stream(encoding)).shades == shades
+
+
+@pytest.mark.parametrize(
+    ("tty", "environment", "bold"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),  # an empty value does not count: no-color.org
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_bold_only_where_it_is_wanted(monkeypatch, tty, environment, bold):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = Stream(tty=tty)
+    Terminal.of(stream).heading("Masks")
+    assert ("\x1b" in stream.getvalue()) == bold
+
+
+def test_width_follows_the_terminal_within_reason(monkeypatch):
+    for columns, width in (("20", 20), ("1", 10), ("1000", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert Terminal.of(Stream()).width == width
+
+
+def test_text_wraps_each_line_and_keeps_its_margin():
+    stream = Stream()
+    Terminal(stream, width=10).text("one two three\n  four five six")
+    assert stream.getvalue() == "one two\nthree\n  four\n  five six\n"
+
+
+def test_text_is_not_markup():
+    stream = Stream()
+    Terminal(stream, bold=True).text("[bold]x[/bold] :smile: {0} %s")
+    assert stream.getvalue() == "[bold]x[/bold] :smile: {0} %s\n"
+
+
+@pytest.mark.parametrize("write", ["heading", "text", "beside"])
+def test_only_ascii_where_nothing_else_can_be_printed(write):
+    stream = Stream("ascii", tty=False)
+    terminal = Terminal.of(stream)
+    getattr(terminal, write)([["8 × 8, ≤ 1e-12, ü"]] if write == "beside" else "8 × 8, ≤ 1e-12, ü")
+    assert stream.getvalue().strip() == "8 x 8, <= 1e-12, ?"
+
+
+def test_blocks_stand_beside_each_other_while_they_fit():
+    blocks = [["ab", "c"], ["d"], ["efg"]]
+    wide, narrow = Stream(), Stream()
+    Terminal(wide, width=20).beside(blocks)
+    Terminal(narrow, width=6).beside(blocks)
+    assert wide.getvalue() == "ab   d   efg\nc\n"
+    assert narrow.getvalue() == "ab   d\nc\nefg\n"
+
+
+@given(st.floats(0, 1))
+def test_shade_grows_with_the_weight(weight):
+    terminal = Terminal(Stream())
+    level = BLOCKS.index(terminal.shade(weight))
+    assert abs(level / 4 - weight) <= 1 / 8
+    assert len(terminal.shade(weight, 3)) == 3
+
+
+@pytest.mark.parametrize(("weight", "shade"), [(-1.0, " "), (0.0, " "), (1.0, "█"), (7.0, "█")])
+def test_shade_of_the_ends_and_beyond(weight, shade):
+    assert Terminal(Stream()).shade(weight) == shade

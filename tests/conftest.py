@@ -1,0 +1,65 @@
+"""What all tests share: one seed, torch left as it was, Hypothesis profiles, and skips for what a machine lacks.
+
+Torch is not imported here, so a test that does not use it does not pay for it.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import pytest
+from hypothesis import settings
+
+# Some virtual machines announce AMX and cannot run it: a bfloat16 matrix product then ends the process with an illegal
+# instruction. This keeps oneDNN, which torch calls, below AMX. It is read when torch is first imported.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# Under xdist the workers share the cores; torch would otherwise start as many threads as there are cores in each.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if _WORKERS > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+
+# No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None, print_blob=True)
+settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("REGARD_HYPOTHESIS") or ("ci" if os.environ.get("CI") else "dev"))
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what this machine cannot run, and say why."""
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    browser = [item for item in items if item.get_closest_marker("browser")]
+    if gpu and not _has_cuda():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    if browser and not _has_browser():
+        for item in browser:
+            item.add_marker(pytest.mark.skip(reason="no Chromium, or no playwright"))
+
+
+def _has_cuda():
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _has_browser():
+    return importlib.util.find_spec("playwright") is not None and any(map(shutil.which, CHROMIUM))
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was():
+    """Start each test from seed 0, and give back the default dtype and the random state that were there."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    dtype, state = torch.get_default_dtype(), torch.get_rng_state()
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_rng_state(state)

@@ -1,0 +1,51 @@
+"""What is read off weights, against numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from regard.reference import statistics
+
+
+def test_entropy_by_hand():
+    weights = [[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
+    np.testing.assert_allclose(statistics.entropy(weights), [math.log(4), 0.0, 0.0, math.log(2)], rtol=1e-15)
+
+
+def test_entropy_does_not_rescale_rows():
+    assert statistics.entropy([[0.5, 0.0]])[0] == pytest.approx(-0.5 * math.log(0.5), rel=1e-15)
+    assert statistics.entropy([[2.0]])[0] == pytest.approx(-2 * math.log(2), rel=1e-15)
+
+
+def test_entropy_is_torchs():
+    weights = torch.softmax(torch.randn(3, 7, dtype=torch.float64), -1)
+    np.testing.assert_allclose(statistics.entropy(weights), torch.special.entr(weights).sum(-1), rtol=1e-13)
+
+
+def test_row_max_takes_the_first():
+    values, positions = statistics.row_max([[0.1, 0.4, 0.4, 0.1], [0.9, 0.0, 0.1, 0.0]])
+    assert values.tolist() == [0.4, 0.9]
+    assert positions.tolist() == [1, 0]
+
+
+def test_column_sums():
+    assert statistics.column_sums([[1.0, 2.0, 0.0], [4.0, 8.0, 0.5]]).tolist() == [5.0, 10.0, 0.5]
+
+
+def test_top_k_with_ties():
+    values, positions = statistics.top_k([[0.2, 0.3, 0.2, 0.3], [0.0, 0.0, 1.0, 0.0]], 3)
+    assert values.tolist() == [[0.3, 0.3, 0.2], [1.0, 0.0, 0.0]]
+    assert positions.tolist() == [[1, 3, 0], [2, 0, 1]]
+    assert statistics.top_k([[0.5]], 0)[0].shape == (1, 0)
+    with pytest.raises(ValueError, match="`k` must be between 0 and the number of keys"):
+        statistics.top_k([[0.5, 0.5]], 3)
+
+
+def test_block_map_with_smaller_last_blocks():
+    weights = np.arange(15.0).reshape(3, 5)
+    expected = [[(0 + 1 + 5 + 6) / 4, (2 + 3 + 7 + 8) / 4, (4 + 9) / 2], [10.5, 12.5, 14.0]]
+    assert statistics.block_map(weights, 2).tolist() == expected
+    assert statistics.block_map(weights, 1).tolist() == weights.tolist()
+    assert statistics.block_map(weights, 8).tolist() == [[7.0]]

@@ -1,0 +1,292 @@
+"""The rules of the house, kept by machine.
+
+Each rule is a function from a tree of files ({path: text}) to a list of complaints. It is run on this repository, where
+it must find nothing, and on a small bad example, where it must find something: a rule that cannot fail is no rule.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Top to bottom. A module may import from the rows below its own and from its own package; two names in one row may not
+# import each other. "regard" is the table of public names, so only what stands above it may use it.
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("regard",),
+    ("serving",),
+    ("comparison",),
+    ("training",),
+    ("tasks",),
+    ("inspection",),
+    ("decoding",),
+    ("storage",),
+    ("data",),
+    ("models", "recipes"),
+    ("blocks",),
+    ("recurrence", "convolution"),
+    ("attention",),
+    ("position",),
+    ("mixer", "config"),
+    ("checks", "_version"),
+    ("reference",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MAY_USE_REFERENCE = {"src/regard/cli/demo.py"}
+# What a kernel must not know: it reads values (score, normaliser, mask), and others call it.
+UNKNOWN_TO_KERNELS = {f"regard.attention.{name}" for name in ("attend", "layer", "cache", "tap")}
+LONGEST = 400
+TESTS_OF_THE_WHOLE = {"tests/test_architecture.py", "tests/test_readme.py", "tests/test_package.py"}
+
+Files = dict[str, str]
+
+
+def tree(*folders: str) -> Files:
+    """Every Python file of the repository under these folders."""
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def module(path: str) -> str:
+    """src/regard/attention/mask.py → regard.attention.mask; a package's __init__.py → the package."""
+    return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports(path: str, files: Files) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import in a file, wherever in it, relative ones resolved."""
+    modules = set(map(module, files))
+    package = module(path) if path.endswith("__init__.py") else module(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(files[path])):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (base, node.module)))
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield node.lineno, inner if inner in modules or inner.removeprefix("regard.") in LEVEL else source
+
+
+def layer(name: str) -> str:
+    """The layer of a dotted name: regard.attention.mask → attention; regard → regard."""
+    return name.split(".")[1] if "." in name else name
+
+
+def upward_imports(files: Files) -> list[str]:
+    """Imports go downward only."""
+    complaints = []
+    for path in files:
+        own = layer(module(path))
+        if path == "src/regard/__init__.py":
+            continue  # it names everything, and imports it only when asked
+        if own not in LEVEL:
+            complaints.append(f"{path}: {own} has no place in LAYERS")
+            continue
+        for line, name in imports(path, files):
+            if name.split(".")[0] != "regard" or layer(name) == own:
+                continue
+            if LEVEL.get(layer(name), -1) <= LEVEL[own]:
+                complaints.append(f"{path}:{line}: {own} may not import {name}")
+    return complaints
+
+
+def impure_reference(files: Files) -> list[str]:
+    """The oracle imports NumPy, the standard library and itself."""
+    pure = {"numpy", *sys.stdlib_module_names}
+    return [
+        f"{path}:{line}: the reference may not import {name}"
+        for path in files
+        if path.startswith("src/regard/reference/")
+        for line, name in imports(path, files)
+        if name.split(".")[0] not in pure and not f"{name}.".startswith("regard.reference.")
+    ]
+
+
+def users_of_reference(files: Files) -> list[str]:
+    """Nothing is computed with the oracle: only tests and the demo compare with it."""
+    return [
+        f"{path}:{line}: only tests and the demo may import the reference"
+        for path in files
+        if not path.startswith("src/regard/reference/") and path not in MAY_USE_REFERENCE
+        for line, name in imports(path, files)
+        if f"{name}.".startswith("regard.reference.")
+    ]
+
+
+def knowing_kernels(files: Files) -> list[str]:
+    """A kernel knows nothing of layers, caches and taps."""
+    return [
+        f"{path}:{line}: a kernel may not import {name}"
+        for path in files
+        if path.startswith("src/regard/attention/kernels/")
+        for line, name in imports(path, files)
+        if name in UNKNOWN_TO_KERNELS
+    ]
+
+
+def without_docstring(files: Files) -> list[str]:
+    """Every module says at its top what it is for."""
+    texts = {path: ast.get_docstring(ast.parse(text)) for path, text in files.items()}
+    return [f"{path}: no docstring at the top" for path, text in texts.items() if not text]
+
+
+def too_long(files: Files) -> list[str]:
+    """No file over the limit."""
+    lengths = {path: len(text.splitlines()) for path, text in files.items()}
+    return [f"{path}: {length} lines, at most {LONGEST}" for path, length in lengths.items() if length > LONGEST]
+
+
+def blind_excepts(files: Files) -> list[str]:
+    """An except clause names what it expects."""
+    complaints = []
+    for path, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ExceptHandler):
+                caught = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)} if node.type else {""}
+                if caught & {"", "Exception", "BaseException"}:
+                    complaints.append(f"{path}:{node.lineno}: name the exceptions that are expected")
+    return complaints
+
+
+def promises(files: Files) -> list[str]:
+    """No note of what is still to be done: it belongs elsewhere, or is done now."""
+    words = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
+    return [
+        f"{path}:{number}: {match[0]}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := words.search(line))
+    ]
+
+
+def without_source(files: Files) -> list[str]:
+    """tests/a/test_b.py, or test_b_aspect.py, tests src/regard/a/b.py or the package src/regard/a/b/."""
+    complaints = []
+    for path in files:
+        test = re.fullmatch(r"tests/(.*/)?test_(\w+)\.py", path)
+        if test is None or path in TESTS_OF_THE_WHOLE:
+            continue
+        words = test[2].split("_")
+        names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        sources = [f"src/regard/{test[1] or ''}{name}{end}" for name in names for end in (".py", "/__init__.py")]
+        if not any(source in files for source in sources):
+            complaints.append(f"{path}: there is no {sources[-2]}")
+    return complaints
+
+
+def readme_tree(readme: str) -> dict[str, str]:
+    """{path: its line's text} of the tree in the README: the fenced block that opens with src/regard/."""
+    block = re.search(r"^```\w*\n(src/regard/.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    named: dict[str, str] = {}
+    folders: list[tuple[int, str]] = []
+    for line in block[1].splitlines() if block else ():
+        indent = len(line) - len(line.lstrip())
+        name, _, about = line.strip().partition(" ")
+        while folders and folders[-1][0] >= indent:
+            folders.pop()
+        path = (folders[-1][1] if folders else "") + name
+        named[path] = about.strip()
+        if name.endswith("/"):
+            folders.append((indent, path))
+    return named
+
+
+def off_the_map(files: Files) -> list[str]:
+    """README.md names every source file, or its folder where the folder's files are not listed; and nothing else."""
+    named = readme_tree(files["README.md"])
+    sources = {path for path in files if path.startswith("src/")}
+    complaints = [f"README.md: {path} says nothing" for path, about in named.items() if not about]
+    complaints += [f"README.md: there is no {path}" for path in named if not any(s.startswith(path) for s in sources)]
+    listed = {path.rpartition("/")[0] + "/" for path in named if path.endswith(".py")}
+    for path in sorted(sources):
+        folder, _, name = path.rpartition("/")
+        whole = f"{folder}/" in named and (name == "__init__.py" or f"{folder}/" not in listed)
+        if path not in named and not whole:
+            complaints.append(f"README.md: the tree does not name {path}")
+    return complaints
+
+
+def repository() -> Files:
+    """All that the rules look at."""
+    return tree("src", "tests", "benchmarks") | {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
+
+
+def python(files: Files, *tops: str) -> Files:
+    """The Python files under these folders."""
+    return {path: text for path, text in files.items() if path.endswith(".py") and path.split("/")[0] in tops}
+
+
+README = "```\nsrc/regard/    all\n  a.py         a\n```\n"
+MASK, CELL = "src/regard/attention/mask.py", "src/regard/recurrence/cell.py"
+# rule, the folders it looks at, and bad examples: each must bring exactly one complaint.
+RULES = [
+    (upward_imports, ("src",), {MASK: "from regard.models import language"}),
+    (upward_imports, ("src",), {MASK: "from regard import models", "src/regard/models/__init__.py": ""}),
+    (upward_imports, ("src",), {MASK: "from regard import attend"}),
+    (upward_imports, ("src",), {MASK: "import regard"}),
+    (upward_imports, ("src",), {MASK: "from ..blocks import norm"}),
+    (upward_imports, ("src",), {MASK: "def late():\n    import regard.cli.main"}),
+    (upward_imports, ("src",), {MASK: "from regard.unknown import x"}),
+    (upward_imports, ("src",), {CELL: "from regard.convolution import Convolution"}),
+    (upward_imports, ("src",), {"src/regard/unknown/a.py": ""}),
+    (impure_reference, ("src",), {"src/regard/reference/a.py": "import math, numpy, torch"}),
+    (impure_reference, ("src",), {"src/regard/reference/a.py": "from regard.checks import wrong"}),
+    (users_of_reference, ("src",), {MASK: "from regard.reference import attention"}),
+    (users_of_reference, ("src",), {MASK: "import regard.reference.attention"}),
+    (knowing_kernels, ("src",), {"src/regard/attention/kernels/a.py": "from regard.attention.layer import Attention"}),
+    (without_docstring, ("src", "tests", "benchmarks"), {MASK: "x = 1\n'''late'''"}),
+    (too_long, ("src", "tests", "benchmarks"), {MASK: "x = 1\n" * (LONGEST + 1)}),
+    (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept:\n    pass"}),
+    (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept (OSError, Exception):\n    pass"}),
+    (promises, ("src", "tests", "benchmarks"), {MASK: "x = 1  # TO" + "DO: more"}),
+    (without_source, ("src", "tests"), {"tests/attention/test_nothing.py": "", MASK: ""}),
+    (without_source, ("src", "tests"), {"tests/test_mask.py": "", MASK: ""}),
+    (off_the_map, ("src", "README.md"), {"src/regard/a.py": "", "src/regard/b.py": "", "README.md": README}),
+    (off_the_map, ("src", "README.md"), {"src/regard/__init__.py": "", "README.md": README}),
+    (off_the_map, ("src", "README.md"), {"src/regard/a.py": "", "README.md": README.replace(" a\n", "\n")}),
+]
+GOOD = {
+    "src/regard/__init__.py": '"""."""\nfrom regard.cli import main',
+    MASK: '"""."""\nimport torch\nfrom . import score\nfrom ..checks import wrong\nfrom regard import checks',
+    "src/regard/attention/score.py": '"""."""\ntry:\n    x = 1\nexcept (OSError, ValueError):\n    pass',
+    "src/regard/attention/kernels/exact.py": '"""."""\nfrom regard.attention.mask import Causal',
+    "src/regard/checks.py": '"""."""',
+    "src/regard/cli/demo.py": '"""."""\nimport regard\nfrom regard.reference import attention',
+    "src/regard/reference/__init__.py": '"""."""',
+    "src/regard/reference/attention.py": '"""."""\nimport math\nimport numpy as np\nfrom regard.reference import score',
+    "tests/attention/test_mask_gradients.py": '"""."""',
+    "README.md": "```\nsrc/regard/  a\n  checks.py  b\n  cli/       c\n  reference/ d\n  attention/ e\n    mask.py  f\n"
+    "    score.py g\n    kernels/ h\n```\n",
+}
+
+
+@pytest.mark.parametrize("rule", {rule: None for rule, _, _ in RULES}, ids=lambda rule: rule.__name__)
+def test_the_repository_keeps_the_rule(rule):
+    tops = next(tops for other, tops, _ in RULES if other is rule)
+    files = repository()
+    readme = {path: text for path, text in files.items() if path in tops}
+    complaints = rule(python(files, *tops) | readme)
+    assert not complaints, "\n".join(["", *complaints])
+
+
+@pytest.mark.parametrize(("rule", "example"), [(rule, example) for rule, _, example in RULES])
+def test_the_rule_finds_a_bad_example(rule, example):
+    assert len(rule(example)) == 1
+
+
+@pytest.mark.parametrize(("rule", "tops"), {(rule, tops): None for rule, tops, _ in RULES})
+def test_the_rule_lets_a_good_example_pass(rule, tops):
+    assert rule({path: text for path, text in GOOD.items() if path.endswith(".py") or path in tops}) == []
+
+
+@pytest.mark.parametrize("name", ["regard", "regard.cli.main", "regard.checks"])
+def test_importing_does_not_import_torch(name):
+    code = f"import sys, {name}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,64 @@
+"""The one form of error message."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.checks import nearest, pick, shape, wrong
+
+TABLE = {"softmax": 1, "sigmoid": 2, "relu": 3}
+
+
+def test_wrong_names_the_argument_the_expectation_and_what_came():
+    error = wrong("heads", "a positive integer", -1)
+    assert isinstance(error, ValueError)
+    assert str(error) == "`heads` must be a positive integer, but is -1 instead."
+
+
+def test_wrong_ends_with_the_remedy():
+    assert str(wrong("mask", "boolean", "float32", "Put additive terms into `bias`.")).endswith(
+        "but is float32 instead. Put additive terms into `bias`."
+    )
+
+
+def test_nearest_offers_a_close_name_and_stays_silent_otherwise():
+    assert nearest("sofmax", TABLE) == 'Did you mean "softmax"?'
+    assert nearest("zzzz", TABLE) == ""
+    assert nearest("softmax", []) == ""
+
+
+def test_nearest_reads_an_iterator_once():
+    assert nearest("sofmax", iter(TABLE)) == 'Did you mean "softmax"?'
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_pick_gives_the_entry(name):
+    assert pick("normalize", name, TABLE) == TABLE[name]
+
+
+def test_pick_gives_an_entry_that_is_false():
+    assert pick("normalize", "none", {"none": None}) is None
+
+
+def test_pick_lists_the_valid_names_and_offers_the_nearest():
+    with pytest.raises(ValueError, match="normalize") as caught:
+        pick("normalize", "sofmax", TABLE)
+    assert str(caught.value) == (
+        '`normalize` must be one of "softmax", "sigmoid", "relu", but is "sofmax" instead. Did you mean "softmax"?'
+    )
+
+
+@given(st.text())
+def test_pick_refuses_every_other_name(name):
+    if name in TABLE:
+        assert pick("normalize", name, TABLE) == TABLE[name]
+    else:
+        with pytest.raises(ValueError, match="`normalize` must be one of"):
+            pick("normalize", name, TABLE)
+
+
+def test_shape_is_written_as_users_write_it():
+    numpy = pytest.importorskip("numpy")
+    assert shape(numpy.zeros((2, 3, 4))) == "(2, 3, 4)"
+    assert shape(numpy.zeros(5)) == "(5,)"
+    assert shape(numpy.zeros(())) == "()"

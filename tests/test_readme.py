@@ -1,0 +1,64 @@
+"""The README tells the truth: its commands are run, its Python is executed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# Commands that something else runs, and what. Every other command must be one of `regard`, and is run here.
+RUN_ELSEWHERE = {
+    "make test": "it runs this test",
+    "make demo": "tests/cli/test_demo.py runs what it starts, see below",
+    "regard demo": "tests/cli/test_demo.py",
+    "python -m pip install -c constraints.txt .": "`make test` installs so, with the tools for development",
+}
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def test_the_readme_has_commands_and_python():
+    assert {"make test", "make demo"} <= set(commands())
+    assert blocks("python")
+
+
+def test_the_table_names_no_command_that_is_gone():
+    assert set(RUN_ELSEWHERE) <= set(commands())
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if command not in RUN_ELSEWHERE])
+def test_a_command_works(command, tmp_path):
+    program, *arguments = shlex.split(command)
+    assert program == "regard", f"nothing runs `{command}`"
+    line = [sys.executable, "-m", "regard", *arguments]
+    result = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "runs"), [("demo", "/regard demo"), ("test", "/pytest "), ("setup", " -c constraints.txt ")]
+)
+def test_make_runs_what_the_readme_says(target, runs):
+    """Only what make would run: -n; -B as if nothing were installed yet."""
+    plan = subprocess.run(["make", "-n", "-B", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert plan.returncode == 0, plan.stderr
+    assert runs in plan.stdout
+
+
+def test_the_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for number, block in enumerate(blocks("python"), 1):
+        exec(compile(block, f"README.md, Python block {number}", "exec"), names)
