@@ -15,6 +15,7 @@ def test_floats_are_float64():
 def test_each_token_keeps_leading_dimensions_and_may_change_the_width():
     X = np.arange(24.0).reshape(2, 3, 4)
     assert arrays.each_token(lambda x: x[:2] * 10, X).tolist() == (X[..., :2] * 10).tolist()
+    assert arrays.each_token(lambda x: x + 1, X[:1, :1]).tolist() == (X[:1, :1] + 1).tolist()
     assert arrays.each_token(lambda x: x + 1, X[0, 0]).tolist() == (X[0, 0] + 1).tolist()
     with pytest.raises(ValueError, match="at least one token"):
         arrays.each_token(lambda x: x, np.zeros((0, 4)))

@@ -197,16 +197,16 @@ def test_weights_many_and_attend_many_agree(rng):
 
 
 def test_leading_dimensions_broadcast(rng):
-    q, k, v = rng.normal(size=(3, 1, 2, 2, 4)), rng.normal(size=(5, 2, 3, 4)), rng.normal(size=(3, 4))
+    q, k, v = rng.normal(size=(3, 1, 3, 2, 4)), rng.normal(size=(5, 3, 3, 4)), rng.normal(size=(3, 4))
     Y = A.attend_many(q, k, v)
-    assert Y.shape == (3, 5, 2, 2, 4)
+    assert Y.shape == (3, 5, 3, 2, 4)
     close(Y[2, 4, 1], A.attend(q[2, 0, 1], k[4, 1], v))
 
 
 def test_without_leading_dimensions_it_is_attend(rng):
     q, k, v = rng.normal(size=(2, 4)), rng.normal(size=(3, 4)), rng.normal(size=(3, 2))
     assert A.attend_many(q, k, v, score=[A.dot]).tolist() == A.attend(q, k, v, score=A.dot).tolist()
-    assert A.weights_many(q, k).tolist() == A.weights(q, k).tolist()
+    assert A.weights_many(q, k, score=[A.dot]).tolist() == A.weights(q, k, score=A.dot).tolist()
 
 
 def test_one_score_a_head(rng):
@@ -214,6 +214,7 @@ def test_one_score_a_head(rng):
     Y = A.attend_many(q, k, v, score=[A.dot, A.scaled_dot_d])
     close(Y[0], A.attend(q[0], k[0], v[0], score=A.dot))
     close(Y[1], A.attend(q[1], k[0], v[0], score=A.scaled_dot_d))
+    close(A.weights_many(q, k, score=[A.dot, A.scaled_dot_d])[1], A.weights(q[1], k[0], score=A.scaled_dot_d))
     with pytest.raises(ValueError, match="one function a head"):
         A.attend_many(q, k, v, score=[A.dot])
 

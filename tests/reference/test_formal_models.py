@@ -240,12 +240,14 @@ def test_temper_by_hand():
         M.temper(p, -1.0)
 
 
-def test_d_inference_at_zero_temperature_takes_the_likeliest_each_time(rng, d):
-    written = [1, 4]
-    for _ in range(3):
-        written.append(int(M.d_transformer(written, d)[-1].argmax()))
-    assert M.d_inference([1, 4], 3, 0.0, d, rng) == written[2:]
-    assert M.d_inference([1, 4], 0, 0.0, d, rng) == []
+# A model that counts: without layers, the state is the embedding of the last token v, and v + 1 is the likeliest.
+COUNTING = {"W_e": np.eye(N_V), "W_p": np.zeros((L_MAX, N_V)), "W_u": np.roll(np.eye(N_V), 1, axis=0)}
+
+
+def test_d_inference_at_zero_temperature_takes_the_likeliest_each_time(rng):
+    counting = M.DParameters(**COUNTING, layers=[], gamma=np.ones(N_V), beta=np.zeros(N_V))
+    assert M.d_inference([3, 5], 4, 0.0, counting, rng) == [6, 0, 1, 2]
+    assert M.d_inference([3, 5], 0, 0.0, counting, rng) == []
 
 
 def test_d_inference_samples_what_the_model_says(rng, d):
@@ -260,15 +262,17 @@ def test_inference_is_the_same_for_the_same_generator(d):
     assert runs[0] == runs[1]
 
 
-def test_ed_inference_writes_from_bos_until_eos(rng, ed):
-    written = [0]
-    for _ in range(4):
-        written.append(int(M.ed_transformer(Z, written, ed)[-1].argmax()))
-    never = next(token for token in range(N_V) if token not in written)
-    assert M.ed_inference(Z, 0.0, ed, rng, bos=0, eos=never, limit=4) == written
-    first = written[1]
-    assert M.ed_inference(Z, 0.0, ed, rng, bos=0, eos=first, limit=4) == [0, first]
-    assert M.ed_inference(Z, 0.0, ed, rng, bos=0, eos=first, limit=0) == [0]
+def test_ed_inference_writes_from_bos_until_eos_or_the_limit(rng):
+    counting = M.EDParameters(**COUNTING, encoder=[], decoder=[])
+    assert M.ed_inference(Z, 0.0, counting, rng, bos=1, eos=4, limit=6) == [1, 2, 3, 4]
+    assert M.ed_inference(Z, 0.0, counting, rng, bos=1, eos=4, limit=3) == [1, 2, 3, 4]
+    assert M.ed_inference(Z, 0.0, counting, rng, bos=1, eos=4, limit=2) == [1, 2, 3]
+    assert M.ed_inference(Z, 0.0, counting, rng, bos=1, eos=4, limit=0) == [1]
+
+
+def test_ed_inference_reads_its_source(rng, ed):
+    draws = [M.ed_inference(Z, 1.0, ed, rng, bos=0, eos=2, limit=1)[1] for _ in range(800)]
+    np.testing.assert_allclose(np.bincount(draws, minlength=N_V) / 800, M.ed_transformer(Z, [0], ed)[0], atol=0.07)
 
 
 def test_probabilities_of_all_continuations_sum_to_one(d):

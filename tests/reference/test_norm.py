@@ -23,6 +23,12 @@ def test_layer_norm_is_torchs(data, eps):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12, atol=1e-14)
 
 
+def test_eps_is_1e_5_unless_said(data):
+    x, gain, bias = data[0][0] * 1e-3, data[1], data[2]
+    assert norm.layer_norm(x, gain, bias).tolist() == norm.layer_norm(x, gain, bias, 1e-5).tolist()
+    assert norm.rms_norm(x, gain).tolist() == norm.rms_norm(x, gain, 1e-5).tolist()
+
+
 def test_layer_norm_of_equal_numbers_is_the_bias():
     assert norm.layer_norm([3.0, 3.0], [1.0, 2.0], [0.5, 0.25]).tolist() == [0.5, 0.25]
 
@@ -41,6 +47,8 @@ def test_the_unscaled_one_gives_unit_length(data):
     y = norm.layer_norm_unscaled(data[0][1], 1.0, 0.0)
     assert np.linalg.norm(y) == pytest.approx(1.0, rel=1e-14)
     np.testing.assert_allclose(y * np.sqrt(6), norm.layer_norm_formal(data[0][1], 1.0, 0.0), rtol=1e-13)
+    _, gain, bias = data
+    np.testing.assert_allclose(norm.layer_norm_unscaled(data[0][1], gain, bias), y * gain + bias, rtol=1e-13)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 1e-2])

@@ -146,6 +146,11 @@ def test_relative_bucket_is_the_floor_of_a_float32_logarithm_as_in_t5(buckets, m
     assert ours == theirs.tolist()
 
 
+def test_relative_bucket_with_one_exact_distance():
+    assert [position.relative_bucket(d, 4, 9, both_ways=True) for d in (-9, -1, 0, 1, 9)] == [1, 1, 0, 3, 3]
+    assert [position.relative_bucket(d, 3, 9, both_ways=False) for d in (-9, -3, -2, -1, 0)] == [2, 2, 1, 1, 0]
+
+
 def test_relative_bucket_refuses_sizes_without_a_logarithm():
     for buckets, max_distance in ((32, 8), (2, 128)):
         with pytest.raises(ValueError, match="max_distance"):
@@ -158,5 +163,5 @@ def test_relative_clip():
 
 def test_relative_bias_reads_one_row_a_bucket():
     table = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]]
-    bias = position.relative_bias(table, [[0, 2], [1, 0]])
-    assert bias.tolist() == [[[1.0, 3.0], [2.0, 1.0]], [[10.0, 30.0], [20.0, 10.0]]]
+    bias = position.relative_bias(table, [[0, 2, 2], [1, 0, 1]])
+    assert bias.tolist() == [[[1.0, 3.0, 3.0], [2.0, 1.0, 2.0]], [[10.0, 30.0, 30.0], [20.0, 10.0, 20.0]]]

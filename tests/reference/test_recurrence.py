@@ -239,6 +239,7 @@ def test_scan_of_a_gru_is_torchs(rng):
 def test_last_valid_is_the_state_after_the_last_real_token(rng):
     hs = rng.normal(size=(4, H))
     assert R.last_valid(hs, 2).tolist() == hs[1].tolist()
+    assert R.last_valid(hs, 1).tolist() == hs[0].tolist()
     assert R.last_valid(hs, 4).tolist() == hs[3].tolist()
     for length in (0, 5):
         with pytest.raises(ValueError, match="between 1 and 4"):

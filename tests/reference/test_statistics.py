@@ -28,6 +28,7 @@ def test_row_max_takes_the_first():
     values, positions = statistics.row_max([[0.1, 0.4, 0.4, 0.1], [0.9, 0.0, 0.1, 0.0]])
     assert values.tolist() == [0.4, 0.9]
     assert positions.tolist() == [1, 0]
+    assert statistics.row_max([[0.5]])[0].tolist() == [0.5]
 
 
 def test_column_sums():
