@@ -38,6 +38,10 @@ class Mask(ABC):
         """How many leading (batch) dimensions the mask has itself."""
         return 0
 
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        """Whether the mask's own leading dimensions broadcast to these."""
+        return True
+
     @abstractmethod
     def allowed(self, place: Place) -> Tensor:
         """Bool, broadcastable to the block at `place`. The mask is ready for the sizes and the device of the block."""
@@ -132,6 +136,9 @@ class Padding(Mask):
     def leading(self) -> int:
         return self.lengths.dim()
 
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return _fit(self.lengths.shape, leading[:self.lengths.dim()])
+
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         if not torch.compiler.is_compiling() and self.lengths.device.type == "cpu" and self.lengths.numel():
             longest = int(self.lengths.max())
@@ -159,6 +166,9 @@ class Placed(Mask):
     def leading(self) -> int:
         return self.start.dim()
 
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return _fit(self.start.shape, leading[:self.start.dim()])
+
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         return self if _there(self.start, device) else Placed(self.start.to(device))
 
@@ -181,6 +191,9 @@ class Allowed(Mask):
     @property
     def leading(self) -> int:
         return max(0, self.tensor.dim() - 2)
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return _fit(self.tensor.shape[:-2], leading[len(leading) - self.leading:])
 
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         tensor = self.tensor[(None,) * max(0, 2 - self.tensor.dim())]
@@ -211,6 +224,9 @@ class All(Mask):
     @property
     def leading(self) -> int:
         return max(member.leading for member in self.members)
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return all(member.fits(leading) for member in self.members)
 
     def each(self, change: Callable[[Mask], Mask]) -> Mask:
         return All(tuple(member.each(change) for member in self.members))
@@ -250,6 +266,9 @@ class Any(Mask):
     def leading(self) -> int:
         return max(self.left.leading, self.right.leading)
 
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return self.left.fits(leading) and self.right.fits(leading)
+
     def each(self, change: Callable[[Mask], Mask]) -> Mask:
         return Any(self.left.each(change), self.right.each(change))
 
@@ -272,6 +291,9 @@ class Not(Mask):
     @property
     def leading(self) -> int:
         return self.inner.leading
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return self.inner.fits(leading)
 
     def each(self, change: Callable[[Mask], Mask]) -> Mask:
         return Not(self.inner.each(change))
@@ -316,6 +338,11 @@ def brief(numbers: Tensor) -> str:
     flat = numbers.flatten().tolist()
     shown = ", ".join(map(str, flat[:6])) + (", …" if len(flat) > 6 else "")
     return f"[{shown}]" if numbers.dim() else shown
+
+
+def _fit(own: Sequence[int], leading: Sequence[int]) -> bool:
+    """Sizes broadcast to those beside them; there are no more of them."""
+    return len(own) == len(leading) and all(size in (1, wanted) for size, wanted in zip(own, leading, strict=True))
 
 
 def _there(tensor: Tensor, device: Device) -> bool:

@@ -124,14 +124,16 @@ def _leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     key_heads, value_heads = (t.shape[-3] if t.dim() > 2 else 1 for t in (key, value))
     if 1 not in (key_heads, value_heads) and key_heads != value_heads:
         raise checks.wrong("value", f"of as many heads as the key, {key_heads}", f"of {value_heads} heads")
-    try:
-        batch = torch.broadcast_shapes(*(t.shape[:-3] for t in (query, key, value)))
-    except RuntimeError:
-        shapes = ", ".join(checks.shape(t) for t in (query, key, value))
-        raise ValueError("The leading dimensions of `query`, `key` and `value` must broadcast, but the shapes are "
-                         f"{shapes}.") from None
-    if max(t.dim() for t in (query, key, value)) == 2:
+    if max(query.dim(), key.dim(), value.dim()) == 2:
         return ()
+    batch = query.shape[:-3]
+    if not batch == key.shape[:-3] == value.shape[:-3]:  # torch is slow to say that equal shapes broadcast
+        try:
+            batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
+        except RuntimeError:
+            shapes = ", ".join(checks.shape(t) for t in (query, key, value))
+            raise ValueError("The leading dimensions of `query`, `key` and `value` must broadcast, but their shapes "
+                             f"are {shapes}.") from None
     return (*batch, max(heads, key_heads, value_heads))
 
 
@@ -139,24 +141,9 @@ def _check_mask(mask: "Mask | Tensor | None", shape: tuple[int, ...], device: to
     if mask is None:
         return None
     made = as_mask(mask)
-    if made.leading > len(shape) - 2:
-        raise checks.wrong("mask", f"broadcastable to {shape} (..., queries, keys)",
-                           f"{made!r}, with {made.leading} leading dimensions")
-    ready = made.ready(shape[-2], shape[-1], device)
-    _check_broadcast("mask", ready, shape, device)
-    return ready
-
-
-def _check_broadcast(argument: str, mask: Mask, shape: tuple[int, ...], device: torch.device) -> None:
-    """The leading dimensions of a mask fit: tried on an empty block, which costs nothing."""
-    empty = Block.of(shape[-2], shape[-1], leading=len(shape) - 2, device=device, rows=slice(0, 0), columns=slice(0, 0))
-    try:
-        own = mask.allowed(mask.aligned(empty)).shape[:-2]
-        fits = torch.broadcast_shapes(own, shape[:-2]) == shape[:-2]
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise checks.wrong(argument, f"broadcastable to {shape} (..., queries, keys)", repr(mask))
+    if not made.fits(shape[:-2]):
+        raise checks.wrong("mask", f"broadcastable to {shape} (..., queries, keys)", repr(made))
+    return made.ready(shape[-2], shape[-1], device)
 
 
 def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Tensor) -> "Tensor | Bias | None":

@@ -92,7 +92,7 @@ class Additive(Score):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         if self.bias is not None:
             query = query + self.bias.unsqueeze(-2)  # once a query, not once a pair
-        hidden_QKD = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))
+        hidden_QKD = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # in place: the sum is the largest thing held
         if self.weight.dim() == 1:
             return hidden_QKD @ self.weight
         return (hidden_QKD @ self.weight[:, None, :, None]).squeeze(-1)

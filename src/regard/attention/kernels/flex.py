@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.kernels import sdpa, tiled
+from regard.attention.kernels import guard, sdpa, tiled
 from regard.attention.problem import Problem
 
 SHORT = 2048
@@ -78,7 +78,7 @@ def detail(problem: Problem) -> str:
 def run(problem: Problem) -> Tensor:
     """The output of the compiled kernel."""
     form = sdpa.shape(replace(problem, mask=None))
-    key, value = _without_unused(problem, form.key, form.value)
+    key, value = _without_unused(problem, form.query, form.key, form.value)
     block_mask = None
     if problem.mask is not None:
         block_mask = _compiled("create_block_mask")(_rule(problem), form.query.shape[0], form.query.shape[1],
@@ -101,22 +101,21 @@ def _rule(problem: Problem) -> Any:
     return rule
 
 
-def _without_unused(problem: Problem, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _without_unused(problem: Problem, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Key and value with zeros where no query looks, so that NaN and inf there are never read."""
     if problem.mask is None:
         return key, value
     used = None
     for rows, _ in tiled.blocks(problem, max(1, (1 << 24) // problem.n_keys)):
-        seen = problem.allowed(problem.block(rows))
-        assert seen is not None
-        seen = seen.any(dim=-2)
+        allowed = problem.allowed(problem.block(rows))
+        assert allowed is not None
+        seen = guard.any_along(allowed, -2)
         used = seen if used is None else used | seen
     assert used is not None
-    unused = ~used[(None,) * (3 - used.dim())].unsqueeze(-1)
-    if unused.shape[1] not in (1, key.shape[1]):
-        groups = unused.shape[1] // key.shape[1]
-        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
-    return key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+    used = used[(None,) * (4 - used.dim())]
+    if used.shape[1] not in (1, key.shape[1]):  # heads that share a key may differ in which keys they use
+        key, value = (t.repeat_interleave(used.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    return guard.hide_unused(query, key, value, used)
 
 
 @cache

@@ -1,13 +1,12 @@
 """Whole rows of attention weights, exactly as defined: the computation that `exact` and `tiled` share.
 
-Rows are whole, because a normaliser may need them whole. This file holds what the package promises of every backend: a
-query that may attend to nothing has zero weights and zero gradients, and what stands in keys to which no query may
-attend (NaN, inf) is never read.
+Rows are whole, because a normaliser may need them whole. It does not choose which rows, nor keep any.
 """
 
 import torch
 from torch import Tensor
 
+from regard.attention.kernels import guard
 from regard.attention.problem import Problem
 
 
@@ -23,8 +22,7 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
     key, value = problem.key[..., columns, :], problem.value[..., columns, :]
     allowed, added = problem.allowed(place), problem.added(place)
     if allowed is not None:
-        unused = ~allowed.any(dim=-2).unsqueeze(-1)
-        key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+        key, value = guard.hide_unused(query, key, value, allowed)
     scores = problem.score(query, key)
     if added is not None:
         scores = scores + added
@@ -32,7 +30,9 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
         scores = scores.masked_fill(~allowed, -torch.inf)
     if allowed is None and added is None:
         return problem.normalize(scores), value
-    empty = (scores == -torch.inf).all(dim=-1, keepdim=True)  # a bias of -inf forbids as well
+    empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias of -inf forbids as well
+    if not guard.may_hold(empty):
+        return problem.normalize(scores), value
     return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value
 
 

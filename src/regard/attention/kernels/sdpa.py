@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from regard.attention.kernels import guard
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
 from regard.attention.problem import Problem
@@ -89,20 +90,14 @@ def shape(problem: Problem) -> Form:
         place = problem.block()
         allowed, matrix = problem.allowed(place), problem.added(place)
         if allowed is not None:
-            unused = ~allowed.any(dim=-2).unsqueeze(-1)
-            if unused.shape[-3:-2] not in ((), (1,)) and unused.shape[-3] != key.shape[-3]:
-                problem = problem.spread()  # heads that share a key differ in which keys they use
-                key, value = problem.key, problem.value
-            key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+            if allowed.dim() > 2 and allowed.shape[-3] != 1:
+                problem = problem.spread()  # heads that share a key may differ in which keys they use
+            key, value = guard.hide_unused(query, problem.key, problem.value, allowed)
             matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
         assert matrix is not None
-        if matrix.dtype == torch.bool:
-            empty = ~matrix.any(dim=-1, keepdim=True)
-            matrix = matrix | empty
-        else:
-            empty = (matrix == -torch.inf).all(dim=-1, keepdim=True)
-            matrix = matrix.masked_fill(empty, 0.0)
-        matrix, empty = _four(matrix, problem.leading), _four(empty, problem.leading)
+        matrix, empty = _without_empty(matrix)
+        matrix = _four(matrix, problem.leading)
+        empty = None if empty is None else _four(empty, problem.leading)
     query, key, value = (_four(tensor, problem.leading) for tensor in _one_width(query, key, value))
     return Form(*_common(query, key, value), matrix, causal, scale, empty)
 
@@ -119,6 +114,14 @@ def kernels(query: Tensor, dropout: float) -> list[SDPBackend]:
 def _choice(form: Form, dropout: float) -> AbstractContextManager[None]:
     order = kernels(form.query, dropout)
     return sdpa_kernel(order, set_priority=True) if order else nullcontext()
+
+
+def _without_empty(matrix: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The matrix with the rows that forbid everything opened, and which those are: their outputs are not to be used."""
+    empty = ~guard.any_along(matrix if matrix.dtype == torch.bool else matrix != -torch.inf, -1)
+    if not guard.may_hold(empty):
+        return matrix, None
+    return (matrix | empty if matrix.dtype == torch.bool else matrix.masked_fill(empty, 0.0)), empty
 
 
 def _is_square_causal(problem: Problem) -> bool:

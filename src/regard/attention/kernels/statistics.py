@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels import rows, tiled
+from regard.attention.kernels.additive import streamed
 from regard.attention.problem import Problem
 
 
@@ -73,8 +74,7 @@ def block_map(problem: Problem, size: int) -> Tensor:
 @torch.no_grad()
 def some_rows(problem: Problem, indices: Tensor) -> Tensor:
     """The weights of these queries alone: (..., indices, K)."""
-    spread = problem.spread()
-    weights = rows.weigh(spread, indices, slice(0, problem.n_keys))[0]
+    weights = rows.weigh(streamed(problem.spread()), indices, slice(0, problem.n_keys))[0]
     return weights.expand(*problem.leading, *weights.shape[-2:])
 
 
@@ -89,7 +89,7 @@ def block_counts(problem: Problem, size: int) -> Tensor:
 
 def _passes(problem: Problem, *, whole: bool = False) -> Iterator[tuple[Tensor, slice, slice]]:
     """The weights of each block of rows, with its rows and the keys that they hold (all of them for `whole`)."""
-    problem = problem.spread()
+    problem = streamed(problem.spread())
     every = slice(0, problem.n_keys)
     for block, columns in tiled.blocks(problem, tiled.block_size(problem)):
         columns = every if whole else columns

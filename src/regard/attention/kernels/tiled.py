@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention.kernels import rows
+from regard.attention.kernels.additive import streamed
 from regard.attention.problem import Problem
 
 HELD_CPU = 1 << 21
@@ -31,12 +32,12 @@ def drawback(problem: Problem) -> str | None:
 
 def detail(problem: Problem) -> str:
     """How it goes about it, in a few words."""
-    return f"{block_size(problem)} rows at a time, computed once more in the backward pass"
+    return f"{block_size(streamed(problem))} rows at a time, computed once more in the backward pass"
 
 
 def run(problem: Problem) -> Tensor:
     """The output, a block of rows at a time."""
-    problem = problem.spread()
+    problem = streamed(problem.spread())
     pieces = []
     size = block_size(problem)
     for query, (block, columns) in zip(problem.query.split(size, dim=-2), blocks(problem, size), strict=True):

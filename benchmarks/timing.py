@@ -1,0 +1,65 @@
+"""How the benchmarks measure: interleaved repeats, medians, device events on a GPU, and the machine's name.
+
+Machines are noisy, so contestants run in turns inside one process and only the ratio of their medians is compared. It
+knows nothing of what is measured.
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+
+import torch
+
+Work = Callable[[], object]
+
+
+def hardware(device: str) -> str:
+    """The date, the device and the versions, as a row of RESULTS.md names them."""
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+    else:
+        name = f"{_processor()}, {torch.get_num_threads()} threads"
+    return f"{date.today()}, {name}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def medians(works: dict[str, Work], *, device: str, repeats: int = 21) -> dict[str, float]:
+    """The median milliseconds of each work; they run in turns, after a warm-up of each."""
+    for work in works.values():
+        for _ in range(3 if device == "cuda" else 1):
+            work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            times[name].append(_milliseconds(work, device))
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+                     for line in lines)
+
+
+def _milliseconds(work: Work, device: str) -> float:
+    if device != "cuda":
+        start = time.perf_counter()
+        work()
+        return (time.perf_counter() - start) * 1e3
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last)
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
