@@ -41,10 +41,15 @@ class Cache:
         """The new `filled` after `count` more tokens; a ValueError where they do not fit."""
         if self.filled + count <= self.capacity:
             return self.filled + count
-        longest = int(self.positions.max()) if self.positions.numel() else 0  # after `put` and `pick` it may be less
+        longest = self._longest()
         if longest + count > self.capacity:
-            raise checks.wrong("capacity", f"at least {longest + count}, the tokens of the longest row", self.capacity)
+            expected = f"at least {longest + count}, for {count} tokens after {longest}"
+            raise checks.wrong("capacity", expected, self.capacity)
         return longest + count
+
+    def _longest(self) -> int:
+        """The tokens of the longest row: after `put` and `pick` maybe fewer than `filled`. It asks the device."""
+        return int(self.positions.max()) if self.positions.numel() else 0
 
     def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "Cache":
         """Write the keys and values (B, H, N, D) of N new tokens behind those of each row.
@@ -64,18 +69,20 @@ class Cache:
 
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
-        index = torch.as_tensor(rows, device=self.key.device)
+        index = _index(rows, self.key)
         return Cache(self.key[index], self.value[index], self.positions[index], self.filled)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
         """Replace these rows by the rows of another cache, which may have another capacity."""
-        if other.filled > self.capacity:
-            raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {other.filled}")
-        index = torch.as_tensor(rows, device=self.key.device)
-        self.key[index, :, :other.filled] = other.key[:, :, :other.filled]
-        self.value[index, :, :other.filled] = other.value[:, :, :other.filled]
+        filled = other.filled if other.filled <= self.capacity else other._longest()
+        if filled > self.capacity:
+            raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {filled}")
+        index = _index(rows, self.key)
+        key, value = other.view(filled)
+        self.key[index, :, :filled] = key
+        self.value[index, :, :filled] = value
         positions = self.positions.index_copy(0, index, other.positions)
-        return replace(self, positions=positions, filled=max(self.filled, other.filled))
+        return replace(self, positions=positions, filled=max(self.filled, filled))
 
     def copy(self) -> "Cache":
         """The same, in storage of its own."""
@@ -96,16 +103,16 @@ class ContextCache:
 
     def pick(self, rows: Rows) -> "ContextCache":
         """The cache of these rows; a row may be picked more than once."""
-        index = torch.as_tensor(rows, device=self.key.device)
+        index = _index(rows, self.key)
         return ContextCache(self.key[index], self.value[index], None if self.lengths is None else self.lengths[index])
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        index = torch.as_tensor(rows, device=self.key.device)
+        index = _index(rows, self.key)
         longest = max(self.key.shape[-2], other.key.shape[-2])
         key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest))
                       for mine, theirs in ((self.key, other.key), (self.value, other.value)))
-        lengths = self._lengths().index_copy(0, index, other._lengths())
+        lengths = self._lengths().index_copy(0, index, other._lengths().to(self._lengths().dtype))
         return ContextCache(key, value, lengths)
 
     def copy(self) -> "ContextCache":
@@ -119,10 +126,17 @@ class ContextCache:
         return torch.full(self.key.shape[:1], self.key.shape[-2], device=self.key.device)
 
 
-def step_mask(start: Tensor, extra: Mask | None) -> Mask:
-    """New tokens that stand from `start` on see what came before them and themselves, within `extra`."""
-    causal = Causal() & Placed(start)
-    return causal if extra is None else causal & extra
+def step_mask(start: Tensor, lengths: Tensor | None, extra: Mask | None) -> Mask:
+    """New tokens from `start` on, `lengths` of them, see those before them and themselves, within `extra`."""
+    mask = Causal() & Placed(start)
+    if lengths is not None:  # what fills up a shorter row is no key for anybody
+        mask = mask & Padding(start + lengths)
+    return mask if extra is None else mask & extra
+
+
+def _index(rows: Rows, like: Tensor) -> Tensor:
+    """Rows as indices from 0 on, which every kind of indexing takes."""
+    return torch.as_tensor(rows, dtype=torch.long, device=like.device) % max(1, like.shape[0])
 
 
 def _padded(tensor: Tensor, count: int) -> Tensor:

@@ -25,9 +25,11 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.attend import AnyNormalizer, AnyScore, attend
 from regard.attention.cache import Cache, ContextCache, step_mask
+from regard.attention.kernels.choice import BACKENDS
 from regard.attention.look import Look
 from regard.attention.mask import Allowed, Mask, as_mask
-from regard.attention.score import NAMES, Additive, Bilinear
+from regard.attention.normalize import as_normalizer
+from regard.attention.score import NAMES, Additive, Bilinear, as_score
 from regard.attention.tap import Tap
 from regard.position.bias import Bias
 from regard.position.rotary import Rotary
@@ -41,11 +43,16 @@ class AttentionLayer(nn.Module, ABC):
         super().__init__()
         if not 0.0 <= dropout < 1.0:
             raise checks.wrong("dropout", "a probability, at least 0 and below 1", dropout)
-        self.normalize, self.dropout, self.backend = normalize, dropout, backend
+        if backend is not None:
+            checks.pick("backend", backend, BACKENDS)
+        self.normalize, self.dropout, self.backend = as_normalizer(normalize), dropout, backend
         self.position_bias, self.rotary = position_bias, rotary
         self.tap = Tap()
+        self.register_buffer("like", torch.empty(0), persistent=False)  # of the dtype and device that caches get
 
+    width: int
     context_width: int
+    like: Tensor
 
     @property
     @abstractmethod
@@ -72,8 +79,9 @@ class AttentionLayer(nn.Module, ABC):
             mask: who may attend: a mask, or a bool tensor (N, M), (B, N, M) or (B, heads, N, M).
             positions: where the tokens stand, (N,) or (B, N), for rotary positions; 0, 1, ... where not given.
         """
-        if context is not None and self.rotary is not None:
-            raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
+        _check_width("x", x, self.width)
+        if context is not None:
+            self._check_context(context)
         query = self.queries(x)
         key, value = self.keys_and_values(x if context is None else context)
         if self.rotary is not None:
@@ -83,13 +91,13 @@ class AttentionLayer(nn.Module, ABC):
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
-        like = next(self.parameters(), torch.empty(0))
-        key, value = self.keys_and_values(like.new_zeros(rows, 0, self.context_width))
+        key, value = self.keys_and_values(self.like.new_zeros(rows, 0, self.context_width))
         keys, values = (t.new_zeros(rows, t.shape[1], capacity, t.shape[-1]) for t in (key, value))
         return Cache(keys, values, torch.zeros(rows, dtype=torch.long, device=key.device), 0)
 
     def remember(self, context: Tensor, lengths: Tensor | None = None) -> ContextCache:
         """Keys and values of a context (B, M, context width), of which row b has lengths[b] tokens."""
+        self._check_context(context)
         return ContextCache(*self.keys_and_values(context), lengths)
 
     def step(self, x: Tensor, state: "Cache | ContextCache", *, mask: Mask | Tensor | None = None,
@@ -100,6 +108,7 @@ class AttentionLayer(nn.Module, ABC):
             mask: a further mask, such as a window, beside the causal one (self-attention) or the lengths (context).
             lengths: how many of the N tokens each row has, (B,); all where not given.
         """
+        _check_width("x", x, self.width)
         extra = None if mask is None else _over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
@@ -111,7 +120,12 @@ class AttentionLayer(nn.Module, ABC):
             positions_BN = state.positions.unsqueeze(-1) + torch.arange(x.shape[-2], device=x.device)
             query, key = self.rotary(query, positions_BN), self.rotary(key, positions_BN)
         start, state = state.positions, state.extend(key, value, lengths)
-        return self._look(query, *state.view(state.filled), step_mask(start, extra)), state
+        return self._look(query, *state.view(state.filled), step_mask(start, lengths, extra)), state
+
+    def _check_context(self, context: Tensor) -> None:
+        _check_width("context", context, self.context_width)
+        if self.rotary is not None:
+            raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
 
     def _look(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
         if self.tap.listeners:
@@ -129,6 +143,7 @@ class PlainAttention(AttentionLayer):
                  dropout: float = 0.0, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width = self.context_width = width
+        as_score(score)  # a name that is unknown, or that has parameters, is an error here and not at the first call
         self._score = score
 
     @property
@@ -162,7 +177,8 @@ class BasicAttention(AttentionLayer):
         return self.query(x).unsqueeze(-3)
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        return self.key(context).unsqueeze(-3), context.unsqueeze(-3)
+        key = self.key(context).unsqueeze(-3)
+        return key, context.unsqueeze(-3).to(key.dtype)  # autocast lowers the key, and would not the states
 
 
 class Attention(AttentionLayer):
@@ -188,8 +204,10 @@ class Attention(AttentionLayer):
                  position_bias: Bias | None = None, rotary: Rotary | None = None, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=position_bias, rotary=rotary,
                          backend=backend)
-        key_heads = key_heads or heads
-        if heads < 1 or heads % key_heads:
+        key_heads = heads if key_heads is None else key_heads
+        if heads < 1:
+            raise checks.wrong("heads", "at least 1", heads)
+        if key_heads < 1 or heads % key_heads:
             raise checks.wrong("key_heads", f"a number that divides the {heads} heads", key_heads)
         if head_width is None and width % heads:
             remedy = "Choose other heads, or give a head_width."
@@ -245,6 +263,11 @@ class OwnScore(nn.Module):
 def _split(projected: Tensor, heads: int) -> Tensor:
     """(B, N, H·D) -> (B, H, N, D)."""
     return projected.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def _check_width(argument: str, tensor: Tensor, width: int) -> None:
+    if tensor.shape[-1] != width:
+        raise checks.wrong(argument, f"of the layer's width {width}", f"of shape {checks.shape(tensor)}")
 
 
 def _over_heads(mask: Mask, dims: int) -> Mask:

@@ -58,6 +58,7 @@ class Look:
     def rows(self, indices: "int | list[int] | Tensor") -> Tensor:
         """The weights of these queries, (..., keys) for one index and (..., indices, keys) for several."""
         chosen = torch.as_tensor(indices, device=self.query.device)
+        chosen = chosen.long() if chosen.numel() == 0 else chosen
         if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.dim() > 1:
             raise checks.wrong("indices", "an integer or a list of integers", repr(indices))
         count = self.problem.n_queries
@@ -71,9 +72,7 @@ class Look:
 
         Weights that do not sum to 1 (relu, sigmoid) are taken as they are.
         """
-        if self._fused and self.problem.bias is None:
-            return identities.entropy(self.problem)
-        return statistics.entropy(self.problem)
+        return (identities if self._fused else statistics).entropy(self.problem)
 
     def row_max(self) -> Peaks:
         """The largest weight of every row and the first key that has it, (..., queries); 0 and 0 for an empty row."""

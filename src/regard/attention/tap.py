@@ -28,7 +28,11 @@ class Tap:
         try:
             yield
         finally:
-            self.listeners.remove(listener)
+            # The last one that is this very object: others may be equal to it.
+            for i in reversed(range(len(self.listeners))):
+                if self.listeners[i] is listener:
+                    del self.listeners[i]
+                    break
 
     def hand(self, look: Look) -> None:
         """Give a look to all who listen."""

@@ -55,7 +55,7 @@ class _Stream(torch.autograd.Function):
         leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], weight.shape[:-1])
         scores = query.new_empty(*leading, query.shape[-2], key.shape[-2])
         for rows, columns, hidden_PCD in _pieces(query, key, leading):
-            torch.matmul(hidden_PCD, _column(weight), out=scores[..., rows, columns].unsqueeze(-1))
+            scores[..., rows, columns] = (hidden_PCD @ _column(weight)).squeeze(-1)
         return scores
 
     @staticmethod

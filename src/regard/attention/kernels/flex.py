@@ -90,12 +90,11 @@ def run(problem: Problem) -> Tensor:
 
 def _rule(problem: Problem) -> Any:
     """The mask as a function of one pair."""
-    mask = problem.mask
+    mask, n_queries, n_keys = problem.mask, problem.n_queries, problem.n_keys  # the rule must not hold the problem
     assert mask is not None
-    shift = problem.n_keys - problem.n_queries
 
     def rule(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        place = Pair(batch, head, row, column, row + shift, problem.n_queries, problem.n_keys)
+        place = Pair(batch, head, row, column, row + (n_keys - n_queries), n_queries, n_keys)
         return mask.allowed(mask.aligned(place))
 
     return rule
@@ -123,4 +122,4 @@ def _compiled(name: str) -> Any:
     """The function of torch's flex_attention module, compiled once a process."""
     from torch.nn.attention import flex_attention
 
-    return torch.compile(getattr(flex_attention, name), dynamic=False)
+    return torch.compile(getattr(flex_attention, name))

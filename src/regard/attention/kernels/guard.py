@@ -11,6 +11,8 @@ from torch import Tensor
 
 def any_along(flags: Tensor, dim: int) -> Tensor:
     """`flags.any(dim, keepdim=True)`, twenty times as fast on a CPU (measured: 0.07 against 1.4 ms for 2 M flags)."""
+    if flags.shape[dim] == 1:
+        return flags
     if flags.shape[dim] == 0:
         return flags.any(dim, keepdim=True)
     return flags.view(torch.uint8).amax(dim, keepdim=True).view(torch.bool)

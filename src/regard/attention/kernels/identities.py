@@ -6,7 +6,7 @@ For scores that are dot products, under softmax (what `sdpa` takes); p are the w
     column sums   Σ_i p_ij   = the gradient of the values, where that of every output is 1
     block map     Σ over keys of a block = p · V, where V says to which block a key belongs
 
-The scores must have no bias for the entropy: Σ p · bias is none of the three. No gradients flow from here.
+They serve where the mask is no matrix and there is no bias. No gradients flow from here.
 """
 
 import torch
@@ -18,19 +18,27 @@ from regard.attention.kernels.statistics import block_counts
 from regard.attention.problem import Problem
 
 WIDTH = 64
-"""The width of the values that say to which block a key belongs: every fused kernel takes it."""
+"""At least as wide are the values that say to which block a key belongs: every fused kernel takes it."""
 
 
 def refusal(problem: Problem) -> str | None:
     """Why the identities do not serve this problem; None when they do."""
-    return sdpa.refusal(problem) or sdpa.drawback(problem)
+    if problem.n_queries == 0 or problem.n_keys == 0:
+        return "there are no queries or no keys"
+    if problem.query.device.type == "cuda" and problem.query.dtype == torch.float64:
+        return "no fused kernel of a GPU computes in float64"
+    if problem.bias is not None:
+        return "the sum of weight times bias is none of the identities"
+    if sdpa.matrix_entries(problem):
+        return "the mask would be a matrix as large as that of the weights"
+    return sdpa.refusal(problem)
 
 
 @torch.no_grad()
 def entropy(problem: Problem) -> Tensor:
-    """-Σ p log p of every row: (..., Q). The problem has no bias."""
+    """-Σ p log p of every row: (..., Q)."""
     assert problem.bias is None, "the entropy of biased scores needs the sum of p · bias"
-    form = sdpa.shape(problem.spread())
+    form = _shape(problem)
     mean_key, lse = _with_lse(form)
     # In float32 at least: the two terms are large and nearly equal where the weights are sharp.
     wide = torch.promote_types(problem.query.dtype, torch.float32)
@@ -43,9 +51,9 @@ def entropy(problem: Problem) -> Tensor:
 
 def column_sums(problem: Problem) -> Tensor:
     """What each key receives in all: (..., K)."""
-    form = sdpa.shape(problem.spread())
+    form = _shape(problem)
     with torch.enable_grad():
-        value = torch.zeros_like(form.query[..., :1, :]).repeat(1, 1, problem.n_keys, 1).requires_grad_()
+        value = torch.zeros_like(form.key).requires_grad_()
         output = _attend(form._replace(query=form.query.detach(), key=form.key.detach()), value)
     upstream = torch.ones_like(output)
     if form.empty is not None:
@@ -56,13 +64,15 @@ def column_sums(problem: Problem) -> Tensor:
 
 @torch.no_grad()
 def block_map(problem: Problem, size: int) -> Tensor:
-    """The mean weight of every size × size block; one attention for every 64 blocks of keys."""
-    form = sdpa.shape(problem.spread())
+    """The mean weight of every size × size block; one attention for every 64 blocks of keys or more."""
+    form = _shape(problem)
+    width = max(WIDTH, form.query.shape[-1])  # one width for all, or torch leaves its fused kernels
+    form = form._replace(query=_widened(form.query, width), key=_widened(form.key, width))
     across = -(-problem.n_keys // size)
     block_of_key = torch.arange(problem.n_keys, device=problem.query.device) // size
     pieces = []
-    for first in range(0, across, WIDTH):
-        value = one_hot((block_of_key - first).clamp(-1, WIDTH) + 1, WIDTH + 2)[:, 1:-1].to(form.query.dtype)
+    for first in range(0, across, width):
+        value = one_hot((block_of_key - first).clamp(-1, width) + 1, width + 2)[:, 1:-1].to(form.query.dtype)
         sums = _attend(form, value.expand(*form.query.shape[:2], -1, -1))
         if form.empty is not None:
             sums = sums.masked_fill(form.empty, 0.0)
@@ -75,13 +85,19 @@ def block_map(problem: Problem, size: int) -> Tensor:
     return result.reshape(*problem.leading, down, across)
 
 
+def _shape(problem: Problem) -> sdpa.Form:
+    """The kernels' form, with as many heads of keys as of queries."""
+    form = sdpa.shape(problem.spread())
+    return form._replace(key=form.key.expand(*form.query.shape[:2], -1, -1))
+
+
 def _attend(form: sdpa.Form, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(form.query, form.key, value, form.matrix, 0.0, form.causal, scale=form.scale)
 
 
 def _with_lse(form: sdpa.Form) -> tuple[Tensor, Tensor]:
     """The mean key of every row under its weights, and log Σ exp of its scores."""
-    matrix = form.matrix
+    matrix, width = form.matrix, form.query.shape[-1]
     if matrix is not None and matrix.dtype == torch.bool:
         matrix = torch.zeros_like(matrix, dtype=form.query.dtype).masked_fill(~matrix, -torch.inf)
     if form.query.device.type == "cpu":
@@ -92,6 +108,12 @@ def _with_lse(form: sdpa.Form) -> tuple[Tensor, Tensor]:
         n_queries, n_keys = form.query.shape[-2], form.key.shape[-2]
         whole = torch.nn.functional.pad(matrix.expand(*form.query.shape[:2], n_queries, n_keys), (0, -n_keys % 8))
         matrix = whole[..., :n_keys]
+    query, key = (_widened(tensor, width + -width % 8) for tensor in (form.query, form.key))
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    output, lse, _, _ = kernel(form.query, form.key, form.key, matrix, True, 0.0, form.causal, scale=form.scale)
-    return output, lse[..., :form.query.shape[-2]]
+    output, lse, _, _ = kernel(query, key, key, matrix, True, 0.0, form.causal, scale=form.scale)
+    return output[..., :width], lse[..., :form.query.shape[-2]]
+
+
+def _widened(tensor: Tensor, width: int) -> Tensor:
+    """Zeros behind the features: they change no dot product."""
+    return torch.nn.functional.pad(tensor, (0, width - tensor.shape[-1]))

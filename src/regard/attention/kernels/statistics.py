@@ -26,12 +26,12 @@ def entropy(problem: Problem) -> Tensor:
 def row_max(problem: Problem) -> tuple[Tensor, Tensor]:
     """The largest weight of every row and the first key that has it: (..., Q) each."""
     values, positions = [], []
-    for w_RC, _, columns in _passes(problem):
-        if w_RC.shape[-1] == 0:  # no key to look at: weight 0, at no position in particular
-            w_RC = torch.nn.functional.pad(w_RC, (0, 1))
-        value_R, position_R = w_RC.max(dim=-1)
+    for w_RK, _, _ in _passes(problem, whole=True):
+        if w_RK.shape[-1] == 0:  # no key to look at: weight 0, at no position in particular
+            w_RK = torch.nn.functional.pad(w_RK, (0, 1))
+        value_R, position_R = w_RK.max(dim=-1)
         values.append(value_R)
-        positions.append((position_R + columns.start) * (value_R > 0))
+        positions.append(position_R)
     return torch.cat(values, dim=-1), torch.cat(positions, dim=-1)
 
 
