@@ -30,6 +30,19 @@ def pick(argument: str, name: str, table: Mapping[str, Value]) -> Value:
     raise wrong(argument, expected, f'"{name}"', nearest(name, table))
 
 
+def probability(argument: str, value: object) -> None:
+    """Refuse what is no probability below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
+        raise wrong(argument, "a probability, at least 0 and below 1", repr(value))
+
+
+def kind(value: object) -> tuple[str, str]:
+    """What a value is, and what to do where a class was given in the place of an instance."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}", f"Make one of it: {value.__name__}(...)."
+    return f"a {type(value).__name__}", ""
+
+
 def shape(tensor: object) -> str:
     """The shape of a tensor as users write it: (2, 3, 4)."""
     return str(tuple(tensor.shape))  # type: ignore[attr-defined]

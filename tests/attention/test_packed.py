@@ -77,7 +77,7 @@ def test_lengths_may_be_a_tensor():
 
 
 def test_segments_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"`query_lengths` must be at most 3 in all.*is 4 instead"):
+    with pytest.raises(ValueError, match=r"`query_lengths` must be lengths that add up to at most 3,.*add up to 4"):
         Packed([2, 2]).matrix(3, 4)
-    with pytest.raises(ValueError, match=r"`key_lengths` must be at most 3 in all.*is 4 instead"):
+    with pytest.raises(ValueError, match=r"`key_lengths` must be lengths that add up to at most 3,.*add up to 4"):
         Packed([2, 1], [2, 2]).matrix(3, 3)

@@ -1,7 +1,5 @@
 """The problem: sizes, grouped heads, and what kernels may ask of it."""
 
-import itertools
-
 import pytest
 import torch
 from problems import close, normal
@@ -76,15 +74,6 @@ def test_a_bias_takes_the_precision_of_the_query(dtype):
         problem = stated(*tensors, bias=bias)
         assert problem.added(problem.block()).dtype == dtype
         assert regard.attend(*tensors, bias=bias).dtype == dtype
-
-
-def test_what_needs_a_gradient():
-    for i, j in itertools.product(range(2), range(4)):
-        tensors = [torch.zeros(3, 2, requires_grad=bool(i) and j == n) for n in range(3)]
-        bias = torch.zeros(3, 3, requires_grad=bool(i) and j == 3)
-        assert stated(*tensors, bias=bias).differentiable == bool(i)
-        with torch.no_grad():
-            assert not stated(*tensors, bias=bias).differentiable
 
 
 def test_nothing_is_allowed_or_added_where_nothing_is_said():

@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard.attention import score as module
-from regard.attention.score import as_score
+from regard.attention.score import Additive, Bilinear, as_score
 
 
 def by_pairs(query, key, known):
@@ -29,7 +29,7 @@ def test_every_score_is_the_oracles(name, heads, n_queries, n_keys, width, key_w
     given_score, known = scorer(name, heads, width, key_width)
     query, key = normal(heads, n_queries, width, seed=1), normal(heads, n_keys, key_width, seed=2)
     score = as_score(given_score)
-    score.check(width, key_width)
+    score.check(width, key_width, heads)
     close(score(query, key), by_pairs(query, key, known), floor=1.0)
 
 
@@ -106,3 +106,11 @@ def test_every_name_is_in_the_table_and_means_itself():
     for name in module.NEED_PARAMETERS:
         with pytest.raises(ValueError, match=f'"{name}".*It has parameters: pass score=regard'):
             as_score(name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parameters_of_another_precision_serve(dtype):
+    query, key = torch.randn(2, 3, 4, dtype=dtype), torch.randn(2, 5, 4, dtype=dtype)
+    for weight, make in ((torch.randn(4), Additive), (torch.randn(4, 4), Bilinear)):
+        for other in (torch.float32, torch.float64):
+            assert make(weight.to(other))(query, key).dtype == dtype

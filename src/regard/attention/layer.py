@@ -41,8 +41,7 @@ class AttentionLayer(nn.Module, ABC):
     def __init__(self, *, normalize: AnyNormalizer, dropout: float, position_bias: Bias | None, rotary: Rotary | None,
                  backend: str | None) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise checks.wrong("dropout", "a probability, at least 0 and below 1", dropout)
+        checks.probability("dropout", dropout)
         if backend is not None:
             checks.pick("backend", backend, BACKENDS)
         self.normalize, self.dropout, self.backend = as_normalizer(normalize), dropout, backend

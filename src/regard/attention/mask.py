@@ -313,7 +313,7 @@ def as_mask(mask: "Mask | Tensor") -> Mask:
     if isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        raise checks.wrong("mask", "a bool tensor or a mask such as regard.Causal()", f"a {type(mask).__name__}")
+        raise checks.wrong("mask", "a bool tensor or a mask such as regard.Causal()", *checks.kind(mask))
     if mask.dtype == torch.bool:
         return Allowed(mask)
     remedy = ("What is added to the scores goes into `bias`." if mask.is_floating_point()
@@ -323,6 +323,8 @@ def as_mask(mask: "Mask | Tensor") -> Mask:
 
 def integers(argument: str, numbers: Lengths) -> Tensor:
     """Lengths or starts that a user gave, as an integer tensor."""
+    if not isinstance(numbers, Tensor | list | tuple | range | int):
+        raise checks.wrong(argument, "whole numbers", repr(numbers))
     tensor = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers)
     if tensor.numel() == 0:
         return tensor.long()
@@ -330,7 +332,7 @@ def integers(argument: str, numbers: Lengths) -> Tensor:
         raise checks.wrong(argument, "whole numbers", f"of dtype {tensor.dtype}")
     if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool((tensor < 0).any()):
         raise checks.wrong(argument, "0 or more", int(tensor.min()))
-    return tensor
+    return tensor.long()  # smaller integers overflow where positions are added
 
 
 def brief(numbers: Tensor) -> str:

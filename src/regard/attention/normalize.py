@@ -115,6 +115,6 @@ def as_normalizer(normalize: "str | Normalizer | Callable[[Tensor], Tensor]") ->
         return normalize
     if isinstance(normalize, str):
         return checks.pick("normalize", normalize, NAMES)
-    if callable(normalize):
+    if callable(normalize) and not isinstance(normalize, type):
         return Custom(normalize)
-    raise checks.wrong("normalize", "a name, a Normalizer or a function of scores", f"a {type(normalize).__name__}")
+    raise checks.wrong("normalize", "a name, a Normalizer or a function of scores", *checks.kind(normalize))

@@ -35,7 +35,8 @@ class Packed(Mask):
         for argument, lengths, room in (("query_lengths", self.query_lengths, n_queries),
                                         ("key_lengths", self.key_lengths, n_keys)):
             if not torch.compiler.is_compiling() and lengths.device.type == "cpu" and int(lengths.sum()) > room:
-                raise checks.wrong(argument, f"at most {room} in all, what there is room for", f"{int(lengths.sum())}")
+                expected = f"lengths that add up to at most {room}, the tokens there are"
+                raise checks.wrong(argument, expected, f"lengths that add up to {int(lengths.sum())}")
         queries, keys = self.query_lengths.to(device), self.key_lengths.to(device)
         query_ends, key_ends = queries.cumsum(0), keys.cumsum(0)
         of_query = torch.searchsorted(query_ends, torch.arange(n_queries, device=device), right=True)

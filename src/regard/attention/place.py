@@ -64,8 +64,9 @@ class Block:
     def of(cls, n_queries: int, n_keys: int, *, leading: int, device: "torch.device | str | None" = None,
            rows: "slice | Tensor | None" = None, columns: slice | None = None) -> "Block":
         """The block of these rows and columns (all, where not said) under `leading` leading dimensions."""
-        rows = slice(0, n_queries) if rows is None else rows
-        columns = slice(0, n_keys) if columns is None else columns
+        # By type and not by `is None`, on which torch.compile would specialise, and compile again for every length.
+        rows = rows if isinstance(rows, slice | Tensor) else slice(0, n_queries)
+        columns = columns if isinstance(columns, slice) else slice(0, n_keys)
         index_Q = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
         row_Q1 = index_Q.unsqueeze(-1)
         column_K = torch.arange(columns.start, columns.stop, device=device)

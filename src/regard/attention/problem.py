@@ -50,12 +50,6 @@ class Problem:
             count *= size
         return count
 
-    @property
-    def differentiable(self) -> bool:
-        """Whether a gradient may be asked for."""
-        tensors = (self.query, self.key, self.value, self.bias)
-        return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
-
     def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> Block:
         """The place of these queries and keys (all, where not said), with the positions that the mask gives them."""
         place = Block.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
@@ -87,12 +81,12 @@ def state(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Ca
     _check_tensors(query, key, value)
     leading = _leading(query, key, value)
     scorer = as_score(score)
-    scorer.check(query.shape[-1], key.shape[-1])
-    if not 0.0 <= dropout < 1.0:
-        raise checks.wrong("dropout", "a probability, at least 0 and below 1", dropout)
+    scorer.check(query.shape[-1], key.shape[-1], leading[-1] if leading else None)
+    checks.probability("dropout", dropout)
     shape = (*leading, query.shape[-2], key.shape[-2])
-    return Problem(query, key, value, scorer, as_normalizer(normalize), _check_mask(mask, shape, query.device),
-                   _check_bias(bias, shape, query), dropout, leading)
+    made = _check_mask(mask, shape, query.device)
+    return Problem(query, key, value, scorer, as_normalizer(normalize), made, _check_bias(bias, shape, query, made),
+                   dropout, leading)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -108,6 +102,9 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise checks.wrong(argument, f"of the query's dtype {query.dtype}", f"{tensor.dtype}")
         if tensor.device != query.device:
             raise checks.wrong(argument, f"on the query's device {query.device}", f"on {tensor.device}")
+    for argument, tensor in (("query", query), ("key", key)):
+        if tensor.shape[-1] == 0:
+            raise checks.wrong(argument, "at least one feature wide", f"of shape {checks.shape(tensor)}")
     if key.shape[-2] != value.shape[-2]:
         raise checks.wrong("value", f"one row for each of the {key.shape[-2]} keys", f"of shape {checks.shape(value)}")
 
@@ -146,7 +143,8 @@ def _check_mask(mask: "Mask | Tensor | None", shape: tuple[int, ...], device: to
     return made.ready(shape[-2], shape[-1], device)
 
 
-def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Tensor) -> "Tensor | Bias | None":
+def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Tensor,
+                mask: Mask | None) -> "Tensor | Bias | None":
     if bias is None:
         return None
     if isinstance(bias, Tensor):
@@ -163,9 +161,11 @@ def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Ten
             raise checks.wrong("bias", expected, f"of shape {checks.shape(bias)}")
         return bias.to(query)
     if not isinstance(bias, Bias):
-        raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi", f"a {type(bias).__name__}")
-    if len(shape) == 2:
-        raise checks.wrong("query", "of shape (..., heads, tokens, width) for a bias with heads", "without heads")
+        raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi.for_heads(8)", *checks.kind(bias))
+    if len(shape) == 2 or (mask is not None and mask.moves and mask.leading == len(shape) - 2):
+        got = f"a {type(bias).__name__} for {bias.heads} heads"
+        raise checks.wrong("bias", "a tensor where the query has no dimension of heads", got,
+                           "Make the query (batch, heads, tokens, width).")
     if bias.heads != shape[-3]:
         raise checks.wrong("bias", f"made for the query's {shape[-3]} heads", f"made for {bias.heads}")
     return bias

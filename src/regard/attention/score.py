@@ -32,11 +32,26 @@ class Score(ABC):
     in the backward pass once more.
     """
 
+    bounded: bool = False
+    """Whether |score| ≤ c |query| |key| with a small c: finite queries and keys have finite scores."""
+
     @abstractmethod
     def __call__(self, query: Tensor, key: Tensor) -> Tensor: ...
 
-    def check(self, query_width: int, key_width: int) -> None:
-        """Raise a ValueError when queries and keys of these widths cannot be scored."""
+    def checked(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores, whose shape is what it must be."""
+        scores = self(query, key)
+        leading = query.shape[:-2]
+        if leading != key.shape[:-2]:
+            leading = torch.broadcast_shapes(leading, key.shape[:-2])
+        expected = (*leading, query.shape[-2], key.shape[-2])
+        if tuple(scores.shape) != expected:
+            got = f"one whose result has {checks.shape(scores)}"
+            raise checks.wrong("score", f"one whose result here has the shape {expected}", got)
+        return scores
+
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
+        """Raise a ValueError when queries and keys of these widths and heads cannot be scored."""
 
     def numbers_per_pair(self, query_width: int) -> int:
         """How many numbers are held at once for every pair; kernels size their blocks by it."""
@@ -56,12 +71,13 @@ class Dot(Score):
 
     name: str
     scale: Callable[[int], float]
+    bounded = True
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         # The query is scaled, not the product: Q·D multiplications in place of Q·K.
         return (query * self.scale(query.shape[-1])) @ key.transpose(-2, -1)
 
-    def check(self, query_width: int, key_width: int) -> None:
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
         if query_width != key_width:
             raise checks.wrong("key", f"of the query's width {query_width}", f"of width {key_width}")
 
@@ -81,6 +97,7 @@ class Additive(Score):
 
     weight: Tensor
     bias: Tensor | None = None
+    bounded = True
 
     def __post_init__(self) -> None:
         if self.weight.dim() not in (1, 2):
@@ -90,14 +107,16 @@ class Additive(Score):
             raise checks.wrong("bias", expected, f"of shape {checks.shape(self.bias)}")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        weight = self.weight.to(query.dtype)  # a parameter of other precision serves, as under autocast
         if self.bias is not None:
-            query = query + self.bias.unsqueeze(-2)  # once a query, not once a pair
+            query = query + self.bias.to(query.dtype).unsqueeze(-2)  # once a query, not once a pair
         hidden_QKD = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # in place: the sum is the largest thing held
-        if self.weight.dim() == 1:
-            return hidden_QKD @ self.weight
-        return (hidden_QKD @ self.weight[:, None, :, None]).squeeze(-1)
+        if weight.dim() == 1:
+            return hidden_QKD @ weight
+        return (hidden_QKD @ weight[:, None, :, None]).squeeze(-1)
 
-    def check(self, query_width: int, key_width: int) -> None:
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
+        _check_heads("Additive", self.weight, 2, heads)
         width = self.weight.shape[-1]
         for argument, got in (("query", query_width), ("key", key_width)):
             if got != width:
@@ -120,9 +139,10 @@ class Bilinear(Score):
             raise checks.wrong("weight", expected, f"of shape {checks.shape(self.weight)}")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query @ self.weight) @ key.transpose(-2, -1)
+        return (query @ self.weight.to(query.dtype)) @ key.transpose(-2, -1)
 
-    def check(self, query_width: int, key_width: int) -> None:
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
+        _check_heads("Bilinear", self.weight, 3, heads)
         for argument, got, expected in (("query", query_width, self.weight.shape[-2]),
                                         ("key", key_width, self.weight.shape[-1])):
             if got != expected:
@@ -132,7 +152,7 @@ class Bilinear(Score):
         return 1
 
     def as_dot(self, query: Tensor) -> tuple[Tensor, float]:
-        return query @ self.weight, 1.0
+        return query @ self.weight.to(query.dtype), 1.0
 
     def __repr__(self) -> str:
         return f"Bilinear(weight {checks.shape(self.weight)})"
@@ -145,13 +165,7 @@ class Custom(Score):
     function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        scores = self.function(query, key)
-        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        expected = (*leading, query.shape[-2], key.shape[-2])
-        if tuple(scores.shape) != expected:
-            got = f"of shape {checks.shape(scores)}"
-            raise checks.wrong("score", f"a function whose result has the shape {expected} (..., queries, keys)", got)
-        return scores
+        return self.function(query, key)
 
     def __repr__(self) -> str:
         name = type(self.function).__name__ if isinstance(self.function, nn.Module) else self.function
@@ -167,6 +181,14 @@ NEED_PARAMETERS = {"additive": "regard.Additive(weight)", "mlp": "regard.Additiv
                    "bilinear": "regard.Bilinear(weight)"}
 
 
+def _check_heads(name: str, weight: Tensor, dims: int, heads: int | None) -> None:
+    """A weight with one set a head has as many as there are heads."""
+    if weight.dim() == dims and weight.shape[0] != heads:
+        expected = f"{name} with one weight for all, as the query has no heads" if heads is None else (
+            f"{name} with a weight for each of the {heads} heads")
+        raise checks.wrong("score", expected, f"one with weights for {weight.shape[0]} heads")
+
+
 def as_score(score: "str | Score | Callable[[Tensor, Tensor], Tensor]") -> Score:
     """The score that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
     if isinstance(score, Score):
@@ -176,6 +198,6 @@ def as_score(score: "str | Score | Callable[[Tensor, Tensor], Tensor]") -> Score
             remedy = f"It has parameters: pass score={NEED_PARAMETERS[score]}, or use a layer, which owns them."
             raise checks.wrong("score", "a score without parameters, by name", f'"{score}"', remedy)
         return checks.pick("score", score, NAMES)
-    if callable(score):
+    if callable(score) and not isinstance(score, type):
         return Custom(score)
-    raise checks.wrong("score", "a name, a Score or a function of queries and keys", f"a {type(score).__name__}")
+    raise checks.wrong("score", "a name, a Score or a function of queries and keys", *checks.kind(score))

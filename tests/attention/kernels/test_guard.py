@@ -36,26 +36,41 @@ def tensors(filler, dtype=torch.float32):
 def test_what_could_do_harm_is_hidden(filler):
     query, key, value, allowed = tensors(filler)
     query *= 100  # 3e38 is finite, and its product with the query is not
-    for hidden, given in zip(guard.hide_unused(query, key, value, allowed), (key, value), strict=True):
+    _, *both = guard.hide(query, key, value, allowed, bounded=True)
+    for hidden, given in zip(both, (key, value), strict=True):
         assert torch.equal(hidden[:, -1], torch.zeros(2, 3))
         assert torch.equal(hidden[:, :-1], given[:, :-1])
 
 
 def test_in_half_precision_smaller_numbers_do_harm():
     query, key, value, allowed = tensors(60000.0, torch.float16)
-    assert (guard.hide_unused(query, key, value, allowed)[0][:, -1] == 0).all()
+    assert (guard.hide(query, key, value, allowed, bounded=True)[1][:, -1] == 0).all()
+
+
+def test_a_score_that_norms_do_not_bound_is_always_guarded():
+    query, key, value, allowed = tensors(7.0)
+    assert (guard.hide(query, key, value, allowed, bounded=False)[1][:, -1] == 0).all()
+
+
+def test_queries_that_see_nothing_are_hidden_too():
+    query, key, value, allowed = tensors(0.0)
+    allowed[1] = False
+    query[:, 1] = math.nan
+    hidden, *_ = guard.hide(query, key, value, allowed, bounded=True)
+    assert (hidden[:, 1] == 0).all()
+    assert torch.equal(hidden[:, [0, 2, 3]], query[:, [0, 2, 3]])
 
 
 def test_what_can_do_no_harm_is_left_where_it_is():
     query, key, value, allowed = tensors(7.0)
-    assert guard.hide_unused(query, key, value, allowed) == (key, value)
+    assert guard.hide(query, key, value, allowed, bounded=True) == (query, key, value)
     allowed[0, -1] = True
     query, key, value, _ = tensors(math.nan)
-    assert guard.hide_unused(query, key, value, allowed) == (key, value)  # used by a query: it is to be seen
+    assert guard.hide(query, key, value, allowed, bounded=True) == (query, key, value)  # it is used
 
 
 def test_while_compiling_nothing_is_looked_at():
     query, key, value, allowed = tensors(math.nan)
-    compiled = torch.compile(guard.hide_unused, backend="eager", fullgraph=True)
-    for hidden in compiled(query, key, value, allowed):
+    compiled = torch.compile(guard.hide, backend="eager", fullgraph=True)
+    for hidden in compiled(query, key, value, allowed, bounded=True):
         assert torch.isfinite(hidden).all()

@@ -32,11 +32,12 @@ class Streamed(Score):
     """`Additive`, computed a piece at a time."""
 
     score: Additive
+    bounded = True
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         if self.score.bias is not None:
-            query = query + self.score.bias.unsqueeze(-2)
-        scores: Tensor = _Stream.apply(query, key, self.score.weight)
+            query = query + self.score.bias.to(query.dtype).unsqueeze(-2)
+        scores: Tensor = _Stream.apply(query, key, self.score.weight.to(query.dtype))
         return scores
 
     def numbers_per_pair(self, query_width: int) -> int:

@@ -30,14 +30,13 @@ class Pair:
     position: Tensor
     n_queries: int
     n_keys: int
+    leading: int
 
     def per_sequence(self, numbers: Tensor) -> Tensor:
-        return numbers[self.batch] if numbers.dim() else numbers
+        return _entry(numbers, (self.batch, self.head)[2 - self.leading:])
 
     def select(self, matrix: Tensor) -> Tensor:
-        sizes = (1,) * (4 - matrix.dim()) + tuple(matrix.shape)
-        indices = (self.batch, self.head, self.row, self.column)
-        return matrix.view(sizes)[tuple(i if size > 1 else 0 for i, size in zip(indices, sizes, strict=True))]
+        return _entry(matrix, (self.batch, self.head, self.row, self.column)[4 - matrix.dim():])
 
     def at(self, position: Tensor) -> "Pair":
         return replace(self, position=position)
@@ -88,13 +87,19 @@ def run(problem: Problem) -> Tensor:
     return output[..., :problem.value.shape[-1]].reshape(*problem.leading, problem.n_queries, -1)
 
 
+def _entry(numbers: Tensor, indices: tuple[Tensor, ...]) -> Tensor:
+    """The entry at these indices, of which there may be more than dimensions; a size of 1 stands for all."""
+    return numbers[tuple(i if size > 1 else 0 for i, size in zip(indices, numbers.shape, strict=False))]
+
+
 def _rule(problem: Problem) -> Any:
     """The mask as a function of one pair."""
-    mask, n_queries, n_keys = problem.mask, problem.n_queries, problem.n_keys  # the rule must not hold the problem
+    # The rule must hold nothing of the problem that has a gradient.
+    mask, n_queries, n_keys, leading = problem.mask, problem.n_queries, problem.n_keys, len(problem.leading)
     assert mask is not None
 
     def rule(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        place = Pair(batch, head, row, column, row + (n_keys - n_queries), n_queries, n_keys)
+        place = Pair(batch, head, row, column, row + (n_keys - n_queries), n_queries, n_keys, leading)
         return mask.allowed(mask.aligned(place))
 
     return rule
@@ -114,7 +119,8 @@ def _without_unused(problem: Problem, query: Tensor, key: Tensor, value: Tensor)
     used = used[(None,) * (4 - used.dim())]
     if used.shape[1] not in (1, key.shape[1]):  # heads that share a key may differ in which keys they use
         key, value = (t.repeat_interleave(used.shape[1] // t.shape[1], dim=1) for t in (key, value))
-    return guard.hide_unused(query, key, value, used)
+    _, key, value = guard.hide(query, key, value, used, bounded=True)
+    return key, value
 
 
 @cache

@@ -25,22 +25,33 @@ def may_hold(flags: Tensor) -> bool:
     return flags.numel() > 0 and bool(flags.any())
 
 
-def hide_unused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with zeros where no query may look; untouched where what stands there can do no harm."""
+def hide(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, *,
+         bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with zeros in queries that see nothing, and in keys and values that nothing sees.
+
+    They are untouched where what stands there can do no harm. `bounded` says that |score| ≤ c |query| |key| with a
+    small c, so that the norms of the tensors bound every score.
+    """
+    blind = ~any_along(allowed, -1)
     unused = ~any_along(allowed, -2).transpose(-2, -1)
-    if not may_hold(unused) or _harmless(query, key, value):
-        return key, value
-    return key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+    anything_blind, anything_unused = may_hold(blind), may_hold(unused)
+    if not (anything_blind or anything_unused) or (bounded and _harmless(query, key, value)):
+        return query, key, value
+    if anything_blind:
+        query = query.masked_fill(blind, 0.0)
+    if anything_unused:
+        key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+    return query, key, value
 
 
 def _harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether no score can overflow and no value is NaN or inf: then a weight of 0 hides a key completely.
+    """Whether a weight of 0 hides everything: no number is NaN or inf, and none so large that a product might be.
 
-    |q · k| ≤ |q| |k|, so the norms of the whole tensors bound every score. NaN and inf show in a norm.
+    NaN and inf show in a norm, and |q · k| ≤ |q| |k|. The bound is the root of the largest number, so that products of
+    two such numbers, in the forward and in the backward pass, are finite; float16 has no room for that.
     """
-    if torch.compiler.is_compiling() or query.device.type != "cpu":
+    if torch.compiler.is_compiling() or query.device.type != "cpu" or query.dtype == torch.float16:
         return False
     wide = torch.promote_types(query.dtype, torch.float32)
-    norms = [float(torch.linalg.vector_norm(tensor.detach(), dtype=wide)) for tensor in (query, key, value)]
-    most = torch.finfo(query.dtype).max
-    return norms[0] * norms[1] < most and norms[2] < most
+    most = torch.finfo(wide).max ** 0.5
+    return all(float(torch.linalg.vector_norm(t.detach(), dtype=wide)) < most for t in (query, key, value))

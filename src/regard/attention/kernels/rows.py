@@ -22,15 +22,17 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
     key, value = problem.key[..., columns, :], problem.value[..., columns, :]
     allowed, added = problem.allowed(place), problem.added(place)
     if allowed is not None:
-        key, value = guard.hide_unused(query, key, value, allowed)
-    scores = problem.score(query, key)
+        query, key, value = guard.hide(query, key, value, allowed, bounded=problem.score.bounded)
+    scores = problem.score.checked(query, key)
     if added is not None:
         scores = scores + added
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
-    if allowed is None and added is None:
+    if scores.shape[-1] == 0:
+        return scores, value
+    if allowed is None and added is None and problem.score.bounded:
         return problem.normalize(scores), value
-    empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias of -inf forbids as well
+    empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
     if not guard.may_hold(empty):
         return problem.normalize(scores), value
     return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value

@@ -80,17 +80,20 @@ def shape(problem: Problem) -> Form:
     key, value = problem.key, problem.value
     matrix, causal, empty = None, False, None
     if _is_square_causal(problem):
-        causal = problem.n_queries > 1  # a single query stands at the last key and sees all
+        # A single query stands at the last key and sees all. (A comparison of sizes is no bool while compiling.)
+        causal = True if problem.n_queries > 1 else False  # noqa: SIM210
     elif problem.mask is not None or problem.bias is not None:
         place = problem.block()
         allowed, matrix = problem.allowed(place), problem.added(place)
         if allowed is not None:
             if allowed.dim() > 2 and allowed.shape[-3] != 1:
                 problem = problem.spread()  # heads that share a key may differ in which keys they use
-            key, value = guard.hide_unused(query, problem.key, problem.value, allowed)
+            query, key, value = guard.hide(query, problem.key, problem.value, allowed, bounded=True)
             matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
         assert matrix is not None
         matrix, empty = _without_empty(matrix)
+        if matrix.shape[-1] != problem.n_keys:  # fused kernels read rows of keys, and a GPU's read them wrongly
+            matrix = matrix.expand(*matrix.shape[:-1], problem.n_keys).contiguous()
         matrix = _four(matrix, problem.leading)
         empty = None if empty is None else _four(empty, problem.leading)
     query, key, value = (_four(tensor, problem.leading) for tensor in _one_width(query, key, value))
@@ -179,7 +182,7 @@ def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 def _common(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Batch dimensions made equal; key and value heads made equal, and the query's made a multiple of them."""
-    batch = max(query.shape[0], key.shape[0], value.shape[0])
+    (batch,) = torch.broadcast_shapes(query.shape[:1], key.shape[:1], value.shape[:1])
     heads = max(key.shape[1], value.shape[1])
     key, value = (t.expand(batch, heads, -1, -1) for t in (key, value))
     return query.expand(batch, max(heads, query.shape[1]), -1, -1), key, value
