@@ -27,7 +27,7 @@ from regard.attention.kernels import identities, statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-BATCH, HEADS, WIDTH = 8, 8, 64
+BATCH, HEADS, WIDTH = 64 if DEVICE == "cuda" else 8, 8, 64
 
 
 def inputs(*shape: int, dtype: torch.dtype = DTYPE) -> list[Tensor]:

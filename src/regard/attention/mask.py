@@ -32,6 +32,8 @@ class Mask(ABC):
 
     moves: bool = False
     """Whether the mask says where the queries stand."""
+    square: bool = True
+    """Whether it depends on both the query and the key, so that writing it out takes a matrix."""
 
     @property
     def leading(self) -> int:
@@ -130,6 +132,7 @@ class Padding(Mask):
 
     def __init__(self, lengths: Lengths, side: str = "right") -> None:
         checks.pick("side", side, {"right": None, "left": None})
+        self.square = False
         self.lengths, self.side = integers("lengths", lengths), side
 
     @property
@@ -187,6 +190,7 @@ class Allowed(Mask):
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+        self.square = tensor.dim() > 1 and tensor.shape[-2] > 1
 
     @property
     def leading(self) -> int:
@@ -215,6 +219,7 @@ class All(Mask):
     def __init__(self, members: tuple[Mask, ...]) -> None:
         self.members = members
         self.moves = any(member.moves for member in members)
+        self.square = any(member.square for member in members)
 
     @classmethod
     def of(cls, *masks: Mask) -> "All":
@@ -261,6 +266,7 @@ class Any(Mask):
 
     def __init__(self, left: Mask, right: Mask) -> None:
         self.left, self.right = left, right
+        self.square = left.square or right.square
 
     @property
     def leading(self) -> int:
@@ -286,7 +292,7 @@ class Not(Mask):
     """The complement of a mask."""
 
     def __init__(self, inner: Mask) -> None:
-        self.inner = inner
+        self.inner, self.square = inner, inner.square
 
     @property
     def leading(self) -> int:

@@ -7,8 +7,10 @@ Guarded here: rows that may attend to nothing (cuDNN's kernel leaves garbage in 
 keys to which no query may attend, and the alignment of causal masks (torch aligns to the top left).
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -66,10 +68,12 @@ def run(problem: Problem) -> Tensor:
     with _choice(kernels(problem)):
         output = scaled_dot_product_attention(form.query, form.key, form.value, form.matrix, problem.dropout,
                                               form.causal, scale=form.scale, enable_gqa=_grouped(form))
-    output = output[..., :width]
+    # What changes nothing is left out: a slice of all features would cost a copy in the backward pass.
+    if output.shape[-1] != width:
+        output = output[..., :width]
     if form.empty is not None:
         output = output.masked_fill(form.empty, 0.0)
-    return output.reshape(*problem.leading, problem.n_queries, width)
+    return output if len(problem.leading) == 2 else output.reshape(*problem.leading, problem.n_queries, width)
 
 
 def shape(problem: Problem) -> Form:
@@ -101,32 +105,43 @@ def shape(problem: Problem) -> Form:
 
 
 def matrix_entries(problem: Problem) -> int:
-    """How many entries the matrix of mask and bias has; 0 where none grows with both the queries and the keys."""
-    if _is_square_causal(problem):
+    """How many entries the matrix of mask and bias has at most; 0 where none grows with both queries and keys."""
+    if _is_square_causal(problem) or (problem.mask is None and problem.bias is None):
         return 0
-    entries, place = 0, problem.block(slice(0, 0), slice(0, 0))
-    for part in (problem.allowed(place), problem.added(place)):
-        if part is not None and part.shape[-2:] == (0, 0):  # of the empty block: 1 for what is the same for all
-            entries = max(entries, part.shape[:-2].numel() * problem.n_queries * problem.n_keys)
-    return entries
+    per_pair = [0]
+    if problem.mask is not None and problem.mask.square:
+        per_pair.append(math.prod(problem.leading[:problem.mask.leading]))
+    if isinstance(problem.bias, Tensor) and problem.bias.shape[-2] > 1 < problem.bias.shape[-1]:
+        per_pair.append(problem.bias.shape[:-2].numel())
+    elif problem.bias is not None:
+        per_pair.append(math.prod(problem.leading))
+    return max(per_pair) * problem.n_queries * problem.n_keys
 
 
 def kernels(problem: Problem) -> list[SDPBackend]:
     """The kernels to try, fastest first; none where torch's own choice is the best known.
 
-    Measured on an H200, forward and backward: torch takes flash, cuDNN's is up to 1.9 times as fast, and the
-    memory-efficient one faster still for few keys of small width. cuDNN plans anew for every new shape, so it is not
-    for the single queries of decoding, whose keys grow by the step.
+    Measured on an H200, forward and backward, where torch takes flash: cuDNN's kernel is up to 1.9 times as fast, and
+    the memory-efficient one 2.3 times for few keys of small width. But cuDNN plans for 100 ms whenever it meets a new
+    shape: it is for long sequences, where a few hundred calls earn that back, and not for decoding.
     """
     query = problem.query
-    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16):
+    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16) or problem.dropout:
         return []
-    if torch.cuda.get_device_capability(query.device)[0] != 9 or problem.dropout or problem.n_queries < 16:
+    if _capability(query.device) != 9:
         return []
     cudnn, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
-    if problem.n_keys <= 64 and query.shape[-1] <= 64:
-        return [efficient, cudnn, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-    return [cudnn, SDPBackend.FLASH_ATTENTION, efficient, SDPBackend.MATH]
+    if problem.n_queries >= 512 <= problem.n_keys:
+        return [cudnn, SDPBackend.FLASH_ATTENTION, efficient, SDPBackend.MATH]
+    if problem.n_queries >= 16 and problem.n_keys <= 64 and query.shape[-1] <= 64:
+        return [efficient, SDPBackend.FLASH_ATTENTION, cudnn, SDPBackend.MATH]
+    return []
+
+
+@cache
+def _capability(device: torch.device) -> int:
+    """The generation of a GPU: 9 is Hopper. Asking costs as much as a small kernel."""
+    return torch.cuda.get_device_capability(device)[0]
 
 
 @contextmanager
@@ -166,7 +181,9 @@ def _grouped(form: Form) -> bool:
 
 def _four(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
     """The tensor with exactly two leading dimensions, batch and heads."""
-    tensor = tensor[(None,) * (max(2, len(leading)) + 2 - tensor.dim())]
+    missing = max(2, len(leading)) + 2 - tensor.dim()
+    if missing:
+        tensor = tensor[(None,) * missing]
     if len(leading) <= 2:
         return tensor
     return tensor.expand(*leading[:-1], *tensor.shape[-3:]).flatten(0, len(leading) - 2)
@@ -182,6 +199,8 @@ def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 def _common(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Batch dimensions made equal; key and value heads made equal, and the query's made a multiple of them."""
+    if query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        return query, key, value
     (batch,) = torch.broadcast_shapes(query.shape[:1], key.shape[:1], value.shape[:1])
     heads = max(key.shape[1], value.shape[1])
     key, value = (t.expand(batch, heads, -1, -1) for t in (key, value))
