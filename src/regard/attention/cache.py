@@ -16,8 +16,7 @@ from torch import Tensor
 
 from regard import checks
 from regard.attention.mask import Causal, Mask, Padding, Placed
-
-Rows = list[int] | Tensor
+from regard.mixer import Rows, indices
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Cache:
 
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
-        index = _index(rows, self.key)
+        index = indices(rows, self.key)
         return Cache(self.key[index], self.value[index], self.positions[index], self.filled)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
@@ -77,7 +76,7 @@ class Cache:
         filled = other.filled if other.filled <= self.capacity else other._longest()
         if filled > self.capacity:
             raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {filled}")
-        index = _index(rows, self.key)
+        index = indices(rows, self.key)
         key, value = other.view(filled)
         self.key[index, :, :filled] = key
         self.value[index, :, :filled] = value
@@ -103,12 +102,12 @@ class ContextCache:
 
     def pick(self, rows: Rows) -> "ContextCache":
         """The cache of these rows; a row may be picked more than once."""
-        index = _index(rows, self.key)
+        index = indices(rows, self.key)
         return ContextCache(self.key[index], self.value[index], None if self.lengths is None else self.lengths[index])
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        index = _index(rows, self.key)
+        index = indices(rows, self.key)
         longest = max(self.key.shape[-2], other.key.shape[-2])
         key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest))
                       for mine, theirs in ((self.key, other.key), (self.value, other.value)))
@@ -132,11 +131,6 @@ def step_mask(start: Tensor, lengths: Tensor | None, extra: Mask | None) -> Mask
     if lengths is not None:  # what fills up a shorter row is no key for anybody
         mask = mask & Padding(start + lengths)
     return mask if extra is None else mask & extra
-
-
-def _index(rows: Rows, like: Tensor) -> Tensor:
-    """Rows as indices from 0 on, which every kind of indexing takes."""
-    return torch.as_tensor(rows, dtype=torch.long, device=like.device) % max(1, like.shape[0])
 
 
 def _padded(tensor: Tensor, count: int) -> Tensor:

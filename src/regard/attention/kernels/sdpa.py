@@ -9,13 +9,13 @@ keys to which no query may attend, and the alignment of causal masks (torch alig
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.attention.kernels import guard
@@ -25,6 +25,10 @@ from regard.attention.problem import Problem
 
 HELD = 1 << 28
 """Entries that the matrix of a mask or a bias may have before a backend that needs no matrix is preferred."""
+
+
+HOPPER = 9
+"""The generation of GPU whose kernels were measured against each other."""
 
 
 class Form(NamedTuple):
@@ -65,7 +69,8 @@ def run(problem: Problem) -> Tensor:
     """The output of the fused kernel."""
     width = problem.value.shape[-1]
     form = shape(problem)
-    with _choice(kernels(problem)):
+    order = kernels(problem)
+    with _preferring(order) if order else nullcontext():
         output = scaled_dot_product_attention(form.query, form.key, form.value, form.matrix, problem.dropout,
                                               form.causal, scale=form.scale, enable_gqa=_grouped(form))
     # What changes nothing is left out: a slice of all features would cost a copy in the backward pass.
@@ -121,44 +126,45 @@ def matrix_entries(problem: Problem) -> int:
 def kernels(problem: Problem) -> list[SDPBackend]:
     """The kernels to try, fastest first; none where torch's own choice is the best known.
 
-    Measured on an H200, forward and backward, where torch takes flash: cuDNN's kernel is up to 1.9 times as fast, and
-    the memory-efficient one 2.3 times for few keys of small width. But cuDNN plans for 100 ms whenever it meets a new
-    shape: it is for long sequences, where a few hundred calls earn that back, and not for decoding.
+    Measured on an H200, forward and backward: cuDNN's kernel is up to 1.9 times as fast as flash; the memory-efficient
+    one is 1.2 to 1.6 times as fast as cuDNN's for few keys of small width. But cuDNN plans for 100 ms whenever it meets
+    a new shape, and in decoding every step has one: there it is left out.
     """
     query = problem.query
-    if query.device.type != "cuda" or query.dtype not in (torch.float16, torch.bfloat16) or problem.dropout:
+    if query.device.type != "cuda" or torch.compiler.is_compiling() or problem.dropout:
         return []
-    if _capability(query.device) != 9:
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        return []
+    if _generation(query.device) != HOPPER:
         return []
     cudnn, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
-    if problem.n_queries >= 512 <= problem.n_keys:
-        return [cudnn, SDPBackend.FLASH_ATTENTION, efficient, SDPBackend.MATH]
-    if problem.n_queries >= 16 and problem.n_keys <= 64 and query.shape[-1] <= 64:
-        return [efficient, SDPBackend.FLASH_ATTENTION, cudnn, SDPBackend.MATH]
-    return []
+    flash, plain = SDPBackend.FLASH_ATTENTION, SDPBackend.MATH
+    if problem.n_queries < 16:
+        return [flash, efficient, plain, cudnn]
+    if problem.n_keys <= 64 and query.shape[-1] <= 64:
+        return [efficient, flash, cudnn, plain]
+    return [cudnn, flash, efficient, plain]
 
 
 @cache
-def _capability(device: torch.device) -> int:
-    """The generation of a GPU: 9 is Hopper. Asking costs as much as a small kernel."""
+def _generation(device: torch.device) -> int:
+    """The generation of a GPU. The first call also lets torch settle its own order of kernels, which it does inside its
+    first attention: an order that is read before and put back afterwards would undo it for the whole process.
+    """
+    tiny = torch.zeros(1, 1, 8, 8, device=device, dtype=torch.float16)
+    scaled_dot_product_attention(tiny, tiny, tiny)
     return torch.cuda.get_device_capability(device)[0]
 
 
 @contextmanager
 def _preferring(order: list[SDPBackend]) -> Iterator[None]:
-    """What `sdpa_kernel(order, set_priority=True)` does, without the 150 µs that it takes in eager mode."""
+    """What `torch.nn.attention.sdpa_kernel(order, set_priority=True)` does, without the 150 µs that it takes."""
     before = torch._C._get_sdp_priority_order()
     torch._C._set_sdp_priority_order([kernel.value for kernel in order])
     try:
         yield
     finally:
         torch._C._set_sdp_priority_order(before)
-
-
-def _choice(order: list[SDPBackend]) -> AbstractContextManager[None]:
-    if not order:
-        return nullcontext()
-    return sdpa_kernel(order, set_priority=True) if torch.compiler.is_compiling() else _preferring(order)
 
 
 def _without_empty(matrix: Tensor) -> tuple[Tensor, Tensor | None]:

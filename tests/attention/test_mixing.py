@@ -1,0 +1,51 @@
+"""Self-attention as a mixer: its mask, what is there, and steps that need no future."""
+
+import pytest
+import torch
+
+import regard
+from regard.attention.mixing import SelfAttention
+
+
+def layer(**options):
+    torch.manual_seed(1)
+    return regard.Attention(8, heads=2, **options).double()
+
+
+def test_it_is_the_layer_under_both_masks():
+    x, attention = torch.randn(2, 5, 8).double(), layer()
+    present = regard.Padding([5, 3])
+    for mask in (None, regard.Causal(), regard.Causal() & regard.Window(2, 0)):
+        assert torch.equal(SelfAttention(attention, mask)(x), attention(x, mask=mask))
+        both = present if mask is None else mask & present
+        assert torch.equal(SelfAttention(attention, mask)(x, present), attention(x, mask=both))
+    assert torch.equal(SelfAttention(attention)(x), attention(x, mask=regard.Causal()))
+
+
+@pytest.mark.parametrize("mask", [regard.Causal(), regard.Causal() & regard.Window(2, 0)], ids=repr)
+@pytest.mark.parametrize("chunks", [[1] * 6, [4, 2], [6]], ids=str)
+def test_steps_are_all_at_once(mask, chunks):
+    mixer, x = SelfAttention(layer(), mask), torch.randn(2, 6, 8).double()
+    state, outputs = mixer.start(2, 6), []
+    for chunk in x.split(chunks, dim=1):
+        y, state = mixer.step(chunk, state)
+        outputs.append(y)
+    torch.testing.assert_close(torch.cat(outputs, 1), mixer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_positions_reach_rotary():
+    mixer, x = SelfAttention(layer(rotary=regard.Rotary(4))), torch.randn(2, 6, 8).double()
+    far = torch.arange(6) + 1000
+    torch.testing.assert_close(mixer(x, positions=far), mixer(x), rtol=1e-9, atol=1e-9)  # only distances count
+    assert not torch.allclose(mixer(x, positions=2 * far), mixer(x))
+
+
+@pytest.mark.parametrize("mask", [None, regard.Window(2, 0)], ids=repr)
+def test_what_is_not_causal_has_no_steps(mask):
+    with pytest.raises(ValueError, match=r"`mask` must be Causal\(\), alone or with others, to go step by step"):
+        SelfAttention(layer(), mask).start(2, 4)
+
+
+def test_a_layer_with_another_context_is_refused():
+    with pytest.raises(ValueError, match="`layer` must be one whose context has its own width"):
+        SelfAttention(regard.Attention(8, heads=2, context_width=6))
