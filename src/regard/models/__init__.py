@@ -1,0 +1,1 @@
+"""Models: parts put together. Every one of them answers to the contract in `contract`, so one search serves all."""

@@ -1,0 +1,259 @@
+"""The recurrent encoder-decoder, before the Transformer: with one context vector, or with attention.
+
+    source ids ── embedding ── Recurrence ──► h_1 … h_T ──► c = h_T (the last valid state)
+                                                │
+    one context:   c is fed to every step       │   s_0 = tanh(W c + b)
+    attention:     c_t = Σ a_{t,i} h_i, a_t = softmax_i(score(s_{t-1}, h_i)), new for every step
+                                                │
+    target ids ── embedding ── s_t = g_U([y_t; c_t], s_{t-1}) ──► W_V tanh(W_O [s_t; c_t]) ──► logits
+
+`y_t` is the word before the one that step t predicts ([START] first). Sources: Sutskever et al. 2014, Cho et al. 2014;
+Bahdanau et al. 2015, whose encoder reads both ways; Luong et al. 2015 for input feeding, where tanh(W_O [s; c]) of the
+step before is read too. Departures: s_0 is made from the last state or, by name, from the mean of the states; the c
+of an LSTM begins with zeros.
+
+Legend: B rows, N tokens of the source, n tokens of the target, D width, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.attention.cache import ContextCache
+from regard.attention.layer import Attention, AttentionLayer, BasicAttention
+from regard.attention.look import Look
+from regard.attention.score import Score
+from regard.mixer import Rows, RowState, indices
+from regard.models.contract import Memory, Step, Tokens
+from regard.recurrence.cell import cell as make_cell
+from regard.recurrence.scan import Recurrence
+
+
+@dataclass(frozen=True)
+class Seq2SeqState:
+    """What the decoder remembers of each row."""
+
+    cells: RowState
+    """The tensors of all cells, lowest layer first, and at the end what input feeding reads."""
+    source: "ContextCache | RowState"
+    """What the decoder looks at: projected keys and values, or the one context vector."""
+    positions: Tensor
+    """(B,): how many tokens each row has read."""
+    watched: bool
+    """Whether steps give the cross-attention weights."""
+
+    def pick(self, rows: Rows) -> "Seq2SeqState":
+        """The state of these rows, in storage of its own; a row may be picked more than once."""
+        positions = self.positions[indices(rows, self.positions)]
+        return Seq2SeqState(self.cells.pick(rows), self.source.pick(rows), positions, self.watched)
+
+    def put(self, rows: Rows, other: "Seq2SeqState") -> "Seq2SeqState":
+        """The state in which these rows are those of the other."""
+        positions = self.positions.index_copy(0, indices(rows, self.positions), other.positions)
+        source = self.source.put(rows, other.source)  # type: ignore[arg-type]
+        return Seq2SeqState(self.cells.put(rows, other.cells), source, positions, self.watched)
+
+    def copy(self) -> "Seq2SeqState":
+        """The same, in storage of its own."""
+        return Seq2SeqState(self.cells.copy(), self.source.copy(), self.positions.clone(), self.watched)
+
+
+class RecurrentEncoder(nn.Module):
+    """Source ids to the states h_1 … h_T and their summary h_T."""
+
+    def __init__(self, vocabulary: int, width: int, *, cell: str = "gru", layers: int = 1, direction: str = "forward",
+                 dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        self.recurrence = Recurrence(width, cell=cell, layers=layers, direction=direction, dropout=dropout)
+        self.width = width
+
+    def forward(self, tokens: Tokens) -> Memory:
+        """The states of the source; those of padding are zeros."""
+        states = self.recurrence(self.dropout(self.embedding(tokens.ids)), tokens.present)
+        if tokens.side == "left":
+            states = _to_the_front(states, tokens.lengths)
+        return Memory(states, tokens.lengths, self.summary(states, tokens.lengths))
+
+    def summary(self, states: Tensor, lengths: Tensor | None) -> Tensor:
+        """h_T, the last valid state of each row, zeros for an empty one. What reads backwards ends at the first."""
+        if states.shape[1] == 0:
+            return states.new_zeros(states.shape[0], states.shape[2])
+        count = torch.full_like(states[:, 0, 0], states.shape[1], dtype=torch.long) if lengths is None else lengths
+        last = states[torch.arange(states.shape[0], device=states.device), (count - 1).clamp(min=0)]
+        first = states[:, 0]
+        half = states.shape[-1] // 2
+        return {"forward": last, "backward": first,
+                "both": torch.cat([last[:, :half], first[:, half:]], dim=-1)}[self.recurrence.direction]
+
+
+class RecurrentDecoder(nn.Module, ABC):
+    """What the two decoders share: cells over [y; c], and logits from [s; c]. They differ in where c comes from."""
+
+    def __init__(self, vocabulary: int, width: int, *, context_width: int, cell: str = "gru", layers: int = 1,
+                 initial: str = "last", input_feeding: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        checks.pick("initial", initial, {"last": None, "mean": None})
+        self.width, self.context_width, self.initial_from = width, context_width, initial
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        fed = width if input_feeding else 0
+        cells = [make_cell(cell, width if layer else width + context_width + fed, width) for layer in range(layers)]
+        self.memories = cells[0].memories
+        self.cells = nn.ModuleList(cells)
+        self.initial = nn.ModuleList(nn.Linear(context_width, width) for _ in range(layers))
+        self.join = nn.Linear(width + context_width, width)
+        self.vocabulary = nn.Linear(width, vocabulary)
+        self.input_feeding = input_feeding
+
+    @abstractmethod
+    def source(self, memory: Memory) -> "ContextCache | RowState":
+        """What of the memory the decoder looks at, made once."""
+
+    @abstractmethod
+    def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
+        """c_t (B, D of the context) for the step after the state s_{t-1} (B, D)."""
+
+    def weights(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor | None:
+        """The cross-attention weights (B, heads, 1, N) of that step; None where there is no attention."""
+        return None
+
+    def start(self, memory: Memory, watched: bool) -> Seq2SeqState:
+        """s_0 of every layer from the last state, or from the mean of the states."""
+        begin = memory.summary if self.initial_from == "last" else _mean(memory)
+        assert begin is not None, "an encoder of this file makes a summary"
+        nothing = begin.new_zeros(begin.shape[0], self.width)
+        tensors: list[Tensor] = []
+        for make in self.initial:
+            tensors += [torch.tanh(make(begin)), *[nothing] * (self.memories - 1)]
+        if self.input_feeding:
+            tensors.append(nothing)
+        positions = torch.zeros(begin.shape[0], dtype=torch.long, device=begin.device)
+        return Seq2SeqState(RowState(tuple(tensors)), self.source(memory), positions, watched)
+
+    def advance(self, state: Seq2SeqState, ids: Tensor, here: Tensor | None = None) -> Step:
+        """The next n tokens (B, n). Where `here` (B, n) is False the row has no token, and its state stays."""
+        embedded = self.dropout(self.embedding(ids))
+        outputs, seen = [], []
+        for t in range(ids.shape[1]):
+            hidden = state.cells.tensors[self.memories * (len(self.cells) - 1)]  # of the highest layer
+            if state.watched:
+                seen.append(self.weights(hidden, state.source))
+            context = self.context(hidden, state.source)
+            cells, output = self._one(embedded[:, t], context, state.cells.tensors)
+            if here is not None:
+                both = zip(cells, state.cells.tensors, strict=True)
+                cells = tuple(torch.where(here[:, t, None], new, old) for new, old in both)
+            moved = 1 if here is None else here[:, t]
+            state = replace(state, cells=RowState(cells), positions=state.positions + moved)
+            outputs.append(output)
+        joined = torch.stack(outputs, dim=1) if outputs else embedded[:, :, :self.width]
+        rows = [row for row in seen if row is not None]
+        return Step(self.vocabulary(self.dropout(joined)), state, torch.cat(rows, dim=-2) if rows else None)
+
+    def _one(self, y: Tensor, context: Tensor, tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """One step of all layers: the new tensors of the state, and tanh(W_O [s; c])."""
+        fed = [tensors[-1]] if self.input_feeding else []
+        x, after = torch.cat([y, context, *fed], dim=-1), list[Tensor]()
+        for layer, cell in enumerate(self.cells):
+            state = cell(x, tensors[layer * self.memories:(layer + 1) * self.memories])
+            after += state
+            x = state[0]
+        output = torch.tanh(self.join(torch.cat([x, context], dim=-1)))
+        return (*after, *([output] if self.input_feeding else [])), output
+
+
+class OneContextDecoder(RecurrentDecoder):
+    """Without attention: the one vector c = h_T is fed to every step."""
+
+    def source(self, memory: Memory) -> RowState:
+        assert memory.summary is not None
+        return RowState((memory.summary,))
+
+    def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
+        assert isinstance(source, RowState)
+        return source.tensors[0]
+
+
+class AttendingDecoder(RecurrentDecoder):
+    """With attention: a new c_t for every step, from s_{t-1}. Keys are projected once a sentence.
+
+    `values` are the encoder's states themselves ("states"), or a projection of them ("projected").
+    """
+
+    def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
+                 normalize: str = "softmax", values: str = "states", **options: object) -> None:
+        super().__init__(vocabulary, width, context_width=context_width, **options)  # type: ignore[arg-type]
+        checks.pick("values", values, {"states": None, "projected": None})
+        self.attention: AttentionLayer
+        if values == "states":
+            self.attention = BasicAttention(width, context_width=context_width, score=score, normalize=normalize)
+        else:
+            self.attention = Attention(width, heads=1, context_width=context_width, score=score, normalize=normalize)
+            self.widen = nn.Linear(width, context_width)
+        self.values = values
+
+    def source(self, memory: Memory) -> ContextCache:
+        return self.attention.remember(memory.states, memory.lengths)
+
+    def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
+        assert isinstance(source, ContextCache)
+        looked = self.attention.step(hidden.unsqueeze(1), source)[0].squeeze(1)
+        return looked if self.values == "states" else self.widen(looked)
+
+    def weights(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
+        assert isinstance(source, ContextCache)
+        layer = self.attention
+        return Look(layer.queries(hidden.unsqueeze(1)), source.key, score=layer.score, normalize=layer.normalize,
+                    mask=source.mask()).weights()
+
+
+class Seq2Seq(nn.Module):
+    """A recurrent encoder and a recurrent decoder, behind the contract of all models."""
+
+    def __init__(self, encoder: RecurrentEncoder, decoder: RecurrentDecoder) -> None:
+        super().__init__()
+        if decoder.context_width != encoder.width:
+            raise checks.wrong("decoder", f"made for the encoder's width {encoder.width}",
+                               f"made for a context of width {decoder.context_width}")
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, tokens: Tokens) -> Memory:
+        """The source, read once."""
+        return self.encoder(tokens)
+
+    def decode(self, tokens: Tokens, memory: Memory) -> Tensor:
+        """The logits (B, n, V) of all positions."""
+        here = tokens.present
+        present = None if here is None else here.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
+        return self.decoder.advance(self.decoder.start(memory, watched=False), tokens.ids, present).logits
+
+    def start(self, memory: Memory, *, rows: int | None = None, capacity: int | None = None,
+              cross: bool = False) -> Seq2SeqState:
+        """The state before the first token. A recurrent state has no capacity; `cross` asks for the weights."""
+        if rows is not None and rows != memory.states.shape[0]:
+            raise checks.wrong("rows", f"the memory's {memory.states.shape[0]}", rows, "memory.pick(...) repeats rows.")
+        return self.decoder.start(memory, watched=cross)
+
+    def step(self, state: Seq2SeqState, ids: Tensor) -> Step:
+        """The next token of every row, or a chunk of them: (B, n)."""
+        return self.decoder.advance(state, ids)
+
+
+def _mean(memory: Memory) -> Tensor:
+    """The mean of the states that are there; those of padding are zeros."""
+    if memory.lengths is None:
+        return memory.states.mean(dim=1)
+    return memory.states.sum(dim=1) / memory.lengths.clamp(min=1).unsqueeze(-1)
+
+
+def _to_the_front(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """States padded on the left, moved so that they are padded on the right."""
+    if lengths is None:
+        return states
+    index_BN = torch.arange(states.shape[1], device=states.device) - lengths.unsqueeze(-1)
+    return states.gather(1, (index_BN % max(1, states.shape[1])).unsqueeze(-1).expand_as(states))
