@@ -2,7 +2,8 @@
 
 Every attention layer has one. Closed, it is an empty list that the layer glances at; open, it hands a `Look` to whoever
 listens each time the layer runs, from whatever backend. It does not keep anything, and changes nothing of what the
-layer computes. Its name is that of its layer in the model.
+layer computes. Its name is that of its layer in the model. The keys of a look that a step gives are those of the cache:
+who keeps it beyond the next step copies them.
 """
 
 from collections.abc import Callable, Iterator

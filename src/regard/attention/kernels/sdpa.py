@@ -25,8 +25,6 @@ from regard.attention.problem import Problem
 
 HELD = 1 << 28
 """Entries that the matrix of a mask or a bias may have before a backend that needs no matrix is preferred."""
-
-
 HOPPER = 9
 """The generation of GPU whose kernels were measured against each other."""
 
@@ -116,8 +114,8 @@ def matrix_entries(problem: Problem) -> int:
     per_pair = [0]
     if problem.mask is not None and problem.mask.square:
         per_pair.append(math.prod(problem.leading[:problem.mask.leading]))
-    if isinstance(problem.bias, Tensor) and problem.bias.shape[-2] > 1 < problem.bias.shape[-1]:
-        per_pair.append(problem.bias.shape[:-2].numel())
+    if isinstance(problem.bias, Tensor):
+        per_pair.append(problem.bias.shape[:-2].numel() if problem.bias.shape[-2] > 1 else 0)
     elif problem.bias is not None:
         per_pair.append(math.prod(problem.leading))
     return max(per_pair) * problem.n_queries * problem.n_keys
