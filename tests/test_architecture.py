@@ -34,7 +34,7 @@ LAYERS = (
     ("recurrence", "convolution"),
     ("attention",),
     ("position",),
-    ("mixer", "config"),
+    ("mixer", "config", "backends"),
     ("checks", "_version"),
     ("reference",),
 )

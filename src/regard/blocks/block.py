@@ -1,0 +1,142 @@
+"""The block: a mixer, attention to a context where there is one, and a feed-forward part.
+
+    post-norm   x ← norm(x + part(x))      for each part: the order of Vaswani et al. 2017
+    pre-norm    x ← x + part(norm(x))      for each part: GPT-2 and later; the stack ends with one more norm
+
+A block takes any mixer (recurrence, convolution, self-attention), and does not know which it has. Norms are torch's:
+LayerNorm over the features of one token, with the biased variance and ε (a source writes neither), or RMSNorm.
+
+Legend: B rows, N tokens, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard import checks
+from regard.attention.cache import ContextCache
+from regard.attention.layer import AttentionLayer
+from regard.attention.mask import Mask
+from regard.mixer import Rows
+
+Part = Callable[[Tensor], Tensor]
+
+
+class PostNorm(nn.Module):
+    """norm(x + dropout(part(x)))."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout = norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Part) -> Tensor:
+        """x (B, N, D) after the part and its residual."""
+        return self.norm(x + self.dropout(part(x)))
+
+
+class PreNorm(nn.Module):
+    """x + dropout(part(norm(x)))."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout = norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Part) -> Tensor:
+        """x (B, N, D) after the part and its residual."""
+        return x + self.dropout(part(self.norm(x)))
+
+
+ORDERS: dict[str, type[PostNorm] | type[PreNorm]] = {"post": PostNorm, "pre": PreNorm}
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
+    "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
+}
+
+
+def norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:
+    """The norm of this name over the features of a token."""
+    return checks.pick("norm", name, NORMS)(width, epsilon)
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """What a block remembers between steps: the state of its mixer, and its context projected."""
+
+    mixer: Any
+    context: ContextCache | None
+
+    def pick(self, rows: Rows) -> "BlockState":
+        """The state of these rows; a row may be picked more than once."""
+        return BlockState(self.mixer.pick(rows), None if self.context is None else self.context.pick(rows))
+
+    def put(self, rows: Rows, other: "BlockState") -> "BlockState":
+        """The state in which these rows are those of the other."""
+        context = self.context
+        if context is not None and other.context is not None:
+            context = context.put(rows, other.context)
+        return BlockState(self.mixer.put(rows, other.mixer), context)
+
+    def copy(self) -> "BlockState":
+        """The same, in storage of its own."""
+        return BlockState(self.mixer.copy(), None if self.context is None else self.context.copy())
+
+
+class Block(nn.Module):
+    """A mixer, attention to a context (or None) and a feed-forward part, in post-norm or pre-norm order.
+
+    Args:
+        mixer: (B, N, D) -> (B, N, D).
+        feed_forward: (..., D) -> (..., D).
+        width: D.
+        cross: the attention layer that looks at a context.
+        order: "post" or "pre".
+        norm_name: "layer" or "rms"; `epsilon` is added to the variance.
+        dropout: of every part's result, before it is added to the residual.
+    """
+
+    def __init__(self, mixer: nn.Module, feed_forward: nn.Module, width: int, *, cross: AttentionLayer | None = None,
+                 order: str = "pre", norm_name: str = "layer", epsilon: float = 1e-5, dropout: float = 0.0) -> None:
+        super().__init__()
+        checks.probability("dropout", dropout)
+        around = checks.pick("order", order, ORDERS)
+        self.mixer, self.cross, self.feed_forward = mixer, cross, feed_forward
+        self.around_mixer = around(norm(norm_name, width, epsilon), dropout)
+        self.around_cross = None if cross is None else around(norm(norm_name, width, epsilon), dropout)
+        self.around_feed_forward = around(norm(norm_name, width, epsilon), dropout)
+
+    def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
+                context_present: Mask | None = None) -> Tensor:
+        """All tokens at once; `present` and `context_present` say which tokens of x and of the context are there."""
+        x = self.around_mixer(x, lambda normed: self.mixer(normed, present))
+        if self.around_cross is not None and self.cross is not None:
+            cross = self.cross
+            x = self.around_cross(x, lambda normed: cross(normed, self._given(context), mask=context_present))
+        return self.around_feed_forward(x, self.feed_forward)
+
+    def start(self, rows: int, capacity: int, context: Tensor | None = None,
+              lengths: Tensor | None = None) -> BlockState:
+        """The state before the first token. The context (B, M, D), of `lengths` tokens, is projected once, here."""
+        seen = None if self.cross is None else self.cross.remember(self._given(context), lengths)
+        return BlockState(self.mixer.start(rows, capacity), seen)  # type: ignore[operator]
+
+    def step(self, x: Tensor, state: BlockState, *, lengths: Tensor | None = None) -> tuple[Tensor, BlockState]:
+        """One token or a chunk, (B, n, D), after those that the state has seen, which it consumes."""
+        after: list[Any] = []
+
+        def mix(normed: Tensor) -> Tensor:
+            y, following = self.mixer.step(normed, state.mixer, lengths=lengths)  # type: ignore[operator]
+            after.append(following)
+            return y
+
+        x = self.around_mixer(x, mix)
+        if self.around_cross is not None and self.cross is not None and state.context is not None:
+            cross, context = self.cross, state.context
+            x = self.around_cross(x, lambda normed: cross.step(normed, context)[0])
+        return self.around_feed_forward(x, self.feed_forward), BlockState(after[0], state.context)
+
+    def _given(self, context: Tensor | None) -> Tensor:
+        if context is None:
+            raise checks.wrong("context", "given to a block with cross-attention", None)
+        return context

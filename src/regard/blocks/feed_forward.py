@@ -1,0 +1,61 @@
+"""The feed-forward part of a block: every token by itself.
+
+    Plain   W_2 f(W_1 x + b_1) + b_2          f is ReLU (Vaswani et al. 2017), GELU or SiLU
+    Gated   W_2 (f(W_g x + b_g) ⊙ (W_1 x + b_1)) + b_2      with f = SiLU and no biases: SwiGLU (Shazeer 2020)
+
+GELU is the exact one, x Φ(x); "gelu_tanh" is the approximation that GPT-2 was trained with. It knows nothing of other
+tokens, residuals or norms.
+"""
+
+from abc import ABC
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import checks
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module, ABC):
+    """What the two forms share: (..., width) -> (..., width), over `inner` features."""
+
+    def __init__(self, width: int, inner: int, *, activation: str, bias: bool, dropout: float) -> None:
+        super().__init__()
+        checks.probability("dropout", dropout)
+        self.width, self.inner, self.name = width, inner, activation
+        self.activation = checks.pick("activation", activation, ACTIVATIONS)
+        self.up = nn.Linear(width, inner, bias)
+        self.down = nn.Linear(inner, width, bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def extra_repr(self) -> str:
+        return self.name
+
+
+class Plain(FeedForward):
+    """W_2 f(W_1 x + b_1) + b_2; dropout on the inner features."""
+
+    def __init__(self, width: int, inner: int, *, activation: str = "relu", bias: bool = True,
+                 dropout: float = 0.0) -> None:
+        super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class Gated(FeedForward):
+    """W_2 (f(W_g x) ⊙ W_1 x): the activation opens and closes the features."""
+
+    def __init__(self, width: int, inner: int, *, activation: str = "silu", bias: bool = False,
+                 dropout: float = 0.0) -> None:
+        super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
+        self.gate = nn.Linear(width, inner, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))

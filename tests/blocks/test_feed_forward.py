@@ -1,0 +1,51 @@
+"""The feed-forward part: the oracle's equations, token by token."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard.blocks.feed_forward import Gated, Plain
+from regard.reference import activation as oracle_activation
+from regard.reference import block as oracle
+
+ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
+
+
+def arrays(*linears):
+    return [None if t is None else t.detach().numpy() for linear in linears for t in (linear.weight, linear.bias)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_plain_is_the_oracles(activation, bias):
+    part, x = Plain(4, 7, activation=activation, bias=bias).double(), torch.randn(2, 3, 4).double()
+    known = getattr(oracle_activation, activation)
+    want = [[oracle.mlp(token, *arrays(part.up, part.down), known) for token in row] for row in x.numpy()]
+    np.testing.assert_allclose(part(x).detach().numpy(), want, rtol=1e-12, atol=1e-13)
+
+
+def test_gated_with_silu_and_no_biases_is_swiglu():
+    part, x = Gated(4, 7).double(), torch.randn(3, 4).double()
+    weights = [linear.weight.detach().numpy() for linear in (part.gate, part.up, part.down)]
+    want = [oracle.mlp_swiglu(token, *weights) for token in x.numpy()]
+    np.testing.assert_allclose(part(x).detach().numpy(), want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [Plain, Gated])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_gradients_are_right(kind, activation):
+    part = kind(3, 4, activation=activation, bias=True).double()
+    assert torch.autograd.gradcheck(part, torch.randn(2, 3).double().requires_grad_())
+
+
+def test_dropout_is_for_training():
+    part, x = Plain(4, 50, dropout=0.5), torch.randn(3, 4)
+    assert not torch.equal(part(x), part(x))
+    assert torch.equal(part.eval()(x), part(x))
+
+
+def test_errors_name_the_argument():
+    with pytest.raises(ValueError, match=r'`activation` must be .*, but is "gelue" instead. Did you mean "gelu"'):
+        Plain(4, 4, activation="gelue")
+    with pytest.raises(ValueError, match="`dropout` must be a probability"):
+        Gated(4, 4, dropout=1.5)
