@@ -29,7 +29,7 @@ def test_a_backend_that_cannot_is_an_error_and_never_replaced():
     with pytest.raises(ValueError, match=r'`backend` must be one that can do this work \("slow", "good", "last"\), but '
                                          r'is "unable" instead. Reason: it has no hands.'):
         backends.choose(TABLE, "work", "unable")
-    with pytest.raises(ValueError, match='is "god" instead. Did you mean "good"'):
+    with pytest.raises(ValueError, match=r'is "god" instead. Did you mean "good"'):
         backends.choose(TABLE, "work", "god")
 
 

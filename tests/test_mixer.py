@@ -47,9 +47,6 @@ MIXERS = {
 EACH = pytest.mark.parametrize("name", MIXERS)
 UNCHANGED = [name for name in MIXERS if name.startswith(("convolution", "recurrence"))]
 """Mixers whose steps leave the state that they are given as it was."""
-CLEARING = [name for name in MIXERS if not name.startswith("attention")]
-"""Mixers that give zeros in padding. The others project what stands there, and give nobody's tokens anything of it."""
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
@@ -273,19 +270,22 @@ def test_padding_changes_nothing(name, data):
         output = mixer(x.masked_fill(~there.unsqueeze(-1), filler), present)
         for b, own in enumerate(there):
             close(output[b, own], alone(mixer, x[b, own]))
-        if name in CLEARING:
-            assert (output[~there] == 0).all()
+        assert (output[~there] == 0).all()
 
 
 @EACH
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_has_no_part_in_gradients(name, side):
+@pytest.mark.parametrize("case", ["right", "left", "step"])
+def test_padding_has_no_part_in_gradients(name, case):
     """Gradients of a loss over the tokens that are there: those of every row by itself, whatever stands in padding."""
-    filler = math.nan if name in CLEARING else 1.0
-    mixer, x, present = make(name), tokens(3, 5), regard.Padding([5, 2, 0], side)
+    mixer, x, lengths = make(name), tokens(3, 5), torch.tensor([5, 2, 0])
+    present = regard.Padding(lengths, "right" if case == "step" else case)
     there, parameters = present.matrix(1, 5)[:, 0], list(mixer.parameters())
-    filled = x.masked_fill(~there.unsqueeze(-1), filler).requires_grad_()
-    ours = torch.autograd.grad(mixer(filled, present)[there].square().sum(), [filled, *parameters])
+    filled = x.masked_fill(~there.unsqueeze(-1), math.nan).requires_grad_()
+    if case == "step":
+        output, _ = mixer.step(filled, mixer.start(3, 5), lengths=lengths)
+    else:
+        output = mixer(filled, present)
+    ours = torch.autograd.grad(output[there].square().sum(), [filled, *parameters])
     assert (ours[0][~there] == 0).all()
     x.requires_grad_()
     total = sum(alone(mixer, row[own]).square().sum() for row, own in zip(x[:2], there[:2], strict=True))

@@ -28,6 +28,17 @@ _HOMES = {
     "BucketedBias": "regard.position.bias",
     "RelativeBias": "regard.position.bias",
     "Rotary": "regard.position.rotary",
+    "SelfAttention": "regard.attention.mixing",
+    "Recurrence": "regard.recurrence.scan",
+    "LSTMN": "regard.recurrence.lstmn",
+    "Convolution": "regard.convolution",
+    "Block": "regard.blocks.block",
+    "Stack": "regard.blocks.stack",
+    "Tokens": "regard.models.contract",
+    "Seq2Seq": "regard.models.seq2seq",
+    "RecurrentEncoder": "regard.models.seq2seq",
+    "OneContextDecoder": "regard.models.seq2seq",
+    "AttendingDecoder": "regard.models.seq2seq",
     "__version__": "regard._version",
 }
 
@@ -46,15 +57,26 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.attention.mask import Padding as Padding
     from regard.attention.mask import Placed as Placed
     from regard.attention.mask import Window as Window
+    from regard.attention.mixing import SelfAttention as SelfAttention
     from regard.attention.normalize import Normalizer as Normalizer
     from regard.attention.packed import Packed as Packed
     from regard.attention.score import Additive as Additive
     from regard.attention.score import Bilinear as Bilinear
     from regard.attention.score import Score as Score
+    from regard.blocks.block import Block as Block
+    from regard.blocks.stack import Stack as Stack
+    from regard.convolution import Convolution as Convolution
+    from regard.models.contract import Tokens as Tokens
+    from regard.models.seq2seq import AttendingDecoder as AttendingDecoder
+    from regard.models.seq2seq import OneContextDecoder as OneContextDecoder
+    from regard.models.seq2seq import RecurrentEncoder as RecurrentEncoder
+    from regard.models.seq2seq import Seq2Seq as Seq2Seq
     from regard.position.bias import ALiBi as ALiBi
     from regard.position.bias import BucketedBias as BucketedBias
     from regard.position.bias import RelativeBias as RelativeBias
     from regard.position.rotary import Rotary as Rotary
+    from regard.recurrence.lstmn import LSTMN as LSTMN
+    from regard.recurrence.scan import Recurrence as Recurrence
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
 
     def __getattr__(name: str) -> object:

@@ -18,7 +18,10 @@ def test_it_is_the_layer_under_both_masks():
     for mask in (None, regard.Causal(), regard.Causal() & regard.Window(2, 0)):
         assert torch.equal(SelfAttention(attention, mask)(x), attention(x, mask=mask))
         both = present if mask is None else mask & present
-        assert torch.equal(SelfAttention(attention, mask)(x, present), attention(x, mask=both))
+        padded = SelfAttention(attention, mask)(x, present)
+        assert torch.equal(padded[0], attention(x, mask=both)[0])
+        assert torch.equal(padded[1, :3], attention(x, mask=both)[1, :3])
+        assert (padded[1, 3:] == 0).all()
     assert torch.equal(SelfAttention(attention)(x), attention(x, mask=regard.Causal()))
 
 
@@ -38,6 +41,15 @@ def test_positions_reach_rotary():
     far = torch.arange(6) + 1000
     torch.testing.assert_close(mixer(x, positions=far), mixer(x), rtol=1e-9, atol=1e-9)  # only distances count
     assert not torch.allclose(mixer(x, positions=2 * far), mixer(x))
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_left_padding_is_no_distance(score):
+    """An additive score of turned vectors depends on positions, not on distances alone."""
+    mixer, x = SelfAttention(layer(rotary=regard.Rotary(4), score=score)), torch.randn(1, 4, 8).double()
+    padded = torch.cat([torch.full((1, 3, 8), torch.nan).double(), x], dim=1)
+    got = mixer(padded, regard.Padding([4], side="left"))
+    torch.testing.assert_close(got[:, 3:], mixer(x), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("mask", [None, regard.Window(2, 0)], ids=repr)

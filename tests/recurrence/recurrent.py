@@ -85,7 +85,7 @@ def oracle_layers(kind, recurrence, xs, memories):
 
 def close(ours, theirs, tolerance=1e-12):
     """Equal to 1e-12, relative to the largest number."""
-    ours, theirs = (torch.as_tensor(np.asarray(t.detach() if isinstance(t, torch.Tensor) else t)) for t in (ours, theirs))
+    ours, theirs = (torch.as_tensor(tensor).detach() for tensor in (ours, theirs))
     assert ours.shape == theirs.shape
     if ours.numel():
         error, scale = (ours.double() - theirs.double()).abs().max(), theirs.double().abs().max().clamp(min=1.0)

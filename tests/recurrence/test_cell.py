@@ -8,6 +8,7 @@ from recurrent import KINDS, close, kinds, make, normal, seeds, step_of, widths
 from regard.recurrence import cell as cells
 from regard.recurrence.cell import CELLS, cell
 
+
 @given(kinds, widths, widths, seeds)
 def test_a_step_is_the_oracles(kind, input_width, width, seed):
     made = make(kind, input_width, width, seed)

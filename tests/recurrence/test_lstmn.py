@@ -199,15 +199,20 @@ def test_the_tap_hands_out_the_weights_of_every_step():
     assert taps(nn.ModuleDict({"a": made})) == {"a": made.tap}
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_looks_do_not_see_padding(side):
-    made, x, lengths = make(), tokens(2, 5, 3), [5, 3]
-    seen, _ = looks(made, lambda: made(x.clone(), regard.Padding(lengths, side)))
-    first = 0 if side == "right" else 2
+@pytest.mark.parametrize("case", ["right", "left", "step"])
+def test_looks_do_not_see_padding(case):
+    made, x, lengths = make(), tokens(2, 5, 3), torch.tensor([5, 3])
+    if case == "step":
+        seen, _ = looks(made, lambda: made.step(x, made.start(2, 5), lengths=lengths))
+    else:
+        seen, _ = looks(made, lambda: made(x, regard.Padding(lengths, case)))
+    first = 2 if case == "left" else 0
     for t, weights in enumerate(truth(made, x[1, first:first + 3])[1]):
-        own = seen[first + t].weights()[1, 0, 0]
-        close(own[first:], weights)
-        assert (own[:first] == 0).all()
+        close(seen[first + t].weights()[1, 0, 0, first:], weights)
+    for look in seen:
+        weights = look.weights()[1, 0, 0]
+        assert (weights[:first] == 0).all()
+        assert (weights[first + 3:] == 0).all()
 
 
 def test_looks_of_steps_are_those_of_all_at_once():
@@ -299,9 +304,14 @@ def test_tokens_that_do_not_fit_are_an_error_and_nothing_is_written():
     made, x = make(), tokens(2, 3, 3)
     _, tape = made.step(x, made.start(2, 4))
     before = tape.cache.value.clone()
-    with pytest.raises(ValueError, match=r"`capacity` must be at least 6\b.*, but is 4 instead"):
-        made.step(x, tape)
+
+    def refused():
+        with pytest.raises(ValueError, match=r"`capacity` must be at least 6\b.*, but is 4 instead"):
+            made.step(x, tape)
+
+    seen, _ = looks(made, refused)
     assert torch.equal(tape.cache.value, before)
+    assert not seen  # and nothing computed
 
 
 # ---- the rest --------------------------------------------------------------------------------------------------------

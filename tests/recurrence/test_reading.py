@@ -85,7 +85,7 @@ def test_no_rows_or_no_tokens(shape, padded):
 
 def test_errors():
     x = normal(2, 3, 1)
-    with pytest.raises(ValueError, match="`present` must be a regard.Padding or None, but is a Causal"):
+    with pytest.raises(ValueError, match=r"`present` must be a regard\.Padding or None, but is a Causal"):
         Reading.of(x, regard.Causal())
     with pytest.raises(ValueError, match="`lengths` must be at most the number of tokens, 3, but is as long as 4"):
         Reading.of(x, regard.Padding([4, 1]))

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.cache import Cache
 from regard.attention.layer import AttentionLayer
-from regard.attention.mask import All, Causal, Mask
+from regard.attention.mask import All, Causal, Mask, Padding
+from regard.attention.presence import cleared, there
 
 
 class SelfAttention(nn.Module):
@@ -24,9 +25,14 @@ class SelfAttention(nn.Module):
         self.layer, self.mask = layer, mask
 
     def forward(self, x: Tensor, present: Mask | None = None, positions: Tensor | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). `present` says which tokens are there."""
+        """All tokens at once: (B, N, D) -> (B, N, D). Where `present` says that there is no token, zeros."""
         mask = self.mask if present is None else present if self.mask is None else self.mask & present
-        return self.layer(x, mask=mask, positions=positions)
+        if not isinstance(present, Padding):  # packed rows have no padding
+            return self.layer(x, mask=mask, positions=positions)
+        there_BN = there(x, present)
+        if positions is None and there_BN is not None and present.side == "left":  # the first token stands at 0
+            positions = (there_BN.cumsum(-1) - 1).clamp(min=0)
+        return cleared(self.layer(cleared(x, there_BN), mask=mask, positions=positions), there_BN)
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -35,8 +41,10 @@ class SelfAttention(nn.Module):
 
     def step(self, x: Tensor, state: Cache, *, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
         """One token or a chunk, (B, n, D), after those in the cache, which it consumes."""
-        y, state = self.layer.step(x, state, mask=self._further_mask(), lengths=lengths)  # type: ignore[assignment]
-        return y, state
+        there_BN = None if lengths is None else there(x, Padding(lengths), "lengths")
+        further = self._further_mask()
+        y, state = self.layer.step(cleared(x, there_BN), state, mask=further, lengths=lengths)  # type: ignore[assignment]
+        return cleared(y, there_BN), state
 
     def _further_mask(self) -> Mask | None:
         """What the mask says beside causal; a ValueError where it is not causal, and tokens would need the future."""

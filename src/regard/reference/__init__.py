@@ -7,6 +7,7 @@ one function an equation; it is slow on purpose, knows neither torch nor the res
     attention.py       scores, normalisers, weights, attend, the layer forms (and the masks, by their names)
     masks.py           who may attend to whom, as bool matrices
     statistics.py      what is read off a weight matrix
+    convolution.py     1-D convolution
     recurrence.py      one step of each cell, the scan over time, the jacobians, gradient flow
     seq2seq.py         encoder-decoder, without and with attention
     position.py        position encodings, rotations and biases

@@ -1,0 +1,81 @@
+"""The `bptt` backend: back-propagation through time written out; autograd records one operation, not ten a step.
+
+    forward     project all inputs at once; then step after step into storage that is made once
+    backward    the steps in reverse; the gradients of the weights are one product over all tokens at the end
+
+The steps of each cell and their derivatives are in `rules`. The gradient cannot itself be differentiated (`loop` can).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.recurrence.cell import State
+from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.kernels.rules import RULES, Rule
+
+FEW = 32
+"""Steps below which, without gradients to come, the plain loop is as fast."""
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    if type(problem.cell) not in RULES:
+        return f"the derivative of a {type(problem.cell).__name__} is not written out"
+    return None
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    if not problem.sizes:
+        return "there is no token"
+    if not problem.training and len(problem.sizes) < FEW:
+        return f"{len(problem.sizes)} steps without a gradient are fewer than {FEW}: making storage for them gains nothing"
+    return None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return f"{len(problem.sizes)} steps of {type(problem.cell).__name__}, their backward written out"
+
+
+def run(problem: Problem) -> tuple[Tensor, State]:
+    """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
+    cell = problem.cell
+    rule = RULES[type(cell)].of(cell)
+    projected = cell.project(problem.inputs)
+    if not problem.sizes:
+        return projected[:, :cell.width], problem.state
+    # Under autocast the projection decides the precision of the steps.
+    given = [tensor.to(projected.dtype) for tensor in (*rule.weights(cell), *problem.state)]
+    hidden, *final = _ThroughTime.apply(rule, problem.sizes, problem.training, projected, *given)
+    return hidden, tuple(final)
+
+
+class _ThroughTime(torch.autograd.Function):
+    """All steps of a cell as one operation."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, sizes: tuple[int, ...], keep: bool, projected: Tensor,
+                *given: Tensor) -> tuple[Tensor, ...]:
+        weights, state = given[:-rule.memories], given[-rule.memories:]
+        with torch.autocast(projected.device.type, enabled=False):
+            hidden, final, kept = rule.forward(projected, weights, state, sizes, keep)
+        ctx.rule, ctx.sizes, ctx.count = rule, sizes, len(weights)
+        ctx.save_for_backward(*given, hidden, *kept)
+        return hidden, *final
+
+    @staticmethod
+    def backward(ctx: Any, d_hidden: Tensor, *d_final: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():  # torch would take the gradient for a constant, where nobody asks
+            expected = '"loop" where a gradient is differentiated again (create_graph=True)'
+            raise checks.wrong("backend", expected, '"bptt"')
+        saved = ctx.saved_tensors
+        given = ctx.count + ctx.rule.memories
+        weights, state, hidden, kept = saved[:ctx.count], saved[ctx.count:given], saved[given], saved[given + 1:]
+        with torch.autocast(hidden.device.type, enabled=False):
+            d_projected, d_weights, d_state = ctx.rule.backward(
+                weights, state, hidden, kept, ctx.sizes, d_hidden, [gradient.clone() for gradient in d_final])
+        return None, None, None, d_projected, *d_weights, *d_state

@@ -1,0 +1,70 @@
+"""The `native` backend: torch's own fused scans (oneDNN, cuDNN), where they compute the same function.
+
+    LSTM, RNN with tanh, GRU with reset="after"        their weights go over in torch's order, at each call
+
+On a CPU only the LSTM in float32 without padding has a fused backward; the others are recorded step by step, and `bptt`
+is faster. It knows nothing of padding: rows that end early are torch's packed sequences.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.recurrence.cell import LSTM, RNN, State
+from regard.recurrence.interchange import difference, to_torch
+from regard.recurrence.kernels.problem import Problem
+
+FEW = 16
+"""Steps below which, on a CPU, putting the weights in order (torch's, then oneDNN's) costs more than they gain."""
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    return difference(problem.cell) if problem.sizes else "there is no token"
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    kind = problem.inputs.device.type
+    if kind != "cpu":
+        return None
+    if torch.is_autocast_enabled(kind):
+        return "on a CPU it does not follow autocast"
+    if len(problem.sizes) < FEW:
+        return f"{len(problem.sizes)} steps are fewer than {FEW}: they do not earn back the reordering of the weights"
+    fused = isinstance(problem.cell, LSTM) and problem.even and problem.inputs.dtype == torch.float32
+    if problem.training and not fused:
+        return "on a CPU only the backward of an LSTM in float32, with rows of one length, is fused"
+    return None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return f"torch's {type(problem.cell).__name__} over {len(problem.sizes)} steps"
+
+
+def run(problem: Problem) -> tuple[Tensor, State]:
+    """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
+    cell, inputs = problem.cell, problem.inputs
+    scans: Any = torch._VF  # the functions under nn.LSTM, nn.GRU and nn.RNN, which take the weights as arguments
+    scan = scans.lstm if isinstance(cell, LSTM) else scans.rnn_tanh if isinstance(cell, RNN) else scans.gru
+    before = [memory.unsqueeze(0).contiguous() for memory in problem.state]
+    start = before if isinstance(cell, LSTM) else before[0]
+    # Biases, one layer, no dropout, one direction.
+    rest = (_together(to_torch(cell)), True, 1, 0.0, problem.training, False)
+    if problem.even:
+        hidden, *final = scan(inputs.unflatten(0, (len(problem.sizes), problem.sizes[0])), start, *rest, False)
+        hidden = hidden.flatten(0, 1)
+    else:
+        hidden, *final = scan(inputs, torch.tensor(problem.sizes), start, *rest)
+    return hidden, tuple(memory.squeeze(0) for memory in final)
+
+
+def _together(weights: list[Tensor]) -> list[Tensor]:
+    """On a GPU in one piece of memory, as cuDNN wants them (it would copy them, and warn)."""
+    if weights[0].device.type == "cpu":
+        return weights
+    whole = torch.cat([weight.flatten() for weight in weights])
+    parts = whole.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]

@@ -1,0 +1,48 @@
+"""What a kernel is asked: this cell, over these tokens, from this state."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from regard.recurrence.cell import Cell, State
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A cell over time. Step t reads the first sizes[t] rows; they never grow, and the first reads all of them."""
+
+    cell: Cell
+    inputs: Tensor
+    """(tokens, input_width): those of the first step, then those of the second, and so on."""
+    sizes: tuple[int, ...]
+    state: State
+    """Of each memory (sizes[0], width)."""
+
+    @property
+    def even(self) -> bool:
+        """Whether every step reads all rows."""
+        return not self.sizes or self.sizes[-1] == self.sizes[0]
+
+    @property
+    def training(self) -> bool:
+        """Whether somebody may ask for gradients."""
+        given = (self.inputs, *self.state, *self.cell.parameters())
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+
+
+def previous(first: Tensor, steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """What each token found: `first` at the first step, and what its row had in `steps` (tokens, width) after that."""
+    starts = [0, *accumulate(sizes)]
+    if sizes[-1] == sizes[0]:
+        return torch.cat([first, steps[:starts[-2]]])
+    return torch.cat([first, *(steps[start:start + n] for start, n in zip(starts, sizes[1:], strict=False))])
+
+
+def last(steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """What each row has in `steps` (tokens, width) at its last token, (sizes[0], width)."""
+    starts = [0, *accumulate(sizes)]
+    ends = [steps[start + after:start + n]
+            for start, n, after in zip(starts, sizes, [*sizes[1:], 0], strict=False) if n > after]
+    return ends[0] if len(ends) == 1 else torch.cat(ends[::-1])

@@ -1,0 +1,251 @@
+"""LSTMN: self-attention inside a recurrent network (Cheng, Dong, Lapata 2016).
+
+    a_i = v · tanh(W_h h_i + W_x x_t + W_s h~_{t-1}),  i < t      the score of a past state: additive, one head
+    s   = softmax(a);  h~_t = Σ s_i h_i;  c~_t = Σ s_i c_i        a summary of all past states and memories
+    (h_t, c_t) = LSTM(x_t, (h~_t, c~_t))                          an LSTM that goes on from it
+
+An LSTM goes on from its last state, this one from what it chooses among all of them: its *tape*. The keys W_h h_i are
+projected once, when h_i is written on the tape. The queries are W_x x_t + W_s h~_{t-1}; the values [h_i; c_i]; what
+scores, normalises and looks is the heart of the package, so any other score serves. W_s is the paper's W_h~. The first
+token has no past: h~ and c~ are zeros there (the paper does not say).
+
+It is sequential, as a recurrence is, and its work grows with the square of the tokens, as that of attention does. It
+does not know layers or directions. The equations of the LSTM are in `cell`.
+
+Legend: B rows, N tokens, D width, A attention width, F places on the tape before the first of the N, T places, W any.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.attention.attend import AnyNormalizer, AnyScore, attend
+from regard.attention.cache import Cache
+from regard.attention.kernels.choice import BACKENDS
+from regard.attention.layer import OwnScore
+from regard.attention.look import Look
+from regard.attention.mask import Allowed, Padding
+from regard.attention.normalize import as_normalizer
+from regard.attention.presence import there
+from regard.attention.tap import Tap
+from regard.mixer import Rows, indices
+from regard.recurrence.cell import LSTM
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What an LSTMN remembers: all past states and memories with their keys, and the last summary.
+
+    A tape that was passed to a step is consumed: its storage is written. Copy it first to keep it.
+    """
+
+    cache: Cache
+    """Keys W_h h_i, (B, 1, capacity, A), and values [h_i; c_i], (B, 1, capacity, 2D)."""
+    summary: Tensor
+    """h~ of each row's last token, (B, D)."""
+
+    @property
+    def positions(self) -> Tensor:
+        """(B,): how many tokens each row has."""
+        return self.cache.positions
+
+    def pick(self, rows: Rows) -> "Tape":
+        """The tape of these rows, in storage of its own; a row may be picked more than once."""
+        return Tape(self.cache.pick(rows), self.summary[indices(rows, self.summary)])
+
+    def put(self, rows: Rows, other: "Tape") -> "Tape":
+        """Replace these rows by the rows of another tape, which may have another capacity."""
+        summary = self.summary.index_copy(0, indices(rows, self.summary), other.summary.to(self.summary.dtype))
+        return Tape(self.cache.put(rows, other.cache), summary)
+
+    def copy(self) -> "Tape":
+        """The same, in storage of its own."""
+        return Tape(self.cache.copy(), self.summary.clone())
+
+    def detach(self) -> "Tape":
+        """The same, without its past: gradients stop here (truncated back-propagation through time)."""
+        cache = replace(self.cache, key=self.cache.key.detach(), value=self.cache.value.detach())
+        return Tape(cache, self.summary.detach())
+
+
+class LSTMN(nn.Module):
+    """An LSTM that attends over its own past states. A mixer: (B, N, input_width) -> (B, N, width).
+
+    Args:
+        width: of the hidden state, which is the result, and of the memory.
+        input_width: of x; `width` where not given.
+        attention_width: of queries and keys; `width` where not given.
+        score: "additive", the paper's; or as for `attend`, and "bilinear", whose parameters the layer owns too.
+        normalize: as for `attend`.
+        dropout: the probability with which a weight is dropped, while training.
+        backend: of `attend`. While training, "tiled" keeps what grows with the tokens and "exact" what grows with their
+            square, which is faster where there is room for it.
+
+    As the attention layers, it has a `tap`. It hands out a look for every token: one query against the tape as it was,
+    (B, 1, 1, A) against (B, 1, T, A); the first of a sequence has no keys.
+    """
+
+    def __init__(self, width: int, *, input_width: int | None = None, attention_width: int | None = None,
+                 score: AnyScore = "additive", normalize: AnyNormalizer = "softmax", dropout: float = 0.0,
+                 backend: str | None = None) -> None:
+        super().__init__()
+        checks.probability("dropout", dropout)
+        if backend is not None:
+            checks.pick("backend", backend, BACKENDS)
+        input_width = width if input_width is None else input_width
+        attention_width = width if attention_width is None else attention_width
+        self.cell = LSTM(input_width, width)  # it checks the two widths
+        if not isinstance(attention_width, int) or attention_width < 1:
+            raise checks.wrong("attention_width", "a whole number, at least 1", repr(attention_width))
+        self.width, self.input_width, self.attention_width = width, input_width, attention_width
+        self.query_input = nn.Linear(input_width, attention_width, bias=False)
+        self.query_summary = nn.Linear(width, attention_width, bias=False)
+        self.key = nn.Linear(width, attention_width, bias=False)
+        for linear in (self.query_input, self.query_summary, self.key):
+            nn.init.xavier_uniform_(linear.weight)
+        self.scorer = OwnScore(score, 1, attention_width)
+        if score == "additive":
+            self.scorer.register_parameter("bias", None)  # the paper has none
+        self.normalize, self.dropout, self.backend = as_normalizer(normalize), dropout, backend
+        self.tap = Tap()
+
+    @property
+    def score(self) -> AnyScore:
+        """The score, with the layer's parameters in it."""
+        return self.scorer()
+
+    def named(self) -> dict[str, Tensor]:
+        """The parameters by the names that they have in the equation, with the additive score."""
+        return {"v": self.scorer.weight[0], "W_h": self.key.weight, "W_x": self.query_input.weight,
+                "W_s": self.query_summary.weight, **self.cell.named()}
+
+    def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
+        """All tokens: (B, N, input_width) -> (B, N, width). Those that are not `present` are on nobody's tape."""
+        self._check(x)
+        start = self.start(x.shape[0], 0)
+        there_BN = there(x, present)
+        hidden_BND, _, _, _ = self._run(x, *start.cache.view(0), start.summary, there_BN, there_BN)
+        return hidden_BND
+
+    def start(self, rows: int, capacity: int) -> Tape:
+        """The tape before the first token, for `rows` sequences of at most `capacity` tokens."""
+        like = self.key.weight
+        key = like.new_zeros(rows, 1, capacity, self.attention_width)
+        value = like.new_zeros(rows, 1, capacity, 2 * self.width)
+        positions = torch.zeros(rows, dtype=torch.long, device=like.device)
+        return Tape(Cache(key, value, positions, 0), like.new_zeros(rows, self.width))
+
+    def step(self, x: Tensor, state: Tape, *, lengths: Tensor | None = None) -> tuple[Tensor, Tape]:
+        """One token or a chunk of them, (B, n, input_width), after those on the tape; it consumes the tape.
+
+        Where rows have fewer than n tokens, `lengths` (B,) says how many; the others give zeros. Gradients flow
+        through a step, and through the steps before it.
+        """
+        self._check(x)
+        if state.summary.shape[0] != x.shape[0]:
+            raise checks.wrong("state", f"for the {x.shape[0]} rows of x", f"for {state.summary.shape[0]}")
+        cache = state.cache
+        cache.room(x.shape[1])  # before anything is computed
+        own = None if lengths is None else Padding(lengths)
+        there_BN = there(x, own, "lengths")
+        before_BF = Padding(cache.positions).matrix(1, cache.filled, device=x.device).squeeze(-2)
+        allowed_BT = torch.cat([before_BF, before_BF.new_ones(x.shape[:2]) if there_BN is None else there_BN], 1)
+        y, key, value, summary = self._run(x, *cache.view(cache.filled), state.summary, allowed_BT, there_BN)
+        counts = None if own is None else own.lengths.to(x.device)
+        return y, Tape(cache.extend(key, value, counts), summary)
+
+    def _run(self, x: Tensor, key: Tensor, value: Tensor, summary: Tensor, allowed_BT: Tensor | None,
+             there_BN: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """N tokens after a tape of F places, of which `allowed_BT` (T = F + N) says which have a token.
+
+        -> hidden states (B, N, D), their keys (B, 1, N, A) and values (B, 1, N, 2D), and the last summary (B, D).
+        """
+        if there_BN is not None:
+            x = x.masked_fill(~there_BN.unsqueeze(-1), 0.0)
+        query_BNA, projected = self.query_input(x), self.cell.project(x)
+        keys, values = (_Growing(tape.to(query_BNA.dtype), x.shape[1]) for tape in (key, value))
+        # Unbound and not indexed: the gradient of an index is as large as all that it is taken from.
+        for i, (own, given) in enumerate(zip(query_BNA.unbind(1), projected.unbind(1), strict=True)):
+            query = own + self.query_summary(summary)
+            allowed = None if allowed_BT is None else allowed_BT[:, None, None, :keys.filled.shape[-2]]
+            past = self._look(query[:, None, None], keys.filled, values.filled, allowed)
+            new, past_memory = past.chunk(2, -1)
+            hidden, memory = self.cell.advance(given, (new, past_memory))
+            keys.append(self.key(hidden)[:, None, None])
+            values.append(torch.cat([hidden, memory], -1)[:, None, None])
+            summary = new if there_BN is None else torch.where(there_BN[:, i, None], new, summary)
+        hidden_BND = values.new()[:, 0, :, :self.width]
+        if there_BN is not None:
+            hidden_BND = hidden_BND.masked_fill(~there_BN.unsqueeze(-1), 0.0)
+        return hidden_BND, keys.new(), values.new(), summary
+
+    def _look(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+        """One query against the tape: [h~; c~], (B, 2D)."""
+        mask = None if allowed is None else Allowed(allowed)
+        if self.tap.listeners:
+            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask))
+        output = attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
+                        dropout=self.dropout if self.training else 0.0, backend=self.backend)
+        return output[:, 0, 0]
+
+    def _check(self, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[-1] != self.input_width:
+            raise checks.wrong("x", f"of shape (rows, tokens, {self.input_width})", f"of shape {checks.shape(x)}")
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, input_width={self.input_width}, attention_width={self.attention_width}"
+
+
+class _Growing:
+    """A tensor (B, 1, T, W) to which one token after another is appended, and which is read after each.
+
+    It never writes into what it grows from, so gradients may flow through both. With gradients, `torch.cat` for every
+    token would keep N copies of it: here all lengths of it share one storage.
+    """
+
+    def __init__(self, before: Tensor, room: int) -> None:
+        self.filled, self.room = before, room
+        self.pieces: list[Tensor] = []
+        self.storage: Tensor | None = None
+        if torch.compiler.is_compiling():
+            self.filled = before.clone() if torch.is_grad_enabled() else before
+        elif room > 1 or torch.is_grad_enabled():
+            self.storage = before.new_empty(*before.shape[:-2], before.shape[-2] + room, before.shape[-1])
+            self.filled = _Append.apply(self.storage[..., :0, :], before, self.storage)
+
+    def append(self, new: Tensor) -> None:
+        """One more token, (B, 1, 1, W)."""
+        self.pieces.append(new)
+        if len(self.pieces) == self.room:
+            return  # nobody reads after the last
+        if self.storage is None:
+            self.filled = torch.cat([self.filled, new], -2)
+        else:
+            self.filled = _Append.apply(self.filled, new.to(self.filled.dtype), self.storage)
+
+    def new(self) -> Tensor:
+        """All that was appended, (B, 1, N, W)."""
+        return torch.cat(self.pieces, -2) if self.pieces else self.filled[..., :0, :]
+
+
+class _Append(torch.autograd.Function):
+    """cat([filled, new]) where `filled` is the beginning of a storage that has room behind it.
+
+    The numbers that an earlier operation has saved for its backward pass stand before the new ones, and do not change;
+    but torch's version counter knows only whole storages, and would complain. `data` has a counter of its own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, filled: Tensor, new: Tensor, storage: Tensor) -> Tensor:
+        ctx.filled = filled.shape[-2]
+        together = storage.data[..., :ctx.filled + new.shape[-2], :]
+        together[..., ctx.filled:, :] = new
+        return together
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,) = upstream
+        return gradient[..., :ctx.filled, :], gradient[..., ctx.filled:, :], None

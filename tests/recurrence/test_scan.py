@@ -1,0 +1,236 @@
+"""A cell over time is the oracle's scan, row by row: layers, directions, lengths, sides, chunks, on every backend."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from recurrent import BACKENDS, KINDS, NATIVE, close, normal, options, oracle_layers, randomize, seeds
+from torch import nn
+
+import regard
+from regard.mixer import RowState
+from regard.recurrence.cell import Cell
+from regard.recurrence.scan import Recurrence
+
+DIRECTIONS = ("forward", "backward", "both")
+TORCH = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru after": nn.GRU}
+
+
+def network(kind="lstm", width=4, seed=0, **more):
+    """A recurrence with random weights, in float64."""
+    return randomize(Recurrence(width, **options(kind), **more), seed, 0.7)
+
+
+def states(recurrence, rows, seed=0):
+    """A random state of it."""
+    zeros = recurrence.start(rows).tensors
+    return RowState(tuple(normal(*memory.shape, seed=seed + i) for i, memory in enumerate(zeros)))
+
+
+def placed(rows, side, places, fill=torch.nan):
+    """Sequences (length, D) in one tensor (B, places, D), with `fill` in the padding."""
+    x = torch.full((len(rows), places, rows[0].shape[-1]), fill, dtype=rows[0].dtype)
+    for row, sequence in enumerate(rows):
+        x[row, slice(0, len(sequence)) if side == "right" else slice(places - len(sequence), places)] = sequence
+    return x
+
+
+def taken(y, row, length, side):
+    """The tokens of one row that are there, and those that are not."""
+    split = length if side == "right" else y.shape[1] - length
+    first, second = y[row, :split], y[row, split:]
+    return (first, second) if side == "right" else (second, first)
+
+
+@st.composite
+def cases(draw):
+    kind, backend = draw(st.sampled_from(BACKENDS))
+    direction, layers = draw(st.sampled_from(DIRECTIONS)), draw(st.integers(1, 2))
+    made = network(kind, draw(st.sampled_from((2, 4))), draw(seeds), input_width=draw(st.integers(1, 3)), layers=layers,
+                   direction=direction, backend=backend)
+    lengths = draw(st.lists(st.sampled_from((0, 1, 2, 3, 6)), min_size=1, max_size=4))
+    if backend == "native" and not max(lengths):
+        lengths[0] = 1
+    return kind, made, lengths, draw(st.sampled_from(("right", "left"))), max(lengths) + draw(st.integers(0, 2))
+
+
+@given(cases(), seeds, st.booleans())
+def test_every_row_is_the_oracles(case, seed, from_zeros):
+    kind, made, lengths, side, places = case
+    rows = [normal(length, made.input_width, seed=seed + i) for i, length in enumerate(lengths)]
+    before = made.start(len(lengths)) if from_zeros else states(made, len(lengths), seed + 50)
+    x = placed(rows, side, places)
+    y, after = made.run(x, regard.Padding(lengths, side), None if from_zeros else before)
+    assert y.shape == (len(lengths), places, made.width)
+    for row, length in enumerate(lengths):
+        memories = [memory[row].numpy() for memory in before.tensors]
+        hidden, end = oracle_layers(kind, made, rows[row].numpy(), memories)
+        there, absent = taken(y, row, length, side)
+        close(there, hidden)
+        assert not absent.any()
+        for ours, theirs in zip(after.tensors, end, strict=True):
+            close(ours[row], theirs)
+    if from_zeros:
+        assert torch.equal(made(x, regard.Padding(lengths, side)), y)
+
+
+@given(cases(), seeds, st.sampled_from((torch.nan, torch.inf, 1e300)))
+def test_padding_changes_nothing_not_even_a_gradient(case, seed, fill):
+    _, made, lengths, side, places = case
+    rows = [normal(length, made.input_width, seed=seed + i).requires_grad_() for i, length in enumerate(lengths)]
+    weights = list(made.parameters())
+
+    def gradients(x, present):
+        y, after = made.run(x, present)
+        loss = sum((tensor * torch.arange(1.0, tensor[0].numel() + 1).view(tensor.shape[1:])).sum()
+                   for tensor in after.tensors)
+        ends = [taken(y, i, len(row), present.side)[0] for i, row in enumerate(rows)]
+        loss = loss + sum((end.cumsum(0) ** 2).sum() for end in ends)
+        return *torch.autograd.grad(loss, (*rows, *weights), allow_unused=True), *ends, *after.tensors
+
+    bad = gradients(placed(rows, side, places, fill), regard.Padding(lengths, side))
+    good = gradients(placed(rows, "right", max(lengths), 0.0), regard.Padding(lengths))
+    for ours, theirs in zip(bad, good, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert ours.isfinite().all()
+            close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_gradients_of_padding_are_zero_and_gradients_there_are_ignored(kind, direction):
+    made = network(kind, direction=direction)
+    lengths = torch.tensor([2, 0, 4])
+    x = placed([normal(int(n), 4, seed=int(n)) for n in lengths], "right", 5).requires_grad_()
+    there = torch.arange(5) < lengths.unsqueeze(-1)
+    y = made(x, regard.Padding(lengths))
+    upstream = torch.where(there.unsqueeze(-1), torch.ones_like(y), torch.nan)
+    gradients = torch.autograd.grad(y, [x, *made.parameters()], upstream)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not gradients[0][~there].any()
+    assert gradients[0][there].all()
+
+
+@given(cases(), seeds)
+def test_neighbours_change_nothing(case, seed):
+    _, made, lengths, side, places = case
+    rows = [normal(length, made.input_width, seed=seed + i) for i, length in enumerate(lengths)]
+    y, after = made.run(placed(rows, side, places), regard.Padding(lengths, side))
+    for row, length in enumerate(lengths):
+        if length:
+            alone, end = made.run(rows[row].unsqueeze(0))
+            close(taken(y, row, length, side)[0], alone[0])
+            for ours, theirs in zip(after.tensors, end.tensors, strict=True):
+                close(ours[row], theirs[0])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("direction", ["forward", "both"])
+@pytest.mark.parametrize("backend", ["loop", "bptt", "native"])
+@pytest.mark.parametrize("kind", NATIVE)
+def test_torchs_modules(kind, backend, direction, layers, packed):
+    both = direction == "both"
+    theirs = TORCH[kind](3, 4, num_layers=layers, bidirectional=both, batch_first=True).double()
+    made = network(kind, 8 if both else 4, input_width=3, layers=layers, direction=direction, backend=backend)
+    made.load_torch(theirs)
+    x, lengths = normal(3, 6, 3).requires_grad_(), torch.tensor([4, 6, 1])
+    if packed:
+        pack = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        truth, end = theirs(pack)
+        truth, _ = nn.utils.rnn.pad_packed_sequence(truth, batch_first=True)
+    else:
+        truth, end = theirs(x)
+    y, after = made.run(x, regard.Padding(lengths) if packed else None)
+    close(y, truth)
+    end = end if isinstance(end, tuple) else (end,)
+    for ours, memory in zip(zip(*[iter(after.tensors)] * len(end), strict=True), zip(*end, strict=True), strict=True):
+        for a, b in zip(ours, memory, strict=True):
+            close(a, b)
+    upstream = normal(*y.shape, seed=4)
+    close(torch.autograd.grad(y, x, upstream)[0], torch.autograd.grad(truth, x, upstream)[0])
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "mut3"])
+def test_a_missing_gradient_of_y_or_of_the_state_is_no_gradient(kind):
+    made = network(kind)
+    x = normal(2, 5, 4).requires_grad_()
+    for backend in ("bptt", "loop"):
+        made.backend = backend
+        y, after = made.run(x)
+        grads = [torch.autograd.grad(tensor.sum(), x, retain_graph=True)[0] for tensor in (y, *after.tensors)]
+        if backend == "bptt":
+            first = grads
+    for ours, theirs in zip(first, grads, strict=True):
+        close(ours, theirs)
+
+
+def test_layers_and_directions_have_the_widths_that_they_say():
+    made = Recurrence(6, cell="gru", input_width=5, layers=3, direction="both")
+    assert [(cell.input_width, cell.width) for cell in made.cells] == [(5, 3), (5, 3), *[(6, 3)] * 4]
+    assert made(torch.randn(2, 7, 5)).shape == (2, 7, 6)
+    assert [tuple(memory.shape) for memory in made.start(4).tensors] == [(4, 3)] * 6
+    assert Recurrence(6)(torch.randn(2, 7, 6)).shape == (2, 7, 6)
+
+
+def test_dropout_is_between_layers_while_training():
+    x = normal(2, 5, 4)
+    one, two = network(layers=1, dropout=0.5), network(layers=2, dropout=0.5)
+    assert torch.equal(one(x), one.eval()(x))
+    assert not torch.equal(two(x), two(x))
+    two.eval()
+    assert torch.equal(two(x), two(x))
+    plain = network(layers=2)
+    plain.load_state_dict(two.state_dict())
+    assert torch.equal(two(x), plain(x))
+
+
+def test_a_cell_of_the_users_own():
+    class Decay(Cell):
+        """h' = h/2 + x, with nothing learned."""
+
+        def project(self, x):
+            return x
+
+        def advance(self, projected, state):
+            return (0.5 * state[0] + projected,)
+
+    made = Recurrence(2, cell=Decay)
+    assert made(torch.ones(1, 3, 2))[0, :, 0].tolist() == [1.0, 1.5, 1.75]
+    assert made.explain(torch.ones(1, 3, 2)).backend == "loop"
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_rows_or_no_tokens(shape, direction):
+    made = network(direction=direction, layers=2)
+    before = states(made, shape[0])
+    y, after = made.run(normal(*shape, 4), None, before)
+    assert y.shape == (*shape, 4)
+    assert all(map(torch.equal, after.tensors, before.tensors))
+    y = made(normal(3, 2, 4), regard.Padding([0, 0, 0]))
+    assert not y.any()
+    y.sum().backward()  # a batch of empty rows does not stop a training
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: Recurrence(4, cell="lstn"), 'Did you mean "lstm"'),
+    (lambda: Recurrence(4, direction="backwards"), 'Did you mean "backward"'),
+    (lambda: Recurrence(4, backend="nativ"), 'Did you mean "native"'),
+    (lambda: Recurrence(5, direction="both"), "`width` must be even .* but is 5"),
+    (lambda: Recurrence(4, layers=0), "`layers` must be"),
+    (lambda: Recurrence(4, dropout=1.0), "`dropout` must be a probability"),
+    (lambda: Recurrence(4, cell="gru", reset="now"), "`reset` must be"),
+    (lambda: Recurrence(4)(torch.zeros(2, 3, 5)), r"`x` must be of shape \(rows, tokens, 4\).*\(2, 3, 5\)"),
+    (lambda: Recurrence(4)(torch.zeros(3, 4)), r"`x` must be .*\(3, 4\)"),
+    (lambda: Recurrence(4)(torch.zeros(2, 3, 4), torch.ones(2, 3)), "`present` must be a regard.Padding"),
+    (lambda: Recurrence(4).run(torch.zeros(2, 3, 4), None, Recurrence(4).start(3)), r"`state` must be .*\(3, 4\)"),
+    (lambda: Recurrence(4).run(torch.zeros(2, 3, 4), None, Recurrence(4, cell="gru").start(2)), "of 2 tensors"),
+    (lambda: Recurrence(4).load_torch(nn.LSTM(4, 4, 2)), "of 1 layers, forward"),
+    (lambda: Recurrence(4).load_torch(nn.LSTMCell(4, 4)), "an nn.RNN, nn.LSTM or nn.GRU, but is a LSTMCell"),
+    (lambda: Recurrence(4, direction="both").step(torch.zeros(2, 1, 4), None), '`direction` must be "forward"'),
+])
+def test_errors(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
