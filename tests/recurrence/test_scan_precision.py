@@ -43,3 +43,19 @@ def test_the_error_is_at_most_twice_that_of_the_plain_computation(kind, backend,
     truth = torch.from_numpy(truth)
     error, allowed = ((result.double() - truth).abs().max() for result in (y, simple))
     assert error <= 2 * allowed + 4 * torch.finfo(dtype).eps * truth.abs().max()
+
+
+@pytest.mark.parametrize("backend", [None, "loop", "bptt"])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "gru after", "mut1", "mut2", "mut3"])
+def test_under_autocast_a_training_and_a_step_work(kind, backend):
+    made = Recurrence(16, **options(kind), layers=2, backend=backend)
+    x, present = normal(3, 20, 16, dtype=torch.float32), regard.Padding(LENGTHS)
+    truth = made(x, present).detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = made.run(x, present)
+        y.float().sum().backward()
+        made.step(x[:, :2], state, lengths=torch.tensor([2, 0, 1]))
+        with torch.no_grad():
+            made.step(x[:, :1], made.start(3))
+    assert (y.float() - truth).abs().max() < 0.1
+    assert all(parameter.grad.isfinite().all() for parameter in made.parameters())
