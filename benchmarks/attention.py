@@ -6,18 +6,16 @@
 Everything that is compared runs in this one call. On a CPU: float32; on a GPU: bfloat16, unless a row says otherwise.
 """
 
-import argparse
 import resource
 import subprocess
 import sys
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import psutil
 import torch
-from timing import hardware, medians, table
+from timing import main, medians, table
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -77,6 +75,7 @@ def memory() -> str:
 
 def additive(backend: str) -> None:
     """In a process of its own: print the peak in bytes beyond what was there before, and the seconds."""
+    torch.manual_seed(0)
     tensors = inputs(1, 1, 4096, 64, dtype=torch.float32)
     score = regard.Additive(torch.randn(64, device=DEVICE, requires_grad=True))
     attend = partial(regard.attend, score=score, backend=backend)
@@ -181,24 +180,8 @@ class _Watch:
 PARTS = {"overhead": overhead, "memory": memory, "kernels": kernels, "statistics": looks}
 
 
-def main() -> None:
-    """Print the parts that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all where none is named")
-    parser.add_argument("--additive", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    torch.manual_seed(0)
-    if asked.additive:
-        additive(asked.additive)
-        return
-    unknown = [part for part in asked.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"unknown part {unknown[0]!r}: choose from {', '.join(PARTS)}")
-    print(hardware(DEVICE), f"\n`python {Path(__file__).parent.name}/{Path(__file__).name} {' '.join(asked.parts)}`")
-    for name, part in PARTS.items():
-        if not asked.parts or name in asked.parts:
-            print(f"\n{part()}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--additive"]:
+        additive(sys.argv[2])
+    else:
+        main(PARTS, __doc__, __file__, DEVICE)

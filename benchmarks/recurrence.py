@@ -10,13 +10,11 @@ recurrent network vanish, and a CPU is several times slower with denormal number
 same. The package does not set it by itself.
 """
 
-import argparse
 import importlib.util
 from functools import partial
-from pathlib import Path
 
 import torch
-from timing import Work, hardware, medians, table
+from timing import Work, main, medians, table
 from torch import Tensor, nn
 
 import regard
@@ -138,21 +136,6 @@ class _Packed(nn.Module):
 PARTS = {"cells": cells, "padding": padding, "steps": steps, "mixers": mixers}
 
 
-def main() -> None:
-    """Print the parts that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all where none is named")
-    asked = parser.parse_args()
-    unknown = [part for part in asked.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"unknown part {unknown[0]!r}: choose from {', '.join(PARTS)}")
-    torch.manual_seed(0)
-    torch.set_flush_denormal(True)
-    print(hardware(DEVICE), f"\n`python {Path(__file__).parent.name}/{Path(__file__).name} {' '.join(asked.parts)}`")
-    for name, part in PARTS.items():
-        if not asked.parts or name in asked.parts:
-            print(f"\n{part()}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_flush_denormal(True)
+    main(PARTS, __doc__, __file__, DEVICE)

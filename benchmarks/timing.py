@@ -1,14 +1,16 @@
-"""How the benchmarks measure: interleaved repeats, medians, device events on a GPU, and the machine's name.
+"""How the benchmarks measure and print: interleaved repeats, medians, device events on a GPU, the machine's name.
 
 Machines are noisy, so contestants run in turns inside one process and only the ratio of their medians is compared. It
 knows nothing of what is measured.
 """
 
+import argparse
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from datetime import date
+from pathlib import Path
 
 import torch
 
@@ -42,6 +44,22 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join("| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
                      for line in lines)
+
+
+def main(parts: dict[str, Callable[[], str]], about: str | None, file: str, device: str) -> None:
+    """Print the parts that the command line names (all, where it names none), under the machine and the command."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(parts)}; all where none is named")
+    asked = parser.parse_args().parts
+    unknown = [part for part in asked if part not in parts]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}: choose from {', '.join(parts)}")
+    torch.manual_seed(0)
+    command = " ".join(["python", f"benchmarks/{Path(file).name}", *asked])
+    print(f"{hardware(device)}\n`{command}`")
+    for name, part in parts.items():
+        if not asked or name in asked:
+            print(f"\n{part()}", flush=True)
 
 
 def _milliseconds(work: Work, device: str) -> float:

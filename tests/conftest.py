@@ -15,10 +15,8 @@ from hypothesis import settings
 # instruction. This keeps oneDNN, which torch calls, below AMX. It is read when torch is first imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# Under xdist the workers share the cores; torch would otherwise start as many threads as there are cores in each.
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-if _WORKERS > 1:
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+# The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)

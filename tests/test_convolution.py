@@ -22,15 +22,6 @@ KINDS = list(itertools.product(("causal", "centred"), ("full", "depthwise"), ("n
 FORMS = pytest.mark.parametrize(("placement", "groups", "gate"), KINDS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(width=4, *, kernel=3, **options):
     """A convolution in float64 whose biases are not zeros."""
     made = Convolution(width, kernel=kernel, **options).double()

@@ -48,15 +48,6 @@ EACH = pytest.mark.parametrize("name", MIXERS)
 UNCHANGED = [name for name in MIXERS if name.startswith(("convolution", "recurrence"))]
 """Mixers whose steps leave the state that they are given as it was."""
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(name, seed=0):
     """The mixer of this name in float64, no parameter of it zero."""
     mixer, generator = MIXERS[name]().double(), torch.Generator().manual_seed(seed)

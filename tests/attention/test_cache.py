@@ -26,15 +26,6 @@ PLACED = {"none": {}, "rotary": {"rotary": regard.Rotary(2, base=10.0)},
 FURTHER = [None, regard.Window(2, None), regard.Window(0, 0), ~regard.Window(1, 1) | regard.Window(0, None)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(autouse=True)
 def _float64():
     torch.set_default_dtype(torch.float64)  # given back by the fixture that all tests have

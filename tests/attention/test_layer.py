@@ -27,15 +27,6 @@ WIDTH, CONTEXT = 6, {"attention": 5, "basic": 5, "plain": 6}
 X = normal(1, 2, 6)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(kind, score="scaled_dot", **options):
     """A layer of width 6 with random weights, in float64; the score's parameters are the layer's where it has any."""
     if score == "module":

@@ -12,21 +12,12 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from memory import Largest
 from problems import NORMALIZERS, ORACLE_NORMALIZERS, SCORES, Case, cases, held, normal, normalizer, scorer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def look_of(case):
@@ -185,21 +176,6 @@ def test_no_answer_has_a_gradient(score):
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-class Largest(TorchDispatchMode):
-    """The greatest number of elements that the storage of a tensor has, among all that are made inside the block."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
 
 
 TOKENS, HEADS = 512, 2

@@ -28,15 +28,6 @@ WAYS = [(kind, backend) for kind in LAYERS for backend in ("exact", "tiled", "sd
         if (kind, backend) != ("additive", "sdpa")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(kind, **options):
     """A layer with random weights, in float64."""
     torch.set_default_dtype(torch.float64)

@@ -21,15 +21,6 @@ from regard.reference import recurrence as oracle
 SCORES = ("additive", "bilinear", "dot", "scaled_dot", "scaled_dot_d", "function")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(width=4, input_width=3, attention_width=5, **options):
     """An LSTMN in float64 with large random parameters, so that its weights are far from even."""
     if options.get("score") == "function":

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from memory import Largest
 from problems import DOTS, normal, scorer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.attention.kernels import identities, statistics
@@ -19,15 +19,6 @@ from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """The problems are tiny and many: threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def problem_of(query, key, *, score="scaled_dot", normalize="softmax", mask=None, bias=None):
@@ -146,21 +137,6 @@ def test_no_queries_and_no_keys_are_refused():
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-class Largest(TorchDispatchMode):
-    """The greatest number of elements that the storage of a tensor has, among all that are made inside the block."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
 
 
 @pytest.mark.parametrize("mask", [None, regard.Causal(), regard.Padding(500)], ids=str)

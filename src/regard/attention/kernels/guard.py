@@ -30,28 +30,26 @@ def hide(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, *,
     """Query, key and value with zeros in queries that see nothing, and in keys and values that nothing sees.
 
     They are untouched where what stands there can do no harm. `bounded` says that |score| ≤ c |query| |key| with a
-    small c, so that the norms of the tensors bound every score.
+    small c, so that ordinary numbers have ordinary scores.
     """
     blind = ~any_along(allowed, -1)
     unused = ~any_along(allowed, -2).transpose(-2, -1)
-    anything_blind, anything_unused = may_hold(blind), may_hold(unused)
-    if not (anything_blind or anything_unused) or (bounded and _harmless(query, key, value)):
-        return query, key, value
-    if anything_blind:
+    some_blind, some_unused = may_hold(blind), may_hold(unused)
+    if some_blind and not (bounded and _ordinary(query)):
         query = query.masked_fill(blind, 0.0)
-    if anything_unused:
+    if some_unused and not (bounded and _ordinary(key) and _ordinary(value)):
         key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
     return query, key, value
 
 
-def _harmless(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether a weight of 0 hides everything: no number is NaN or inf, and none so large that a product might be.
+def _ordinary(tensor: Tensor) -> bool:
+    """Whether the numbers are so ordinary that a weight of 0 hides them: no NaN, no inf, and no product overflows.
 
-    NaN and inf show in a norm, and |q · k| ≤ |q| |k|. The bound is the root of the largest number, so that products of
-    two such numbers, in the forward and in the backward pass, are finite; float16 has no room for that.
+    NaN, inf and large numbers all show in a norm. A product with less than 1e6 overflows only where the other factor is
+    beyond 1e32, and then the scores of real keys do so too. Nobody looks on a GPU or while compiling; float16 has no
+    room for ordinary numbers.
     """
-    if torch.compiler.is_compiling() or query.device.type != "cpu" or query.dtype == torch.float16:
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or tensor.dtype == torch.float16:
         return False
-    wide = torch.promote_types(query.dtype, torch.float32)
-    most = torch.finfo(wide).max ** 0.5
-    return all(float(torch.linalg.vector_norm(t.detach(), dtype=wide)) < most for t in (query, key, value))
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=wide)) < 1e6
