@@ -46,7 +46,7 @@ def truth(made, x, present=None):
     return torch.from_numpy(np.stack(rows))
 
 
-def close(ours, theirs, tolerance=1e-12):
+def assert_close(ours, theirs, tolerance=1e-12):
     assert ours.shape == theirs.shape
     assert torch.isfinite(ours).all()
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
@@ -69,7 +69,7 @@ def test_it_is_the_oracles(made, data):
     x = torch.randn(B, N, made.width, dtype=torch.float64)
     lengths = data.draw(st.lists(st.integers(0, N), min_size=B, max_size=B))
     for present in (None, regard.Padding(lengths, data.draw(st.sampled_from(("right", "left"))))):
-        close(made(x, present), truth(made, x, present))
+        assert_close(made(x, present), truth(made, x, present))
 
 
 @FORMS
@@ -78,7 +78,7 @@ def test_both_ways_to_compute_it_are_the_oracles(placement, groups, gate):
     made = make(3, dilation=2, placement=placement, groups=groups, gate=gate)
     for tokens in (1, FEW_TOKENS // 2 - 1, FEW_TOKENS // 2):
         x = torch.randn(2, tokens, 3, dtype=torch.float64)
-        close(made(x), truth(made, x))
+        assert_close(made(x), truth(made, x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -98,7 +98,7 @@ def test_parameters_are_those_of_torchs_module():
     theirs = nn.Conv1d(4, 8, 3, dilation=2, dtype=torch.float64)
     made, x = make(dilation=2, gate="glu"), torch.randn(2, 9, 4, dtype=torch.float64)
     made.load_state_dict(theirs.state_dict())
-    close(made(x), F.glu(theirs(F.pad(x.mT, (4, 0))), 1).mT)
+    assert_close(made(x), F.glu(theirs(F.pad(x.mT, (4, 0))), 1).mT)
 
 
 @FORMS
@@ -126,7 +126,7 @@ def test_what_stands_in_padding_changes_nothing(placement, groups, gate, side, f
     filled = x.masked_fill(~there.unsqueeze(-1), filler).requires_grad_()
     output = made(filled, present)
     output.square().sum().backward()
-    close(output.detach(), truth(made, x, present))
+    assert_close(output.detach(), truth(made, x, present))
     assert (output[~there] == 0).all()
     assert (filled.grad[~there] == 0).all()
     gradients = [parameter.grad for parameter in made.parameters()]
@@ -134,16 +134,16 @@ def test_what_stands_in_padding_changes_nothing(placement, groups, gate, side, f
     total = sum((made(row[own][None]).square().sum() for row, own in zip(x, there, strict=True)), torch.zeros(()))
     total.backward()
     for ours, alone in zip(gradients, (parameter.grad for parameter in made.parameters()), strict=True):
-        close(ours, alone)
+        assert_close(ours, alone)
 
 
 def test_one_length_may_stand_for_all_rows():
     made, x = make(), torch.randn(3, 5, 4).double()
     expected = truth(made, x, regard.Padding([2, 2, 2]))
     for lengths in (2, [2]):
-        close(made(x, regard.Padding(lengths)), expected)
+        assert_close(made(x, regard.Padding(lengths)), expected)
         output, state = made.step(x, made.start(3), lengths=torch.tensor(lengths))
-        close(output, expected)
+        assert_close(output, expected)
         assert torch.equal(state.tensors[0], x[:, :2])
 
 
@@ -206,7 +206,7 @@ def test_a_state_has_the_precision_of_its_convolution():
 def test_a_kernel_of_one_remembers_nothing():
     made, x = make(kernel=1), torch.randn(2, 3, 4).double()
     output, state = made.step(x, made.start(2, capacity=7), lengths=torch.tensor([3, 1]))
-    close(output, truth(made, x, regard.Padding([3, 1])))
+    assert_close(output, truth(made, x, regard.Padding([3, 1])))
     assert state.tensors[0].shape == (2, 0, 4)
 
 
@@ -228,7 +228,7 @@ def test_it_compiles_whole(placement, groups, gate):
     made = make(placement=placement, groups=groups, gate=gate)
     x, present = torch.randn(2, 5, 4).double(), regard.Padding([5, 2])
     torch.compiler.reset()
-    close(torch.compile(made, fullgraph=True, backend="aot_eager")(x, present), made(x, present))
+    assert_close(torch.compile(made, fullgraph=True, backend="aot_eager")(x, present), made(x, present))
 
 
 @FORMS

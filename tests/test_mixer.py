@@ -65,7 +65,7 @@ def alone(mixer, row):
     return mixer(row[None])[0]
 
 
-def close(ours, theirs):
+def assert_close(ours, theirs):
     assert ours.shape == theirs.shape
     assert torch.isfinite(ours).all()
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
@@ -110,8 +110,8 @@ def test_tokens_in_and_as_many_out(name, rows, count):
     mixer, x = make(name), tokens(rows, count)
     assert mixer(x).shape == x.shape
     output, _ = mixer.step(x, mixer.start(rows, CAPACITY))
-    close(output, mixer(x))
-    close(mixer(x, regard.Padding([count] * rows)), mixer(x))
+    assert_close(output, mixer(x))
+    assert_close(mixer(x, regard.Padding([count] * rows)), mixer(x))
 
 
 @EACH
@@ -124,8 +124,8 @@ def test_a_block_takes_it(name):
         for i, block in enumerate(model):
             chunk, states[i] = block.step(chunk, states[i])
         outputs.append(chunk)
-    close(torch.cat(outputs, 1), model(x))
-    close(model[0](x) - x, model[0].mixer(x))
+    assert_close(torch.cat(outputs, 1), model(x))
+    assert_close(model[0](x) - x, model[0].mixer(x))
     model(x).square().sum().backward()
     assert all(parameter.grad is not None and (parameter.grad != 0).any() for parameter in model.parameters())
 
@@ -153,7 +153,7 @@ def test_it_compiles_whole(name):
     torch.compiler.reset()
     compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        close(compiled(x), mixer(x))
+        assert_close(compiled(x), mixer(x))
 
 
 # ---- step by step ----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_chunks_of_any_size_are_all_at_once(name, sizes, spare):
         for chunk in x.split([*sizes, 0], 1):
             output, state = mixer.step(chunk, state)
             outputs.append(output)
-        close(torch.cat(outputs, 1), mixer(x))
+        assert_close(torch.cat(outputs, 1), mixer(x))
 
 
 @EACH
@@ -207,7 +207,7 @@ def check_step(mixer, state, rows, x, lengths):
     output, state = mixer.step(filled, state, lengths=torch.tensor(lengths))
     for b, length in enumerate(lengths):
         rows[b] = torch.cat([rows[b], x[b, :length]])
-        close(output[b, :length], alone(mixer, rows[b])[len(rows[b]) - length:])
+        assert_close(output[b, :length], alone(mixer, rows[b])[len(rows[b]) - length:])
     return state
 
 
@@ -217,10 +217,10 @@ def test_a_copy_is_kept_and_what_is_picked_is_apart(name):
     with torch.no_grad():
         _, state = mixer.step(x[:, :3], mixer.start(3, 9))
         kept, picked, expected = state.copy(), state.pick([2, 0, 2]), mixer(x)
-        close(mixer.step(x[:, 3:], state)[0], expected[:, 3:])  # it consumes the state
-        close(mixer.step(x[:, 3:], kept.copy())[0], expected[:, 3:])
-        close(mixer.step(x[[2, 0, 2], 3:], picked)[0], expected[[2, 0, 2], 3:])
-        close(mixer.step(x[:, 3:], kept)[0], expected[:, 3:])
+        assert_close(mixer.step(x[:, 3:], state)[0], expected[:, 3:])  # it consumes the state
+        assert_close(mixer.step(x[:, 3:], kept.copy())[0], expected[:, 3:])
+        assert_close(mixer.step(x[[2, 0, 2], 3:], picked)[0], expected[[2, 0, 2], 3:])
+        assert_close(mixer.step(x[:, 3:], kept)[0], expected[:, 3:])
         assert len(mixer(x[:0])) == len(mixer.step(x[:0], state.pick([]))[0]) == 0
 
 
@@ -260,7 +260,7 @@ def test_padding_changes_nothing(name, data):
     with torch.no_grad():
         output = mixer(x.masked_fill(~there.unsqueeze(-1), filler), present)
         for b, own in enumerate(there):
-            close(output[b, own], alone(mixer, x[b, own]))
+            assert_close(output[b, own], alone(mixer, x[b, own]))
         assert (output[~there] == 0).all()
 
 
@@ -281,7 +281,7 @@ def test_padding_has_no_part_in_gradients(name, case):
     x.requires_grad_()
     total = sum(alone(mixer, row[own]).square().sum() for row, own in zip(x[:2], there[:2], strict=True))
     for a, b in zip(ours, torch.autograd.grad(total, [x, *parameters]), strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 @EACH

@@ -375,7 +375,7 @@ def held(numbers: int) -> Iterator[None]:
         yield
 
 
-def close(got: Tensor, want: "np.ndarray | Tensor", tolerance: float = 1e-12, floor: float = 0.0) -> None:
+def assert_close(got: Tensor, want: "np.ndarray | Tensor", tolerance: float = 1e-12, floor: float = 0.0) -> None:
     """The same shape, and no number farther off than `tolerance` times the largest (which `floor` may stand in for)."""
     want = want.detach().cpu().double().numpy() if isinstance(want, Tensor) else want
     have = got.detach().cpu().double().numpy()

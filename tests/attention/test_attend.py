@@ -14,8 +14,8 @@ from problems import (
     ORACLE_NORMALIZERS,
     SCORES,
     Case,
+    assert_close,
     cases,
-    close,
     held,
     normal,
     normalizer,
@@ -54,11 +54,11 @@ def moved(case: Case, device: str) -> Case:
 def test_attend_is_the_oracle_on_every_backend(device, case, numbers):
     case = moved(case, device)
     output, weights = case.output(), case.weights()
-    close(regard.attention_weights(case.query, case.key, **case.options), weights)
+    assert_close(regard.attention_weights(case.query, case.key, **case.options), weights)
     with held(numbers):
         for backend in case.backends():
-            close(regard.attend(*case.tensors, **case.options, backend=backend), output)
-        close(regard.attend(*case.tensors, **case.options), output)
+            assert_close(regard.attend(*case.tensors, **case.options, backend=backend), output)
+        assert_close(regard.attend(*case.tensors, **case.options), output)
 
 
 @many
@@ -68,7 +68,7 @@ def test_gradients_of_every_backend_are_those_of_exact(case, numbers):
     with held(numbers):
         for backend in case.backends()[1:]:
             for got, expected in zip(case.gradients(backend), want, strict=True):
-                close(got, expected, floor=0.1)  # where they cancel to 0, rounding of 1e-17 remains
+                assert_close(got, expected, floor=0.1)  # where they cancel to 0, rounding of 1e-17 remains
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -84,8 +84,8 @@ def test_every_score_under_every_normaliser(score, normalize, device):
     case = moved(case, device)
     with held(100):
         for backend in case.backends():
-            close(regard.attend(*case.tensors, **case.options, backend=backend), case.output())
-    close(regard.attention_weights(case.query, case.key, **case.options), case.weights())
+            assert_close(regard.attend(*case.tensors, **case.options, backend=backend), case.output())
+    assert_close(regard.attention_weights(case.query, case.key, **case.options), case.weights())
 
 
 PLAIN = {"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None}
@@ -106,7 +106,7 @@ def test_batches_of_any_size_broadcast_and_so_do_empty_ones(backend, batches, n_
         got = regard.attend(*tensors, mask=mask, backend=backend)
         assert got.shape == want.shape
         if mask is None:
-            close(got, want)
+            assert_close(got, want)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -115,7 +115,7 @@ def test_keys_without_heads_under_a_mask_with_heads(backend):
     query, key, value = normal(2, 3, 4, 5, seed=1), normal(6, 5, seed=2), normal(6, 2, seed=3)
     mask = normal(2, 3, 4, 6, seed=4) > 0
     want = oracle.attend_many(query.numpy(), key.numpy(), value.numpy(), mask=mask.numpy())
-    close(regard.attend(query, key, value, mask=mask, backend=backend), want)
+    assert_close(regard.attend(query, key, value, mask=mask, backend=backend), want)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -123,7 +123,7 @@ def test_masks_of_heads_that_share_a_key(backend):
     query, key, value = normal(2, 4, 3, 5, seed=1), normal(2, 2, 6, 5, seed=2), normal(2, 1, 6, 2, seed=3)
     mask = normal(4, 1, 6, seed=4) > 0
     want = oracle.attend_many(query.numpy(), key.numpy(), value.numpy(), mask=mask.numpy())
-    close(regard.attend(query, key, value, mask=mask, backend=backend), want)
+    assert_close(regard.attend(query, key, value, mask=mask, backend=backend), want)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -132,7 +132,7 @@ def test_a_disjunction_inside_packed_is_aligned_per_segment(backend):
     mask = (regard.Causal() | regard.Window(0, 1)) & regard.Packed([2, 3])
     matrix = np.array([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0],
                        [0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0]], dtype=bool)
-    close(regard.attend(x, x, x, mask=mask, backend=backend), oracle.attend(x, x, x, mask=matrix))
+    assert_close(regard.attend(x, x, x, mask=mask, backend=backend), oracle.attend(x, x, x, mask=matrix))
 
 
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "function"])
@@ -142,7 +142,7 @@ def test_self_attention_without_positions_is_permutation_equivariant(score, norm
     options = {"score": scorer(score, None, 4)[0], "normalize": normalizer(normalize)}
     straight, permuted = (regard.attend(y, y, y, **options) for y in (x, x[:, p]))
     assert not torch.allclose(straight, permuted)
-    close(permuted, straight[:, p])
+    assert_close(permuted, straight[:, p])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -162,14 +162,14 @@ def test_a_token_that_may_not_be_seen_has_a_gradient_of_exactly_zero(mask, backe
 
 def test_what_is_asked_by_itself_is_the_default():
     q, k, v = normal(3, 4, seed=1), normal(5, 4, seed=2), normal(5, 2, seed=3)
-    close(regard.attend(q, k, v), oracle.attend(q, k, v, score=oracle.scaled_dot, normalize=oracle.softmax))
-    close(regard.attention_weights(q, k), oracle.weights(q, k))
+    assert_close(regard.attend(q, k, v), oracle.attend(q, k, v, score=oracle.scaled_dot, normalize=oracle.softmax))
+    assert_close(regard.attention_weights(q, k), oracle.weights(q, k))
 
 
 def test_weights_have_every_leading_dimension():
     got = regard.attention_weights(normal(4, 5), normal(3, 2, 6, 5), mask=torch.tensor(True))
     assert got.shape == (3, 2, 4, 6)
-    close(got, oracle.weights_many(normal(4, 5), normal(3, 2, 6, 5)))
+    assert_close(got, oracle.weights_many(normal(4, 5), normal(3, 2, 6, 5)))
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_dropped_weights_are_zero_and_the_others_are_scaled_up():
     q, k = normal(40, 3, seed=1), normal(50, 3, seed=2)
     got = regard.attend(q, k, torch.eye(50, dtype=torch.float64), dropout=0.25, backend="exact")
     dropped = got == 0
-    close(got[~dropped], regard.attention_weights(q, k)[~dropped] / 0.75)
+    assert_close(got[~dropped], regard.attention_weights(q, k)[~dropped] / 0.75)
     assert abs(dropped.double().mean().item() - 0.25) < 5 * (0.25 * 0.75 / 2000) ** 0.5
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import close, held, normal
+from problems import assert_close, held, normal
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import regard
@@ -43,10 +43,10 @@ def test_one_graph_compiled_once_whatever_the_lengths(mask, backend, inner):
     for lengths in ([4, 2], [1, 5], [0, 6], [3, 3], [2, 1]):
         given, numbers = tensors(), torch.tensor(lengths)
         got, want = compiled(*given, numbers), function(*given, numbers)
-        close(got, want)
+        assert_close(got, want)
         gradients = (torch.autograd.grad(y.square().sum(), given) for y in (got, want))
         for one, other in zip(*gradients, strict=True):
-            close(one, other, floor=0.1)
+            assert_close(one, other, floor=0.1)
     assert counter.frame_count == 1
 
 
@@ -61,7 +61,7 @@ def test_changing_sizes_are_compiled_at_most_twice(mask, backend):
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for size in (6, 7, 9, 12, 20):
         given = [normal(2, 2, size, 4, seed=i) for i in range(3)]
-        close(compiled(*given, torch.tensor([2, 3])), function(*given, torch.tensor([2, 3])))
+        assert_close(compiled(*given, torch.tensor([2, 3])), function(*given, torch.tensor([2, 3])))
     assert counter.frame_count <= 2
 
 
@@ -72,7 +72,7 @@ def test_a_score_with_parameters_in_one_graph():
         return regard.attend(query, key, value, score=score, normalize="relu_sum", mask=regard.Window(2, 1))
 
     given = tensors()
-    close(torch.compile(function, fullgraph=True, backend="aot_eager")(*given), function(*given))
+    assert_close(torch.compile(function, fullgraph=True, backend="aot_eager")(*given), function(*given))
 
 
 @pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])

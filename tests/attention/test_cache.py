@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Waves, close, normal, scorer
+from problems import Waves, assert_close, normal, scorer
 
 import regard
 
@@ -79,7 +79,7 @@ def steps(layer, x, sizes, cache, **options):
 def test_one_token_after_another_is_all_at_once(kind, score, normalize):
     layer, x = make(kind, score, normalize=normalize), normal(2, 5, WIDTH)
     output, cache = steps(layer, x, 1, layer.start(2, 5))
-    close(output, layer(x, mask=regard.Causal()))
+    assert_close(output, layer(x, mask=regard.Causal()))
     assert cache.positions.tolist() == [5, 5]
 
 
@@ -90,7 +90,7 @@ def test_positions_and_further_masks_go_on_where_they_were(placed, backend, furt
     layer, x = make("attention", placed=placed, backend=backend), normal(2, 7, WIDTH)
     mask = regard.Causal() if further is None else regard.Causal() & further
     output, _ = steps(layer, x, [2, 1, 3, 1], layer.start(2, 9), mask=further)
-    close(output, layer(x, mask=mask))
+    assert_close(output, layer(x, mask=mask))
 
 
 @given(layers(), st.lists(st.integers(0, 4), max_size=5), st.integers(0, 3), st.sampled_from(FURTHER))
@@ -98,7 +98,7 @@ def test_chunks_may_have_any_size(layer, sizes, spare, further):
     x = normal(2, sum(sizes), WIDTH)
     output, cache = steps(layer, x, [*sizes, 0], layer.start(2, sum(sizes) + spare), mask=further)
     mask = regard.Causal() if further is None else regard.Causal() & further
-    close(output, layer(x, mask=mask))
+    assert_close(output, layer(x, mask=mask))
     assert cache.capacity == sum(sizes) + spare
 
 
@@ -120,7 +120,7 @@ def test_rows_live_their_own_lives(data):
             output, cache = layer.step(x, cache, mask=further, lengths=torch.tensor(lengths))
             for b, length in enumerate(lengths):
                 rows[b] = torch.cat([rows[b], x[b, :length]])
-                close(output[b, :length], at_once(layer, rows[b], further)[len(rows[b]) - length:], floor=1e-3)
+                assert_close(output[b, :length], at_once(layer, rows[b], further)[len(rows[b]) - length:], floor=1e-3)
         elif act == "pick":
             chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=4))
             cache, rows = cache.pick(chosen), [rows[b] for b in chosen]
@@ -138,7 +138,7 @@ def test_rows_live_their_own_lives(data):
     if max(map(len, rows)) < CAPACITY:
         output, _ = layer.step(x, cache)
         for b, row in enumerate(rows):
-            close(output[b, -1], at_once(layer, torch.cat([row, x[b]]))[-1], floor=1e-3)
+            assert_close(output[b, -1], at_once(layer, torch.cat([row, x[b]]))[-1], floor=1e-3)
 
 
 @pytest.mark.parametrize("filler", [1e30, math.nan, math.inf])
@@ -148,11 +148,11 @@ def test_what_stands_behind_the_tokens_of_a_ragged_chunk_changes_nothing(backend
     ragged = x.clone()
     ragged[1, 2:] = filler
     first, cache = layer.step(ragged, layer.start(2, 8), lengths=torch.tensor([4, 2]))
-    close(first[1, :2], at_once(layer, x[1])[:2])
-    close(first[0], at_once(layer, x[0]))
+    assert_close(first[1, :2], at_once(layer, x[1])[:2])
+    assert_close(first[0], at_once(layer, x[0]))
     more = normal(2, 1, WIDTH, seed=1)
     second, _ = layer.step(more, cache)
-    close(second[1, 0], at_once(layer, torch.cat([x[1, :2], more[1]]))[-1])
+    assert_close(second[1, 0], at_once(layer, torch.cat([x[1, :2], more[1]]))[-1])
 
 
 # ---- storage ---------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_cache_has_the_precision_of_its_layer(kind, dtype):
     torch.set_default_dtype(torch.float32)
     layer, x = make(kind).to(dtype), normal(1, 3, WIDTH).to(dtype)
     output, _ = steps(layer, x, 1, layer.start(1, 3))
-    close(output, layer(x, mask=regard.Causal()), tolerance=8 * torch.finfo(dtype).eps)
+    assert_close(output, layer(x, mask=regard.Causal()), tolerance=8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.gpu
@@ -199,7 +199,7 @@ def test_a_cache_has_the_precision_of_its_layer(kind, dtype):
 def test_a_cache_is_on_the_device_of_its_layer(kind):
     layer, x = make(kind).cuda(), normal(1, 3, WIDTH).cuda()
     output, _ = steps(layer, x, 1, layer.start(1, 3))
-    close(output, layer(x, mask=regard.Causal()))
+    assert_close(output, layer(x, mask=regard.Causal()))
 
 
 def test_tokens_that_do_not_fit_are_an_error_and_nothing_is_written():
@@ -233,7 +233,7 @@ def test_there_is_room_again_when_the_longest_row_has_left():
     replaced = cache.put([0], cache.pick([1]))
     assert replaced.positions.tolist() == [1, 1]
     for b, result in enumerate((output[0], layer.step(more, replaced)[0][1])):
-        close(result, at_once(layer, torch.cat([x[1, :1], more[b]]))[1:])
+        assert_close(result, at_once(layer, torch.cat([x[1, :1], more[b]]))[1:])
 
 
 def test_a_row_that_fits_can_be_put_into_a_smaller_cache():
@@ -242,7 +242,7 @@ def test_a_row_that_fits_can_be_put_into_a_smaller_cache():
     small = layer.start(2, 4).put([1], cache.pick([1]))  # one token, from storage that once held six
     more = normal(2, 1, WIDTH, seed=1)
     output, _ = layer.step(more, small)
-    close(output[1, 0], at_once(layer, torch.cat([x[1, :1], more[1]]))[-1])
+    assert_close(output[1, 0], at_once(layer, torch.cat([x[1, :1], more[1]]))[-1])
 
 
 # ---- a fixed context -------------------------------------------------------------------------------------------------
@@ -262,11 +262,11 @@ def test_a_remembered_context_is_the_context(kind, score, normalize):
     x, tensor = normal(3, 4, WIDTH), normal(3, 4, 5, seed=8) > 0
     for memory, mask in ((layer.remember(context, lengths), regard.Padding(lengths)), (layer.remember(context), None)):
         output, same = steps(layer, x, [1, 2, 1], memory)
-        close(output, layer(x, context, mask=mask))
+        assert_close(output, layer(x, context, mask=mask))
         assert same is memory
         for further in (tensor, regard.Causal(), ~regard.Window(1, 1)):
             both = further if mask is None else mask & further
-            close(layer.step(x, memory, mask=further)[0], layer(x, context, mask=both))
+            assert_close(layer.step(x, memory, mask=further)[0], layer(x, context, mask=both))
 
 
 @pytest.mark.parametrize("kind", ["attention", "basic"])
@@ -291,7 +291,7 @@ def test_contexts_are_picked_and_replaced_by_row(kind, filler):
         output = layer.step(x, memory)[0]
         for b, own in enumerate(contexts):
             alone = layer(x[b:b + 1], own[None])[0]
-            close(output[b], alone, floor=1e-3)
+            assert_close(output[b], alone, floor=1e-3)
 
     whole = [context[0], context[1, :0], context[2, :3]]
     check(memory, *whole)
@@ -312,7 +312,7 @@ def test_a_copied_context_is_apart():
     memory = layer.remember(context, lengths.clone())
     kept = memory.copy()
     memory.key.data.zero_(), memory.lengths.zero_()
-    close(layer.step(context, kept)[0], layer(context, context, mask=regard.Padding(lengths)))
+    assert_close(layer.step(context, kept)[0], layer(context, context, mask=regard.Padding(lengths)))
     assert layer.remember(context).copy().lengths is None
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import ORACLE_NORMALIZERS, Waves, close, held, normal, parameters, scorer, table_of
+from problems import ORACLE_NORMALIZERS, Waves, assert_close, held, normal, parameters, scorer, table_of
 
 import regard
 from regard.position.encoding import Added, Sinusoidal
@@ -100,11 +100,11 @@ def test_a_layer_computes_what_the_oracle_computes(kind, score, normalize, cross
     options = {"context_width": CONTEXT[kind]} if crossed and kind != "plain" else {}
     layer = make(kind, score, normalize=normalize, **options)
     x, context = normal(2, 4, WIDTH), normal(2, 5, CONTEXT[kind], seed=1) if crossed else None
-    close(layer(x, context), batch(functools.partial(known, layer), x, context))
+    assert_close(layer(x, context), batch(functools.partial(known, layer), x, context))
     n_keys = 5 if crossed else 4
     matrix = oracle.causal(4, n_keys) & oracle.padding([n_keys, 2], 4, n_keys, "right")
     mask = regard.Causal() & regard.Padding(torch.tensor([n_keys, 2]))
-    close(layer(x, context, mask=mask), batch(functools.partial(known, layer), x, context, matrix))
+    assert_close(layer(x, context, mask=mask), batch(functools.partial(known, layer), x, context, matrix))
 
 
 @pytest.mark.parametrize("options", [
@@ -116,17 +116,17 @@ def test_a_layer_computes_what_the_oracle_computes(kind, score, normalize, cross
 def test_heads_may_be_grouped_and_of_any_width_and_biases_left_out(options):
     layer = make("attention", **options)
     x, context = normal(2, 4, WIDTH), normal(2, 3, options.get("context_width", WIDTH), seed=1)
-    close(layer(x, context), batch(functools.partial(known, layer), x, context))
+    assert_close(layer(x, context), batch(functools.partial(known, layer), x, context))
     basic = make("basic", "dot", bias=False, head_width=3, context_width=5)
-    close(basic(x, x[..., :5]), batch(functools.partial(known, basic), x, x[..., :5]))
+    assert_close(basic(x, x[..., :5]), batch(functools.partial(known, basic), x, x[..., :5]))
 
 
 def test_one_head_whose_output_is_left_as_it_is_is_the_attention_layer():
     layer, x, context = make("attention", heads=1, bias=False), normal(4, WIDTH), normal(3, WIDTH, seed=1)
     layer.output.weight.data = torch.eye(WIDTH, dtype=torch.float64)
     matrices = [array(part.weight) for part in (layer.query, layer.key, layer.value)]
-    close(layer(x), oracle.self_attention(array(x), *matrices))
-    close(layer(x, context), oracle.attention_layer(array(x), array(context), *matrices))
+    assert_close(layer(x), oracle.self_attention(array(x), *matrices))
+    assert_close(layer(x, context), oracle.attention_layer(array(x), array(context), *matrices))
 
 
 def torch_layer(layer):
@@ -157,11 +157,11 @@ def test_attention_is_torchs_multi_head_attention(context_width, masked):
         theirs = {"attn_mask": ~torch.ones(4, 4, dtype=torch.bool).tril(), "key_padding_mask": hidden}
     ours = layer(x, None if context_width is None else context, mask=mask)
     expected = peer(x, context, context, need_weights=False, **theirs)[0]
-    close(ours, expected)
+    assert_close(ours, expected)
     weight = normal(*ours.shape, seed=9)
     gradients = [torch.autograd.grad((y * weight).sum(), (x, context)) for y in (ours, expected)]
     for mine, other in zip(*gradients, strict=True):
-        close(mine, other)
+        assert_close(mine, other)
 
 
 @pytest.mark.parametrize("normalize", NORMALIZERS)
@@ -222,9 +222,9 @@ def test_a_position_bias_is_added_to_the_scores(bias, n_keys):
     layer = make("attention", position_bias=bias)
     x, context = normal(2, 5, WIDTH), normal(2, n_keys, WIDTH, seed=1)
     added = bias_of(layer.position_bias, oracle.distances(5, n_keys))
-    close(layer(x, context), batch(lambda a, c: known(layer, a, c, bias=added), x, context))
+    assert_close(layer(x, context), batch(lambda a, c: known(layer, a, c, bias=added), x, context))
     masked = batch(lambda a, c: known(layer, a, c, oracle.causal(5, n_keys), added), x, context)
-    close(layer(x, context, mask=regard.Causal()), masked)
+    assert_close(layer(x, context, mask=regard.Causal()), masked)
 
 
 @pytest.mark.parametrize("pairing", ["halves", "interleaved"])
@@ -243,7 +243,8 @@ def test_rotary_positions_turn_queries_and_keys(positions, pairing):
     value = array(layer.value(x))[:, None]
     attended = oracle.attend_many(turned(layer.query, 2), turned(layer.key, 1), value, mask=oracle.causal(4, 4))
     merged = torch.from_numpy(attended.transpose(0, 2, 1, 3).reshape(2, 4, -1))
-    close(layer(x, mask=regard.Causal(), positions=positions), F.linear(merged, layer.output.weight, layer.output.bias))
+    want = F.linear(merged, layer.output.weight, layer.output.bias)
+    assert_close(layer(x, mask=regard.Causal(), positions=positions), want)
 
 
 ORDER = [2, 0, 3, 1, 4]
@@ -254,7 +255,7 @@ PLACED = [{}, {"rotary": regard.Rotary(2)}, {"position_bias": regard.ALiBi.for_h
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_positions_a_layer_does_not_know_the_order_of_tokens(kind, score):
     layer, x = make(kind, score), normal(2, 5, WIDTH)
-    close(layer(x[:, ORDER]), layer(x)[:, ORDER])
+    assert_close(layer(x[:, ORDER]), layer(x)[:, ORDER])
     encoded = Added(Sinusoidal(WIDTH))
     for knowing in [lambda x: layer(encoded(x)), *(make("attention", **options) for options in PLACED[1:])]:
         assert (knowing(x[:, ORDER]) - knowing(x)[:, ORDER]).abs().max() > 1e-2
@@ -292,9 +293,9 @@ def test_garbage_behind_a_context_changes_nothing(kind, filler):
     layer, x, context = make(kind), normal(2, 3, WIDTH).requires_grad_(), normal(2, 3, WIDTH, seed=1)
     padded = F.pad(context, (0, 0, 0, 2), value=filler)
     output, expected = layer(x, padded, mask=regard.Padding(torch.tensor([3, 3]))), layer(x, context)
-    close(output, expected)
+    assert_close(output, expected)
     weight = normal(*output.shape, seed=2)
-    close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (output, expected)))
+    assert_close(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (output, expected)))
 
 
 @pytest.mark.xfail(strict=True, reason="the gradient of a projection multiplies the garbage by 0, which is NaN")
@@ -317,7 +318,7 @@ def test_bool_tensors_are_masks_of_tokens_of_sequences_or_of_heads(shape):
              (~(regard.Causal() & tensor) & ~regard.Window(1, 0), ~(causal & matrix) & ~near)]
     for mask, allowed in pairs:
         full = np.broadcast_to(allowed, (2, 2, 4, 4))
-        close(layer(x, mask=mask), batch(functools.partial(known, layer), x, None, full))
+        assert_close(layer(x, mask=mask), batch(functools.partial(known, layer), x, None, full))
 
 
 def test_dropout_drops_weights_and_only_in_training():

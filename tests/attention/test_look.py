@@ -33,7 +33,7 @@ def each(function, weights, *args):
     return np.stack(results).reshape(leading + results[0].shape)
 
 
-def near(got, want):
+def assert_near(got, want):
     """The same shape, and no number farther off than 1e-12 of itself and 1e-12."""
     assert tuple(got.shape) == want.shape
     assert got.dtype == torch.float64
@@ -43,7 +43,7 @@ def near(got, want):
 
 def check_peaks(got, want, weights):
     """The largest weights, and the keys that have them; which of two that differ by a rounding comes first is open."""
-    near(got.values, want[0])
+    assert_near(got.values, want[0])
     assert got.positions.dtype == torch.int64
     assert got.positions.shape == got.values.shape
     found = np.sort(weights, axis=-1)
@@ -55,20 +55,20 @@ def check_peaks(got, want, weights):
 def check(look, weights):
     """Every answer."""
     n_queries, n_keys = weights.shape[-2:]
-    near(look.weights(), weights)
-    near(look.entropy(), each(oracle_statistics.entropy, weights))
-    near(look.column_sums(), each(oracle_statistics.column_sums, weights))
+    assert_near(look.weights(), weights)
+    assert_near(look.entropy(), each(oracle_statistics.entropy, weights))
+    assert_near(look.column_sums(), each(oracle_statistics.column_sums, weights))
     for size in (1, 2, 5):
-        near(look.block_map(size), each(oracle_statistics.block_map, weights, size))
+        assert_near(look.block_map(size), each(oracle_statistics.block_map, weights, size))
     if n_keys:
         check_peaks(look.row_max(), each(oracle_statistics.row_max, weights), weights)
         for count in {1, (n_keys + 1) // 2, n_keys}:
             check_peaks(look.top_k(count), each(oracle_statistics.top_k, weights, count), weights)
     if n_queries:
         for i in {0, n_queries - 1, -1}:
-            near(look.rows(i), weights[..., i, :])
+            assert_near(look.rows(i), weights[..., i, :])
     chosen = [i % max(1, n_queries) for i in (2, 0, 2)][:3 * n_queries]
-    near(look.rows(torch.tensor(chosen, dtype=torch.long)), weights[..., chosen, :])
+    assert_near(look.rows(torch.tensor(chosen, dtype=torch.long)), weights[..., chosen, :])
 
 
 # ---- the same answers as the oracle ----------------------------------------------------------------------------------
@@ -153,11 +153,11 @@ def test_weights_may_be_negative():
         look = regard.Look(query, key, normalize=lambda e: e.masked_fill(e == -torch.inf, 0.0), mask=mask)
         for numbers in (6, 1 << 21):
             with held(numbers):
-                near(look.column_sums(), each(oracle_statistics.column_sums, weights))
-                near(look.top_k(6).values, each(oracle_statistics.top_k, weights, 6)[0])
+                assert_near(look.column_sums(), each(oracle_statistics.column_sums, weights))
+                assert_near(look.top_k(6).values, each(oracle_statistics.top_k, weights, 6)[0])
                 values, positions = look.row_max()
                 want = each(oracle_statistics.row_max, weights)
-                near(values, want[0])
+                assert_near(values, want[0])
                 np.testing.assert_array_equal(positions.numpy(), want[1])
 
 

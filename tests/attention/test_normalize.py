@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import NORMALIZERS, ORACLE_NORMALIZERS, Sparsemax, close, normal, normalizer, softmax_one
+from problems import NORMALIZERS, ORACLE_NORMALIZERS, Sparsemax, assert_close, normal, normalizer, softmax_one
 
 from regard.attention import normalize as module
 from regard.attention.normalize import Normalizer, as_normalizer
@@ -23,7 +23,7 @@ def test_every_normaliser_is_the_oracles(name, row):
     scores = np.array([-np.inf if score is None else score for score in row])
     got = as_normalizer(normalizer(name))(torch.tensor(scores)[None])[0]
     # sparsemax loses the digits that its threshold, up to 30, has in front of weights of 1
-    close(got, ORACLE_NORMALIZERS[name](scores, allowed), tolerance=1e-12 if name != "sparsemax" else 1e-10)
+    assert_close(got, ORACLE_NORMALIZERS[name](scores, allowed), tolerance=1e-12 if name != "sparsemax" else 1e-10)
     assert (got[~torch.tensor(allowed)] == 0).all()
 
 
@@ -32,7 +32,7 @@ def test_rows_are_normalised_one_by_one(name):
     function, scores = as_normalizer(normalizer(name)), normal(2, 3, 4, 5)
     whole = function(scores)
     for index in np.ndindex(2, 3, 4):
-        close(whole[index], function(scores[index][None])[0])
+        assert_close(whole[index], function(scores[index][None])[0])
 
 
 def test_what_weights_sum_to():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import close, normal
+from problems import assert_close, normal
 
 import regard
 from regard.attention.mask import Allowed
@@ -54,7 +54,7 @@ def test_the_bias_of_a_block():
     alibi = regard.ALiBi([0.5, 0.25, 0.1, 1.0])
     problem = stated(torch.zeros(4, 3, 8), torch.zeros(4, 5, 8), torch.zeros(4, 5, 6), bias=alibi)
     want = [[-0.25 * abs(j - (i + 2)) for j in range(2, 5)] for i in range(1, 3)]
-    close(problem.added(place)[1], torch.tensor(want), tolerance=1e-6)
+    assert_close(problem.added(place)[1], torch.tensor(want), tolerance=1e-6)
     assert problem.added(place).shape == (4, 2, 3)
 
 
@@ -98,4 +98,4 @@ def test_masks_and_biases_are_moved_to_the_device_of_the_query():
         output = regard.attend(*tensors, mask=mask & regard.Causal(), bias=torch.zeros(3, 5))
         assert output.device.type == "cuda"
         again = regard.attend(*(t.cpu() for t in tensors), mask=mask & regard.Causal())
-        close(output, again)
+        assert_close(output, again)

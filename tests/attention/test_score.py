@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import DOTS, SCORES, close, nearness, normal, scorer
+from problems import DOTS, SCORES, assert_close, nearness, normal, scorer
 from torch import nn
 
 import regard
@@ -30,7 +30,7 @@ def test_every_score_is_the_oracles(name, heads, n_queries, n_keys, width, key_w
     query, key = normal(heads, n_queries, width, seed=1), normal(heads, n_keys, key_width, seed=2)
     score = as_score(given_score)
     score.check(width, key_width, heads)
-    close(score(query, key), by_pairs(query, key, known), floor=1.0)
+    assert_close(score(query, key), by_pairs(query, key, known), floor=1.0)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -39,7 +39,7 @@ def test_a_block_of_scores_is_cut_from_the_whole(name):
     query, key = normal(4, 2, 6, 3, seed=1), normal(2, 7, 3, seed=2)
     whole = score(query, key)
     assert whole.shape == (4, 2, 6, 7)
-    close(score(query[..., 2:5, :], key[..., 1:6, :]), whole[..., 2:5, 1:6], floor=1.0)
+    assert_close(score(query[..., 2:5, :], key[..., 1:6, :]), whole[..., 2:5, 1:6], floor=1.0)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -50,7 +50,7 @@ def test_a_score_that_says_it_is_a_dot_product_is_that_one(name):
     assert (answer is not None) == (name in DOTS)
     if answer is not None:
         projected, scale = answer
-        close(scale * (projected @ key.mT), score(query, key), floor=1.0)
+        assert_close(scale * (projected @ key.mT), score(query, key), floor=1.0)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -72,7 +72,7 @@ def test_the_additive_score_is_the_mlp_of_bahdanau_on_projections():
     query, key, first, second = normal(3, 5), normal(4, 6, seed=1), normal(2, 5, seed=2), normal(2, 6, seed=3)
     weight, bias = normal(2, seed=4), normal(2, seed=5)
     want = [[oracle.mlp_score(q, k, first, second, weight, bias) for k in key.numpy()] for q in query.numpy()]
-    close(regard.Additive(weight, bias)(query @ first.T, key @ second.T), np.array(want))
+    assert_close(regard.Additive(weight, bias)(query @ first.T, key @ second.T), np.array(want))
 
 
 class Odd(nn.Module):
@@ -98,7 +98,7 @@ def test_a_score_of_ones_own_as_a_class():
     score = Near()
     assert as_score(score) is score
     query, key, value = normal(2, 4, 3), normal(2, 5, 3, seed=1), normal(2, 5, 2, seed=2)
-    close(regard.attend(query, key, value, score=score), regard.attend(query, key, value, score=nearness))
+    assert_close(regard.attend(query, key, value, score=score), regard.attend(query, key, value, score=nearness))
 
 
 def test_every_name_is_in_the_table_and_means_itself():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from problems import close, normal
+from problems import assert_close, normal
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -77,7 +77,7 @@ def test_a_look_holds_what_the_layer_used(kind, backend):
     assert torch.equal(look.mask.matrix(5, 5, leading=2), mask.matrix(5, 5, leading=2))
     # The weights that the look gives are those that made the output.
     spread = value.repeat_interleave(look.query.shape[1] // value.shape[1], dim=1)
-    close(layer.merge(look.weights() @ spread), output)
+    assert_close(layer.merge(look.weights() @ spread), output)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -92,7 +92,7 @@ def test_a_step_hands_out_the_row_that_it_adds(kind):
     weights = whole[0].weights()
     assert len(single) == 4
     for n, look in enumerate(single):
-        close(look.weights()[..., 0, :], weights[..., n, :n + 1])
+        assert_close(look.weights()[..., 0, :], weights[..., n, :n + 1])
 
 
 @pytest.mark.parametrize("kind", ["attention", "additive", "basic", "plain"])
@@ -102,7 +102,7 @@ def test_a_remembered_context_hands_out_the_same_looks(kind):
     with layer.tap.listen(looks.append):
         layer(x, context, mask=regard.Padding(lengths))
         layer.step(x, layer.remember(context, lengths))
-    close(looks[1].weights(), looks[0].weights())
+    assert_close(looks[1].weights(), looks[0].weights())
     assert (looks[1].weights()[0, ..., 2:] == 0).all()
 
 
@@ -259,7 +259,7 @@ def test_a_compiled_layer_is_one_graph_whatever_the_lengths_and_can_still_be_wat
             output = form(x, mask=mask(torch.tensor(lengths)))
             results.append((output, *torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))))
         for got, expected in zip(*results, strict=True):
-            close(got, expected)
+            assert_close(got, expected)
 
     for lengths in ((5, 3), (1, 4), (0, 2)):
         check(*lengths)
@@ -269,7 +269,7 @@ def test_a_compiled_layer_is_one_graph_whatever_the_lengths_and_can_still_be_wat
         with layer.tap.listen(looks.append):
             check(2, 5)
         assert len(looks) == 2
-        close(looks[0].weights(), looks[1].weights())
+        assert_close(looks[0].weights(), looks[1].weights())
         frames = counter.frame_count
         check(3, 3)
         assert (len(looks), counter.frame_count) == (2, frames)  # closed again: the first graph is still there

@@ -32,7 +32,7 @@ def make(mixer="self-attention", *, cross=False, **options):
     return block
 
 
-def close(got, want):
+def assert_close(got, want):
     np.testing.assert_allclose(got.detach().numpy(), want, rtol=1e-11, atol=1e-12)
 
 
@@ -56,7 +56,7 @@ def test_the_orders_are_the_oracles(mixer, order, name):
 
     known = oracle.post_norm_block if order == "post" else oracle.pre_norm_block
     first, second = (known_norm(module, name) for module in norms)
-    close(block(x[None])[0], known(x.numpy(), mix, first, lambda token: oracle.mlp(token, *weights), second))
+    assert_close(block(x[None])[0], known(x.numpy(), mix, first, lambda token: oracle.mlp(token, *weights), second))
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])

@@ -54,7 +54,7 @@ def stepped(model, state, target, chunks):
     return torch.cat(logits, dim=1), state
 
 
-def close(got, want, tolerance=1e-12):
+def assert_close(got, want, tolerance=1e-12):
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
@@ -106,7 +106,7 @@ def test_logits_are_the_oracles(cell, score, initial):
             want = oracle.decode(step, ys, s_0, states[-1], readout)[0]
         else:
             want = oracle.decode_attending(step, ys, s_0, states, known_score(decoder.attention, score), readout)[0]
-        close(got[row], torch.from_numpy(want))
+        assert_close(got[row], torch.from_numpy(want))
 
 
 # ---- the contract ----------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_step_by_step_is_all_at_once(model, chunks):
     source, target = Tokens(ids(SOURCE, 3, 5), torch.tensor([5, 2, 4])), ids(TARGET, 3, 5, seed=1)
     memory = model.encode(source)
     logits, state = stepped(model, model.start(memory, rows=3, capacity=5), target, chunks)
-    close(logits, model.decode(Tokens(target), memory))
+    assert_close(logits, model.decode(Tokens(target), memory))
     assert state.positions.tolist() == [5, 5, 5]
 
 
@@ -132,7 +132,7 @@ def test_padding_and_neighbours_change_nothing(model):
         targets[0, slice(0, 3) if side == "right" else slice(3, 6)] = target[0]
         memory = model.encode(Tokens(rows, torch.tensor([4, 9]), side))
         logits = model.decode(Tokens(targets, torch.tensor([3, 6]), side), memory)
-        close(logits[0, :3] if side == "right" else logits[0, 3:], alone[0], 1e-11)
+        assert_close(logits[0, :3] if side == "right" else logits[0, 3:], alone[0], 1e-11)
 
 
 def test_an_empty_source_is_no_source(model):
@@ -150,11 +150,11 @@ def test_rows_can_be_picked_replaced_and_copied(model):
     _, other = stepped(model, model.start(model.encode(short)), target[1:3, :2], 2)
     kept = state.copy()
     again = model.step(state.pick([3, 0, 3]), target[[3, 0, 3], 3:])
-    close(again.logits, whole[[3, 0, 3], 3:])
+    assert_close(again.logits, whole[[3, 0, 3], 3:])
     mixed = kept.put([0, 3], other)  # rows 0 and 3 now go on where sentences 1 and 2 stopped
     assert mixed.positions.tolist() == [2, 3, 3, 2]
     rows, at = torch.tensor([1, 1, 2, 2]), torch.tensor([2, 3, 3, 2])
-    close(model.step(mixed, target[rows, at].unsqueeze(1)).logits[:, 0], whole[rows, at])
+    assert_close(model.step(mixed, target[rows, at].unsqueeze(1)).logits[:, 0], whole[rows, at])
 
 
 def test_weights_are_given_where_asked_for(model):
@@ -167,11 +167,11 @@ def test_weights_are_given_where_asked_for(model):
     assert step.cross.shape == (2, 1, 4, 5)
     assert (step.cross[1, :, :, 3:] == 0).all()
     if repr(model.decoder.attention.normalize) == "softmax":
-        close(step.cross.sum(-1), torch.ones(2, 1, 4).double())
+        assert_close(step.cross.sum(-1), torch.ones(2, 1, 4).double())
     seen = []
     with model.decoder.attention.tap.listen(seen.append):
         model.decode(Tokens(ids(TARGET, 2, 4)), memory)
-    close(torch.cat([look.weights() for look in seen], dim=-2), step.cross)
+    assert_close(torch.cat([look.weights() for look in seen], dim=-2), step.cross)
 
 
 def test_keys_are_projected_once_a_sentence():

@@ -210,6 +210,6 @@ def test_wrong_arguments_are_named(case):
         assert part in str(error.value)
 
 
-def test_an_encoding_without_a_rule_says_so():
-    with pytest.raises(NotImplementedError, match="Encoding must say"):
-        Encoding()(torch.arange(3))
+def test_an_encoding_without_a_rule_cannot_be_made():
+    with pytest.raises(TypeError, match="forward"):
+        Encoding()

@@ -83,7 +83,7 @@ def oracle_layers(kind, recurrence, xs, memories):
     return xs, after
 
 
-def close(ours, theirs, tolerance=1e-12):
+def assert_close(ours, theirs, tolerance=1e-12):
     """Equal to 1e-12, relative to the largest number."""
     ours, theirs = (torch.as_tensor(tensor).detach() for tensor in (ours, theirs))
     assert ours.shape == theirs.shape

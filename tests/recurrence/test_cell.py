@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hypothesis import given
-from recurrent import KINDS, close, kinds, make, normal, seeds, step_of, widths
+from recurrent import KINDS, assert_close, kinds, make, normal, seeds, step_of, widths
 
 from regard.recurrence import cell as cells
 from regard.recurrence.cell import CELLS, cell
@@ -21,7 +21,7 @@ def test_a_step_is_the_oracles(kind, input_width, width, seed):
             before = tuple(memory[row].detach().numpy() for memory in state)
             theirs = step(x[row].numpy(), before if len(before) > 1 else before[0])
             for ours, truth in zip(after, theirs if isinstance(theirs, tuple) else (theirs,), strict=True):
-                close(ours[row], truth)
+                assert_close(ours[row], truth)
         state = after
 
 
@@ -45,9 +45,9 @@ def test_projecting_all_steps_at_once_is_projecting_each(kind):
     made = make(kind, 3, 4)
     x, state = normal(2, 5, 3), made.initial(5)
     assert made.project(x).shape[:2] == (2, 5)
-    close(made.project(x)[1], made.project(x[1]))
+    assert_close(made.project(x)[1], made.project(x[1]))
     for ours, theirs in zip(made.advance(made.project(x)[0], state), made(x[0], state), strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_a_step_leaves_the_cell_and_the_state_as_they_were(kind):
 def test_initial_values(name):
     made = cell(name, 6, 4)
     for gate in made.hidden_weight.split(4):
-        close(gate @ gate.T, torch.eye(4), 1e-5)
+        assert_close(gate @ gate.T, torch.eye(4), 1e-5)
     for gate in made.input_weight.split(4):
         assert 0 < gate.abs().max() <= (6 / 10) ** 0.5  # Xavier's, of one gate and not of all
     expected = torch.zeros_like(made.bias)
@@ -96,8 +96,8 @@ def test_the_forget_bias_is_that_of_the_forget_gate():
     torch.nn.init.zeros_(made.input_weight)
     torch.nn.init.zeros_(made.hidden_weight)
     h, c = made(torch.ones(1, 1), (torch.zeros(1, 2), torch.ones(1, 2)))
-    close(c, torch.full((1, 2), torch.sigmoid(torch.tensor(-3.0)).item()), 1e-6)
-    close(h, 0.5 * torch.tanh(c), 1e-6)
+    assert_close(c, torch.full((1, 2), torch.sigmoid(torch.tensor(-3.0)).item()), 1e-6)
+    assert_close(h, 0.5 * torch.tanh(c), 1e-6)
 
 
 @pytest.mark.parametrize(("name", "has"), [("mut1", True), ("mut2", True), ("mut3", False), ("gru", False)])
@@ -114,9 +114,9 @@ def test_x_itself_is_added_where_the_widths_agree():
         made = cell(name, 2, 2)
         for parameter in made.parameters():
             torch.nn.init.zeros_(parameter)
-        close(made(x, (h,))[0], expected, 1e-6)
+        assert_close(made(x, (h,))[0], expected, 1e-6)
     torch.nn.init.eye_(made.hidden_weight.data[4:])  # W_hh of MUT2: now r is seen
-    close(made(x, (h,))[0], torch.tanh(torch.sigmoid(x) * h) / 2 + h / 2, 1e-6)
+    assert_close(made(x, (h,))[0], torch.tanh(torch.sigmoid(x) * h) / 2 + h / 2, 1e-6)
 
 
 def test_the_two_grus_differ():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recurrent import KINDS, close, kinds, make, normal, options, randomize, seeds
+from recurrent import KINDS, assert_close, kinds, make, normal, options, randomize, seeds
 
 from regard.recurrence.gradient import gradient_flow, loss_flow
 from regard.recurrence.scan import Recurrence
@@ -92,7 +92,7 @@ def test_any_cell_has_autograds_jacobian(kind, steps, seed):
     for t in range(steps + 1):
         parts = torch.autograd.functional.jacobian(lambda *given, t=t: end(t, *given), tuple(state))
         truth = torch.linalg.matrix_norm(torch.cat([part[:, 0] for part in parts], -1), 2)
-        close(ours[steps - t, 0], truth, 1e-10)
+        assert_close(ours[steps - t, 0], truth, 1e-10)
         if t < steps:
             state = tuple(memory.detach() for memory in made(x[:, t], state))
 
@@ -101,8 +101,8 @@ def test_any_cell_has_autograds_jacobian(kind, steps, seed):
 def test_a_recurrence_of_one_layer_flows_as_its_cell(kind):
     made = randomize(Recurrence(3, **options(kind)))
     x = normal(2, 6, 3)
-    close(gradient_flow(made, x), gradient_flow(made.cells[0], x))
-    close(loss_flow(made, x, lambda h: (h**2).sum()), loss_flow(made.cells[0], x, lambda h: (h**2).sum()))
+    assert_close(gradient_flow(made, x), gradient_flow(made.cells[0], x))
+    assert_close(loss_flow(made, x, lambda h: (h**2).sum()), loss_flow(made.cells[0], x, lambda h: (h**2).sum()))
 
 
 def test_the_layers_of_a_recurrence_are_one_state():
@@ -113,7 +113,7 @@ def test_the_layers_of_a_recurrence_are_one_state():
     matrix = torch.cat([torch.cat([A, torch.zeros(2, 2)], 1), torch.cat([U @ A, C], 1)])
     ours = gradient_flow(made, normal(1, 5, 2))[:, 0]
     for k in range(6):
-        close(ours[k], torch.linalg.matrix_norm(torch.linalg.matrix_power(matrix, k)[2:], 2))
+        assert_close(ours[k], torch.linalg.matrix_norm(torch.linalg.matrix_power(matrix, k)[2:], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,7 +134,7 @@ def test_the_gradients_of_a_loss(kind):
             now = made(x[:, later], now)
             own = own + (torch.tanh(now[0]) * weights[later]).sum()
         gradients = torch.autograd.grad(own, given, materialize_grads=True)
-        close(ours[4 - t], torch.cat(gradients, -1).norm(dim=-1))
+        assert_close(ours[4 - t], torch.cat(gradients, -1).norm(dim=-1))
         if t < 4:
             state = made(x[:, t], given)
 
@@ -149,7 +149,7 @@ def test_the_lstm_carries_what_the_vanilla_network_loses():
     vanilla.hidden_weight.data = 0.5 * torch.eye(3, dtype=torch.float64)
     x = normal(1, 50, 1)
     open_gate = torch.sigmoid(torch.tensor(8.0, dtype=torch.float64))
-    close(gradient_flow(lstm, x)[-1, 0], 0.5 * open_gate**50, 1e-9)  # o = ½, tanh' = 1 at c = 0
+    assert_close(gradient_flow(lstm, x)[-1, 0], 0.5 * open_gate**50, 1e-9)  # o = ½, tanh' = 1 at c = 0
     assert gradient_flow(vanilla, x)[-1, 0] < 1e-14
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrent import NATIVE, close, make, normal
+from recurrent import NATIVE, assert_close, make, normal
 from torch import nn
 
 from regard.recurrence.cell import cell
@@ -16,7 +16,7 @@ def same(kind, made, reference, seed=0):
     x, state = normal(2, 3, seed=seed), tuple(normal(2, 4, seed=seed + 1 + i) for i in range(made.memories))
     theirs = reference(x, state if len(state) > 1 else state[0])
     for ours, truth in zip(made(x, state), theirs if isinstance(theirs, tuple) else (theirs,), strict=True):
-        close(ours, truth)
+        assert_close(ours, truth)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -49,11 +49,11 @@ def test_to_torch_is_the_other_way_and_carries_gradients(kind):
     ours = made(x, state)[0]
     there = torch.func.functional_call(theirs, given, (x, state if len(state) > 1 else state[0]))
     there = there[0] if isinstance(there, tuple) else there
-    close(there, ours)
+    assert_close(there, ours)
     upstream = normal(2, 4, seed=9)
     for a, b in zip(torch.autograd.grad(there, made.parameters(), upstream),
                     torch.autograd.grad(ours, made.parameters(), upstream), strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 def test_loading_copies():

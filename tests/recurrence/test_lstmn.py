@@ -59,7 +59,7 @@ def slowly(made, row):
     return hidden
 
 
-def close(ours, theirs, tolerance=1e-12):
+def assert_close(ours, theirs, tolerance=1e-12):
     assert ours.shape == theirs.shape
     assert torch.isfinite(ours).all()
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
@@ -73,7 +73,7 @@ def test_it_is_the_oracles(width, input_width, attention_width, count):
     made, x = make(width, input_width, attention_width), tokens(2, count, input_width)
     output = made(x)
     for ours, row in zip(output, x, strict=True):
-        close(ours, truth(made, row)[0])
+        assert_close(ours, truth(made, row)[0])
 
 
 @pytest.mark.parametrize("normalize", ["softmax", "relu", "relu_sum", "sigmoid"])
@@ -81,14 +81,14 @@ def test_it_is_the_oracles(width, input_width, attention_width, count):
 def test_any_score_and_normalizer_serves(score, normalize):
     made, x = make(score=score, normalize=normalize), tokens(2, 6, 3)
     for ours, row in zip(made(x), x, strict=True):
-        close(ours, slowly(made, row))
+        assert_close(ours, slowly(made, row))
 
 
 @pytest.mark.parametrize("backend", ["exact", "tiled"])
 def test_every_backend_gives_the_same(backend):
     x = tokens(2, 6, 3)
     made = make(backend=backend)
-    close(made(x)[0], truth(made, x[0])[0])
+    assert_close(made(x)[0], truth(made, x[0])[0])
 
 
 @pytest.mark.parametrize("score", ["additive", "bilinear", "scaled_dot"])
@@ -114,7 +114,7 @@ def test_gradients_are_those_of_the_equations():
     ours = torch.autograd.grad(made(x).square().sum(), parameters)
     theirs = torch.autograd.grad(slowly(made, x[0]).square().sum(), parameters)
     for a, b in zip(ours, theirs, strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -131,7 +131,7 @@ def test_an_lstmn_that_sees_only_one_state_is_an_lstm_for_two_tokens():
     state = made.cell.initial(2)
     for t in range(2):
         state = made.cell(x[:, t], state)
-        close(made(x)[:, t], state[0])
+        assert_close(made(x)[:, t], state[0])
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_the_tap_hands_out_the_weights_of_every_step():
     assert torch.equal(output, made(x))  # it watches, and changes nothing
     for b in range(2):
         for look, weights in zip(seen, truth(made, x[b])[1], strict=True):
-            close(look.weights()[b, 0, 0], weights)
+            assert_close(look.weights()[b, 0, 0], weights)
             assert not look.query.requires_grad
     assert taps(nn.ModuleDict({"a": made})) == {"a": made.tap}
 
@@ -199,7 +199,7 @@ def test_looks_do_not_see_padding(case):
         seen, _ = looks(made, lambda: made(x, regard.Padding(lengths, case)))
     first = 2 if case == "left" else 0
     for t, weights in enumerate(truth(made, x[1, first:first + 3])[1]):
-        close(seen[first + t].weights()[1, 0, 0, first:], weights)
+        assert_close(seen[first + t].weights()[1, 0, 0, first:], weights)
     for look in seen:
         weights = look.weights()[1, 0, 0]
         assert (weights[:first] == 0).all()
@@ -218,12 +218,12 @@ def test_looks_of_steps_are_those_of_all_at_once():
         seen, _ = looks(made, run)
         expected, _ = looks(made, lambda: made(x))
     for ours, theirs in zip(seen, expected, strict=True):
-        close(ours.weights(), theirs.weights())
+        assert_close(ours.weights(), theirs.weights())
 
 
 def test_dropout_is_for_training_only():
     made, x = make(dropout=0.5), tokens(2, 6, 3)
-    close(made.eval()(x)[0], truth(made, x[0])[0])
+    assert_close(made.eval()(x)[0], truth(made, x[0])[0])
     made.train()
     assert not torch.equal(made(x), made(x))
 
@@ -243,7 +243,7 @@ def test_gradients_flow_through_steps(sizes):
     ours = torch.autograd.grad(torch.cat(outputs, 1).square().sum(), parameters, allow_unused=True)
     theirs = torch.autograd.grad(made(x).square().sum(), parameters, allow_unused=True)
     for a, b in zip(ours, theirs, strict=True):
-        close(torch.zeros(1) if a is None else a, torch.zeros(1) if b is None else b)
+        assert_close(torch.zeros(1) if a is None else a, torch.zeros(1) if b is None else b)
 
 
 def test_gradients_stop_where_a_tape_is_detached():
@@ -254,7 +254,7 @@ def test_gradients_stop_where_a_tape_is_detached():
     output.sum().backward()
     assert first.grad is None
     assert (last.grad != 0).any()
-    close(output[0].detach(), truth(made, x[0])[0][2:])
+    assert_close(output[0].detach(), truth(made, x[0])[0][2:])
 
 
 def test_a_step_consumes_its_tape_and_a_copy_is_kept():
@@ -275,8 +275,8 @@ def test_a_row_goes_into_a_tape_of_another_capacity():
     _, short = made.step(x[:1, :2], made.start(1, 5))
     output, tape = made.step(x[:, :1], long.put([1], short))
     assert tape.positions.tolist() == [5, 3, 5]
-    close(output[1, 0], truth(made, torch.cat([x[0, :2], x[1, :1]]))[0][-1])
-    close(output[2, 0], truth(made, torch.cat([x[2], x[2, :1]]))[0][-1])
+    assert_close(output[1, 0], truth(made, torch.cat([x[0, :2], x[1, :1]]))[0][-1])
+    assert_close(output[2, 0], truth(made, torch.cat([x[2], x[2, :1]]))[0][-1])
 
 
 @pytest.mark.parametrize("filler", [math.nan, math.inf, 1e30])
@@ -285,10 +285,10 @@ def test_what_stands_behind_the_tokens_of_a_ragged_chunk_changes_nothing(filler)
     ragged = x.clone()
     ragged[1, 2:] = filler
     first, tape = made.step(ragged, made.start(2, 8), lengths=torch.tensor([4, 2]))
-    close(first[1, :2], truth(made, x[1, :2])[0])
+    assert_close(first[1, :2], truth(made, x[1, :2])[0])
     assert (first[1, 2:] == 0).all()
     second, _ = made.step(x[:, :1], tape)
-    close(second[1, 0], truth(made, torch.cat([x[1, :2], x[1, :1]]))[0][-1])
+    assert_close(second[1, 0], truth(made, torch.cat([x[1, :2], x[1, :1]]))[0][-1])
 
 
 def test_tokens_that_do_not_fit_are_an_error_and_nothing_is_written():
@@ -312,11 +312,11 @@ def test_tokens_that_do_not_fit_are_an_error_and_nothing_is_written():
 def test_it_compiles_whole(score):
     made, x, present = make(score=score), tokens(2, 4, 3), regard.Padding([4, 2])
     torch.compiler.reset()
-    close(torch.compile(made, fullgraph=True, backend="aot_eager")(x, present), made(x, present))
+    assert_close(torch.compile(made, fullgraph=True, backend="aot_eager")(x, present), made(x, present))
     step = torch.compile(made.step, fullgraph=True, backend="aot_eager")
     output, tape = step(x, made.start(2, 6), lengths=torch.tensor([4, 1]))
-    close(output, made(x, regard.Padding([4, 1])))
-    close(tape.summary, made.step(x, made.start(2, 6), lengths=torch.tensor([4, 1]))[1].summary)
+    assert_close(output, made(x, regard.Padding([4, 1])))
+    assert_close(tape.summary, made.step(x, made.start(2, 6), lengths=torch.tensor([4, 1]))[1].summary)
 
 
 def test_mixed_precision():

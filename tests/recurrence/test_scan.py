@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recurrent import BACKENDS, KINDS, NATIVE, close, normal, options, oracle_layers, randomize, seeds
+from recurrent import BACKENDS, KINDS, NATIVE, assert_close, normal, options, oracle_layers, randomize, seeds
 from torch import nn
 
 import regard
@@ -66,10 +66,10 @@ def test_every_row_is_the_oracles(case, seed, from_zeros):
         memories = [memory[row].numpy() for memory in before.tensors]
         hidden, end = oracle_layers(kind, made, rows[row].numpy(), memories)
         there, absent = taken(y, row, length, side)
-        close(there, hidden)
+        assert_close(there, hidden)
         assert not absent.any()
         for ours, theirs in zip(after.tensors, end, strict=True):
-            close(ours[row], theirs)
+            assert_close(ours[row], theirs)
     if from_zeros:
         assert torch.equal(made(x, regard.Padding(lengths, side)), y)
 
@@ -94,7 +94,7 @@ def test_padding_changes_nothing_not_even_a_gradient(case, seed, fill):
         assert (ours is None) == (theirs is None)
         if ours is not None:
             assert ours.isfinite().all()
-            close(ours, theirs)
+            assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,9 +120,9 @@ def test_neighbours_change_nothing(case, seed):
     for row, length in enumerate(lengths):
         if length:
             alone, end = made.run(rows[row].unsqueeze(0))
-            close(taken(y, row, length, side)[0], alone[0])
+            assert_close(taken(y, row, length, side)[0], alone[0])
             for ours, theirs in zip(after.tensors, end.tensors, strict=True):
-                close(ours[row], theirs[0])
+                assert_close(ours[row], theirs[0])
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -143,13 +143,13 @@ def test_torchs_modules(kind, backend, direction, layers, packed):
     else:
         truth, end = theirs(x)
     y, after = made.run(x, regard.Padding(lengths) if packed else None)
-    close(y, truth)
+    assert_close(y, truth)
     end = end if isinstance(end, tuple) else (end,)
     for ours, memory in zip(zip(*[iter(after.tensors)] * len(end), strict=True), zip(*end, strict=True), strict=True):
         for a, b in zip(ours, memory, strict=True):
-            close(a, b)
+            assert_close(a, b)
     upstream = normal(*y.shape, seed=4)
-    close(torch.autograd.grad(y, x, upstream)[0], torch.autograd.grad(truth, x, upstream)[0])
+    assert_close(torch.autograd.grad(y, x, upstream)[0], torch.autograd.grad(truth, x, upstream)[0])
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "mut3"])
@@ -163,7 +163,7 @@ def test_a_missing_gradient_of_y_or_of_the_state_is_no_gradient(kind):
         if backend == "bptt":
             first = grads
     for ours, theirs in zip(first, grads, strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)
 
 
 def test_layers_and_directions_have_the_widths_that_they_say():

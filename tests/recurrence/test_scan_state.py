@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recurrent import KINDS, close, kinds, normal, options, randomize, seeds
+from recurrent import KINDS, assert_close, kinds, normal, options, randomize, seeds
 
 import regard
 from regard.recurrence.scan import Recurrence
@@ -16,7 +16,7 @@ def network(kind="lstm", seed=0, **more):
 
 def same(ours, theirs, rows=slice(None)):
     for a, b in zip(ours.tensors, theirs.tensors, strict=True):
-        close(a[rows], b[rows])
+        assert_close(a[rows], b[rows])
 
 
 @given(kinds, st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 2), seeds)
@@ -28,7 +28,7 @@ def test_chunk_by_chunk_is_all_at_once(kind, sizes, layers, seed):
     for chunk in x.split(sizes, 1):
         y, state = made.step(chunk, state)
         outputs.append(y)
-    close(torch.cat(outputs, 1), truth)
+    assert_close(torch.cat(outputs, 1), truth)
     same(state, end)
 
 
@@ -50,9 +50,9 @@ def test_chunks_of_which_rows_have_their_own_lengths(kind, chunks, seed):
             assert not y[row, length:].any()
     for row in range(2):
         truth, end = made.run(rows[row].unsqueeze(0))
-        close(torch.cat(outputs[row]), truth[0])
+        assert_close(torch.cat(outputs[row]), truth[0])
         for ours, theirs in zip(state.tensors, end.tensors, strict=True):
-            close(ours[row], theirs[0])
+            assert_close(ours[row], theirs[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,8 +68,8 @@ def test_rows_are_picked_put_and_copied(kind):
     fresh = made.start(1)
     y, after = made.step(more, state.put([1], fresh))
     alone, begun = made.run(more[1:2])
-    close(y[1], alone[0])
-    close(y[[0, 2]], truth[[0, 2], 4:])
+    assert_close(y[1], alone[0])
+    assert_close(y[[0, 2]], truth[[0, 2], 4:])
     same(after.pick([1]), begun)
     same(state, kept)
 
@@ -83,7 +83,7 @@ def test_truncated_back_propagation_through_time(present, backend):
     uncut, end = made.run(torch.cat([first, second], 1))
     _, state = made.run(first)
     y, after = made.run(second, state=state.detach())
-    close(y, uncut[:, 5:])
+    assert_close(y, uncut[:, 5:])
     same(after, end)
     _, state = made.run(first, present)
     for cut in (False, True):
@@ -107,7 +107,7 @@ def test_the_gradient_of_a_cut_run_is_that_of_its_last_part():
     given_state = made.run(x[:, :3])[1].copy().detach()
     again = torch.autograd.grad(made.run(x[:, 3:], state=given_state)[0].sum(), made.parameters())
     for a, b, c in zip(cut, again, whole, strict=True):
-        close(a, b)
+        assert_close(a, b)
         assert not torch.allclose(a, c)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrent import KINDS, close, normal, options, randomize
+from recurrent import KINDS, assert_close, normal, options, randomize
 
 import regard
 from regard.recurrence.scan import Recurrence
@@ -21,17 +21,17 @@ def step(made, x, state=None):
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_to_one(kind):
     made, x = network(kind), normal(3, 4)
-    close(one_to_one(made, x), step(made, x)[0])
+    assert_close(one_to_one(made, x), step(made, x)[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_to_many_reads_the_input_once(kind):
     made, x = network(kind), normal(3, 4)
     y, state = one_to_many(made, x, 4), step(made, x)
-    close(y[:, 0], state[0])
+    assert_close(y[:, 0], state[0])
     for t in range(1, 4):
         state = step(made, torch.zeros_like(x), state)
-        close(y[:, t], state[0])
+        assert_close(y[:, t], state[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,7 +42,7 @@ def test_one_to_many_feeds_the_output_back(kind):
     state = None
     for t in range(4):
         state = step(made, x, state)
-        close(y[:, t], state[0])
+        assert_close(y[:, t], state[0])
         x = state[0] @ weight.T
 
 
@@ -51,30 +51,30 @@ def test_one_to_many_goes_on_from_a_state():
     made, x = network("gru"), normal(3, 5, 4)
     _, state = made.run(x)
     start = normal(3, 4, seed=2)
-    close(one_to_many(made, start, 3, state=state)[:, 0], step(made, start, state.tensors)[0])
-    close(one_to_many(made, start, 1, feed=torch.tanh, state=state)[:, 0], step(made, start, state.tensors)[0])
+    assert_close(one_to_many(made, start, 3, state=state)[:, 0], step(made, start, state.tensors)[0])
+    assert_close(one_to_many(made, start, 1, feed=torch.tanh, state=state)[:, 0], step(made, start, state.tensors)[0])
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_to_one_is_the_last_valid_vector(kind, layers):
     made, x = network(kind, layers=layers), normal(3, 5, 4)
-    close(many_to_one(made, x), made(x)[:, -1])
+    assert_close(many_to_one(made, x), made(x)[:, -1])
     lengths = [2, 5, 0]
     y = many_to_one(made, x, regard.Padding(lengths))
-    close(y[0], made(x[:1, :2])[0, -1])
-    close(y[1], made(x[1:2])[0, -1])
+    assert_close(y[0], made(x[:1, :2])[0, -1])
+    assert_close(y[1], made(x[1:2])[0, -1])
     assert not y[2].any()
-    close(many_to_one(made, x.flip(1), regard.Padding(lengths, "left"))[0], made(x.flip(1)[:1, 3:])[0, -1])
+    assert_close(many_to_one(made, x.flip(1), regard.Padding(lengths, "left"))[0], made(x.flip(1)[:1, 3:])[0, -1])
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_many_to_one_of_two_directions_has_the_end_of_each(kind):
     made, x = network(kind, layers=2, direction="both"), normal(2, 5, 4)
     y = made(x)
-    close(many_to_one(made, x), torch.cat([y[:, -1, :2], y[:, 0, 2:]], -1))
+    assert_close(many_to_one(made, x), torch.cat([y[:, -1, :2], y[:, 0, 2:]], -1))
     backward = network(kind, direction="backward")
-    close(many_to_one(backward, x), backward(x)[:, 0])
+    assert_close(many_to_one(backward, x), backward(x)[:, 0])
 
 
 def test_many_to_many():
@@ -82,7 +82,7 @@ def test_many_to_many():
     y, state = many_to_many(made, x), None
     for t in range(5):
         state = step(made, x[:, t], state)
-        close(y[:, t], state[0])
+        assert_close(y[:, t], state[0])
     assert not many_to_many(made, x, regard.Padding([2, 5]))[0, 2:].any()
 
 

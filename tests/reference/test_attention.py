@@ -17,7 +17,7 @@ def rng():
     return np.random.default_rng(7)
 
 
-def close(ours, theirs, tolerance=1e-12):
+def assert_close(ours, theirs, tolerance=1e-12):
     theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else np.asarray(theirs)
     assert np.shape(ours) == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
@@ -64,26 +64,26 @@ def test_a_vector_of_width_one_is_not_stretched():
 def test_softmax_is_torchs_and_sums_to_one(rng):
     scores = rng.normal(size=6) * 10
     row = A.softmax(scores, [True] * 6)
-    close(row, torch.softmax(tensor(scores), 0))
+    assert_close(row, torch.softmax(tensor(scores), 0))
     assert row.sum() == pytest.approx(1.0, rel=1e-15)
 
 
 def test_softmax_does_not_feel_a_shift_and_does_not_overflow(rng):
     scores = rng.integers(-8, 8, size=5).astype(float)
-    close(A.softmax(scores + 1024.0, [True] * 5), A.softmax(scores, [True] * 5))
-    close(A.softmax([1e308, 0.0], [True, True]), [1.0, 0.0])
+    assert_close(A.softmax(scores + 1024.0, [True] * 5), A.softmax(scores, [True] * 5))
+    assert_close(A.softmax([1e308, 0.0], [True, True]), [1.0, 0.0])
 
 
 def test_relu_by_hand():
     scores, allowed = [3.0, -2.0, 1.0, 5.0], [True, True, True, False]
-    close(A.relu_keys(scores, allowed), [1.0, 0.0, 1 / 3, 0.0])
-    close(A.relu_sum(scores, allowed), [0.75, 0.0, 0.25, 0.0])
-    close(A.relu_sum([-1.0, -2.0], [True, True]), [0.0, 0.0])
+    assert_close(A.relu_keys(scores, allowed), [1.0, 0.0, 1 / 3, 0.0])
+    assert_close(A.relu_sum(scores, allowed), [0.75, 0.0, 0.25, 0.0])
+    assert_close(A.relu_sum([-1.0, -2.0], [True, True]), [0.0, 0.0])
 
 
 def test_sigmoid_is_torchs(rng):
     scores = np.array([-800.0, -3.0, 0.0, 2.0, 800.0])
-    close(A.sigmoid(scores, [True] * 5), torch.sigmoid(tensor(scores)))
+    assert_close(A.sigmoid(scores, [True] * 5), torch.sigmoid(tensor(scores)))
 
 
 @pytest.mark.parametrize("normalize", NORMALIZERS)
@@ -118,7 +118,7 @@ def test_a_nan_that_is_allowed_is_not_hidden(normalize):
 
 def test_attend_by_hand():
     Y = A.attend([[1.0, 0.0]], [[math.log(3.0), 5.0], [0.0, 5.0]], [[4.0], [8.0]], score=A.dot, normalize=A.softmax)
-    close(Y, [[0.75 * 4.0 + 0.25 * 8.0]])
+    assert_close(Y, [[0.75 * 4.0 + 0.25 * 8.0]])
 
 
 @pytest.mark.parametrize("queries", [1, 3, 5])
@@ -128,14 +128,14 @@ def test_attend_is_torchs_attention(rng, queries):
     bias = rng.normal(size=(queries, 5))
     both = tensor(np.where(mask, bias, -np.inf))
     ours = A.attend(q, k, v, score=A.scaled_dot, normalize=A.softmax, mask=mask, bias=bias)
-    close(ours, functional.scaled_dot_product_attention(tensor(q), tensor(k), tensor(v), attn_mask=both))
+    assert_close(ours, functional.scaled_dot_product_attention(tensor(q), tensor(k), tensor(v), attn_mask=both))
 
 
 @pytest.mark.parametrize("normalize", NORMALIZERS)
 def test_attend_is_weights_times_values(rng, normalize):
     q, k, v = rng.normal(size=(4, 3)), rng.normal(size=(6, 3)), rng.normal(size=(6, 2))
     options = {"score": A.dot, "normalize": normalize, "mask": rng.random((4, 6)) < 0.6}
-    close(A.attend(q, k, v, **options), A.weights(q, k, **options) @ v)
+    assert_close(A.attend(q, k, v, **options), A.weights(q, k, **options) @ v)
 
 
 @pytest.mark.parametrize("normalize", NORMALIZERS)
@@ -186,21 +186,21 @@ def test_attend_many_is_torchs_grouped_attention(rng):
     bias = rng.normal(size=(6, 3, 5))
     both = tensor(np.where(lengths, bias, -np.inf))
     theirs = functional.scaled_dot_product_attention(tensor(q), tensor(k), tensor(v), attn_mask=both, enable_gqa=True)
-    close(A.attend_many(q, k, v, mask=lengths, bias=bias), theirs)
+    assert_close(A.attend_many(q, k, v, mask=lengths, bias=bias), theirs)
 
 
 def test_weights_many_and_attend_many_agree(rng):
     q, k, v = rng.normal(size=(2, 4, 3, 4)), rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 1, 5, 2))
     rows = A.weights_many(q, k, normalize=A.sigmoid)
     assert rows.shape == (2, 4, 3, 5)
-    close(A.attend_many(q, k, v, normalize=A.sigmoid), rows @ v)
+    assert_close(A.attend_many(q, k, v, normalize=A.sigmoid), rows @ v)
 
 
 def test_leading_dimensions_broadcast(rng):
     q, k, v = rng.normal(size=(3, 1, 3, 2, 4)), rng.normal(size=(5, 3, 3, 4)), rng.normal(size=(3, 4))
     Y = A.attend_many(q, k, v)
     assert Y.shape == (3, 5, 3, 2, 4)
-    close(Y[2, 4, 1], A.attend(q[2, 0, 1], k[4, 1], v))
+    assert_close(Y[2, 4, 1], A.attend(q[2, 0, 1], k[4, 1], v))
 
 
 def test_without_leading_dimensions_it_is_attend(rng):
@@ -212,9 +212,9 @@ def test_without_leading_dimensions_it_is_attend(rng):
 def test_one_score_a_head(rng):
     q, k, v = rng.normal(size=(2, 2, 4)), rng.normal(size=(1, 3, 4)), rng.normal(size=(1, 3, 2))
     Y = A.attend_many(q, k, v, score=[A.dot, A.scaled_dot_d])
-    close(Y[0], A.attend(q[0], k[0], v[0], score=A.dot))
-    close(Y[1], A.attend(q[1], k[0], v[0], score=A.scaled_dot_d))
-    close(A.weights_many(q, k, score=[A.dot, A.scaled_dot_d])[1], A.weights(q[1], k[0], score=A.scaled_dot_d))
+    assert_close(Y[0], A.attend(q[0], k[0], v[0], score=A.dot))
+    assert_close(Y[1], A.attend(q[1], k[0], v[0], score=A.scaled_dot_d))
+    assert_close(A.weights_many(q, k, score=[A.dot, A.scaled_dot_d])[1], A.weights(q[1], k[0], score=A.scaled_dot_d))
     with pytest.raises(ValueError, match="one function a head"):
         A.attend_many(q, k, v, score=[A.dot])
 
@@ -231,14 +231,14 @@ def test_heads_that_do_not_divide_are_refused(rng):
 
 def test_plain_attention_is_a_times_x(rng):
     X, queries = rng.normal(size=(5, 3)), rng.normal(size=(2, 3))
-    close(A.plain_attention(X, queries), torch.softmax(tensor(queries @ X.T / math.sqrt(3)), 1) @ tensor(X))
+    assert_close(A.plain_attention(X, queries), torch.softmax(tensor(queries @ X.T / math.sqrt(3)), 1) @ tensor(X))
 
 
 def test_basic_attention_keeps_the_states_as_values(rng):
     Z, X = rng.normal(size=(5, 3)), rng.normal(size=(2, 4))
     W_Q, W_K = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
     rows = torch.softmax(tensor((X @ W_Q.T) @ (Z @ W_K.T).T / 6), 1)
-    close(A.basic_attention(Z, X, W_Q, W_K, score=A.scaled_dot_d), rows @ tensor(Z))
+    assert_close(A.basic_attention(Z, X, W_Q, W_K, score=A.scaled_dot_d), rows @ tensor(Z))
 
 
 def test_attention_layer_takes_queries_from_x_and_the_rest_from_the_context(rng):
@@ -247,7 +247,7 @@ def test_attention_layer_takes_queries_from_x_and_the_rest_from_the_context(rng)
     b_Q, b_K, b_V = rng.normal(size=6), rng.normal(size=6), rng.normal(size=2)
     q, k, v = (functional.linear(*map(tensor, triple)) for triple in ((X, W_Q, b_Q), (C, W_K, b_K), (C, W_V, b_V)))
     theirs = functional.scaled_dot_product_attention(q, k, v)
-    close(A.attention_layer(X, C, W_Q, W_K, W_V, b_Q, b_K, b_V), theirs)
+    assert_close(A.attention_layer(X, C, W_Q, W_K, W_V, b_Q, b_K, b_V), theirs)
 
 
 @pytest.mark.parametrize("context_width", [6, 5])
@@ -267,7 +267,7 @@ def test_multi_head_is_torchs(rng, context_width):
     mask = A.causal(3, 4)
     W_O, b_O = theirs.out_proj.weight.detach().numpy(), theirs.out_proj.bias.detach().numpy()
     ours = A.multi_head(X, C, heads, W_O, b_O, mask=mask)
-    close(ours, theirs(tensor(X), tensor(C), tensor(C), attn_mask=tensor(~mask), need_weights=False)[0])
+    assert_close(ours, theirs(tensor(X), tensor(C), tensor(C), attn_mask=tensor(~mask), need_weights=False)[0])
 
 
 def test_multi_head_with_a_mask_bias_and_score_for_each_head(rng):
@@ -276,13 +276,13 @@ def test_multi_head_with_a_mask_bias_and_score_for_each_head(rng):
     mask, bias = rng.random((2, 3, 3)) < 0.7, rng.normal(size=(2, 3, 3))
     Y = A.multi_head(X, X, heads, np.eye(8), score=[A.dot, A.scaled_dot], mask=mask, bias=bias)
     for h, score in enumerate([A.dot, A.scaled_dot]):
-        close(Y[:, 4 * h : 4 * h + 4], A.self_attention(X, *W[h], score=score, mask=mask[h], bias=bias[h]))
+        assert_close(Y[:, 4 * h : 4 * h + 4], A.self_attention(X, *W[h], score=score, mask=mask[h], bias=bias[h]))
 
 
 def test_self_attention_is_permutation_equivariant_and_causal_is_not(rng):
     X, order = rng.normal(size=(5, 4)), [3, 0, 4, 1, 2]
     W = rng.normal(size=(3, 4, 4))
-    close(A.self_attention(X[order], *W), A.self_attention(X, *W)[order])
+    assert_close(A.self_attention(X[order], *W), A.self_attention(X, *W)[order])
     causal = {"mask": A.causal(5, 5)}
     assert not np.allclose(A.self_attention(X[order], *W, **causal), A.self_attention(X, *W, **causal)[order])
 
@@ -295,8 +295,8 @@ def test_decoder_context_by_torch(rng):
     W1, W2, w = rng.normal(size=(6, 3)), rng.normal(size=(6, 5)), rng.normal(size=6)
     context, row = A.decoder_context(s, H, lambda q, k: A.mlp_score(q, k, W1, W2, w))
     theirs = torch.softmax(torch.tanh(tensor(W1 @ s)[None] + tensor(H @ W2.T)) @ tensor(w), 0)
-    close(row, theirs)
-    close(context, theirs @ tensor(H))
+    assert_close(row, theirs)
+    assert_close(context, theirs @ tensor(H))
 
 
 def test_decoder_context_looks_at_real_states_only(rng):
@@ -304,12 +304,13 @@ def test_decoder_context_looks_at_real_states_only(rng):
     short = A.decoder_context(s, H[:2], A.dot)
     H[2:] = math.nan
     context, row = A.decoder_context(s, H, A.dot, allowed=[True, True, False, False])
-    close(context, short[0])
-    close(row, [*short[1], 0.0, 0.0])
+    assert_close(context, short[0])
+    assert_close(row, [*short[1], 0.0, 0.0])
 
 
 def test_decoder_context_with_keys_queries_and_values_is_not_scaled(rng):
     s, H = rng.normal(size=3), rng.normal(size=(4, 5))
     W_Q, W_K, W_V = rng.normal(size=(6, 3)), rng.normal(size=(6, 5)), rng.normal(size=(2, 5))
     q, k, v = tensor(W_Q @ s)[None], tensor(H @ W_K.T), tensor(H @ W_V.T)
-    close(A.decoder_context_qkv(s, H, W_Q, W_K, W_V), functional.scaled_dot_product_attention(q, k, v, scale=1.0)[0])
+    want = functional.scaled_dot_product_attention(q, k, v, scale=1.0)[0]
+    assert_close(A.decoder_context_qkv(s, H, W_Q, W_K, W_V), want)

@@ -23,7 +23,7 @@ def torchs(X, W, b, dilation, left, right, groups=1):
     return F.conv1d(columns, torch.from_numpy(W), bias, dilation=dilation, groups=groups)[0].T.numpy()
 
 
-def close(ours, theirs):
+def assert_close(ours, theirs):
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
@@ -78,7 +78,7 @@ def test_glu_by_hand():
 
 def test_glu_is_torchs(rng):
     a, b = rng.normal(size=(2, N, D)) * 3
-    close(C.glu(a, b), F.glu(torch.from_numpy(np.concatenate([a, b], -1)), -1).numpy())
+    assert_close(C.glu(a, b), F.glu(torch.from_numpy(np.concatenate([a, b], -1)), -1).numpy())
 
 
 # ---- torch ----
@@ -89,9 +89,9 @@ def test_glu_is_torchs(rng):
 def test_causal_is_torchs(rng, kernel, dilation, bias):
     X, W, b = rng.normal(size=(N, D)), rng.normal(size=(E, D, kernel)), rng.normal(size=E) if bias else None
     span = (kernel - 1) * dilation
-    close(C.convolution(X, W, b, offsets=C.causal_offsets(kernel, dilation)), torchs(X, W, b, dilation, span, 0))
+    assert_close(C.convolution(X, W, b, offsets=C.causal_offsets(kernel, dilation)), torchs(X, W, b, dilation, span, 0))
     w, b = rng.normal(size=(D, kernel)), rng.normal(size=D) if bias else None
-    close(C.depthwise_convolution(X, w, b, offsets=C.causal_offsets(kernel, dilation)),
+    assert_close(C.depthwise_convolution(X, w, b, offsets=C.causal_offsets(kernel, dilation)),
           torchs(X, w[:, None], b, dilation, span, 0, groups=D))
 
 
@@ -99,9 +99,10 @@ def test_causal_is_torchs(rng, kernel, dilation, bias):
 def test_centred_is_torchs(rng, kernel, dilation):
     X, W, b = rng.normal(size=(N, D)), rng.normal(size=(E, D, kernel)), rng.normal(size=E)
     half = kernel // 2 * dilation
-    close(C.convolution(X, W, b, offsets=C.centred_offsets(kernel, dilation)), torchs(X, W, b, dilation, half, half))
+    assert_close(C.convolution(X, W, b, offsets=C.centred_offsets(kernel, dilation)),
+                 torchs(X, W, b, dilation, half, half))
     w, b = rng.normal(size=(D, kernel)), rng.normal(size=D)
-    close(C.depthwise_convolution(X, w, b, offsets=C.centred_offsets(kernel, dilation)),
+    assert_close(C.depthwise_convolution(X, w, b, offsets=C.centred_offsets(kernel, dilation)),
           torchs(X, w[:, None], b, dilation, half, half, groups=D))
 
 
@@ -110,7 +111,7 @@ def test_depthwise_is_a_full_one_with_a_diagonal(rng):
     W = np.zeros((D, D, 3))
     W[range(D), range(D)] = w
     offsets = C.centred_offsets(3, 2)
-    close(C.depthwise_convolution(X, w, b, offsets=offsets), C.convolution(X, W, b, offsets=offsets))
+    assert_close(C.depthwise_convolution(X, w, b, offsets=offsets), C.convolution(X, W, b, offsets=offsets))
 
 
 # ---- padding ----
@@ -124,7 +125,7 @@ def test_padding_is_never_read_and_gives_zeros(rng, present, offsets):
     X[~there] = np.nan
     for function, weight in ((C.convolution, W), (C.depthwise_convolution, W[0])):
         Y = function(X, weight, b, offsets=offsets, present=there)
-        close(Y[there], function(X[there], weight, b, offsets=offsets))  # the real tokens stand together, by themselves
+        assert_close(Y[there], function(X[there], weight, b, offsets=offsets))  # real tokens stand by themselves
         assert (Y[~there] == 0).all()
 
 

@@ -133,7 +133,7 @@ def norm(states, theta):
     return functional.layer_norm(states, states.shape[-1:], torch.tensor(theta.gamma), torch.tensor(theta.beta), 0.0)
 
 
-def close(ours, theirs):
+def assert_close(ours, theirs):
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
 
@@ -144,7 +144,7 @@ def test_ed_transformer_is_torchs_layers(ed):
         source = encoder_layer(p, functional.relu)(source)
     for p in ed.decoder:
         target = decoder_layer(p)(target, source, tgt_mask=future(len(X)))
-    close(M.ed_transformer(Z, X, ed), distributions(target, ed))
+    assert_close(M.ed_transformer(Z, X, ed), distributions(target, ed))
 
 
 def test_e_transformer_is_torchs_layers(e):
@@ -152,14 +152,14 @@ def test_e_transformer_is_torchs_layers(e):
     for p in e.layers:
         states = encoder_layer(p, functional.gelu)(states)
     states = norm(functional.gelu(functional.linear(states, torch.tensor(e.W_f), torch.tensor(e.b_f))), e)
-    close(M.e_transformer(Z, e), distributions(states, e))
+    assert_close(M.e_transformer(Z, e), distributions(states, e))
 
 
 def test_d_transformer_is_torchs_layers(d):
     states = embedded(Z, d)
     for p in d.layers:
         states = encoder_layer(p, functional.gelu, norm_first=True)(states, src_mask=future(len(Z)))
-    close(M.d_transformer(Z, d), distributions(norm(states, d), d))
+    assert_close(M.d_transformer(Z, d), distributions(norm(states, d), d))
 
 
 # ---- what the paper promises ----

@@ -30,7 +30,7 @@ def h(rng):
     return rng.normal(size=H)
 
 
-def close(ours, theirs, tolerance=1e-12):
+def assert_close(ours, theirs, tolerance=1e-12):
     theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else np.asarray(theirs)
     assert np.shape(ours) == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
@@ -59,12 +59,12 @@ def test_rnn_step_is_torchs(x, h):
     cell = torch.nn.RNNCell(D, H, dtype=torch.float64)
     p = torch_parameters(cell)
     ours = R.rnn_step(x, h, W_xh=p["W_ih"], W_hh=p["W_hh"], b_h=p["b_ih"] + p["b_hh"])
-    close(ours, cell(torch.tensor(x), torch.tensor(h)))
+    assert_close(ours, cell(torch.tensor(x), torch.tensor(h)))
 
 
 def test_rnn_step_is_one_matrix_on_h_and_x(rng, x, h):
     W = rng.normal(size=(H, H + D))
-    close(R.rnn_step(x, h, W_hh=W[:, :H], W_xh=W[:, H:]), np.tanh(W @ np.concatenate([h, x])))
+    assert_close(R.rnn_step(x, h, W_hh=W[:, :H], W_xh=W[:, H:]), np.tanh(W @ np.concatenate([h, x])))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -73,7 +73,7 @@ def test_lstm_step_torch_is_torchs(rng, x, h, bias):
     c = rng.normal(size=H)
     ours = R.lstm_step_torch(x, (h, c), **torch_parameters(cell))
     for a, b in zip(ours, cell(torch.tensor(x), (torch.tensor(h), torch.tensor(c))), strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 def test_lstm_step_is_torchs_with_the_gates_in_the_sources_order(rng, x, h):
@@ -83,7 +83,7 @@ def test_lstm_step_is_torchs_with_the_gates_in_the_sources_order(rng, x, h):
     b_i, b_f, b_g, b_o = np.split(p["b_ih"] + p["b_hh"], 4)
     ours = R.lstm_step(x, (h, c), W=np.vstack([i, f, o, g]), b=np.concatenate([b_i, b_f, b_o, b_g]))
     for a, b in zip(ours, cell(torch.tensor(x), (torch.tensor(h), torch.tensor(c))), strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 def test_lstm_step_by_hand():
@@ -99,7 +99,7 @@ def test_lstm_step_by_hand():
 @pytest.mark.parametrize("bias", [True, False])
 def test_gru_step_torch_is_torchs(x, h, bias):
     cell = torch.nn.GRUCell(D, H, bias=bias, dtype=torch.float64)
-    close(R.gru_step_torch(x, h, **torch_parameters(cell)), cell(torch.tensor(x), torch.tensor(h)))
+    assert_close(R.gru_step_torch(x, h, **torch_parameters(cell)), cell(torch.tensor(x), torch.tensor(h)))
 
 
 GRU = "W_xr W_hr b_r W_xz W_hz b_z W_xh W_hh b_h"
@@ -111,7 +111,7 @@ def test_gru_step_is_the_sources(rng, x, h):
     r = SIGMOID(t["W_xr"] @ X + t["W_hr"] @ S + t["b_r"])
     z = SIGMOID(t["W_xz"] @ X + t["W_hz"] @ S + t["b_z"])
     new = TANH(t["W_xh"] @ X + t["W_hh"] @ (r * S) + t["b_h"])
-    close(R.gru_step(x, h, **p), z * S + (1 - z) * new)
+    assert_close(R.gru_step(x, h, **p), z * S + (1 - z) * new)
 
 
 def test_the_two_grus_agree_where_the_reset_does_nothing_and_differ_elsewhere(rng, x, h):
@@ -123,7 +123,7 @@ def test_the_two_grus_agree_where_the_reset_does_nothing_and_differ_elsewhere(rn
 
     assert np.abs(R.gru_step(x, h, **p) - R.gru_step_torch(x, h, **stacked(p))).max() > 1e-3
     p["b_r"] = np.full(H, 60.0)  # r = 1
-    close(R.gru_step(x, h, **p), R.gru_step_torch(x, h, **stacked(p)))
+    assert_close(R.gru_step(x, h, **p), R.gru_step_torch(x, h, **stacked(p)))
 
 
 def test_gru_by_hand():
@@ -145,7 +145,7 @@ def test_mut1(rng, h, width):
     z = SIGMOID(t["W_xz"] @ X + t["b_z"])
     r = SIGMOID(t["W_xr"] @ X + t["W_hr"] @ S + t["b_r"])
     new = TANH(t["W_hh"] @ (r * S) + TANH(torch.tensor(W_xx) @ X) + t["b_h"])
-    close(R.mut1_step(x, h, **p, W_xx=None if width == H else W_xx), new * z + S * (1 - z))
+    assert_close(R.mut1_step(x, h, **p, W_xx=None if width == H else W_xx), new * z + S * (1 - z))
 
 
 @pytest.mark.parametrize("width", [H, D])
@@ -156,7 +156,7 @@ def test_mut2(rng, h, width):
     z = SIGMOID(t["W_xz"] @ X + t["W_hz"] @ S + t["b_z"])
     r = SIGMOID(torch.tensor(W_xx) @ X + t["W_hr"] @ S + t["b_r"])
     new = TANH(t["W_hh"] @ (r * S) + t["W_xh"] @ X + t["b_h"])
-    close(R.mut2_step(x, h, **p, W_xx=None if width == H else W_xx), new * z + S * (1 - z))
+    assert_close(R.mut2_step(x, h, **p, W_xx=None if width == H else W_xx), new * z + S * (1 - z))
 
 
 def test_mut3(rng, x, h):
@@ -165,7 +165,7 @@ def test_mut3(rng, x, h):
     z = SIGMOID(t["W_xz"] @ X + t["W_hz"] @ TANH(S) + t["b_z"])
     r = SIGMOID(t["W_xr"] @ X + t["W_hr"] @ S + t["b_r"])
     new = TANH(t["W_hh"] @ (r * S) + t["W_xh"] @ X + t["b_h"])
-    close(R.mut3_step(x, h, **p), new * z + S * (1 - z))
+    assert_close(R.mut3_step(x, h, **p), new * z + S * (1 - z))
 
 
 @pytest.mark.parametrize(("step", "names"), [(R.mut1_step, MUT1), (R.mut2_step, MUT2)])
@@ -193,14 +193,14 @@ def test_lstmn_step_in_torch(rng, x):
     c = SIGMOID(f) * memory + SIGMOID(i) * TANH(g)
     ours = R.lstmn_step(x, hs, cs, s, **p)
     for a, b in zip(ours, (SIGMOID(o) * TANH(c), c, summary, row), strict=True):
-        close(a, b)
+        assert_close(a, b)
 
 
 def test_lstmn_with_one_past_state_is_an_lstm(rng, x, h):
     p, c = lstmn(rng), rng.normal(size=H)
     h_next, c_next, summary, row = R.lstmn_step(x, [h], [c], np.zeros(H), **p)
     for a, b in zip((h_next, c_next), R.lstm_step(x, (h, c), W=p["W"], b=p["b"]), strict=True):
-        close(a, b)
+        assert_close(a, b)
     assert row.tolist() == [1.0]
     assert summary.tolist() == h.tolist()
 
@@ -208,7 +208,7 @@ def test_lstmn_with_one_past_state_is_an_lstm(rng, x, h):
 def test_lstmn_without_a_past_starts_from_zeros(rng, x):
     p = lstmn(rng)
     h_next, _, summary, row = R.lstmn_step(x, [], [], rng.normal(size=H), **p)
-    close(h_next, R.lstm_step(x, (np.zeros(H), np.zeros(H)), W=p["W"], b=p["b"])[0])
+    assert_close(h_next, R.lstm_step(x, (np.zeros(H), np.zeros(H)), W=p["W"], b=p["b"])[0])
     assert summary.tolist() == [0.0] * H
     assert len(row) == 0
 
@@ -225,7 +225,7 @@ def test_scan_and_its_reverse_are_torchs_bidirectional_lstm(rng):
         names = {"W_ih": "weight_ih", "W_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"}
         p = {ours: getattr(net, theirs + ending).detach().numpy() for ours, theirs in names.items()}
         states = driver(partial(R.lstm_step_torch, **p), xs, zeros)
-        close([R.hidden(state) for state in states], out[:, columns])
+        assert_close([R.hidden(state) for state in states], out[:, columns])
 
 
 def test_scan_of_a_gru_is_torchs(rng):
@@ -233,7 +233,7 @@ def test_scan_of_a_gru_is_torchs(rng):
     net = torch.nn.GRU(D, H, dtype=torch.float64)
     p = {"W_ih": net.weight_ih_l0, "W_hh": net.weight_hh_l0, "b_ih": net.bias_ih_l0, "b_hh": net.bias_hh_l0}
     p = {name: value.detach().numpy() for name, value in p.items()}
-    close(R.scan(partial(R.gru_step_torch, **p), xs, np.zeros(H)), net(torch.tensor(xs))[0])
+    assert_close(R.scan(partial(R.gru_step_torch, **p), xs, np.zeros(H)), net(torch.tensor(xs))[0])
 
 
 def test_last_valid_is_the_state_after_the_last_real_token(rng):
@@ -262,13 +262,13 @@ def differences(function, point, size=1e-6):
 def test_rnn_jacobian_by_differences(rng, x, h):
     p = matrices(rng, "W_xh W_hh b_h")
     expected = differences(lambda s: R.rnn_step(x, s, **p), h)
-    close(R.rnn_jacobian(R.rnn_step(x, h, **p), p["W_hh"]), expected, 1e-8)
+    assert_close(R.rnn_jacobian(R.rnn_step(x, h, **p), p["W_hh"]), expected, 1e-8)
 
 
 def test_lstm_cell_jacobian_by_differences(rng, x, h):
     W, b, c = rng.normal(size=(4 * H, H + D)), rng.normal(size=4 * H), rng.normal(size=H)
     expected = differences(lambda s: R.lstm_step(x, (h, s), W=W, b=b)[1], c)
-    close(R.lstm_cell_jacobian(x, (h, c), W=W, b=b), expected, 1e-8)
+    assert_close(R.lstm_cell_jacobian(x, (h, c), W=W, b=b), expected, 1e-8)
 
 
 def test_gradient_flow_by_differences_through_the_whole_scan(rng, h):
@@ -287,7 +287,7 @@ def test_gradient_flow_by_differences_through_the_whole_scan(rng, h):
 @pytest.mark.parametrize("radius", [0.5, 1.0, 1.5])
 def test_linear_gradient_flow_of_a_normal_matrix_is_a_power_of_its_radius(radius):
     turn = radius * np.array([[math.cos(1), -math.sin(1)], [math.sin(1), math.cos(1)]])
-    close(R.linear_gradient_flow(turn, 6), radius ** np.arange(7))
+    assert_close(R.linear_gradient_flow(turn, 6), radius ** np.arange(7))
 
 
 def test_linear_gradient_flow_of_a_non_normal_matrix_grows_first_then_vanishes():
@@ -304,4 +304,4 @@ def test_linear_gradient_flow_of_a_non_normal_matrix_grows_first_then_vanishes()
 
 def test_gradient_flow_without_saturation_is_the_linear_one(rng):
     W = rng.normal(size=(3, 3))
-    close(R.gradient_flow(W, np.zeros((4, 3))), R.linear_gradient_flow(W, 4))
+    assert_close(R.gradient_flow(W, np.zeros((4, 3))), R.linear_gradient_flow(W, 4))

@@ -13,6 +13,8 @@ what is done with its vectors: `Added` (the Transformer's way) and `Concatenated
 the precision of the tokens, so that model.double() and model.half() need nothing to be converted.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from regard.position.angle import angles, precise, rounded
 from regard.position.given import check_numbers, check_tokens, finite, positive, row_shape, whole
 
 
-class Encoding(nn.Module):
+class Encoding(nn.Module, ABC):
     """A vector for every position. Subclasses say how; `width` is how many features it has.
 
     `limit` is how many positions it knows, from 0; None when it knows them all.
@@ -31,9 +33,9 @@ class Encoding(nn.Module):
     width: int
     limit: int | None = None
 
+    @abstractmethod
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width), in `dtype`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how a position becomes a vector.")
 
 
 class Linear(Encoding):

@@ -1,7 +1,7 @@
 """`exact` takes everything, holds the whole matrix, and gives way to `tiled` where that is large."""
 
 import torch
-from problems import close, normal, scorer
+from problems import assert_close, normal, scorer
 
 import regard
 from regard.attention.kernels import exact
@@ -37,5 +37,5 @@ def test_output_and_weights_are_the_oracles():
     problem = state(query, key, value, score="scaled_dot", normalize="relu_sum", mask=regard.Causal(), bias=None,
                     dropout=0.0)
     known = {"normalize": oracle.relu_sum, "mask": oracle.causal(3, 6)}
-    close(exact.run(problem), oracle.attend_many(query, key, value, **known))
-    close(exact.weights(problem), oracle.weights_many(query, key, **known))
+    assert_close(exact.run(problem), oracle.attend_many(query, key, value, **known))
+    assert_close(exact.weights(problem), oracle.weights_many(query, key, **known))

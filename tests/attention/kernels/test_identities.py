@@ -48,7 +48,7 @@ def oracles(weights, function, *args):
     return np.reshape(results, (*weights.shape[:-2], *results[0].shape))
 
 
-def near(got, want):
+def assert_near(got, want):
     assert got.shape == want.shape
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-12, atol=1e-12)
 
@@ -68,10 +68,10 @@ def test_every_identity_holds(score, name, leading):
     weights = oracle.weights_many(query.numpy(), key.numpy(), score=known, mask=matrix)
     problem = problem_of(query, key, score=made, mask=mask)
     assert (identities.refusal(problem) is None) == (name in ("none", "padding", "nothing"))  # the others are matrices
-    near(identities.entropy(problem), oracles(weights, oracle_statistics.entropy))
-    near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
+    assert_near(identities.entropy(problem), oracles(weights, oracle_statistics.entropy))
+    assert_near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
     for size in (1, 2, 4, 9):
-        near(identities.block_map(problem, size), oracles(weights, oracle_statistics.block_map, size))
+        assert_near(identities.block_map(problem, size), oracles(weights, oracle_statistics.block_map, size))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,8 +81,8 @@ def test_sums_and_maps_hold_with_a_bias_too(name):
     mask, matrix = masks(5, 6)[name]
     weights = oracle.weights_many(query.numpy(), key.numpy(), mask=matrix, bias=bias.numpy())
     problem = problem_of(query, key, mask=mask, bias=bias)
-    near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
-    near(identities.block_map(problem, 2), oracles(weights, oracle_statistics.block_map, 2))
+    assert_near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
+    assert_near(identities.block_map(problem, 2), oracles(weights, oracle_statistics.block_map, 2))
     with pytest.raises(AssertionError, match="bias"):
         identities.entropy(problem)
 
@@ -90,7 +90,7 @@ def test_sums_and_maps_hold_with_a_bias_too(name):
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 200])
 def test_maps_may_have_more_blocks_than_one_kernel_takes(size):
     problem = problem_of(normal(2, 9, 4), normal(2, 131, 4, seed=1), mask=regard.Window(40, 0))
-    near(identities.block_map(problem, size), statistics.block_map(problem, size).numpy())
+    assert_near(identities.block_map(problem, size), statistics.block_map(problem, size).numpy())
 
 
 def test_the_entropy_of_sharp_weights_is_not_below_zero_and_loses_few_digits():

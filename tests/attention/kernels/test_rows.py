@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import cases, close, normal
+from problems import assert_close, cases, normal
 
 import regard
 from regard.attention.kernels import rows
@@ -25,13 +25,13 @@ def test_some_rows_are_cut_from_all_rows(data, case):
     last = data.draw(st.integers(first, n_queries))
     weights, value = rows.weigh(problem, slice(first, last), slice(0, n_keys))
     want, floor = whole[..., first:last, :], float(np.abs(whole).max(initial=0))
-    close(weights.expand(want.shape), want, floor=floor)
+    assert_close(weights.expand(want.shape), want, floor=floor)
     assert value.shape[-2] == n_keys
     numbers = data.draw(st.lists(st.integers(0, n_queries - 1), max_size=4)) if n_queries else []
     some = torch.tensor(numbers, dtype=torch.long)
     weights, _ = rows.weigh(problem, some, slice(0, n_keys))
     want = whole[..., some.numpy(), :]
-    close(weights.expand(want.shape), want, floor=floor)
+    assert_close(weights.expand(want.shape), want, floor=floor)
 
 
 def test_queries_may_be_cut_out_by_the_caller():
@@ -51,8 +51,8 @@ def test_a_run_of_keys_that_holds_all_that_may_be_seen_is_enough():
                         dropout=0.0)
         whole, _ = rows.weigh(problem, slice(2, 4), slice(0, 6))
         near, value = rows.weigh(problem, slice(2, 4), slice(1, 4))
-        close(near, whole[..., 1:4])
-        close(rows.attend(problem, slice(2, 4), slice(1, 4)), near @ value)
+        assert_close(near, whole[..., 1:4])
+        assert_close(rows.attend(problem, slice(2, 4), slice(1, 4)), near @ value)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

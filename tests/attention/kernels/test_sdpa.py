@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
-from problems import SCORES, cases, close, normal, normalizer, scorer
+from problems import SCORES, assert_close, cases, normal, normalizer, scorer
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -105,7 +105,7 @@ def test_widths_need_not_agree(width, value_width):
     query, key, value = normal(4, width), normal(6, width, seed=1), normal(6, value_width, seed=2)
     got = regard.attend(query, key, value, backend="sdpa")
     assert got.shape == (4, value_width)
-    close(got, torch.softmax(query @ key.T / width**0.5, -1) @ value)
+    assert_close(got, torch.softmax(query @ key.T / width**0.5, -1) @ value)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import close, held, masks, nearness, normal
+from problems import assert_close, held, masks, nearness, normal
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -60,7 +60,7 @@ def test_any_number_of_blocks_gives_the_same(numbers, grad):
     options = {"score": regard.Additive(normal(3, seed=4)), "mask": regard.Causal() & regard.Window(3, None)}
     want = regard.attend(*tensors, **options, backend="exact")
     with held(numbers):
-        close(regard.attend(*tensors, **options, backend="tiled"), want)
+        assert_close(regard.attend(*tensors, **options, backend="tiled"), want)
 
 
 class Largest(TorchDispatchMode):

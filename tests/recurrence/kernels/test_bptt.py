@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recurrent import KINDS, close, kinds, make, normal, seeds, widths
+from recurrent import KINDS, assert_close, kinds, make, normal, seeds, widths
 
 from regard.recurrence.cell import LSTM
 from regard.recurrence.kernels import bptt, loop
@@ -30,7 +30,7 @@ def test_it_is_the_loop_with_all_gradients(kind, input_width, width, sizes, seed
         gradients = torch.autograd.grad((hidden, *final), wanted, upstream)
         results.append((hidden, *final, *gradients))
     for ours, theirs in zip(*results, strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)], ids=["even", "ragged"])
@@ -89,13 +89,13 @@ def test_only_some_gradients_are_asked_for(kind):
     asked.cell.requires_grad_(False)
     hidden, _ = bptt.run(asked)
     truth, _ = loop.run(asked)
-    close(torch.autograd.grad(hidden.sum(), asked.inputs)[0], torch.autograd.grad(truth.sum(), asked.inputs)[0])
+    assert_close(torch.autograd.grad(hidden.sum(), asked.inputs)[0], torch.autograd.grad(truth.sum(), asked.inputs)[0])
     asked = Problem(make(kind, 2, 3), asked.inputs.detach(), asked.sizes, tuple(m.detach() for m in asked.state))
     hidden, _ = bptt.run(asked)
     truth, _ = loop.run(asked)
     for ours, theirs in zip(torch.autograd.grad(hidden.sum(), asked.cell.parameters()),
                             torch.autograd.grad(truth.sum(), asked.cell.parameters()), strict=True):
-        close(ours, theirs)
+        assert_close(ours, theirs)
 
 
 def test_its_gradient_cannot_be_differentiated_and_says_so():
@@ -114,7 +114,7 @@ def test_under_autocast_the_projection_decides(kind):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden, _ = bptt.run(asked)
         gradients = torch.autograd.grad(hidden.float().sum(), asked.cell.parameters())
-    close(hidden.float(), truth, 0.1)
+    assert_close(hidden.float(), truth, 0.1)
     assert all(gradient.dtype == torch.float32 and gradient.isfinite().all() for gradient in gradients)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrent import KINDS, close, make, normal, oracle_scan
+from recurrent import KINDS, assert_close, make, normal, oracle_scan
 
 from regard.recurrence.kernels import loop
 from regard.recurrence.kernels.problem import Problem
@@ -23,9 +23,9 @@ def test_each_row_is_the_oracles(kind, sizes):
     for row in range(sizes[0]):
         turns = [start + row for start, n in zip(starts, sizes, strict=True) if row < n]
         truth, end = oracle_scan(kind, asked.cell, asked.inputs[turns].numpy(), [m[row].numpy() for m in asked.state])
-        close(hidden[turns], truth)
+        assert_close(hidden[turns], truth)
         for ours, theirs in zip(final, end, strict=True):
-            close(ours[row], theirs)
+            assert_close(ours[row], theirs)
 
 
 def test_no_step():

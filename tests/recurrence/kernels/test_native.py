@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrent import KINDS, NATIVE, close, make, normal
+from recurrent import KINDS, NATIVE, assert_close, make, normal
 
 from regard.recurrence.kernels import loop, native
 from regard.recurrence.kernels.problem import Problem
@@ -26,11 +26,11 @@ def test_it_is_the_loop_with_all_gradients(kind, sizes, dtype):
         wanted = (asked.inputs, *asked.state, *asked.cell.parameters())
         results.append((hidden, *final, *torch.autograd.grad((hidden, *final), wanted, upstream)))
     for ours, theirs in zip(*results, strict=True):
-        close(ours, theirs, 1e-12 if dtype == torch.float64 else 1e-5)
+        assert_close(ours, theirs, 1e-12 if dtype == torch.float64 else 1e-5)
     with torch.no_grad():
         again, end = native.run(asked)
     for ours, theirs in zip((again, *end), results[0], strict=False):
-        close(ours, theirs, 1e-12 if dtype == torch.float64 else 1e-5)
+        assert_close(ours, theirs, 1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)])
@@ -87,6 +87,6 @@ def test_cudnn_is_the_loop(kind, sizes):
                     tuple(memory.detach().cuda() for memory in asked.state))
     assert native.drawback(there) is None
     hidden, _ = native.run(there)
-    close(hidden.cpu(), truth, 1e-5)
+    assert_close(hidden.cpu(), truth, 1e-5)
     hidden.sum().backward()
     assert there.inputs.grad.isfinite().all()
