@@ -62,3 +62,4 @@ def test_the_python_runs(tmp_path, monkeypatch):
     names = {}
     for number, block in enumerate(blocks("python"), 1):
         exec(compile(block, f"README.md, Python block {number}", "exec"), names)
+    assert "regard" in names  # there were blocks, and they used the package

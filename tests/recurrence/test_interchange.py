@@ -11,8 +11,8 @@ from regard.recurrence.interchange import difference, load_torch, to_torch
 MODULES = {"rnn": (nn.RNN, nn.RNNCell), "lstm": (nn.LSTM, nn.LSTMCell), "gru after": (nn.GRU, nn.GRUCell)}
 
 
-def same(kind, made, reference, seed=0):
-    """Whether the cell does one step as torch's cell does it."""
+def assert_same(kind, made, reference, seed=0):
+    """The cell does one step as torch's cell does it."""
     x, state = normal(2, 3, seed=seed), tuple(normal(2, 4, seed=seed + 1 + i) for i in range(made.memories))
     theirs = reference(x, state if len(state) > 1 else state[0])
     for ours, truth in zip(made(x, state), theirs if isinstance(theirs, tuple) else (theirs,), strict=True):
@@ -25,7 +25,7 @@ def test_torchs_cells(kind, bias):
     theirs = MODULES[kind][1](3, 4, bias=bias).double()
     made = make(kind, 3, 4)
     load_torch(made, theirs)
-    same(kind, made, theirs)
+    assert_same(kind, made, theirs)
 
 
 @pytest.mark.parametrize("kind", NATIVE)
@@ -37,7 +37,7 @@ def test_one_layer_and_direction_of_torchs_modules(kind, reverse):
     theirs.load_state_dict({name: getattr(module, name + end) for name in theirs.state_dict()})
     made = make(kind, 3, 4)
     load_torch(made, module, 0, reverse=reverse)
-    same(kind, made, theirs)
+    assert_same(kind, made, theirs)
 
 
 @pytest.mark.parametrize("kind", NATIVE)

@@ -7,7 +7,7 @@ import torch
 from regard.reference import attention, masks
 
 
-def same(mask, rows):
+def assert_same(mask, rows):
     """The mask is exactly this picture."""
     assert mask.dtype == np.bool_
     assert ["".join("01"[int(cell)] for cell in row) for row in mask] == rows
@@ -24,10 +24,10 @@ def test_distances_from_a_start():
 
 
 def test_causal():
-    same(masks.causal(4, 4), ["1000", "1100", "1110", "1111"])
-    same(masks.causal(2, 4), ["1110", "1111"])
-    same(masks.causal(4, 2), ["00", "00", "10", "11"])
-    same(masks.causal(1, 3), ["111"])
+    assert_same(masks.causal(4, 4), ["1000", "1100", "1110", "1111"])
+    assert_same(masks.causal(2, 4), ["1110", "1111"])
+    assert_same(masks.causal(4, 2), ["00", "00", "10", "11"])
+    assert_same(masks.causal(1, 3), ["111"])
 
 
 def test_causal_differs_from_torch_with_fewer_queries_than_keys():
@@ -38,31 +38,31 @@ def test_causal_differs_from_torch_with_fewer_queries_than_keys():
 
 def test_padding_on_either_side():
     right = masks.padding([2, 0, 3], 2, 3, "right")
-    same(right[0], ["110", "110"])
-    same(right[1], ["000", "000"])
-    same(right[2], ["111", "111"])
-    same(masks.padding([2], 1, 3, "left")[0], ["011"])
+    assert_same(right[0], ["110", "110"])
+    assert_same(right[1], ["000", "000"])
+    assert_same(right[2], ["111", "111"])
+    assert_same(masks.padding([2], 1, 3, "left")[0], ["011"])
     with pytest.raises(ValueError, match="`side` must be 'left' or 'right', but is 'up'"):
         masks.padding([1], 1, 1, "up")
 
 
 def test_window():
-    same(masks.window(4, 4, 1, 0), ["1000", "1100", "0110", "0011"])
-    same(masks.window(4, 4, 1, 1), ["1100", "1110", "0111", "0011"])
-    same(masks.window(2, 4, 1, 0), ["0110", "0011"])
-    same(masks.window(3, 3, None, 0), ["100", "110", "111"])
-    same(masks.window(3, 3, 0, None), ["111", "011", "001"])
-    same(masks.window(2, 2, None, None), ["11", "11"])
+    assert_same(masks.window(4, 4, 1, 0), ["1000", "1100", "0110", "0011"])
+    assert_same(masks.window(4, 4, 1, 1), ["1100", "1110", "0111", "0011"])
+    assert_same(masks.window(2, 4, 1, 0), ["0110", "0011"])
+    assert_same(masks.window(3, 3, None, 0), ["100", "110", "111"])
+    assert_same(masks.window(3, 3, 0, None), ["111", "011", "001"])
+    assert_same(masks.window(2, 2, None, None), ["11", "11"])
 
 
 def test_packed():
-    same(masks.packed([2, 1]), ["110", "110", "001"])
-    same(masks.packed([1, 2], [2, 1]), ["110", "001", "001"])
-    same(masks.packed([1, 0, 1], [1, 1, 1]), ["100", "001"])
+    assert_same(masks.packed([2, 1]), ["110", "110", "001"])
+    assert_same(masks.packed([1, 2], [2, 1]), ["110", "001", "001"])
+    assert_same(masks.packed([1, 0, 1], [1, 1, 1]), ["100", "001"])
 
 
 def test_packed_leaves_out_what_lies_beyond_the_segments():
-    same(masks.packed([1, 1], [1, 1], 3, 4), ["1000", "0100", "0000"])
+    assert_same(masks.packed([1, 1], [1, 1], 3, 4), ["1000", "0100", "0000"])
     with pytest.raises(ValueError, match="positions"):
         masks.packed([2, 2], n_queries=3)
     with pytest.raises(ValueError, match="as many segments"):
@@ -70,20 +70,20 @@ def test_packed_leaves_out_what_lies_beyond_the_segments():
 
 
 def test_packed_causal_is_aligned_in_every_segment():
-    same(masks.packed_causal([2, 2]), ["1000", "1100", "0010", "0011"])
-    same(masks.packed_causal([1, 2], [3, 2]), ["11100", "00010", "00011"])
-    same(masks.packed_causal([2, 1], [1, 2]), ["000", "100", "011"])
+    assert_same(masks.packed_causal([2, 2]), ["1000", "1100", "0010", "0011"])
+    assert_same(masks.packed_causal([1, 2], [3, 2]), ["11100", "00010", "00011"])
+    assert_same(masks.packed_causal([2, 1], [1, 2]), ["000", "100", "011"])
 
 
 def test_packed_window():
-    same(masks.packed_window([3, 2], None, 1, 0), ["10000", "11000", "01100", "00010", "00011"])
-    same(masks.packed_window([1, 1], [3, 2], 1, 0, 3, 6), ["011000", "000110", "000000"])
+    assert_same(masks.packed_window([3, 2], None, 1, 0), ["10000", "11000", "01100", "00010", "00011"])
+    assert_same(masks.packed_window([1, 1], [3, 2], 1, 0, 3, 6), ["011000", "000110", "000000"])
 
 
 def test_placed():
-    same(masks.placed(1, 2, 5), ["11100", "11100"])
-    same(masks.placed_causal(1, 2, 5), ["11000", "11100"])
-    same(masks.placed_window(2, 2, 5, 1, None), ["01110", "00110"])
+    assert_same(masks.placed(1, 2, 5), ["11100", "11100"])
+    assert_same(masks.placed_causal(1, 2, 5), ["11000", "11100"])
+    assert_same(masks.placed_window(2, 2, 5, 1, None), ["01110", "00110"])
 
 
 def test_placed_at_the_end_is_the_bottom_right():

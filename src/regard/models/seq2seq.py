@@ -16,6 +16,7 @@ Legend: B rows, N tokens of the source, n tokens of the target, D width, V vocab
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -94,19 +95,21 @@ class RecurrentEncoder(nn.Module):
 class RecurrentDecoder(nn.Module, ABC):
     """What the two decoders share: cells over [y; c], and logits from [s; c]. They differ in where c comes from."""
 
-    def __init__(self, vocabulary: int, width: int, *, context_width: int, cell: str = "gru", layers: int = 1,
-                 initial: str = "last", input_feeding: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, vocabulary: int, width: int, *, context_width: int, looked_width: int | None = None,
+                 cell: str = "gru", layers: int = 1, initial: str = "last", input_feeding: bool = False,
+                 dropout: float = 0.0) -> None:
         super().__init__()
         checks.pick("initial", initial, {"last": None, "mean": None})
+        looked_width = context_width if looked_width is None else looked_width  # of c_t
         self.width, self.context_width, self.initial_from = width, context_width, initial
         self.embedding = nn.Embedding(vocabulary, width)
         self.dropout = nn.Dropout(dropout)
         fed = width if input_feeding else 0
-        cells = [make_cell(cell, width if layer else width + context_width + fed, width) for layer in range(layers)]
+        cells = [make_cell(cell, width if layer else width + looked_width + fed, width) for layer in range(layers)]
         self.memories = cells[0].memories
         self.cells = nn.ModuleList(cells)
         self.initial = nn.ModuleList(nn.Linear(context_width, width) for _ in range(layers))
-        self.join = nn.Linear(width + context_width, width)
+        self.join = nn.Linear(width + looked_width, width)
         self.vocabulary = nn.Linear(width, vocabulary)
         self.input_feeding = input_feeding
 
@@ -116,11 +119,7 @@ class RecurrentDecoder(nn.Module, ABC):
 
     @abstractmethod
     def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
-        """c_t (B, D of the context) for the step after the state s_{t-1} (B, D)."""
-
-    def weights(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor | None:
-        """The cross-attention weights (B, heads, 1, N) of that step; None where there is no attention."""
-        return None
+        """c_t for the step after the state s_{t-1} (B, D)."""
 
     def start(self, memory: Memory, watched: bool) -> Seq2SeqState:
         """s_0 of every layer from the last state, or from the mean of the states."""
@@ -138,33 +137,35 @@ class RecurrentDecoder(nn.Module, ABC):
     def advance(self, state: Seq2SeqState, ids: Tensor, here: Tensor | None = None) -> Step:
         """The next n tokens (B, n). Where `here` (B, n) is False the row has no token, and its state stays."""
         embedded = self.dropout(self.embedding(ids))
-        outputs, seen = [], []
-        for t in range(ids.shape[1]):
-            hidden = state.cells.tensors[self.memories * (len(self.cells) - 1)]  # of the highest layer
-            if state.watched:
-                seen.append(self.weights(hidden, state.source))
-            context = self.context(hidden, state.source)
-            cells, output = self._one(embedded[:, t], context, state.cells.tensors)
-            if here is not None:
-                both = zip(cells, state.cells.tensors, strict=True)
-                cells = tuple(torch.where(here[:, t, None], new, old) for new, old in both)
-            moved = 1 if here is None else here[:, t]
-            state = replace(state, cells=RowState(cells), positions=state.positions + moved)
-            outputs.append(output)
-        joined = torch.stack(outputs, dim=1) if outputs else embedded[:, :, :self.width]
-        rows = [row for row in seen if row is not None]
-        return Step(self.vocabulary(self.dropout(joined)), state, torch.cat(rows, dim=-2) if rows else None)
+        outputs, looks = list[Tensor](), list[Look]()
+        with self._watch(looks) if state.watched else nullcontext():
+            for t in range(ids.shape[1]):
+                state, output = self._one(embedded[:, t], state, None if here is None else here[:, t])
+                outputs.append(output)
+        joined = torch.stack(outputs, dim=1) if outputs else embedded
+        cross = torch.cat([look.weights() for look in looks], dim=-2) if looks else None
+        return Step(self.vocabulary(self.dropout(joined)), state, cross)
 
-    def _one(self, y: Tensor, context: Tensor, tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        """One step of all layers: the new tensors of the state, and tanh(W_O [s; c])."""
-        fed = [tensors[-1]] if self.input_feeding else []
-        x, after = torch.cat([y, context, *fed], dim=-1), list[Tensor]()
+    def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
+        """Collect what the decoder looks at; without attention there is nothing to collect."""
+        return nullcontext()
+
+    def _one(self, y: Tensor, state: Seq2SeqState, here: Tensor | None) -> tuple[Seq2SeqState, Tensor]:
+        """One step of all layers: the state after it, and tanh(W_O [s; c])."""
+        before, after = state.cells.tensors, list[Tensor]()
+        context = self.context(before[self.memories * (len(self.cells) - 1)], state.source)  # s_{t-1}, highest layer
+        x = torch.cat([y, context, *([before[-1]] if self.input_feeding else [])], dim=-1)
         for layer, cell in enumerate(self.cells):
-            state = cell(x, tensors[layer * self.memories:(layer + 1) * self.memories])
-            after += state
-            x = state[0]
+            following = cell(x, before[layer * self.memories:(layer + 1) * self.memories])
+            after += following
+            x = following[0]
         output = torch.tanh(self.join(torch.cat([x, context], dim=-1)))
-        return (*after, *([output] if self.input_feeding else [])), output
+        if self.input_feeding:
+            after.append(output)
+        if here is not None:
+            after = [torch.where(here.unsqueeze(-1), new, old) for new, old in zip(after, before, strict=True)]
+        positions = state.positions + (1 if here is None else here)
+        return replace(state, cells=RowState(tuple(after)), positions=positions), output
 
 
 class OneContextDecoder(RecurrentDecoder):
@@ -187,29 +188,24 @@ class AttendingDecoder(RecurrentDecoder):
 
     def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
                  normalize: str = "softmax", values: str = "states", **options: object) -> None:
-        super().__init__(vocabulary, width, context_width=context_width, **options)  # type: ignore[arg-type]
-        checks.pick("values", values, {"states": None, "projected": None})
+        looked_width = checks.pick("values", values, {"states": context_width, "projected": width})
+        super().__init__(vocabulary, width, context_width=context_width, looked_width=looked_width,
+                         **options)  # type: ignore[arg-type]
         self.attention: AttentionLayer
         if values == "states":
             self.attention = BasicAttention(width, context_width=context_width, score=score, normalize=normalize)
         else:
             self.attention = Attention(width, heads=1, context_width=context_width, score=score, normalize=normalize)
-            self.widen = nn.Linear(width, context_width)
-        self.values = values
 
     def source(self, memory: Memory) -> ContextCache:
         return self.attention.remember(memory.states, memory.lengths)
 
     def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
         assert isinstance(source, ContextCache)
-        looked = self.attention.step(hidden.unsqueeze(1), source)[0].squeeze(1)
-        return looked if self.values == "states" else self.widen(looked)
+        return self.attention.step(hidden.unsqueeze(1), source)[0].squeeze(1)
 
-    def weights(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
-        assert isinstance(source, ContextCache)
-        layer = self.attention
-        return Look(layer.queries(hidden.unsqueeze(1)), source.key, score=layer.score, normalize=layer.normalize,
-                    mask=source.mask()).weights()
+    def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
+        return self.attention.tap.listen(looks.append)
 
 
 class Seq2Seq(nn.Module):
