@@ -127,10 +127,11 @@ class AttentionLayer(nn.Module, ABC):
             raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
 
     def _look(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+        score = self.score
         if self.tap.listeners:
-            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask,
+            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), score, self.normalize, mask,
                                self.position_bias))
-        output = attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
+        output = attend(query, key, value, score=score, normalize=self.normalize, mask=mask,
                         bias=self.position_bias, dropout=self.dropout if self.training else 0.0, backend=self.backend)
         return self.merge(output)
 
