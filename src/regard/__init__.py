@@ -35,6 +35,20 @@ _HOMES = {
     "Block": "regard.blocks.block",
     "Stack": "regard.blocks.stack",
     "Tokens": "regard.models.contract",
+    "PackedTokens": "regard.models.contract",
+    "build": "regard.models.build",
+    "load": "regard.tasks.loading",
+    "Translator": "regard.tasks.writing",
+    "Completer": "regard.tasks.writing",
+    "Filler": "regard.tasks.reading",
+    "Classifier": "regard.tasks.reading",
+    "Embedder": "regard.tasks.reading",
+    "EncoderDecoder": "regard.models.encoder_decoder",
+    "LanguageModel": "regard.models.language",
+    "MaskedModel": "regard.models.masked",
+    "Tagger": "regard.models.labels",
+    "SequenceClassifier": "regard.models.labels",
+    "ImageClassifier": "regard.models.vision",
     "Seq2Seq": "regard.models.seq2seq",
     "RecurrentEncoder": "regard.models.seq2seq",
     "OneContextDecoder": "regard.models.seq2seq",
@@ -66,17 +80,31 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.blocks.block import Block as Block
     from regard.blocks.stack import Stack as Stack
     from regard.convolution import Convolution as Convolution
+    from regard.models.build import build as build
+    from regard.models.contract import PackedTokens as PackedTokens
     from regard.models.contract import Tokens as Tokens
+    from regard.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from regard.models.labels import SequenceClassifier as SequenceClassifier
+    from regard.models.labels import Tagger as Tagger
+    from regard.models.language import LanguageModel as LanguageModel
+    from regard.models.masked import MaskedModel as MaskedModel
     from regard.models.seq2seq import AttendingDecoder as AttendingDecoder
     from regard.models.seq2seq import OneContextDecoder as OneContextDecoder
     from regard.models.seq2seq import RecurrentEncoder as RecurrentEncoder
     from regard.models.seq2seq import Seq2Seq as Seq2Seq
+    from regard.models.vision import ImageClassifier as ImageClassifier
     from regard.position.bias import ALiBi as ALiBi
     from regard.position.bias import BucketedBias as BucketedBias
     from regard.position.bias import RelativeBias as RelativeBias
     from regard.position.rotary import Rotary as Rotary
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
+    from regard.tasks.loading import load as load
+    from regard.tasks.reading import Classifier as Classifier
+    from regard.tasks.reading import Embedder as Embedder
+    from regard.tasks.reading import Filler as Filler
+    from regard.tasks.writing import Completer as Completer
+    from regard.tasks.writing import Translator as Translator
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
 
     def __getattr__(name: str) -> object:

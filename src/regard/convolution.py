@@ -15,7 +15,9 @@ Legend: B rows, N tokens, D width, E features before the gate, K taps, S span (K
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.mask import Padding
 from regard.attention.presence import cleared, there
+from regard.config import Config, choice, whole
 from regard.mixer import RowState
 
 PLACEMENTS = {"causal": None, "centred": None}
@@ -171,3 +174,32 @@ class Convolution(nn.Module):
 def receptive_field(convolutions: Iterable[Convolution]) -> int:
     """How many tokens one output of a stack of convolutions depends on: 1 + Σ (K-1)·d; 1 for none at all."""
     return 1 + sum(convolution.receptive_field - 1 for convolution in convolutions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionConfig(Config):
+    """`Convolution` as a mixer, as a table of a config file. `growth` multiplies the dilation from layer to layer."""
+
+    kind: ClassVar[str] = "convolution"
+    kernel: int = whole(3, least=1)
+    dilation: int = whole(1, least=1)
+    growth: int = whole(1, least=1)
+    groups: str = choice(GROUPS, "full")
+    gate: str = choice(GATES, "none")
+    bias: bool = True
+
+    def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
+        """The mixer of a layer, from 0; where the model does not write, taps stand on both sides."""
+        return Convolution(width, kernel=self.kernel, dilation=self.dilation * self.growth**layer,
+                           placement="causal" if causal else "centred", groups=self.groups, gate=self.gate,
+                           bias=self.bias)
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers the mixer has."""
+        features = width * GATES[self.gate]
+        return features * (width if self.groups == "full" else 1) * self.kernel + self.bias * features
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with its use: key, and why."""
+        if not causal and self.kernel % 2 == 0:
+            yield "kernel", f"taps on both sides need an odd kernel, to have a middle, and it is {self.kernel}"

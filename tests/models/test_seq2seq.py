@@ -165,16 +165,16 @@ def test_weights_are_given_where_asked_for(model):
     if isinstance(model.decoder, OneContextDecoder):
         assert step.cross is None
         return
-    assert step.cross.shape == (2, 1, 4, 5)
-    assert (step.cross[1, :, :, 3:] == 0).all()
+    assert step.cross.shape == (2, 1, 1, 4, 5)
+    assert (step.cross[1, ..., 3:] == 0).all()
     if repr(model.decoder.attention.normalize) == "softmax":
-        assert_close(step.cross.sum(-1), torch.ones(2, 1, 4).double())
+        assert_close(step.cross.sum(-1), torch.ones(2, 1, 1, 4).double())
     # They are the weights that were used: the contexts that the steps read are these weights times the states.
     if isinstance(model.decoder.attention, BasicAttention):
         contexts, context = [], model.decoder.context
         model.decoder.context = lambda *given: contexts.append(context(*given)) or contexts[-1]
         model.decode(Tokens(ids(TARGET, 2, 4)), memory)
-        assert_close(step.cross[:, 0] @ memory.states, torch.stack(contexts, dim=1))
+        assert_close(step.cross[:, 0, 0] @ memory.states, torch.stack(contexts, dim=1))
 
 
 def test_keys_are_projected_once_a_sentence():
@@ -265,7 +265,7 @@ def written(model, length):
         right.append(read[:, 0] == target[:, t])
         weights.append(step.cross)
     share = torch.stack(right).double().mean().item()
-    return share, None if weights[0] is None else torch.cat(weights, dim=2)[:, 0]
+    return share, None if weights[0] is None else torch.cat(weights, dim=-2)[:, 0, 0]
 
 
 @pytest.mark.slow

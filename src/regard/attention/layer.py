@@ -18,6 +18,8 @@ Legend: B rows, H heads, N tokens, D width.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +30,11 @@ from regard.attention.cache import Cache, ContextCache, step_mask
 from regard.attention.kernels.choice import BACKENDS
 from regard.attention.look import Look
 from regard.attention.mask import Allowed, Mask, as_mask
+from regard.attention.normalize import NAMES as NORMALIZERS
 from regard.attention.normalize import as_normalizer
 from regard.attention.score import NAMES, Additive, Bilinear, as_score
 from regard.attention.tap import Tap
+from regard.config import Config, choice, share, whole
 from regard.position.bias import Bias
 from regard.position.rotary import Rotary
 
@@ -278,3 +282,43 @@ def _over_heads(mask: Mask, dims: int) -> Mask:
         return part
 
     return mask.each(widen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(Config):
+    """`Attention`, as a table of a config file."""
+
+    heads: int = whole(8, least=1)
+    key_heads: int | None = whole(None, least=1)
+    head_width: int | None = whole(None, least=1)
+    score: str = choice([*NAMES, "additive", "bilinear"], "scaled_dot")
+    normalize: str = choice(NORMALIZERS, "softmax")
+    bias: bool = True
+    dropout: float = share(0.0)
+    backend: str | None = choice(BACKENDS, None)
+
+    def build(self, width: int, *, position_bias: Bias | None = None, rotary: Rotary | None = None) -> Attention:
+        """The layer, for tokens and a context of this width."""
+        return Attention(width, heads=self.heads, key_heads=self.key_heads, head_width=self.head_width,
+                         score=self.score, normalize=self.normalize, bias=self.bias, dropout=self.dropout,
+                         position_bias=position_bias, rotary=rotary, backend=self.backend)
+
+    def each(self, width: int) -> int:
+        """The width of a head."""
+        return self.head_width or width // self.heads
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers the layer has."""
+        queries, keys = self.heads * self.each(width), (self.key_heads or self.heads) * self.each(width)
+        own = {"additive": 2 * queries, "bilinear": queries * self.each(width)}.get(self.score, 0)
+        return 2 * width * (queries + keys) + self.bias * (queries + 2 * keys + width) + own
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        if self.heads % (self.key_heads or self.heads):
+            yield "key_heads", f"{self.key_heads} does not divide the {self.heads} heads"
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with a model of this width: key, and why."""
+        if self.head_width is None and width % self.heads:
+            yield "heads", f"{self.heads} does not divide the width {width}; choose another, or set head_width"

@@ -2,6 +2,7 @@
 
     post-norm   x ← norm(x + part(x))      for each part: the order of Vaswani et al. 2017
     pre-norm    x ← x + part(norm(x))      for each part: GPT-2 and later; the stack ends with one more norm
+    plain       x ← part(x)                for each part: recurrent layers over each other, as they were before
 
 A block takes any mixer (recurrence, convolution, self-attention), and does not know which it has. Norms are torch's:
 LayerNorm over the features of one token, with the biased variance and ε (a source writes neither), or RMSNorm.
@@ -48,7 +49,19 @@ class PreNorm(nn.Module):
         return x + self.dropout(part(self.norm(x)))
 
 
-ORDERS: dict[str, type[PostNorm] | type[PreNorm]] = {"post": PostNorm, "pre": PreNorm}
+class Without(nn.Module):
+    """dropout(part(x)): neither norm nor residual."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Part) -> Tensor:
+        """x (B, N, D) after the part."""
+        return self.dropout(part(x))
+
+
+ORDERS: dict[str, type[PostNorm] | type[PreNorm] | type[Without]] = {"post": PostNorm, "pre": PreNorm, "plain": Without}
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
     "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
@@ -84,27 +97,28 @@ class BlockState:
 
 
 class Block(nn.Module):
-    """A mixer, attention to a context (or None) and a feed-forward part, in post-norm or pre-norm order.
+    """A mixer, attention to a context (or None) and a feed-forward part (or None), in the order named.
 
     Args:
         mixer: (B, N, D) -> (B, N, D).
         feed_forward: (..., D) -> (..., D).
         width: D.
         cross: the attention layer that looks at a context.
-        order: "post" or "pre".
+        order: "post", "pre" or "plain".
         norm_name: "layer" or "rms"; `epsilon` is added to the variance.
         dropout: of every part's result, before it is added to the residual.
     """
 
-    def __init__(self, mixer: nn.Module, feed_forward: nn.Module, width: int, *, cross: AttentionLayer | None = None,
-                 order: str = "pre", norm_name: str = "layer", epsilon: float = 1e-5, dropout: float = 0.0) -> None:
+    def __init__(self, mixer: nn.Module, feed_forward: nn.Module | None, width: int, *,
+                 cross: AttentionLayer | None = None, order: str = "pre", norm_name: str = "layer",
+                 epsilon: float = 1e-5, dropout: float = 0.0) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
         around = checks.pick("order", order, ORDERS)
         self.mixer, self.cross, self.feed_forward = mixer, cross, feed_forward
         self.around_mixer = around(norm(norm_name, width, epsilon), dropout)
         self.around_cross = None if cross is None else around(norm(norm_name, width, epsilon), dropout)
-        self.around_feed_forward = around(norm(norm_name, width, epsilon), dropout)
+        self.around_feed_forward = None if feed_forward is None else around(norm(norm_name, width, epsilon), dropout)
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
@@ -113,7 +127,7 @@ class Block(nn.Module):
         if self.around_cross is not None and self.cross is not None:
             cross = self.cross
             x = self.around_cross(x, lambda normed: cross(normed, self._given(context), mask=context_present))
-        return self.around_feed_forward(x, self.feed_forward)
+        return self._transform(x)
 
     def start(self, rows: int, capacity: int, context: Tensor | None = None,
               lengths: Tensor | None = None) -> BlockState:
@@ -134,7 +148,13 @@ class Block(nn.Module):
         if self.around_cross is not None and self.cross is not None and state.context is not None:
             cross, context = self.cross, state.context
             x = self.around_cross(x, lambda normed: cross.step(normed, context)[0])
-        return self.around_feed_forward(x, self.feed_forward), BlockState(after[0], state.context)
+        return self._transform(x), BlockState(after[0], state.context)
+
+    def _transform(self, x: Tensor) -> Tensor:
+        """The feed-forward part, where there is one."""
+        if self.feed_forward is None or self.around_feed_forward is None:
+            return x
+        return self.around_feed_forward(x, self.feed_forward)
 
     def _given(self, context: Tensor | None) -> Tensor:
         if context is None:

@@ -9,11 +9,13 @@ tokens, residuals or norms.
 
 from abc import ABC
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
+from regard.config import Config, choice, share, whole
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
@@ -31,6 +33,15 @@ class FeedForward(nn.Module, ABC):
         self.up = nn.Linear(width, inner, bias)
         self.down = nn.Linear(inner, width, bias)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New initial values: Glorot's for the weights, as in the attention layers, zeros for the biases."""
+        for linear in self.children():
+            if isinstance(linear, nn.Linear):
+                nn.init.xavier_uniform_(linear.weight)
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
 
     def extra_repr(self) -> str:
         return self.name
@@ -55,7 +66,31 @@ class Gated(FeedForward):
                  dropout: float = 0.0) -> None:
         super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
         self.gate = nn.Linear(width, inner, bias)
+        self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
         return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
+
+
+FORMS: dict[str, type[Plain] | type[Gated]] = {"plain": Plain, "gated": Gated}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig(Config):
+    """The feed-forward part, as a table of a config file."""
+
+    inner: int = whole(least=1)
+    form: str = choice(FORMS, "plain")
+    activation: str = choice(ACTIVATIONS, "relu")
+    bias: bool = True
+    dropout: float = share(0.0)
+
+    def build(self, width: int) -> FeedForward:
+        """The part, for tokens of this width."""
+        return FORMS[self.form](width, self.inner, activation=self.activation, bias=self.bias, dropout=self.dropout)
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers it has."""
+        ways = 2 if self.form == "gated" else 1  # into the inner features
+        return (ways + 1) * width * self.inner + self.bias * (ways * self.inner + width)

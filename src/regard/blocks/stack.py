@@ -4,15 +4,22 @@ It does not know embeddings, vocabularies or what its tokens are. With `checkpoi
 not kept for the backward pass, but computed once more (less memory, about a third more time).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
+from regard.attention.layer import Attention, AttentionConfig
 from regard.attention.mask import Mask
-from regard.blocks.block import Block, BlockState
+from regard.attention.mixing import SelfAttentionConfig
+from regard.blocks.block import NORMS, ORDERS, Block, BlockState, norm
+from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
+from regard.config import Config, choice, number, share, whole
+from regard.convolution import ConvolutionConfig
 from regard.mixer import Rows
+from regard.recurrence.lstmn import LSTMNConfig
+from regard.recurrence.scan import RecurrenceConfig
 
 
 @dataclass(frozen=True)
@@ -66,3 +73,61 @@ class Stack(nn.Module):
             x, following = block.step(x, own, lengths=lengths)  # type: ignore[operator]
             after.append(following)
         return (x if self.last_norm is None else self.last_norm(x)), StackState(tuple(after))
+
+
+MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMNConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(Config):
+    """A stack of equal blocks, as a table of a config file.
+
+    `cross` is the attention to a source, for decoders that have one; `dropout` is that of every part's result;
+    `checkpoint` computes activations again in the backward pass, to save memory.
+    """
+
+    layers: int = whole(least=1)
+    order: str = choice(ORDERS, "pre")
+    norm: str = choice(NORMS, "layer")
+    epsilon: float = number(1e-5, least=0.0)
+    dropout: float = share(0.0)
+    checkpoint: bool = False
+    mixer: MixerConfig
+    cross: AttentionConfig | None = None
+    feed_forward: FeedForwardConfig | None = None
+
+    def build(self, width: int, *, causal: bool) -> Stack:
+        """The blocks, for tokens of this width; where it is causal, none sees those behind it."""
+        blocks = [Block(self.mixer.mixer(width, causal, layer),
+                        None if self.feed_forward is None else self.feed_forward.build(width), width,
+                        cross=None if self.cross is None else self.cross.build(width), order=self.order,
+                        norm_name=self.norm, epsilon=self.epsilon, dropout=self.dropout)
+                  for layer in range(self.layers)]
+        stack = Stack(blocks, norm(self.norm, width, self.epsilon) if self.order == "pre" else None,
+                      checkpoint=self.checkpoint)
+        if self.order == "pre":
+            _calm(stack, self.layers)
+        return stack
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers the stack has."""
+        parts = [self.mixer, *([self.cross] if self.cross else []), *([self.feed_forward] if self.feed_forward else [])]
+        norms = 0 if self.order == "plain" else len(parts) * self.layers + (self.order == "pre")
+        each = width * (2 if self.norm == "layer" else 1)
+        return self.layers * sum(part.parameters(width) for part in parts) + norms * each
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with a model of this width: key, and why."""
+        for name, part in (("mixer", self.mixer), ("cross", self.cross)):
+            for key, why in () if part is None else part.clashes(width, causal):
+                yield f"{name}.{key}", why
+
+
+def _calm(stack: Stack, layers: int) -> None:
+    """What every part adds to the residual starts smaller the more parts there are, as in GPT-2: their sum does not
+    grow with the depth. Post-norm blocks need none of it: they end with a norm.
+    """
+    for module in stack.modules():
+        if isinstance(module, Attention | FeedForward):
+            last = module.output if isinstance(module, Attention) else module.down
+            last.weight.data.mul_((2 * layers) ** -0.5)

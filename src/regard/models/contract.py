@@ -6,11 +6,14 @@
     step(state, ids) -> Step(logits, state, cross)   one token or a chunk; it consumes the state
 
 The id at a position is what the model reads there; its logits are for the next one. A target is therefore shifted
-by one before it is decoded: [START] first. Step by step equals all at once. This file knows no model.
+by one before it is decoded: [START] first. Step by step equals all at once. Several sequences are given as rows that
+are filled up (`Tokens`), or one after another in a single row (`PackedTokens`), which gives the same numbers.
+This file knows no model.
 
-Legend: B rows, N tokens, D width, V vocabulary.
+Legend: B rows, N tokens, S sequences, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -18,7 +21,8 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.attention.mask import Padding
+from regard.attention.mask import Mask, Padding
+from regard.attention.packed import Packed
 from regard.mixer import Rows, indices
 
 
@@ -29,14 +33,34 @@ class Tokens:
     ids: Tensor
     lengths: Tensor | None = None
     side: str = "right"
+    segments: Tensor | None = None
+    """(B, N): which of several texts each token belongs to, for models that were taught to tell them apart."""
 
     def __post_init__(self) -> None:
-        if self.ids.dim() != 2 or self.ids.is_floating_point() or self.ids.dtype == torch.bool:
-            got = f"of shape {checks.shape(self.ids)} and dtype {self.ids.dtype}"
-            raise checks.wrong("ids", "integers of shape (rows, tokens)", got)
+        _check_ids(self.ids)
+        checks.pick("side", self.side, {"right": None, "left": None})
         if self.lengths is not None and tuple(self.lengths.shape) != tuple(self.ids.shape[:1]):
             expected = f"of shape ({self.ids.shape[0]},), a length for each row"
             raise checks.wrong("lengths", expected, f"of shape {checks.shape(self.lengths)}")
+        if self.segments is not None and self.segments.shape != self.ids.shape:
+            raise checks.wrong("segments", f"of the ids' shape {checks.shape(self.ids)}",
+                               f"of shape {checks.shape(self.segments)}")
+
+    @staticmethod
+    def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
+        """Sequences of ids as rows of one batch, filled up with the id `padding`."""
+        rows = [torch.as_tensor(row, dtype=torch.long) for row in sequences]
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+        ids = torch.full((len(rows), max(map(len, rows), default=0)), padding)
+        for b, row in enumerate(rows):
+            first = ids.shape[1] - len(row) if side == "left" else 0
+            ids[b, first:first + len(row)] = row
+        return Tokens(ids, lengths, side)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return self.ids.shape[0]
 
     @property
     def present(self) -> Padding | None:
@@ -44,8 +68,85 @@ class Tokens:
         return None if self.lengths is None else Padding(self.lengths, self.side)
 
     @property
+    def positions(self) -> Tensor:
+        """(N,) or (B, N): where each token stands in its own sequence, from 0."""
+        places = torch.arange(self.ids.shape[1], device=self.ids.device)
+        if self.side == "right" or self.lengths is None:
+            return places
+        return (places - (self.ids.shape[1] - self.lengths).unsqueeze(-1)).clamp(min=0)
+
+    def right(self) -> "Tokens":
+        """The same sequences with their padding on the right."""
+        if self.side == "right" or self.lengths is None:
+            return Tokens(self.ids, self.lengths, segments=self.segments)
+        count = self.ids.shape[1]
+        index_BN = (torch.arange(count, device=self.ids.device) - self.lengths.unsqueeze(-1)) % max(1, count)
+        segments = None if self.segments is None else self.segments.gather(1, index_BN)
+        return Tokens(self.ids.gather(1, index_BN), self.lengths, segments=segments)
+
+    def to(self, device: "torch.device | str") -> "Tokens":
+        """The same on a device."""
+        lengths, segments = (None if part is None else part.to(device) for part in (self.lengths, self.segments))
+        return Tokens(self.ids.to(device), lengths, self.side, segments)
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Sequences one after another in a single row of ids (1, N), each of `lengths` (S,), without padding.
+
+    The lengths stay on the CPU: who cuts a row into its sequences must know them without asking the device.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    segments: Tensor | None = None
+    """(1, N), as in `Tokens`."""
+
+    def __post_init__(self) -> None:
+        _check_ids(self.ids)
+        if self.ids.shape[0] != 1:
+            raise checks.wrong("ids", "one row, (1, tokens)", f"of shape {checks.shape(self.ids)}")
+        if self.lengths.dim() != 1 or self.lengths.device.type != "cpu":
+            got = f"of shape {checks.shape(self.lengths)} on {self.lengths.device}"
+            raise checks.wrong("lengths", "of shape (sequences,), on the CPU", got)
+        if int(self.lengths.sum()) != self.ids.shape[1]:
+            raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
+                               f"lengths that add up to {int(self.lengths.sum())}")
+
+    @staticmethod
+    def of(sequences: "Sequence[Sequence[int] | Tensor]") -> "PackedTokens":
+        """Sequences of ids, one after another."""
+        rows = [torch.as_tensor(row, dtype=torch.long) for row in sequences]
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+        return PackedTokens(torch.cat([*rows, lengths.new_zeros(0)]).unsqueeze(0), lengths)
+
+    @property
     def rows(self) -> int:
-        return self.ids.shape[0]
+        """How many sequences there are."""
+        return len(self.lengths)
+
+    @property
+    def present(self) -> Packed:
+        """Who is in one sequence with whom, as mixers and masks take it."""
+        return Packed(self.lengths)
+
+    @property
+    def positions(self) -> Tensor:
+        """(1, N): where each token stands in its own sequence, from 0."""
+        starts = torch.repeat_interleave(self.lengths.cumsum(0) - self.lengths, self.lengths)
+        return (torch.arange(self.ids.shape[1]) - starts).unsqueeze(0).to(self.ids.device)
+
+    def right(self) -> "PackedTokens":
+        """The same: there is no padding."""
+        return self
+
+    def to(self, device: "torch.device | str") -> "PackedTokens":
+        """The same with its ids on a device."""
+        segments = None if self.segments is None else self.segments.to(device)
+        return PackedTokens(self.ids.to(device), self.lengths, segments)
+
+
+AnyTokens = Tokens | PackedTokens
 
 
 @dataclass(frozen=True)
@@ -59,11 +160,59 @@ class Memory:
     summary: Tensor | None = None
     """(B, D)"""
 
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return self.states.shape[0]
+
     def pick(self, rows: Rows) -> "Memory":
         """The memory of these rows; a row may be picked more than once."""
         index = indices(rows, self.states)
         parts = (None if part is None else part[index] for part in (self.lengths, self.summary))
         return Memory(self.states[index], *parts)
+
+    def seen_by(self, tokens: AnyTokens) -> Mask | None:
+        """Which states the tokens of the other side may look at."""
+        if isinstance(tokens, PackedTokens):
+            raise checks.wrong("tokens", "rows like the memory's", "packed", "Pack both sides, or none.")
+        return None if self.lengths is None else Padding(self.lengths)
+
+    def mean(self) -> Tensor:
+        """(B, D): the mean of the states that are there; zeros for an empty row."""
+        if self.lengths is None:
+            return self.states.mean(dim=1)
+        there_BN = torch.arange(self.states.shape[1], device=self.states.device) < self.lengths.unsqueeze(-1)
+        total = self.states.masked_fill(~there_BN.unsqueeze(-1), 0.0).sum(dim=1)
+        return total / self.lengths.clamp(min=1).unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class PackedMemory:
+    """What an encoder has read of packed sources: states (1, N, D), `lengths` (S,) of them a sequence."""
+
+    states: Tensor
+    lengths: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return len(self.lengths)
+
+    def seen_by(self, tokens: AnyTokens) -> Mask:
+        """Which states the tokens of the other side may look at: those of their own sequence."""
+        if not isinstance(tokens, PackedTokens) or len(tokens.lengths) != len(self.lengths):
+            got = f"{tokens.rows} sequences" if isinstance(tokens, PackedTokens) else "not packed"
+            raise checks.wrong("tokens", f"{len(self.lengths)} packed sequences, as many as the memory has", got)
+        return Packed(tokens.lengths, self.lengths)
+
+    def padded(self) -> Memory:
+        """The same as rows that are filled up, to be picked from and to write from."""
+        pieces = self.states[0].split(self.lengths.tolist())
+        return Memory(torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True),
+                      self.lengths.to(self.states.device))
+
+
+AnyMemory = Memory | PackedMemory
 
 
 class State(Protocol):
@@ -89,4 +238,23 @@ class Step(NamedTuple):
     logits: Tensor
     state: Any
     cross: Tensor | None = None
-    """(B, heads, n, N of the memory)"""
+    """(B, layers, heads, n, N of the memory)"""
+
+
+class Writer(Protocol):
+    """A model that writes: what a search needs to know of it."""
+
+    training: bool
+
+    def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
+              cross: bool = False) -> Any:
+        """The state before the first token, for at most `capacity` of them a row."""
+
+    def step(self, state: Any, ids: Tensor, lengths: Tensor | None = None) -> Step:
+        """The next tokens (B, n), of which row b has lengths[b] (all where None). It consumes the state."""
+
+
+def _check_ids(ids: Tensor) -> None:
+    if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        got = f"of shape {checks.shape(ids)} and dtype {ids.dtype}"
+        raise checks.wrong("ids", "integers of shape (rows, tokens)", got)

@@ -16,8 +16,10 @@ Legend: B rows, N tokens of the source, n tokens of the target, D width, V vocab
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +28,19 @@ from regard import checks
 from regard.attention.cache import ContextCache
 from regard.attention.layer import Attention, AttentionLayer, BasicAttention
 from regard.attention.look import Look
+from regard.attention.normalize import NAMES as NORMALIZERS
+from regard.attention.score import NAMES as SCORES
 from regard.attention.score import Score
+from regard.config import Config, choice, share, whole
 from regard.mixer import Rows, RowState, indices
 from regard.models.contract import Memory, Step, Tokens
+from regard.recurrence.cell import CELLS
 from regard.recurrence.cell import cell as make_cell
-from regard.recurrence.scan import Recurrence
+from regard.recurrence.cell import parameters as cell_parameters
+from regard.recurrence.scan import DIRECTIONS, Recurrence
+
+INITIAL = {"last": None, "mean": None}
+VALUES = {"states": None, "projected": None}
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,10 @@ class RecurrentEncoder(nn.Module):
 
     def forward(self, tokens: Tokens) -> Memory:
         """The states of the source; those of padding are zeros."""
+        if not isinstance(tokens, Tokens):
+            raise checks.wrong("tokens", "rows, for a recurrent model", "packed", "Tokens.of(...) makes rows.")
+        tokens = tokens.right()
         states = self.recurrence(self.dropout(self.embedding(tokens.ids)), tokens.present)
-        if tokens.side == "left":
-            states = _to_the_front(states, tokens.lengths)
         return Memory(states, tokens.lengths, self.summary(states, tokens.lengths))
 
     def summary(self, states: Tensor, lengths: Tensor | None) -> Tensor:
@@ -99,7 +110,7 @@ class RecurrentDecoder(nn.Module, ABC):
                  cell: str = "gru", layers: int = 1, initial: str = "last", input_feeding: bool = False,
                  dropout: float = 0.0) -> None:
         super().__init__()
-        checks.pick("initial", initial, {"last": None, "mean": None})
+        checks.pick("initial", initial, INITIAL)
         looked_width = context_width if looked_width is None else looked_width  # of c_t
         self.width, self.context_width, self.initial_from = width, context_width, initial
         self.embedding = nn.Embedding(vocabulary, width)
@@ -123,7 +134,7 @@ class RecurrentDecoder(nn.Module, ABC):
 
     def start(self, memory: Memory, watched: bool) -> Seq2SeqState:
         """s_0 of every layer from the last state, or from the mean of the states."""
-        begin = memory.summary if self.initial_from == "last" else _mean(memory)
+        begin = memory.summary if self.initial_from == "last" else memory.mean()
         assert begin is not None, "an encoder of this file makes a summary"
         nothing = begin.new_zeros(begin.shape[0], self.width)
         tensors: list[Tensor] = []
@@ -143,7 +154,7 @@ class RecurrentDecoder(nn.Module, ABC):
                 state, output = self._one(embedded[:, t], state, None if here is None else here[:, t])
                 outputs.append(output)
         joined = torch.stack(outputs, dim=1) if outputs else embedded
-        cross = torch.cat([look.weights() for look in looks], dim=-2) if looks else None
+        cross = torch.cat([look.weights() for look in looks], dim=-2).unsqueeze(1) if looks else None
         return Step(self.vocabulary(self.dropout(joined)), state, cross)
 
     def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
@@ -188,7 +199,8 @@ class AttendingDecoder(RecurrentDecoder):
 
     def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
                  normalize: str = "softmax", values: str = "states", **options: object) -> None:
-        looked_width = checks.pick("values", values, {"states": context_width, "projected": width})
+        checks.pick("values", values, VALUES)
+        looked_width = {"states": context_width, "projected": width}[values]
         super().__init__(vocabulary, width, context_width=context_width, looked_width=looked_width,
                          **options)  # type: ignore[arg-type]
         self.attention: AttentionLayer
@@ -228,28 +240,80 @@ class Seq2Seq(nn.Module):
         present = None if here is None else here.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
         return self.decoder.advance(self.decoder.start(memory, watched=False), tokens.ids, present).logits
 
-    def start(self, memory: Memory, *, rows: int | None = None, capacity: int | None = None,
+    def forward(self, source: Tokens, target: Tokens) -> Tensor:
+        """The logits of the target, all at once: what training asks for."""
+        return self.decode(target, self.encode(source))
+
+    def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int | None = None,
               cross: bool = False) -> Seq2SeqState:
         """The state before the first token. A recurrent state has no capacity; `cross` asks for the weights."""
-        if rows is not None and rows != memory.states.shape[0]:
-            raise checks.wrong("rows", f"the memory's {memory.states.shape[0]}", rows, "memory.pick(...) repeats rows.")
+        if memory is None:
+            raise checks.wrong("memory", "what encode(...) gave", None)
+        if rows is not None and rows != memory.rows:
+            raise checks.wrong("rows", f"the memory's {memory.rows}", rows, "memory.pick(...) repeats rows.")
         return self.decoder.start(memory, watched=cross)
 
-    def step(self, state: Seq2SeqState, ids: Tensor) -> Step:
-        """The next token of every row, or a chunk of them: (B, n)."""
-        return self.decoder.advance(state, ids)
+    def step(self, state: Seq2SeqState, ids: Tensor, lengths: Tensor | None = None) -> Step:
+        """The next token of every row, or a chunk (B, n), of which row b has lengths[b]."""
+        here = None if lengths is None else torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(-1)
+        return self.decoder.advance(state, ids, here)
 
 
-def _mean(memory: Memory) -> Tensor:
-    """The mean of the states that are there; those of padding are zeros."""
-    if memory.lengths is None:
-        return memory.states.mean(dim=1)
-    return memory.states.sum(dim=1) / memory.lengths.clamp(min=1).unsqueeze(-1)
+@dataclass(frozen=True, kw_only=True)
+class LookingConfig(Config):
+    """How the decoder attends, as a table of a config file; without it there is one context vector."""
+
+    score: str = choice([*SCORES, "additive", "bilinear"], "additive")
+    normalize: str = choice(NORMALIZERS, "softmax")
+    values: str = choice(VALUES, "states")
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers it has: a projection of queries and of keys, and two more for projected values."""
+        own = {"additive": 2 * width, "bilinear": width**2}.get(self.score, 0)
+        return (2 if self.values == "states" else 4) * width * (width + 1) + own
 
 
-def _to_the_front(states: Tensor, lengths: Tensor | None) -> Tensor:
-    """States padded on the left, moved so that they are padded on the right."""
-    if lengths is None:
-        return states
-    index_BN = torch.arange(states.shape[1], device=states.device) - lengths.unsqueeze(-1)
-    return states.gather(1, (index_BN % max(1, states.shape[1])).unsqueeze(-1).expand_as(states))
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig(Config):
+    """The recurrent encoder-decoder, as a table of a config file."""
+
+    kind: ClassVar[str] = "seq2seq"
+    source_vocabulary: int = whole(least=1)
+    target_vocabulary: int = whole(least=1)
+    width: int = whole(least=1)
+    cell: str = choice(CELLS, "gru")
+    layers: int = whole(1, least=1)
+    direction: str = choice(DIRECTIONS, "forward")
+    initial: str = choice(INITIAL, "last")
+    input_feeding: bool = False
+    dropout: float = share(0.0)
+    attention: LookingConfig | None = None
+
+    def build(self) -> Seq2Seq:
+        """The model, with new parameters."""
+        encoder = RecurrentEncoder(self.source_vocabulary, self.width, cell=self.cell, layers=self.layers,
+                                   direction=self.direction, dropout=self.dropout)
+        common: dict[str, Any] = {
+            "context_width": self.width, "cell": self.cell, "layers": self.layers, "initial": self.initial,
+            "input_feeding": self.input_feeding, "dropout": self.dropout}
+        if self.attention is None:
+            return Seq2Seq(encoder, OneContextDecoder(self.target_vocabulary, self.width, **common))
+        look = self.attention
+        return Seq2Seq(encoder, AttendingDecoder(self.target_vocabulary, self.width, score=look.score,
+                                                 normalize=look.normalize, values=look.values, **common))
+
+    def parameters(self) -> int:
+        """How many learned numbers the model has."""
+        D, scans = self.width, len(DIRECTIONS[self.direction])
+        encoder = self.source_vocabulary * D + self.layers * scans * cell_parameters(self.cell, D, D // scans)
+        lowest = cell_parameters(self.cell, D * (3 if self.input_feeding else 2), D)
+        cells = lowest + (self.layers - 1) * cell_parameters(self.cell, D, D)
+        initial, join = self.layers * D * (D + 1), 2 * D * D + D
+        words = self.target_vocabulary * D + (D + 1) * self.target_vocabulary
+        look = 0 if self.attention is None else self.attention.parameters(D)
+        return encoder + cells + initial + join + words + look
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        if self.width % len(DIRECTIONS[self.direction]):
+            yield "direction", f'"both" needs an even width, half of it for each direction, and it is {self.width}'

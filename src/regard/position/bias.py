@@ -14,11 +14,15 @@ Letters on shapes: H heads, Q queries, K keys, B rows of a batch.
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.checks import shape, wrong
+from regard.config import Config
+from regard.config import whole as whole_number
 from regard.position.given import finite, whole
 
 
@@ -208,3 +212,51 @@ def _check_distance(distance: Tensor) -> None:
     if distance.dim() < 2 or (distance.dim() > 2 and distance.shape[-3] != 1):
         remedy = "The heads come from the bias: leave 1 in their place."
         raise wrong("distance", "of shape (Q, K) or (B, 1, Q, K)", f"of shape {shape(distance)}", remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALiBiConfig(Config):
+    """`ALiBi` with the paper's slopes, as a table of a config file."""
+
+    kind: ClassVar[str] = "alibi"
+
+    def build(self, heads: int, causal: bool) -> Bias:
+        """The bias of so many heads."""
+        return ALiBi.for_heads(heads)
+
+    def parameters(self, heads: int) -> int:
+        """How many learned numbers it has."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBiasConfig(Config):
+    """`RelativeBias`, as a table of a config file."""
+
+    kind: ClassVar[str] = "relative"
+    limit: int = whole_number(16, least=0)
+
+    def build(self, heads: int, causal: bool) -> Bias:
+        """The bias of so many heads."""
+        return RelativeBias(heads, limit=self.limit)
+
+    def parameters(self, heads: int) -> int:
+        """How many learned numbers it has."""
+        return (2 * self.limit + 1) * heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketedBiasConfig(Config):
+    """`BucketedBias`, as a table of a config file; where attention is causal, all buckets are for the past."""
+
+    kind: ClassVar[str] = "bucketed"
+    buckets: int = whole_number(32, least=4)
+    max_distance: int = whole_number(128, least=1)
+
+    def build(self, heads: int, causal: bool) -> Bias:
+        """The bias of so many heads."""
+        return BucketedBias(heads, buckets=self.buckets, max_distance=self.max_distance, both_ways=not causal)
+
+    def parameters(self, heads: int) -> int:
+        """How many learned numbers it has."""
+        return self.buckets * heads

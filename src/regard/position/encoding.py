@@ -14,14 +14,21 @@ the precision of the tokens, so that model.double() and model.half() need nothin
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.checks import shape, wrong
+from regard.checks import pick, shape, wrong
+from regard.config import Config, choice, number
+from regard.config import whole as whole_number
 from regard.position.angle import angles, precise, rounded
 from regard.position.given import check_numbers, check_tokens, finite, positive, row_shape, whole
+
+LAYOUTS = {"interleaved": -1, "halves": -2}
+"""Where sines and cosines stand, and the dimension along which they are joined for it."""
 
 
 class Encoding(nn.Module, ABC):
@@ -64,21 +71,23 @@ class Sinusoidal(Encoding):
     """PE(pos, 2i) = sin(pos / base^(2i/width)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
 
     Any position, however large, is exact to the last digit or so of the dtype asked for. The paper's widths are even;
-    of an odd width the last feature is a sine without its cosine.
+    of an odd width the last feature is a sine without its cosine. `layout` is where they stand: "interleaved", sines
+    and cosines in turn, as in the paper; or "halves", first all sines, then all cosines, as in Marian.
     """
 
-    def __init__(self, width: int, base: float = 10000.0):
+    def __init__(self, width: int, base: float = 10000.0, layout: str = "interleaved"):
         super().__init__()
-        self.width, self.base = whole("width", width, 1), positive("base", base)
+        self.width, self.base, self.layout = whole("width", width, 1), positive("base", base), layout
+        pick("layout", layout, LAYOUTS)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
         check_numbers(positions)
         angle = angles(positions, (self.width + 1) // 2, self.width, self.base)
-        return _waves(angle, self.width, positions, dtype)
+        return _waves(angle, self.width, positions, dtype, self.layout)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, base={self.base}"
+        return f"width={self.width}, base={self.base}, layout={self.layout}"
 
 
 class FormalSinusoidal(Encoding):
@@ -175,9 +184,11 @@ class Concatenated(nn.Module):
 _LONGER = "Make the table longer, or use an encoding without an end, such as Sinusoidal."
 
 
-def _waves(angle: Tensor, width: int, positions: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Sines and cosines in turn, rounded once."""
-    waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., :width]
+def _waves(angle: Tensor, width: int, positions: Tensor, dtype: torch.dtype | None,
+           layout: str = "interleaved") -> Tensor:
+    """Sines and cosines, rounded once."""
+    # Side by side along a new last dimension they come out in turn; along the one before it, in halves.
+    waves = torch.stack((angle.sin(), angle.cos()), LAYOUTS[layout]).flatten(-2)[..., :width]
     return rounded(waves, dtype, positions.device)
 
 
@@ -203,3 +214,67 @@ def _counted(encoding: Encoding, x: Tensor) -> Tensor:
         expected = f"at most {encoding.limit} tokens long, as many as the table has rows"
         raise wrong("x", expected, f"{count} tokens long", _LONGER)
     return torch.arange(count, device=x.device)
+
+
+class AnyEncodingConfig(Config, ABC):
+    """What the configs of all encodings answer to."""
+
+    @abstractmethod
+    def build(self, width: int) -> Encoding:
+        """The encoding of this width."""
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers it has."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearConfig(AnyEncodingConfig):
+    """`Linear`, as a table of a config file."""
+
+    kind: ClassVar[str] = "linear"
+    slope: float = number(1.0)
+    offset: float = number(0.0)
+
+    def build(self, width: int) -> Encoding:
+        return Linear(self.slope, self.offset, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalConfig(AnyEncodingConfig):
+    """`Sinusoidal`, as a table of a config file."""
+
+    kind: ClassVar[str] = "sinusoidal"
+    base: float = number(10000.0, above=0.0)
+    layout: str = choice(LAYOUTS, "interleaved")
+
+    def build(self, width: int) -> Encoding:
+        return Sinusoidal(width, self.base, self.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormalSinusoidalConfig(AnyEncodingConfig):
+    """`FormalSinusoidal`, as a table of a config file."""
+
+    kind: ClassVar[str] = "formal"
+    longest: int = whole_number(least=1)
+
+    def build(self, width: int) -> Encoding:
+        return FormalSinusoidal(width, self.longest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedConfig(AnyEncodingConfig):
+    """`Learned`, as a table of a config file: a model with it knows `count` positions and no more."""
+
+    kind: ClassVar[str] = "learned"
+    count: int = whole_number(least=1)
+
+    def build(self, width: int) -> Encoding:
+        return Learned(self.count, width)
+
+    def parameters(self, width: int) -> int:
+        return self.count * width
+
+
+EncodingConfig = SinusoidalConfig | LearnedConfig | LinearConfig | FormalSinusoidalConfig

@@ -13,12 +13,14 @@ It knows nothing of attention: it turns what it is given, x (..., N, D), by the 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.checks import pick, shape, wrong
+from regard.config import Config, choice, number
 from regard.position.angle import angles, rounded
 from regard.position.given import check_numbers, check_tokens, positive, row_shape, whole
 
@@ -112,3 +114,16 @@ _PAIRINGS = {
     "halves": _Pairing(_split_halves, _join_halves),
     "interleaved": _Pairing(_split_interleaved, _join_interleaved),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryConfig(Config):
+    """`Rotary` over the whole width of a head, as a table of a config file."""
+
+    kind: ClassVar[str] = "rotary"
+    base: float = number(10000.0, above=0.0)
+    pairing: str = choice(_PAIRINGS, "halves")
+
+    def build(self, width: int) -> Rotary:
+        """The rotation of heads of this width."""
+        return Rotary(width, self.base, self.pairing)

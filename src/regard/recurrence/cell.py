@@ -293,3 +293,11 @@ CELLS: dict[str, type[Cell]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "mut1": MU
 def cell(name: str, input_width: int, width: int, **options: Any) -> Cell:
     """The cell of this name; `options` are those of its class."""
     return checks.pick("cell", name, CELLS)(input_width, width, **options)
+
+
+def parameters(name: str, input_width: int, width: int) -> int:
+    """How many learned numbers the cell of this name has, with the options that it has by itself."""
+    made = checks.pick("cell", name, CELLS)
+    bare = input_width * width if issubclass(made, Mutant) and input_width != width else 0
+    rows = len(made.from_input) * input_width + len(made.from_hidden) * width + len(made.biased)
+    return rows * width + bare

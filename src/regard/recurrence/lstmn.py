@@ -15,8 +15,9 @@ does not know layers or directions. The equations of the LSTM are in `cell`.
 Legend: B rows, N tokens, D width, A attention width, F places on the tape before the first of the N, T places, W any.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +29,15 @@ from regard.attention.kernels.choice import BACKENDS
 from regard.attention.layer import OwnScore
 from regard.attention.look import Look
 from regard.attention.mask import Allowed, Padding
+from regard.attention.normalize import NAMES as NORMALIZERS
 from regard.attention.normalize import as_normalizer
 from regard.attention.presence import there
+from regard.attention.score import NAMES
 from regard.attention.tap import Tap
+from regard.config import Config, choice, share, whole
 from regard.mixer import Rows, indices
 from regard.recurrence.cell import LSTM
+from regard.recurrence.cell import parameters as cell_parameters
 
 
 @dataclass(frozen=True)
@@ -249,3 +254,29 @@ class _Append(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         (gradient,) = upstream
         return gradient[..., :ctx.filled, :], gradient[..., ctx.filled:, :], None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMNConfig(Config):
+    """`LSTMN` as a mixer, as a table of a config file."""
+
+    kind: ClassVar[str] = "lstmn"
+    attention_width: int | None = whole(None, least=1)
+    score: str = choice([*NAMES, "additive", "bilinear"], "additive")
+    normalize: str = choice(NORMALIZERS, "softmax")
+    dropout: float = share(0.0)
+
+    def mixer(self, width: int, causal: bool, layer: int) -> LSTMN:
+        """The mixer of a layer, from 0; all layers are alike."""
+        return LSTMN(width, attention_width=self.attention_width, score=self.score, normalize=self.normalize,
+                     dropout=self.dropout)
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers the mixer has."""
+        across = self.attention_width or width
+        own = {"additive": across, "bilinear": across**2}.get(self.score, 0)
+        return cell_parameters("lstm", width, width) + 3 * width * across + own
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with its use: nothing."""
+        return iter(())

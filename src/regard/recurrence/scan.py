@@ -18,17 +18,21 @@ How a scan is computed, and by which kernel, is in `kernels`; the equations are 
 Legend: B rows, N tokens, D width, R tokens that are read.
 """
 
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from regard import checks
 from regard.attention.mask import Padding
+from regard.config import Config, choice, share, whole
 from regard.mixer import RowState
 from regard.recurrence import interchange
 from regard.recurrence.cell import CELLS, Cell
-from regard.recurrence.kernels import choice
+from regard.recurrence.cell import parameters as cell_parameters
+from regard.recurrence.kernels import choice as kernels
 from regard.recurrence.kernels.problem import Problem
 from regard.recurrence.reading import Reading
 
@@ -60,7 +64,7 @@ class Recurrence(nn.Module):
         scans = len(checks.pick("direction", direction, DIRECTIONS))
         checks.probability("dropout", dropout)
         if backend is not None:
-            checks.pick("backend", backend, choice.BACKENDS)
+            checks.pick("backend", backend, kernels.BACKENDS)
         if not isinstance(layers, int) or layers < 1:
             raise checks.wrong("layers", "a whole number, at least 1", repr(layers))
         if width % scans:
@@ -102,7 +106,7 @@ class Recurrence(nn.Module):
                 own, before = before[:cell.memories], before[cell.memories:]
                 given = reading.reverse(read_RD) if reverse else read_RD
                 problem = Problem(cell, given, reading.sizes, reading.arrange(own))
-                result, final = choice.choose(problem, self.backend).run(problem)
+                result, final = kernels.choose(problem, self.backend).run(problem)
                 results.append(reading.reverse(result) if reverse else result)
                 after += reading.restore(final, own)
             read_RD = results[0] if len(results) == 1 else torch.cat(results, -1)
@@ -123,9 +127,9 @@ class Recurrence(nn.Module):
             raise checks.wrong("direction", '"forward" to go step by step', f'"{self.direction}"', remedy)
         return self.run(x, None if lengths is None else Padding(lengths), state)
 
-    def explain(self, x: Tensor, present: Padding | None = None) -> choice.Explanation:
+    def explain(self, x: Tensor, present: Padding | None = None) -> kernels.Explanation:
         """Which backend runs the first layer, and why each one that is preferred to it does not."""
-        return choice.explain(self.problem(x, present), self.backend)
+        return kernels.explain(self.problem(x, present), self.backend)
 
     def problem(self, x: Tensor, present: Padding | None = None) -> Problem:
         """What the kernels are asked for the first layer."""
@@ -158,3 +162,32 @@ class Recurrence(nn.Module):
             remedy = "recurrence.start(rows) makes one that fits."
             raise checks.wrong("state", f"of {len(expected)} tensors {expected[0]}", f"of {shapes or 'none'}", remedy)
         return state.tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrenceConfig(Config):
+    """`Recurrence` as a mixer, as a table of a config file. `layers` is how many are in one block."""
+
+    kind: ClassVar[str] = "recurrence"
+    cell: str = choice(CELLS, "lstm")
+    layers: int = whole(1, least=1)
+    direction: str = choice(DIRECTIONS, "forward")
+    dropout: float = share(0.0)
+    backend: str | None = choice(kernels.BACKENDS, None)
+
+    def mixer(self, width: int, causal: bool, layer: int) -> Recurrence:
+        """The mixer of a layer, from 0; all layers are alike."""
+        return Recurrence(width, cell=self.cell, layers=self.layers, direction=self.direction, dropout=self.dropout,
+                          backend=self.backend)
+
+    def parameters(self, width: int) -> int:
+        """How many learned numbers the mixer has."""
+        scans = len(DIRECTIONS[self.direction])
+        return self.layers * scans * cell_parameters(self.cell, width, width // scans)
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with a model of this width: key, and why."""
+        if causal and self.direction != "forward":
+            yield "direction", f'a model that writes reads "forward", not "{self.direction}"'
+        if width % len(DIRECTIONS[self.direction]):
+            yield "direction", f'"both" needs an even width, half of it for each direction, and it is {width}'

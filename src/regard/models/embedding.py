@@ -1,0 +1,137 @@
+"""Ids to vectors: the first layer of every model that reads tokens.
+
+    x = dropout(norm(√D · E[id] + PE(position) + S[segment]))      each part but E where the model has it
+
+E is a table of one vector an id, and may be shared: with another embedding, and with the output layer. Positions are
+added, or set beside the features (then E is that much narrower). It knows nothing of padding and of other tokens.
+
+Legend: B rows, N tokens, D width, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.blocks.block import NORMS, norm
+from regard.config import Config, choice, number, share, whole
+from regard.position.encoding import Added, Concatenated, Encoding, EncodingConfig, FormalSinusoidalConfig
+
+JOINS: dict[str, type[Added] | type[Concatenated]] = {"added": Added, "concatenated": Concatenated}
+
+
+class Embedding(nn.Module):
+    """ids (B, N) -> vectors (B, N, width).
+
+    Args:
+        vocabulary: how many ids there are.
+        width: of the vectors.
+        positions: where a token stands, as a vector; None for none.
+        joined: "added", or "concatenated": then the encoding's width is part of `width`.
+        scale: whether the tables' vectors are multiplied by √width (Vaswani et al. 2017, section 3.4).
+        segments: how many texts are told apart (BERT has 2); 0 for none.
+        norm: over the features of the sum; None for none.
+        dropout: of the result.
+    """
+
+    def __init__(self, vocabulary: int, width: int, *, positions: Encoding | None = None, joined: str = "added",
+                 scale: bool = False, segments: int = 0, norm: nn.Module | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        checks.probability("dropout", dropout)
+        join = checks.pick("joined", joined, JOINS)
+        beside = positions.width if positions is not None and joined == "concatenated" else 0
+        if beside >= width:
+            raise checks.wrong("positions", f"narrower than the width {width}, to leave room for the tokens", beside)
+        self.width, self.factor = width, math.sqrt(width) if scale else 1.0
+        self.tokens = nn.Embedding(vocabulary, width - beside)
+        self.positions = None if positions is None else join(positions)
+        self.segments = nn.Embedding(segments, width) if segments else None
+        self.norm, self.dropout = norm, nn.Dropout(dropout)
+        # With √D in front, tokens then start as large as sinusoids do; without it as in BERT and GPT-2.
+        nn.init.normal_(self.tokens.weight, std=width**-0.5 if scale else 0.02)
+        if self.segments is not None:
+            nn.init.normal_(self.segments.weight, std=0.02)
+
+    @property
+    def limit(self) -> int | None:
+        """How many positions there are; None where there is no end."""
+        return None if self.positions is None else self.positions.encoding.limit
+
+    def forward(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
+        """The vectors of tokens that stand at `positions`, (N,) or (B, N)."""
+        self._check_ids(ids)
+        x = self.tokens(ids)
+        if self.factor != 1.0:
+            x = x * self.factor
+        if self.positions is not None:
+            x = self.positions(x, positions)
+        if self.segments is not None:
+            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
+        elif segments is not None:
+            raise checks.wrong("segments", "None for a model that does not tell segments apart", "given")
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+    def _check_ids(self, ids: Tensor) -> None:
+        """Torch says only "index out of range". On other devices looking would make every call wait."""
+        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+            return
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= self.tokens.num_embeddings:
+            expected = f"from 0 to {self.tokens.num_embeddings - 1}, for a vocabulary of {self.tokens.num_embeddings}"
+            raise checks.wrong("ids", expected, low if low < 0 else high)
+
+
+def output(width: int, vocabulary: int, *, bias: bool, tied: Embedding | None = None) -> nn.Linear:
+    """States to logits; its weights are the table of the embedding it is tied to, where there is one."""
+    layer = nn.Linear(width, vocabulary, bias)
+    if tied is None:
+        nn.init.normal_(layer.weight, std=0.02)
+    else:
+        layer.weight = tied.tokens.weight
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig(Config):
+    """`Embedding`, as a table of a config file. `beside` is the width of positions that are concatenated."""
+
+    positions: EncodingConfig | None = None
+    joined: str = choice(JOINS, "added")
+    beside: int | None = whole(None, least=1)
+    scale: bool = False
+    segments: int = whole(0, least=0)
+    norm: str | None = choice(NORMS, None)
+    epsilon: float = number(1e-5, least=0.0)
+    dropout: float = share(0.0)
+
+    def build(self, vocabulary: int, width: int) -> Embedding:
+        """The embedding of a vocabulary, in this width."""
+        positions = None if self.positions is None else self.positions.build(self.beside or width)
+        return Embedding(vocabulary, width, positions=positions, joined=self.joined, scale=self.scale,
+                         segments=self.segments, dropout=self.dropout,
+                         norm=None if self.norm is None else norm(self.norm, width, self.epsilon))
+
+    def parameters(self, vocabulary: int, width: int) -> int:
+        """How many learned numbers it has."""
+        places = 0 if self.positions is None else self.positions.parameters(self.beside or width)
+        norms = {"layer": 2 * width, "rms": width}.get(self.norm or "", 0)
+        return vocabulary * (width - (self.beside or 0)) + places + self.segments * width + norms
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        if (self.beside is not None) != (self.joined == "concatenated"):
+            yield "beside", 'the width of positions that stand beside the features: with joined = "concatenated" alone'
+        if self.positions is None and self.joined == "concatenated":
+            yield "joined", "there are no positions to concatenate"
+
+    def clashes(self, width: int) -> Iterator[tuple[str, str]]:
+        """What does not go with a model of this width: key, and why."""
+        if self.beside is not None and self.beside >= width:
+            yield "beside", f"{self.beside} leaves no room for the tokens in a width of {width}"
+        if isinstance(self.positions, FormalSinusoidalConfig) and (self.beside or width) % 2:
+            yield "positions", f"formal sinusoids need an even width, and it is {self.beside or width}"

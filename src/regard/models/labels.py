@@ -1,0 +1,123 @@
+"""Labels for sequences: one for every token (a tagger), or one for the whole (a classifier).
+
+    tagger       ids ── Encoder ──► states ────────────────────────── W ──► logits (B, N, labels)
+    classifier   ids ── Encoder ──► states ── one vector (── tanh W_p) ── W ──► logits (B, labels)
+
+The one vector is the state of the first token (BERT's way), of the last one (many-to-one, the recurrent way), or the
+mean of all. They do not know what the labels mean.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.config import choice, share, whole
+from regard.models.contract import AnyMemory, AnyTokens, Memory, PackedMemory
+from regard.models.encoder import Encoder, EncoderConfig
+
+
+def _first(memory: Memory) -> Tensor:
+    return memory.states[:, 0]
+
+
+def _last(memory: Memory) -> Tensor:
+    if memory.lengths is None:
+        return memory.states[:, -1]
+    rows = torch.arange(memory.rows, device=memory.states.device)
+    return memory.states[rows, (memory.lengths - 1).clamp(min=0)]
+
+
+POOLINGS: dict[str, Callable[[Memory], Tensor]] = {"first": _first, "last": _last, "mean": Memory.mean}
+BETWEEN = {"none": False, "tanh": True}
+"""What stands between the one vector and the labels: whether it is a hidden layer."""
+
+
+class Tagger(nn.Module):
+    """A label for every token."""
+
+    def __init__(self, encoder: Encoder, labels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.dropout = encoder, nn.Dropout(dropout)
+        self.output = nn.Linear(encoder.width, labels)
+
+    def encode(self, tokens: AnyTokens) -> AnyMemory:
+        """The states of all tokens."""
+        return self.encoder.encode(tokens)
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (B, N, labels)."""
+        return self.output(self.dropout(self.encoder.states(tokens)))
+
+
+class SequenceClassifier(nn.Module):
+    """A label for every sequence.
+
+    Args:
+        pooling: which vector stands for the sequence: "first", "last" or "mean".
+        between: "none"; or "tanh": that vector goes through tanh(W_p x + b_p) first, as in BERT.
+    """
+
+    def __init__(self, encoder: Encoder, labels: int, *, pooling: str = "mean", between: str = "none",
+                 dropout: float = 0.0) -> None:
+        super().__init__()
+        self.pool = checks.pick("pooling", pooling, POOLINGS)
+        self.encoder, self.dropout = encoder, nn.Dropout(dropout)
+        width = encoder.width
+        tanh = checks.pick("between", between, BETWEEN)
+        self.between = nn.Linear(width, width) if tanh else None
+        self.output = nn.Linear(width, labels)
+
+    def encode(self, tokens: AnyTokens) -> AnyMemory:
+        """The states of all tokens."""
+        return self.encoder.encode(tokens)
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (rows, labels)."""
+        memory = self.encode(tokens)
+        pooled = self.pool(memory.padded() if isinstance(memory, PackedMemory) else memory)
+        if self.between is not None:
+            pooled = torch.tanh(self.between(pooled))
+        return self.output(self.dropout(pooled))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsConfig(EncoderConfig):
+    """What the two have more than an encoder: labels, and dropout before them."""
+
+    labels: int = whole(least=1)
+    dropout: float = share(0.0)
+
+    def parameters(self) -> int:
+        return super().parameters() + (self.width + 1) * self.labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggerConfig(LabelsConfig):
+    """A tagger, as a table of a config file: an encoder with these keys more."""
+
+    kind: ClassVar[str] = "tagger"
+
+    def build(self) -> Tagger:
+        """The model, with new parameters."""
+        return Tagger(self.encoder(), self.labels, dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(LabelsConfig):
+    """A classifier, as a table of a config file: an encoder with these keys more."""
+
+    kind: ClassVar[str] = "classifier"
+    pooling: str = choice(POOLINGS, "mean")
+    between: str = choice(BETWEEN, "none")
+
+    def build(self) -> SequenceClassifier:
+        """The model, with new parameters."""
+        return SequenceClassifier(self.encoder(), self.labels, pooling=self.pooling, between=self.between,
+                          dropout=self.dropout)
+
+    def parameters(self) -> int:
+        return super().parameters() + (self.width * (self.width + 1) if BETWEEN[self.between] else 0)

@@ -1,0 +1,132 @@
+"""The vision transformer: an image as a sequence of patches.
+
+    image (B, C, H, W) ── patches (B, N, C·P·P) ── W_e ── [class] in front ── + positions ── blocks ── norm
+                                                                  state of [class], or the mean ── W ──► logits
+
+Source: Dosovitskiy et al. 2021. N = (H/P)·(W/P), patches row by row. Without a class token the mean of the patches
+stands for the image. It knows nothing of files, colours or how an image was cut to size.
+
+Legend: B images, C channels, H height, W width, P patch, N patches, D width of the model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.blocks.stack import Stack, StackConfig
+from regard.config import Config, choice, share, whole
+from regard.position.encoding import Added, Encoding, EncodingConfig, LearnedConfig
+
+TOKENS = {"class": 1, "none": 0}
+"""What stands in front of the patches, and how many tokens that is."""
+
+
+class Patches(nn.Module):
+    """Images to a vector for every patch, and in front of them the class token where there is one.
+
+    Args:
+        size: height and width of an image, in pixels.
+        patch: of so many pixels each way.
+        channels: of an image.
+        width: of the vectors.
+        positions: an encoding of `count` positions; None for none.
+        token: "class": a learned vector stands in front of the patches; "none".
+    """
+
+    def __init__(self, size: tuple[int, int], patch: int, channels: int, width: int, *,
+                 positions: Encoding | None = None, token: str = "class", dropout: float = 0.0) -> None:
+        super().__init__()
+        if size[0] % patch or size[1] % patch:
+            raise checks.wrong("patch", f"a number that divides height and width {size}", patch)
+        checks.pick("token", token, TOKENS)
+        self.size, self.patch, self.channels = size, patch, channels
+        self.project = nn.Linear(channels * patch * patch, width)
+        self.token = nn.Parameter(torch.empty(width).normal_(std=0.02)) if token == "class" else None
+        self.positions = None if positions is None else Added(positions)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N or N + 1, D)."""
+        if images.dim() != 4 or tuple(images.shape[1:]) != (self.channels, *self.size):
+            expected = f"of shape (images, {self.channels}, {self.size[0]}, {self.size[1]})"
+            raise checks.wrong("images", expected, f"of shape {checks.shape(images)}")
+        B, C, H, W = images.shape
+        P = self.patch
+        pieces = images.view(B, C, H // P, P, W // P, P).permute(0, 2, 4, 1, 3, 5).reshape(B, -1, C * P * P)
+        x = self.project(pieces)
+        if self.token is not None:
+            x = torch.cat([self.token.to(x.dtype).expand(B, 1, -1), x], dim=1)
+        return self.dropout(x if self.positions is None else self.positions(x))
+
+
+class ImageClassifier(nn.Module):
+    """Images to the logits of their labels."""
+
+    def __init__(self, patches: Patches, stack: Stack, output: nn.Linear) -> None:
+        super().__init__()
+        self.patches, self.stack, self.output = patches, stack, output
+
+    def states(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, N or N + 1, D): the class token first, where there is one."""
+        return self.stack(self.patches(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> logits (B, labels)."""
+        states = self.states(images)
+        return self.output(states[:, 0] if self.patches.token is not None else states.mean(dim=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(Config):
+    """An image classifier, as a table of a config file. `positions` are learned where nothing else is said."""
+
+    kind: ClassVar[str] = "vision"
+    height: int = whole(least=1)
+    breadth: int = whole(least=1)
+    channels: int = whole(3, least=1)
+    patch: int = whole(least=1)
+    labels: int = whole(least=1)
+    width: int = whole(least=1)
+    token: str = choice(TOKENS, "class")
+    dropout: float = share(0.0)
+    positions: EncodingConfig | None = None
+    stack: StackConfig
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens an image makes."""
+        return (self.height // self.patch) * (self.breadth // self.patch) + TOKENS[self.token]
+
+    @property
+    def places(self) -> EncodingConfig:
+        """The positions, chosen or learned."""
+        return LearnedConfig(count=self.tokens) if self.positions is None else self.positions
+
+    def build(self) -> ImageClassifier:
+        """The model, with new parameters."""
+        patches = Patches((self.height, self.breadth), self.patch, self.channels, self.width, token=self.token,
+                          positions=self.places.build(self.width), dropout=self.dropout)
+        last = nn.Linear(self.width, self.labels)
+        nn.init.zeros_(last.bias)
+        return ImageClassifier(patches, self.stack.build(self.width, causal=False), last)
+
+    def parameters(self) -> int:
+        """How many learned numbers the model has."""
+        front = (self.channels * self.patch**2 + 1 + TOKENS[self.token]) * self.width
+        return (front + self.places.parameters(self.width) + self.stack.parameters(self.width)
+                + (self.width + 1) * self.labels)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        for name, pixels in (("height", self.height), ("breadth", self.breadth)):
+            if pixels % self.patch:
+                yield "patch", f"patches of {self.patch} pixels do not divide the {name} {pixels}"
+        yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
+        if self.stack.cross is not None:
+            yield "stack.cross", "there is no source to look at in a model that only reads"
+        if isinstance(self.positions, LearnedConfig) and self.positions.count < self.tokens:
+            yield "positions.count", f"an image makes {self.tokens} tokens"

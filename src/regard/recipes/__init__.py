@@ -1,0 +1,1 @@
+"""Presets of the road, from the recurrent network to the Transformer, as TOML files. `catalog` finds them."""

@@ -1,0 +1,73 @@
+"""`regard.load`: the folder of a model to the task that fits it.
+
+    config.toml ── which kind ── does it fit the weights? ── model ── task
+
+It reads the folders that regard saved, verified by their manifest, and those of Hugging Face (config.json and
+safetensors). Sizes are compared before anything is allocated. It does not know what is in the folders beyond that:
+`storage` does.
+"""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from regard import checks, config
+from regard.models.build import ModelConfig, check_size
+from regard.models.encoder import EncoderConfig
+from regard.models.encoder_decoder import EncoderDecoderConfig
+from regard.models.labels import ClassifierConfig, TaggerConfig
+from regard.models.language import LanguageConfig
+from regard.models.masked import MaskedConfig
+from regard.models.seq2seq import Seq2SeqConfig
+from regard.models.special import SpecialConfig
+from regard.models.vision import VisionConfig
+from regard.storage import folder as folders
+from regard.storage import modules, weights
+from regard.storage.huggingface import reading as huggingface
+from regard.storage.manifest import NAME as MANIFEST
+from regard.tasks.reading import Classifier, Embedder, Filler
+from regard.tasks.task import CONFIG, WEIGHTS, Task
+from regard.tasks.writing import Completer, Translator
+from regard.toml import document
+
+TASKS: dict[type[config.Config], type[Task]] = {
+    EncoderDecoderConfig: Translator, Seq2SeqConfig: Translator, LanguageConfig: Completer, MaskedConfig: Filler,
+    ClassifierConfig: Classifier, TaggerConfig: Classifier, VisionConfig: Classifier, EncoderConfig: Embedder,
+}
+
+
+def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Task:
+    """The task of the model in a folder: a `Translator`, `Completer`, `Filler`, `Classifier` or `Embedder`."""
+    place = Path(folder)
+    if not (place / MANIFEST).exists() and (place / "config.json").exists():
+        return _foreign(place, device)
+    return folders.load(folder, lambda saved: _own(saved, device))
+
+
+def task(model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None) -> Task:
+    """The task that fits a model."""
+    return TASKS[type(made_from)](model, made_from, special)
+
+
+def _own(saved: folders.Saved, device: str | torch.device) -> Task:
+    read = document.parse(saved.read_text(CONFIG), str(saved.path(CONFIG)))
+    tables = config.make_all({"model": ModelConfig, "special": SpecialConfig | None}, read)
+    made_from: ModelConfig = tables["model"]
+    path = saved.path(WEIGHTS)
+    found = weights.header(path).elements
+    if found != made_from.parameters():
+        raise checks.wrong(str(path), f"of {made_from.parameters():,} numbers, as {CONFIG} asks for", f"of {found:,}",
+                           "The two files are not of one model.")
+    check_size(made_from)
+    model = made_from.build()
+    modules.fill(model, weights.read(path), origin=str(path))
+    return task(model.to(device), made_from, tables["special"])
+
+
+def _foreign(folder: Path, device: str | torch.device) -> Task:
+    found = huggingface.read(folder)
+    model = found.config.build()
+    modules.fill(model, found.tensors, origin=str(folder))
+    return task(model.to(device), found.config, found.special)

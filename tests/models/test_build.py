@@ -1,0 +1,74 @@
+"""`regard.build`: from recipes, files, tables and objects, with changes; what is wrong is said before it is built."""
+
+import pytest
+from tiny import ALL, TRANSLATING
+
+import regard
+from regard import config
+from regard.models.build import ModelConfig, model_config
+from regard.recipes import catalog
+from regard.toml import document
+from regard.toml.document import ConfigError
+
+NEEDED = {"encoder-decoder": {"source_vocabulary": 90, "target_vocabulary": 90}, "language": {"vocabulary": 70},
+          "seq2seq": {"source_vocabulary": 80, "target_vocabulary": 70}, "masked": {"vocabulary": 60},
+          "vision": {"labels": 7}}
+RECIPES = [f"{name}-{size}" for name in catalog.names() for size in catalog.sizes(name)]
+
+
+def needed(name):
+    """What a recipe does not say, because it follows from the data."""
+    return NEEDED[catalog.find(name).tables["model"]["kind"]]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_whole(name):
+    chosen = model_config(name, **needed(name))
+    assert chosen.parameters() > 0
+    assert model_config({"model": config.plain(chosen)}) == chosen
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("tiny")])
+def test_the_smallest_of_each_is_built(name):
+    model = regard.build(name, **needed(name))
+    chosen = model_config(name, **needed(name))
+    assert chosen.parameters() == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("chosen", ALL.values(), ids=ALL)
+def test_configs_come_back_from_their_text(chosen):
+    text = config.dumps({"model": chosen})
+    assert config.make(ModelConfig, document.parse(text, "config.toml"), ("model",)) == chosen
+
+
+def test_a_file_is_read(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(config.dumps({"model": TRANSLATING["attention"], "note": 1}), encoding="utf-8")
+    assert model_config(path) == model_config(str(path)) == TRANSLATING["attention"]
+    assert model_config(path, **{"encoder.layers": 5}).encoder.layers == 5
+    path.write_text('[model]\nkind = "languag"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r'mine\.toml:2: .*"languag".*did you mean "language"'):
+        regard.build(path)
+
+
+def test_objects_and_their_tables_are_taken():
+    chosen = TRANSLATING["attention"]
+    assert model_config(chosen) is chosen
+    assert model_config(chosen, width=16).width == 16
+    assert model_config(config.plain(chosen)) == chosen
+
+
+@pytest.mark.parametrize(("given", "changes", "parts"), [
+    ("transformr", {}, ["one of bert, conv", 'Did you mean "transformer"?']),
+    ("transformer-huge", {}, ["has the sizes tiny, small, big, base"]),
+    ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocabulary"]),
+    ("gpt", {"vocabulary": 10**9}, ["parameters", "GiB in float32", "of this machine"]),
+    ("gpt", {"vocabulary": 9, "stack.layers": 10**12}, ["fits into"]),
+    ({"modle": {}}, {}, ['missing table "model"']),
+    (3, {}, ["the name of a recipe", "but is a int"]),
+])
+def test_what_is_wrong_is_said_before_anything_is_built(given, changes, parts):
+    with pytest.raises(ValueError, match=r"\w") as error:
+        regard.build(given, **changes)
+    for part in parts:
+        assert part in str(error.value)

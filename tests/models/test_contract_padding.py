@@ -1,0 +1,104 @@
+"""Left padding, right padding, packed, one by one: the same numbers, whatever stands in the padding."""
+
+import pytest
+import torch
+from tiny import LANGUAGE, MIXERS, PACKABLE, READING, SOURCE, TRANSLATING, built
+
+from regard.models.contract import PackedTokens, Tokens
+from regard.models.labels import SequenceClassifier
+
+LENGTHS = (4, 1, 6, 3)
+
+
+def sequences(lengths=LENGTHS):
+    return [torch.randint(SOURCE, (count,)) for count in lengths]
+
+
+def close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+
+
+def padded(rows, side, extra=0):
+    """A batch with noise in its padding, and `extra` places more than the longest row needs."""
+    tokens = Tokens.of(rows, side)
+    noise = torch.randint(SOURCE, (len(rows), extra))
+    ids = torch.cat([tokens.ids, noise] if side == "right" else [noise, tokens.ids], dim=1)
+    there = Tokens(ids, tokens.lengths, side).present.matrix(1, ids.shape[1]).squeeze(-2)
+    return Tokens(torch.where(there, ids, torch.randint(SOURCE, ids.shape)), tokens.lengths, side)
+
+
+def of_row(logits, tokens, b):
+    """The logits of the tokens that row b has."""
+    if isinstance(tokens, PackedTokens):
+        return logits[0].split(tokens.lengths.tolist())[b]
+    count = int(tokens.lengths[b])
+    return logits[b, :count] if tokens.side == "right" else logits[b, logits.shape[1] - count:]
+
+
+def layouts(rows, packable):
+    """The same rows in every layout."""
+    given = [padded(rows, side, extra) for side in ("right", "left") for extra in (0, 3)]
+    return given + ([PackedTokens.of(rows)] if packable else [])
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_language_models(name):
+    model, rows = built(LANGUAGE[name]), sequences()
+    want = [model(Tokens(row.unsqueeze(0)))[0] for row in rows]
+    packable = name not in MIXERS or name in PACKABLE
+    for tokens in layouts(rows, packable and not name.startswith("old")):
+        logits = model(tokens)
+        for b in range(len(rows)):
+            close(of_row(logits, tokens, b), want[b])
+
+
+@pytest.mark.parametrize("name", TRANSLATING)
+def test_encoder_decoders(name):
+    model, sources, targets = built(TRANSLATING[name]), sequences(), sequences((2, 5, 3, 4))
+    want = [model(Tokens(s.unsqueeze(0)), Tokens(t.unsqueeze(0)))[0] for s, t in zip(sources, targets, strict=True)]
+    recurrent = name.startswith("seq2seq") or (name in MIXERS and name not in PACKABLE)
+    for source, target in zip(layouts(sources, not recurrent), layouts(targets, not recurrent), strict=True):
+        logits = model(source, target)
+        for b in range(len(targets)):
+            close(of_row(logits, target, b), want[b])
+    # The two sides need not be padded on the same side.
+    target = padded(targets, "left", 1)
+    logits = model(padded(sources, "right", 2), target)
+    for b in range(len(targets)):
+        close(of_row(logits, target, b), want[b])
+
+
+@pytest.mark.parametrize("name", READING)
+def test_models_that_read(name):
+    model, rows = built(READING[name]), sequences()
+    want = [model(Tokens(row.unsqueeze(0)))[0] for row in rows]
+    attends = name in ("encoder", "masked", "first", "mean")
+    for tokens in layouts(rows, attends):
+        logits = model(tokens)
+        for b in range(len(rows)):
+            close(logits[b] if isinstance(model, SequenceClassifier) else of_row(logits, tokens, b), want[b])
+
+
+@pytest.mark.parametrize("name", ["attention", "rotary"])
+def test_writing_goes_on_from_a_packed_memory(name):
+    model, rows = built(TRANSLATING[name]), sequences()
+    target = torch.randint(SOURCE, (4, 3))
+    want = model.decode(Tokens(target), model.encode(Tokens.of(rows)))
+    memory = model.encode(PackedTokens.of(rows)).padded()
+    close(model.step(model.start(memory, capacity=3), target).logits, want)
+
+
+def test_packed_and_padded_do_not_mix():
+    model, rows = built(TRANSLATING["attention"]), sequences()
+    with pytest.raises(ValueError, match="`tokens` must be rows like the memory's, but is packed"):
+        model(Tokens.of(rows), PackedTokens.of(rows))
+    with pytest.raises(ValueError, match="`tokens` must be 4 packed sequences, as many as the memory has"):
+        model(PackedTokens.of(rows), PackedTokens.of(rows[:3]))
+    with pytest.raises(ValueError, match=r"`tokens` must be 4 packed sequences.*not packed"):
+        model(PackedTokens.of(rows), Tokens.of(rows))
+
+
+@pytest.mark.parametrize("name", ["recurrence", "convolution", "lstmn"])
+def test_mixers_that_read_in_order_refuse_packed_rows(name):
+    with pytest.raises(ValueError, match=r"`present` must be a .*Padding.* Packed"):
+        built(LANGUAGE[name])(PackedTokens.of(sequences()))

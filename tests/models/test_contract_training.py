@@ -1,0 +1,72 @@
+"""Every model: all parameters learn, their number follows from the config, low precision and recomputation work."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import ALL, LANGUAGE, READING, SOURCE, TRANSLATING, VISION, built
+
+from regard.models.contract import Tokens
+
+every = pytest.mark.parametrize("config", ALL.values(), ids=ALL)
+
+
+def output(model, config, seed=0):
+    """The logits of the model on something to read."""
+    torch.manual_seed(seed)
+    source = Tokens(torch.randint(SOURCE, (3, 6)), torch.tensor([6, 2, 5]))
+    if config in VISION.values():
+        images = torch.randn(3, config.channels, config.height, config.breadth)
+        return model(images.to(next(model.parameters()).dtype))
+    if config in TRANSLATING.values():
+        return model(source, Tokens(torch.randint(SOURCE, (3, 4)), torch.tensor([1, 4, 3])))
+    return model(source)
+
+
+@every
+def test_every_parameter_gets_a_gradient(config):
+    model = built(config).train()
+    (output(model, config) * torch.randn(1).double()).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        # A key's bias adds the same to all scores of a query, and softmax does not see it: zeros, but for rounding.
+        if not (name.endswith("key.bias") or name.endswith("bare_weight")):
+            assert parameter.grad.abs().max() > 0, name
+
+
+@every
+def test_the_number_of_parameters_follows_from_the_config(config):
+    assert config.parameters() == sum(parameter.numel() for parameter in config.build().parameters())
+
+
+@pytest.mark.parametrize("config", [LANGUAGE["attention"], LANGUAGE["llama"], TRANSLATING["attention"],
+                                    TRANSLATING["post-norm"], READING["masked"], VISION["class"]])
+def test_low_precision(config):
+    model = built(config).float()
+    want = output(copy.deepcopy(model).double(), config)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = output(model, config)
+        loss = logits.float().square().mean()
+    loss.backward()
+    assert logits.dtype == torch.bfloat16
+    assert (logits.double() - want).abs().max() < 0.05 * want.abs().max()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.dtype == torch.float32, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrence"])
+def test_recomputed_activations_give_the_same_gradients(name):
+    config = LANGUAGE[name]
+    again = replace(config, stack=replace(config.stack, checkpoint=True, dropout=0.1))
+    plain, saving = built(replace(config, stack=replace(config.stack, dropout=0.1))).train(), built(again).train()
+    results = []
+    for model in (plain, saving):
+        torch.manual_seed(5)
+        logits = output(model, config)
+        logits.square().sum().backward()
+        results.append([logits, *(parameter.grad for parameter in model.parameters())])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)

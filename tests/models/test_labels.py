@@ -1,0 +1,44 @@
+"""Labels for tokens and for sequences: which vector stands for a sequence."""
+
+import pytest
+import torch
+from tiny import READING, SOURCE, built, reading
+
+from regard.models.contract import Tokens
+from regard.models.labels import ClassifierConfig, TaggerConfig
+
+TOKENS = Tokens(torch.randint(SOURCE, (3, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 1, 4]))
+
+
+@pytest.mark.parametrize(("pooling", "pooled"), [
+    ("first", lambda states, length: states[0]),
+    ("last", lambda states, length: states[length - 1]),
+    ("mean", lambda states, length: states[:length].mean(0)),
+])
+@pytest.mark.parametrize("between", ["none", "tanh"])
+def test_the_vector_of_a_sequence(pooling, pooled, between):
+    model = built(reading(ClassifierConfig, labels=3, pooling=pooling, between=between))
+    states, logits = model.encode(TOKENS).states, model(TOKENS)
+    assert logits.shape == (3, 3)
+    for b, length in enumerate(TOKENS.lengths.tolist()):
+        vector = pooled(states[b], length)
+        if between == "tanh":
+            vector = torch.tanh(model.between(vector))
+        torch.testing.assert_close(logits[b], model.output(vector))
+
+
+def test_every_token_has_logits():
+    model = built(reading(TaggerConfig, labels=4))
+    assert torch.equal(model(TOKENS), model.output(model.encode(TOKENS).states))
+
+
+def test_dropout_is_before_the_labels():
+    model = built(reading(ClassifierConfig, labels=3, dropout=0.5)).train()
+    assert not torch.equal(model(TOKENS), model(TOKENS))
+    assert torch.equal(model.eval()(TOKENS), model(TOKENS))
+
+
+def test_names_are_checked():
+    encoder = READING["encoder"].build()
+    with pytest.raises(ValueError, match='`pooling` must be one of "first", "last", "mean", but is "max"'):
+        type(READING["first"].build())(encoder, 3, pooling="max")

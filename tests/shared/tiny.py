@@ -1,0 +1,134 @@
+"""Small models of every kind, from configs: what tests of the contract run on."""
+
+import torch
+
+from regard.attention.layer import AttentionConfig
+from regard.attention.mixing import SelfAttentionConfig
+from regard.blocks.feed_forward import FeedForwardConfig
+from regard.blocks.stack import StackConfig
+from regard.convolution import ConvolutionConfig
+from regard.models.embedding import EmbeddingConfig
+from regard.models.encoder import EncoderConfig
+from regard.models.encoder_decoder import EncoderDecoderConfig
+from regard.models.labels import ClassifierConfig, TaggerConfig
+from regard.models.language import LanguageConfig
+from regard.models.masked import MaskedConfig
+from regard.models.seq2seq import LookingConfig, Seq2SeqConfig
+from regard.models.vision import VisionConfig
+from regard.position.bias import ALiBiConfig, BucketedBiasConfig, RelativeBiasConfig
+from regard.position.encoding import FormalSinusoidalConfig, LearnedConfig, LinearConfig, SinusoidalConfig
+from regard.position.rotary import RotaryConfig
+from regard.recurrence.lstmn import LSTMNConfig
+from regard.recurrence.scan import RecurrenceConfig
+
+SOURCE, TARGET, WIDTH, LONGEST = 11, 13, 8, 12
+
+ATTENTION = SelfAttentionConfig(heads=2)
+MIXERS = {
+    "attention": ATTENTION,
+    "rotary": SelfAttentionConfig(heads=2, key_heads=1, bias=False, position=RotaryConfig()),
+    "alibi": SelfAttentionConfig(heads=2, position=ALiBiConfig()),
+    "relative": SelfAttentionConfig(heads=2, position=RelativeBiasConfig(limit=3)),
+    "bucketed": SelfAttentionConfig(heads=2, position=BucketedBiasConfig(buckets=8, max_distance=9)),
+    "window": SelfAttentionConfig(heads=2, window=2),
+    "additive": SelfAttentionConfig(heads=2, head_width=3, score="additive", normalize="relu_sum"),
+    "bilinear": SelfAttentionConfig(heads=2, score="bilinear", normalize="sigmoid"),
+    "recurrence": RecurrenceConfig(cell="lstm"),
+    "mut1": RecurrenceConfig(cell="mut1", layers=2),
+    "convolution": ConvolutionConfig(kernel=3, growth=2, gate="glu"),
+    "lstmn": LSTMNConfig(attention_width=5),
+}
+PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear")
+"""The mixers that take packed rows."""
+EMBEDDINGS = {
+    "sinusoidal": EmbeddingConfig(positions=SinusoidalConfig(), scale=True),
+    "halves": EmbeddingConfig(positions=SinusoidalConfig(layout="halves")),
+    "learned": EmbeddingConfig(positions=LearnedConfig(count=LONGEST), norm="layer"),
+    "linear": EmbeddingConfig(positions=LinearConfig(slope=0.01)),
+    "formal": EmbeddingConfig(positions=FormalSinusoidalConfig(longest=LONGEST)),
+    "beside": EmbeddingConfig(positions=SinusoidalConfig(), joined="concatenated", beside=2),
+    "segments": EmbeddingConfig(segments=2, norm="rms"),
+    "none": EmbeddingConfig(),
+}
+
+
+def stack(mixer="attention", *, cross=False, form="plain", **options):
+    """A stack of two blocks."""
+    return StackConfig(layers=2, mixer=MIXERS[mixer], cross=AttentionConfig(heads=2) if cross else None,
+                       feed_forward=FeedForwardConfig(inner=10, form=form, bias=form == "plain"), **options)
+
+
+def translating(mixer="attention", embedding="sinusoidal", order="pre", **options):
+    """An encoder-decoder."""
+    values = {"source_vocabulary": SOURCE, "target_vocabulary": TARGET, "tied": embedding != "beside"} | options
+    return EncoderDecoderConfig(width=WIDTH, embedding=EMBEDDINGS[embedding], encoder=stack(mixer, order=order),
+                                decoder=stack(mixer, order=order, cross=True), **values)
+
+
+def language(mixer="attention", embedding="learned", order="pre", form="plain", norm="layer", **options):
+    """A language model."""
+    return LanguageConfig(vocabulary=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
+                          stack=stack(mixer, order=order, form=form, norm=norm), **options)
+
+
+def reading(kind=EncoderConfig, mixer="attention", embedding="learned", order="post", **options):
+    """An encoder, or a model that is an encoder and something more."""
+    return kind(vocabulary=SOURCE, width=WIDTH, embedding=EMBEDDINGS[embedding], stack=stack(mixer, order=order),
+                **options)
+
+
+def old(**options):
+    """A recurrent language model as they were: layers over each other and nothing else."""
+    plain = StackConfig(layers=2, order="plain", mixer=RecurrenceConfig(**options))
+    return LanguageConfig(vocabulary=TARGET, width=WIDTH, tied=False, output_bias=True, stack=plain)
+
+
+def seq2seq(**options):
+    """The recurrent encoder-decoder."""
+    return Seq2SeqConfig(source_vocabulary=SOURCE, target_vocabulary=TARGET, width=WIDTH, **options)
+
+
+TRANSLATING = {
+    **{mixer: translating(mixer) for mixer in MIXERS},
+    "post-norm": translating(order="post", shared=True, target_vocabulary=SOURCE),
+    "untied": translating(embedding="learned", tied=False, output_bias=True),
+    "beside": translating(embedding="beside"),
+    "seq2seq": seq2seq(cell="lstm"),
+    "seq2seq-attention": seq2seq(direction="both", layers=2, input_feeding=True, attention=LookingConfig()),
+    "seq2seq-projected": seq2seq(initial="mean", attention=LookingConfig(score="bilinear", values="projected")),
+}
+LANGUAGE = {
+    **{mixer: language(mixer) for mixer in MIXERS},
+    **{embedding: language(embedding=embedding, tied=embedding != "beside") for embedding in EMBEDDINGS},
+    "llama": language("rotary", "none", form="gated", norm="rms", tied=False),
+    "old": old(cell="gru"),
+    "old mut2": old(cell="mut2"),
+}
+READING = {
+    "encoder": reading(),
+    "masked": reading(MaskedConfig, embedding="segments"),
+    "masked wide": reading(MaskedConfig, "convolution", head_width=6, tied=False, output_bias=False),
+    "tagger": reading(TaggerConfig, "recurrence", labels=3),
+    "first": reading(ClassifierConfig, labels=3, pooling="first", between="tanh"),
+    "last": reading(ClassifierConfig, "recurrence", labels=3, pooling="last"),
+    "mean": reading(ClassifierConfig, "rotary", "none", labels=3, pooling="mean"),
+}
+VISION = {
+    "class": VisionConfig(height=8, breadth=12, patch=4, labels=5, width=WIDTH, stack=stack()),
+    "no token": VisionConfig(height=8, breadth=8, channels=1, patch=2, labels=5, width=WIDTH, token="none",
+                             positions=SinusoidalConfig(), stack=stack(order="post")),
+}
+ALL = {f"{group} {name}": config
+       for group, table in (("translating", TRANSLATING), ("language", LANGUAGE), ("reading", READING),
+                            ("vision", VISION))
+       for name, config in table.items()}
+
+
+def built(config, seed=3):
+    """The model in float64, ready to be used, with all that starts as zeros or ones drawn."""
+    torch.manual_seed(seed)
+    model = config.build().double().eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name or name.endswith(".table"):
+            torch.nn.init.normal_(parameter, float("norm" in name and name.endswith("weight")), 0.3)
+    return model

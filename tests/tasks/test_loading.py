@@ -1,0 +1,113 @@
+"""`regard.load` and `save`: a model comes back bit for bit, wherever its folder goes; what is wrong is refused."""
+
+import shutil
+
+import pytest
+import torch
+from tiny import ALL, LANGUAGE, TRANSLATING, built
+
+import regard
+from regard.models.special import SpecialConfig
+from regard.storage import folder as folders
+from regard.storage import weights
+from regard.tasks.loading import task
+from regard.tasks.task import CONFIG, WEIGHTS, Task
+
+SPECIAL = SpecialConfig(start=1, end=(2, 3), padding=0)
+
+
+def saved(folder, config=LANGUAGE["attention"], seed=3):
+    made = task(built(config, seed).float(), config, SPECIAL)
+    made.save(folder)
+    return made
+
+
+@pytest.mark.parametrize("config", ALL.values(), ids=ALL)
+def test_a_moved_folder_gives_the_same_bits(config, tmp_path):
+    made = saved(tmp_path / "a", config)
+    shutil.move(tmp_path / "a", tmp_path / "elsewhere")
+    found = regard.load(tmp_path / "elsewhere")
+    assert type(found) is type(made)
+    assert (found.config, found.special) == (config, SPECIAL)
+    assert not found.model.training
+    mine, theirs = made.model.state_dict(), found.model.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]), name
+    assert {"config.toml", "model.safetensors", "manifest.json", "README.md"} == {
+        path.name for path in (tmp_path / "elsewhere").iterdir()}
+
+
+def test_tied_tables_are_stored_once_and_stay_one(tmp_path):
+    config = TRANSLATING["post-norm"]
+    saved(tmp_path / "model", config)
+    assert weights.header(tmp_path / "model" / WEIGHTS).elements == config.parameters()
+    model = regard.load(tmp_path / "model").model
+    assert model.decoder.output.weight is model.encoder.embedding.tokens.weight
+
+
+def test_a_model_is_replaced_by_another(tmp_path):
+    saved(tmp_path / "model")
+    second = saved(tmp_path / "model", TRANSLATING["rotary"], seed=4)
+    found = regard.load(tmp_path / "model")
+    assert found.config == second.config
+
+
+def test_nothing_of_others_is_written_over(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="mine"):
+        saved(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def rewritten(folder, **contents):
+    """The folder with other files under a manifest that fits them."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in (CONFIG, WEIGHTS)}
+    folders.save(folder, {**files, **{name.replace("_", "."): data for name, data in contents.items()}})
+
+
+def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(tmp_path, monkeypatch):
+    saved(tmp_path / "model")
+    text = (tmp_path / "model" / CONFIG).read_text().replace("vocabulary = 13", "vocabulary = 1000000000000")
+    rewritten(tmp_path / "model", config_toml=text.encode())
+    monkeypatch.setattr(type(LANGUAGE["attention"]), "build", lambda self: pytest.fail("built"))
+    with pytest.raises(ValueError, match=r"model.safetensors.* of 8,0[\d,]+ numbers, as config.toml asks for"):
+        regard.load(tmp_path / "model")
+
+
+def test_a_misspelt_key_is_named_with_file_and_line(tmp_path):
+    saved(tmp_path / "model")
+    text = (tmp_path / "model" / CONFIG).read_text().replace("tied = true", "tyed = true")
+    rewritten(tmp_path / "model", config_toml=text.encode())
+    line = text[:text.index("tyed")].count("\n") + 1
+    with pytest.raises(ValueError, match=rf'config.toml:{line}: unknown key "tyed" in \[model\]; did you mean "tied"'):
+        regard.load(tmp_path / "model")
+
+
+def test_damage_is_refused_with_the_name_of_the_file(tmp_path):
+    saved(tmp_path / "model")
+    data = bytearray((tmp_path / "model" / WEIGHTS).read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "model" / WEIGHTS).write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        regard.load(tmp_path / "model")
+
+
+def test_a_pickle_is_never_loaded(tmp_path):
+    saved(tmp_path / "model")
+    torch.save({"a": torch.zeros(1)}, tmp_path / "pickle")
+    rewritten(tmp_path / "model", model_safetensors=(tmp_path / "pickle").read_bytes())
+    with pytest.raises(ValueError, match="pickle"):
+        regard.load(tmp_path / "model")
+
+
+def test_what_is_no_folder_of_a_model(tmp_path):
+    for place in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(ValueError, match=str(place)):
+            regard.load(place)
+
+
+def test_every_kind_has_its_task():
+    for config in ALL.values():
+        assert isinstance(task(config.build(), config), Task)
