@@ -52,6 +52,40 @@ def test_left_padding_is_no_distance(score):
     torch.testing.assert_close(got[:, 3:], mixer(x), rtol=1e-11, atol=1e-12)
 
 
+def test_positions_in_packed_segments():
+    assert regard.Packed([2, 0, 3]).positions(7).tolist() == [0, 1, 0, 1, 2, 0, 1]  # what lies behind starts anew
+    assert regard.Packed([]).positions(2).tolist() == [0, 1]
+    assert regard.Packed([1, 2], [5, 4]).positions(3).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("lengths", [[4, 1, 3], [3, 3], [0, 5, 0]], ids=str)
+@pytest.mark.parametrize("mask", [None, regard.Causal()], ids=repr)
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_packed_sequences_are_as_if_each_were_alone(score, mask, lengths):
+    """Rotary positions start at 0 in each, which an additive score of turned vectors shows."""
+    mixer, x = SelfAttention(layer(rotary=regard.Rotary(4), score=score), mask), torch.randn(2, 9, 8).double()
+    packed = mixer(x, regard.Packed(lengths))
+    start = 0
+    for length in lengths:
+        own = slice(start, start + length)
+        torch.testing.assert_close(packed[:, own], mixer(x[:, own]), rtol=1e-11, atol=1e-12)
+        start += length
+
+
+def test_positions_that_are_given_stay_in_packed_sequences():
+    mixer, x = SelfAttention(layer(rotary=regard.Rotary(4), score="additive")), torch.randn(1, 6, 8).double()
+    packed, own = regard.Packed([2, 4]), torch.tensor([0, 1, 0, 1, 2, 3])
+    assert torch.equal(mixer(x, packed, own), mixer(x, packed))
+    assert not torch.allclose(mixer(x, packed, own + 1), mixer(x, packed))
+
+
+def test_packed_keys_of_other_lengths_have_no_positions():
+    mixer, x = SelfAttention(layer(rotary=regard.Rotary(4))), torch.randn(1, 6, 8).double()
+    with pytest.raises(ValueError, match=r"`present` must be a Packed of one list of lengths.* Leave out its"):
+        mixer(x, regard.Packed([2, 4], [4, 2]))
+    assert SelfAttention(layer())(x, regard.Packed([2, 4], [4, 2])).shape == x.shape
+
+
 @pytest.mark.parametrize("mask", [None, regard.Window(2, 0)], ids=repr)
 def test_what_is_not_causal_has_no_steps(mask):
     with pytest.raises(ValueError, match=r"`mask` must be Causal\(\), alone or with others, to go step by step"):

@@ -9,12 +9,13 @@ A cache that was passed to a step is consumed: its storage is written. Copy it f
 Legend: B rows, H key heads, C capacity, N tokens, D width.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from regard import checks
+from regard.attention.looked import Looked
 from regard.attention.mask import Causal, Mask, Padding, Placed
 from regard.mixer import Rows, indices
 
@@ -31,6 +32,8 @@ class Cache:
     """(B,): how many tokens each row has, and so where its next one stands."""
     filled: int
     """No row has more tokens than this. Known without asking the device."""
+    level: bool = True
+    """Every row has exactly this many. Then keys are written side by side, and steps need no mask."""
 
     @property
     def capacity(self) -> int:
@@ -55,12 +58,17 @@ class Cache:
 
         Where rows have fewer new tokens than N, `lengths` says how many; what stands behind them is written over later.
         """
-        rows_B1 = torch.arange(key.shape[0], device=key.device).unsqueeze(-1)
-        index_BN = self.positions.unsqueeze(-1) + torch.arange(key.shape[-2], device=key.device)
         filled = self.room(key.shape[-2])
-        self.key[rows_B1, :, index_BN] = key.transpose(1, 2).to(self.key.dtype)
-        self.value[rows_B1, :, index_BN] = value.transpose(1, 2).to(self.value.dtype)
-        return replace(self, positions=self.positions + (key.shape[-2] if lengths is None else lengths), filled=filled)
+        if self.level:
+            self.key[:, :, self.filled:filled] = key
+            self.value[:, :, self.filled:filled] = value
+        else:
+            rows_B1 = torch.arange(key.shape[0], device=key.device).unsqueeze(-1)
+            index_BN = self.positions.unsqueeze(-1) + torch.arange(key.shape[-2], device=key.device)
+            self.key[rows_B1, :, index_BN] = key.transpose(1, 2).to(self.key.dtype)
+            self.value[rows_B1, :, index_BN] = value.transpose(1, 2).to(self.value.dtype)
+        positions = self.positions + (key.shape[-2] if lengths is None else lengths)
+        return Cache(self.key, self.value, positions, filled, self.level and lengths is None)
 
     def view(self, filled: int) -> tuple[Tensor, Tensor]:
         """The keys and values of the first `filled` places."""
@@ -69,7 +77,11 @@ class Cache:
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
         index = indices(rows, self.key)
-        return Cache(self.key[index], self.value[index], self.positions[index], self.filled)
+        shape = (len(index), self.key.shape[1], self.capacity)
+        key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
+        key[:, :, :self.filled] = self.key[index, :, :self.filled]
+        value[:, :, :self.filled] = self.value[index, :, :self.filled]
+        return Cache(key, value, self.positions[index], self.filled, self.level)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
         """Replace these rows by the rows of another cache, which may have another capacity."""
@@ -81,29 +93,40 @@ class Cache:
         self.key[index, :, :filled] = key
         self.value[index, :, :filled] = value
         positions = self.positions.index_copy(0, index, other.positions)
-        return replace(self, positions=positions, filled=max(self.filled, filled))
+        level = self.level and other.level and self.filled == other.filled
+        return Cache(self.key, self.value, positions, max(self.filled, filled), level)
 
     def copy(self) -> "Cache":
         """The same, in storage of its own."""
-        return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled)
+        return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled, self.level)
 
 
 @dataclass(frozen=True)
 class ContextCache:
-    """The keys and values of a whole context, (B, H, N, D), of which each row has `lengths` tokens (all, if None)."""
+    """The keys and values of a whole context, (B, H, N, D), of which each row has `lengths` tokens (all, if None).
+
+    Those behind the lengths were made of zeros, whatever stood there.
+    """
 
     key: Tensor
     value: Tensor
     lengths: Tensor | None
+    mask: Looked | None
+    """The tokens of the context that are there; None for all."""
 
-    def mask(self) -> Mask | None:
-        """The tokens of the context that are there."""
-        return None if self.lengths is None else Padding(self.lengths)
+    @staticmethod
+    def of(key: Tensor, value: Tensor, lengths: Tensor | None) -> "ContextCache":
+        """The cache of keys and values; its mask is looked up here, once for all steps."""
+        if lengths is None:
+            return ContextCache(key, value, None, None)
+        allowed = Padding(lengths).matrix(1, key.shape[-2], leading=2, device=key.device)
+        return ContextCache(key, value, lengths, Looked(allowed))
 
     def pick(self, rows: Rows) -> "ContextCache":
         """The cache of these rows; a row may be picked more than once."""
         index = indices(rows, self.key)
-        return ContextCache(self.key[index], self.value[index], None if self.lengths is None else self.lengths[index])
+        lengths, mask = None if self.lengths is None else self.lengths[index], self.mask
+        return ContextCache(self.key[index], self.value[index], lengths, None if mask is None else mask.pick(index))
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
@@ -112,12 +135,12 @@ class ContextCache:
         key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest))
                       for mine, theirs in ((self.key, other.key), (self.value, other.value)))
         lengths = self._lengths().index_copy(0, index, other._lengths().to(self._lengths().dtype))
-        return ContextCache(key, value, lengths)
+        return ContextCache.of(key, value, lengths)
 
     def copy(self) -> "ContextCache":
         """The same, in storage of its own."""
         lengths = None if self.lengths is None else self.lengths.clone()
-        return ContextCache(self.key.clone(), self.value.clone(), lengths)
+        return ContextCache(self.key.clone(), self.value.clone(), lengths, self.mask)
 
     def _lengths(self) -> Tensor:
         if self.lengths is not None:
@@ -125,11 +148,15 @@ class ContextCache:
         return torch.full(self.key.shape[:1], self.key.shape[-2], device=self.key.device)
 
 
-def step_mask(start: Tensor, lengths: Tensor | None, extra: Mask | None) -> Mask:
-    """New tokens from `start` on, `lengths` of them, see those before them and themselves, within `extra`."""
-    mask = Causal() & Placed(start)
+def step_mask(before: Cache, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
+    """`count` new tokens, of which each row has `lengths`, see those before them and themselves, within `extra`."""
+    if before.level and lengths is None:  # the last token stands at the last key, as causal masks have it
+        if count == 1:
+            return extra
+        return Causal() if extra is None else Causal() & extra
+    mask = Causal() & Placed(before.positions)
     if lengths is not None:  # what fills up a shorter row is no key for anybody
-        mask = mask & Padding(start + lengths)
+        mask = mask & Padding(before.positions + lengths)
     return mask if extra is None else mask & extra
 
 

@@ -29,9 +29,11 @@ from regard.attention.attend import AnyNormalizer, AnyScore, attend
 from regard.attention.cache import Cache, ContextCache, step_mask
 from regard.attention.kernels.choice import BACKENDS
 from regard.attention.look import Look
-from regard.attention.mask import Allowed, Mask, as_mask
+from regard.attention.looked import Looked
+from regard.attention.mask import Allowed, Mask, Padding, as_mask
 from regard.attention.normalize import NAMES as NORMALIZERS
 from regard.attention.normalize import as_normalizer
+from regard.attention.presence import cleared, there
 from regard.attention.score import NAMES, Additive, Bilinear, as_score
 from regard.attention.tap import Tap
 from regard.config import Config, choice, share, whole
@@ -85,6 +87,8 @@ class AttentionLayer(nn.Module, ABC):
         _check_width("x", x, self.width)
         if context is not None:
             self._check_context(context)
+            if isinstance(mask, Padding):  # what is projected must be finite, or the projections' gradients are not
+                context = cleared(context, there(context, mask, "mask"))
         query = self.queries(x)
         key, value = self.keys_and_values(x if context is None else context)
         if self.rotary is not None:
@@ -101,7 +105,9 @@ class AttentionLayer(nn.Module, ABC):
     def remember(self, context: Tensor, lengths: Tensor | None = None) -> ContextCache:
         """Keys and values of a context (B, M, context width), of which row b has lengths[b] tokens."""
         self._check_context(context)
-        return ContextCache(*self.keys_and_values(context), lengths)
+        if lengths is not None:
+            context = cleared(context, there(context, Padding(lengths), "lengths"))
+        return ContextCache.of(*self.keys_and_values(context), lengths)
 
     def step(self, x: Tensor, state: "Cache | ContextCache", *, mask: Mask | Tensor | None = None,
              lengths: Tensor | None = None) -> "tuple[Tensor, Cache | ContextCache]":
@@ -115,15 +121,15 @@ class AttentionLayer(nn.Module, ABC):
         extra = None if mask is None else _over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
-            own = state.mask()
+            own = state.mask
             both = extra if own is None else own if extra is None else own & extra
             return self._look(query, state.key, state.value, both), state
         key, value = self.keys_and_values(x)
         if self.rotary is not None:
             positions_BN = state.positions.unsqueeze(-1) + torch.arange(x.shape[-2], device=x.device)
             query, key = self.rotary(query, positions_BN), self.rotary(key, positions_BN)
-        start, state = state.positions, state.extend(key, value, lengths)
-        return self._look(query, *state.view(state.filled), step_mask(start, lengths, extra)), state
+        mask, state = step_mask(state, x.shape[-2], lengths, extra), state.extend(key, value, lengths)
+        return self._look(query, *state.view(state.filled), mask), state
 
     def _check_context(self, context: Tensor) -> None:
         _check_width("context", context, self.context_width)
@@ -277,7 +283,7 @@ def _check_width(argument: str, tensor: Tensor, width: int) -> None:
 def _over_heads(mask: Mask, dims: int) -> Mask:
     """Bool tensors (B, N, M) in the mask say nothing of heads: they hold for all."""
     def widen(part: Mask) -> Mask:
-        if isinstance(part, Allowed) and part.tensor.dim() == dims > 2:
+        if isinstance(part, Allowed) and not isinstance(part, Looked) and part.tensor.dim() == dims > 2:
             return Allowed(part.tensor.unsqueeze(-3))
         return part
 

@@ -1,7 +1,7 @@
 """Packed sequences: several of them one after another in one row, without padding, each seeing itself alone.
 
 The mask of segments. It says where the queries stand, so `Causal() & Packed(...)` is causal inside every segment. It
-does not know how a batch is packed, nor what the tokens are.
+does not know how a batch is packed, what the tokens are, nor who computes a segment.
 """
 
 import torch
@@ -32,11 +32,8 @@ class Packed(Mask):
             raise checks.wrong("key_lengths", expected, f"{len(self.key_lengths)} lengths")
 
     def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        for argument, lengths, room in (("query_lengths", self.query_lengths, n_queries),
-                                        ("key_lengths", self.key_lengths, n_keys)):
-            if not torch.compiler.is_compiling() and lengths.device.type == "cpu" and int(lengths.sum()) > room:
-                expected = f"lengths that add up to at most {room}, the tokens there are"
-                raise checks.wrong(argument, expected, f"lengths that add up to {int(lengths.sum())}")
+        if not torch.compiler.is_compiling():
+            self._check_room(n_queries, n_keys)
         queries, keys = self.query_lengths.to(device), self.key_lengths.to(device)
         query_ends, key_ends = queries.cumsum(0), keys.cumsum(0)
         of_query = torch.searchsorted(query_ends, torch.arange(n_queries, device=device), right=True)
@@ -44,18 +41,39 @@ class Packed(Mask):
         # What lies behind the last segment has the number len(queries): it gets a shift of its own, and sees nothing.
         shift = torch.cat([key_ends - query_ends, queries.new_zeros(1)])
         position = torch.arange(n_queries, device=device) + shift[of_query]
-        return _Segments(self, of_query.where(of_query < len(queries), -1), of_key, position)
+        return Segments(self, of_query.where(of_query < len(queries), -1), of_key, position)
 
     def allowed(self, place: Place) -> Tensor:
         return self.ready(place.n_queries, place.n_keys, place.row.device).allowed(place)
+
+    def positions(self, n_queries: int, device: Device = None) -> Tensor:
+        """How far into its segment every query is, (n_queries,): each segment starts at 0, and what lies behind too."""
+        ends = self.query_lengths.to(device).cumsum(0)
+        index = torch.arange(n_queries, device=device)
+        starts = torch.cat([ends.new_zeros(1), ends])
+        return index - starts[torch.searchsorted(ends, index, right=True)]
+
+    def on_host(self, n_queries: int, n_keys: int) -> tuple[list[int], list[int]]:
+        """The lengths of the queries and of the keys as plain numbers, checked. Lengths on a GPU are waited for."""
+        host = Packed(self.query_lengths.cpu(), self.key_lengths.cpu())
+        host._check_room(n_queries, n_keys)
+        return host.query_lengths.tolist(), host.key_lengths.tolist()
+
+    def _check_room(self, n_queries: int, n_keys: int) -> None:
+        """A ValueError where there are more tokens in segments than there are. On a GPU nobody looks."""
+        for argument, lengths, room in (("query_lengths", self.query_lengths, n_queries),
+                                        ("key_lengths", self.key_lengths, n_keys)):
+            if lengths.device.type == "cpu" and int(lengths.sum()) > room:
+                expected = f"lengths that add up to at most {room}, the tokens there are"
+                raise checks.wrong(argument, expected, f"lengths that add up to {int(lengths.sum())}")
 
     def __repr__(self) -> str:
         keys = "" if self.key_lengths is self.query_lengths else ", " + brief(self.key_lengths)
         return f"Packed({brief(self.query_lengths)}{keys})"
 
 
-class _Segments(Mask):
-    """`Packed`, looked up once: the segment of every query and of every key, and the position of every query."""
+class Segments(Mask):
+    """A `Packed` looked up once: the segment of every query and of every key, and the position of every query."""
 
     moves = True
 

@@ -6,6 +6,7 @@ It knows no mixer. Legend: B rows, N tokens, D width.
 from torch import Tensor
 
 from regard import checks
+from regard.attention.looked import Pass
 from regard.attention.mask import Padding
 
 
@@ -18,6 +19,8 @@ def there(x: Tensor, present: Padding | None, argument: str = "present") -> Tens
     if not present.fits((x.shape[0],)):
         got = f"for lengths of shape {checks.shape(present.lengths)}"
         raise checks.wrong(argument, f"for the {x.shape[0]} rows of x", got)
+    if isinstance(present, Pass):
+        return present.there(x.shape[1], x.device)
     return present.matrix(1, x.shape[1], device=x.device).squeeze(-2).expand(x.shape[:2])
 
 

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from regard.attention.layer import Attention, AttentionConfig
-from regard.attention.mask import Mask
+from regard.attention.looked import Looked, Pass
+from regard.attention.mask import Mask, Padding
 from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.presence import cleared, there
 from regard.blocks.block import NORMS, ORDERS, Block, BlockState, norm
 from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
 from regard.config import Config, choice, number, share, whole
@@ -52,7 +54,13 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D)."""
+        """All tokens at once: (B, N, D) -> (B, N, D). What all blocks ask of the masks is looked up once, here."""
+        if isinstance(present, Padding):
+            present = Pass(present)
+        if isinstance(context_present, Padding) and context is not None:
+            there_BN = there(context, context_present, "context_present")
+            assert there_BN is not None
+            context, context_present = cleared(context, there_BN), Looked(there_BN[:, None, None])
         for block in self.blocks:
             if self.checkpoint and self.training:
                 x = recompute(block, x, present, context, context_present, use_reentrant=False)

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.attention.kernels import guard
+from regard.attention.looked import Looked
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
 from regard.attention.problem import Problem
@@ -90,21 +91,30 @@ def shape(problem: Problem) -> Form:
         # A single query stands at the last key and sees all. (A comparison of sizes is no bool while compiling.)
         causal = True if problem.n_queries > 1 else False  # noqa: SIM210
     elif problem.mask is not None or problem.bias is not None:
-        place = problem.block()
-        allowed, matrix = problem.allowed(place), problem.added(place)
-        if allowed is not None:
-            if allowed.dim() > 2 and allowed.shape[-3] != 1:
-                problem = problem.spread()  # heads that share a key may differ in which keys they use
-            query, key, value = guard.hide(query, problem.key, problem.value, allowed, bounded=True)
-            matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
-        assert matrix is not None
-        matrix, empty = _without_empty(matrix)
+        if isinstance(problem.mask, Looked) and problem.bias is None:
+            matrix, empty = problem.mask.opened, problem.mask.blind
+        else:
+            query, key, value, matrix, empty = _written_out(problem, query)
         if matrix.shape[-1] != problem.n_keys:  # fused kernels read rows of keys, and a GPU's read them wrongly
             matrix = matrix.expand(*matrix.shape[:-1], problem.n_keys).contiguous()
         matrix = _four(matrix, problem.leading)
         empty = None if empty is None else _four(empty, problem.leading)
     query, key, value = (_four(tensor, problem.leading) for tensor in _one_width(query, key, value))
     return Form(*_common(query, key, value), matrix, causal, scale, empty)
+
+
+def _written_out(problem: Problem, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Query, key and value without what must not be read, the matrix of mask and bias, and which rows see nothing."""
+    place = problem.block()
+    allowed, matrix = problem.allowed(place), problem.added(place)
+    key, value = problem.key, problem.value
+    if allowed is not None:
+        if allowed.dim() > 2 and allowed.shape[-3] != 1:
+            problem = problem.spread()  # heads that share a key may differ in which keys they use
+        query, key, value = guard.hide(query, problem.key, problem.value, allowed, bounded=True)
+        matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
+    assert matrix is not None
+    return query, key, value, *_without_empty(matrix)
 
 
 def matrix_entries(problem: Problem) -> int:

@@ -1,0 +1,36 @@
+"""Greedy search: of every next token the most probable one. Fast, and blind to what a better beginning would allow."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.request import Limit, Prompts, Request
+from regard.decoding.rules import Rule, Written
+from regard.decoding.writing import write
+from regard.models.contract import Memory, Writer
+
+
+@torch.no_grad()
+def greedy(model: Writer, memory: Memory | None = None, *, prompts: Prompts, end: int | Iterable[int], limit: Limit,
+           least: int = 0, rules: Sequence[Rule] = ()) -> list[Hypothesis]:
+    """One hypothesis for each prompt, in their order; a row's result does not depend on the others.
+
+    Args:
+        model: in evaluation mode.
+        memory: what the model has read of a source, a row for each prompt; None for a language model.
+        prompts: what each row reads first: [START] for a translation, the text so far for a completion. Rows of ids,
+            of different lengths if need be.
+        end: the token, or the tokens, at which a row ends. With none at all, (), every row is cut at its limit.
+        limit: how many tokens a row may write, the end not counted: one number, or one for each row. The model must
+            have room for the longest prompt and the highest limit together.
+        least: how many tokens come before an end may.
+        rules: further rules of what may be written.
+    """
+    return write(model, memory, Request.of(model, memory, prompts, end, limit, least, rules), highest)
+
+
+def highest(log_probabilities: Tensor, written: Written) -> Tensor:
+    """The most probable token of each row; of several the one with the lowest id."""
+    return log_probabilities.argmax(dim=-1)

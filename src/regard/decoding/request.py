@@ -1,0 +1,117 @@
+"""What is asked of a search, checked once: prompts, ends, limits, rules. Every search begins here.
+
+The search itself, and how a next token is chosen, are not known here.
+
+Legend: B rows (prompts), N tokens of the longest prompt, R hypotheses, V vocabulary.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.decoding.rules import Least, Rule, Written, as_ids, below_vocabulary, whole
+from regard.models.contract import Memory, Tokens, Writer
+
+Prompts = Tensor | Tokens | Sequence[Sequence[int]]
+Limit = int | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True)
+class Request:
+    """Where each row begins, where it ends, how long it may become, and what may be written."""
+
+    prompts: list[list[int]]
+    """What the model reads first; no row is empty."""
+    ends: list[int]
+    limits: list[int]
+    """How many tokens each row may write, the end not counted."""
+    rules: tuple[Rule, ...]
+    device: torch.device
+
+    @staticmethod
+    def of(model: Writer, memory: Memory | None, prompts: Prompts, end: int | Iterable[int], limit: Limit,
+           least: int, rules: Sequence[Rule]) -> "Request":
+        """The request made of the arguments of a search; a ValueError says which of them is wrong."""
+        if model.training:
+            remedy = "Call model.eval() first: dropout would make the result a matter of chance."
+            raise checks.wrong("model", "in evaluation mode", "in training mode", remedy)
+        rows = _prompts(prompts)
+        if memory is not None and memory.rows != len(rows):
+            remedy = "memory.pick(...) repeats rows."
+            raise checks.wrong("prompts", f"{memory.rows} rows, as many as the memory has", len(rows), remedy)
+        ends = sorted(as_ids("end", [end] if isinstance(end, int) else end))
+        limits = _limits(limit, len(rows))
+        if whole("least", least) > min(limits, default=least):
+            raise checks.wrong("least", f"at most the limit, {min(limits)}", least)
+        first = (Least(least, ends),) if least else ()
+        return Request(rows, ends, limits, (*first, *rules), _device(model, memory))
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens a row may have at most: the longest prompt, and all that may be written after it."""
+        return max(map(len, self.prompts)) + max(self.limits)
+
+    def is_end(self, vocabulary: int) -> Tensor:
+        """(V,): which tokens are ends."""
+        below_vocabulary("end", self.ends, vocabulary)
+        table = torch.zeros(vocabulary, dtype=torch.bool, device=self.device)
+        table[self.ends] = True
+        return table
+
+    def log_probabilities(self, logits: Tensor, written: Written) -> Tensor:
+        """Logits (R, V) to log-probabilities in float32 or more, as the rules leave them."""
+        logs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        for rule in self.rules:
+            logs = rule(logs, written)
+        return logs
+
+
+def no_number(row: int, written: int) -> ValueError:
+    """The error for a model whose logits are NaN, or all −∞."""
+    got = f"one that gave NaN for row {row} after {written} tokens"
+    return checks.wrong("model", "one whose logits are numbers, not all of them −∞", got)
+
+
+def _prompts(prompts: Prompts) -> list[list[int]]:
+    if isinstance(prompts, Tensor):
+        prompts = Tokens(prompts)
+    if isinstance(prompts, Tokens):
+        tokens = prompts.right()
+        count = tokens.ids.shape[1]
+        lengths = [count] * tokens.rows if tokens.lengths is None else tokens.lengths.tolist()
+        prompts = [row[:length] for row, length in zip(tokens.ids.tolist(), lengths, strict=True)]
+    if not _is_sequence(prompts):
+        raise checks.wrong("prompts", "rows of ids", *checks.kind(prompts))
+    for row, ids in enumerate(prompts):
+        if not _is_sequence(ids):
+            raise checks.wrong("prompts", "rows of ids, such as [[1], [1]]", f"{ids!r} in row {row}")
+        if not len(ids):
+            remedy = "A model reads at least one token before it writes, such as [START]."
+            raise checks.wrong("prompts", "rows of at least one id", f"empty in row {row}", remedy)
+        as_ids("prompts", ids)
+    return [list(ids) for ids in prompts]
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _limits(limit: Limit, rows: int) -> list[int]:
+    if isinstance(limit, Tensor):
+        limit = limit.tolist()
+    if not isinstance(limit, Sequence):
+        return [whole("limit", limit)] * rows
+    if len(limit) != rows:
+        raise checks.wrong("limit", f"one number, or one for each of the {rows} rows", f"{len(limit)} of them")
+    return [whole("limit", value) for value in limit]
+
+
+def _device(model: Writer, memory: Memory | None) -> torch.device:
+    """Where the model computes: where its memory lies, or its parameters."""
+    if memory is not None:
+        return memory.states.device
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    return next((parameter.device for parameter in parameters), torch.device("cpu"))

@@ -1,0 +1,87 @@
+"""Rules say what may be written: each turns the log-probabilities of the next token into others.
+
+    rule(log-probabilities (R, V), what is written so far) -> log-probabilities (R, V)
+
+A rule may lower a log-probability, to −∞ where it forbids a token; it never raises one, because searches stop when no
+continuation can win any more, and count on it that one never gains. What is left is not normalised again: a hypothesis
+keeps the probabilities that the model gave. A rule remembers nothing, since hypotheses change places between steps;
+what it needs is read off what is written. It knows neither models nor searches.
+
+Legend: R hypotheses, t tokens written so far, V vocabulary.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from regard import checks
+
+
+@dataclass(frozen=True)
+class Written:
+    """The hypotheses that a search follows."""
+
+    ids: Tensor
+    """(R, t): the tokens after the prompt."""
+    rows: Tensor
+    """(R,): which prompt each hypothesis continues, from 0."""
+
+
+class Rule(Protocol):
+    """A function of the log-probabilities of the next token and of what is written so far."""
+
+    def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
+        """(R, V) -> (R, V), nowhere higher. What is given may be written into: nobody else reads it."""
+
+
+class Forbidden:
+    """Some tokens are never written."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.ids = sorted(as_ids("ids", ids))
+
+    def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
+        """−∞ for the forbidden tokens."""
+        below_vocabulary("ids", self.ids, log_probabilities.shape[-1])
+        # To wait for the device here would keep it idle at every step.
+        index = torch.tensor(self.ids, dtype=torch.long).to(log_probabilities.device, non_blocking=True)
+        return log_probabilities.index_fill_(-1, index, -torch.inf)
+
+
+class Least:
+    """Some tokens, the ends, do not come before `count` others are written."""
+
+    def __init__(self, count: int, ids: Iterable[int]) -> None:
+        self.count, self.forbidden = whole("count", count), Forbidden(ids)
+
+    def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
+        """−∞ for the tokens, as long as too few are written."""
+        if written.ids.shape[-1] >= self.count:
+            return log_probabilities
+        return self.forbidden(log_probabilities, written)
+
+
+def whole(argument: str, value: object, least: int = 0) -> int:
+    """A whole number, at least `least`; a ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise checks.wrong(argument, f"a whole number, at least {least}", repr(value))
+    return value
+
+
+def as_ids(argument: str, ids: Iterable[int]) -> set[int]:
+    """Ids of tokens, from 0 on; a ValueError for anything else."""
+    found = list(ids) if isinstance(ids, Iterable) else [ids]
+    for value in found:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise checks.wrong(argument, "made of ids, whole numbers from 0 on", repr(value))
+    return set(found)
+
+
+def below_vocabulary(argument: str, ids: Iterable[int], vocabulary: int) -> None:
+    """Refuse ids that the model has no logit for."""
+    for value in ids:
+        if value >= vocabulary:
+            raise checks.wrong(argument, f"ids of the vocabulary, below {vocabulary}", value)

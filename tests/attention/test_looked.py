@@ -1,0 +1,50 @@
+"""Masks that are looked up once: the same as those they were made of, with what was found out about them."""
+
+import pytest
+import torch
+
+import regard
+from regard.attention.looked import Looked, Pass
+
+LENGTHS = torch.tensor([3, 0, 4])
+
+
+def test_what_was_found_out_is_the_masks():
+    allowed = regard.Padding(LENGTHS).matrix(1, 4, leading=2)
+    mask = Looked(allowed)
+    assert mask.tensor is allowed
+    assert mask.blind.flatten().tolist() == [False, True, False]
+    assert mask.opened[:, 0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert Looked(allowed, "any").blind is None
+    assert Looked(allowed[::2]).blind is None  # all rows see something
+    assert Looked(allowed[::2]).opened is not None
+    assert mask.pick(torch.tensor([1, 1])).blind.flatten().tolist() == [True, True]
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "exact", "tiled"])
+@pytest.mark.parametrize("bias", [None, regard.ALiBi.for_heads(2)], ids=["", "alibi"])
+def test_attention_is_the_same(backend, bias):
+    torch.manual_seed(1)
+    query, key, value = (torch.randn(3, 2, n, 5, dtype=torch.double) for n in (2, 4, 4))
+    mask = regard.Padding(LENGTHS)
+    want = regard.attend(query, key, value, mask=mask, bias=bias, backend="exact")
+    got = regard.attend(query, key, value, mask=Looked(mask.matrix(1, 4, leading=2)), bias=bias, backend=backend)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+    assert (got[1] == 0).all()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("own", [None, regard.Causal(), regard.Causal() & regard.Window(1, 1)], ids=str)
+def test_a_pass_looks_up_each_mask_once(side, own):
+    padding = regard.Padding(LENGTHS, side)
+    shared = Pass(padding)
+    there = shared.there(4, torch.device("cpu"))
+    assert torch.equal(there, padding.matrix(1, 4).squeeze(-2))
+    assert shared.there(4, torch.device("cpu")) is there
+    looked = shared.under(own, 4, torch.device("cpu"))
+    both = padding if own is None else own & padding
+    assert torch.equal(looked.tensor.expand(3, 1, 4, 4), both.matrix(4, 4, leading=2).expand(3, 1, 4, 4))
+    assert looked.opened.expand(3, 1, 4, 4).any(-1).all()
+    assert shared.under(own, 4, torch.device("cpu")) is looked
+    other = shared.under(regard.Window(0, 2), 4, torch.device("cpu"))
+    assert other is not looked

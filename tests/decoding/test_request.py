@@ -1,0 +1,101 @@
+"""What is asked of a search: every form of it, and what is refused."""
+
+import pytest
+import torch
+from refusals import assert_named
+from torch import nn
+from writers import Table, drawn, keyed
+
+from regard.decoding.request import Request
+from regard.decoding.rules import Forbidden, Least, Written
+from regard.models.contract import Tokens
+
+
+def asked(model=None, memory=None, prompts=((1,),), end=0, limit=3, least=0, rules=()):
+    return Request.of(model or Table(drawn(4)), memory, prompts, end, limit, least, rules)
+
+
+LEFT = Tokens(torch.tensor([[9, 1, 2], [3, 4, 5]]), torch.tensor([2, 3]), side="left")
+RIGHT = Tokens(torch.tensor([[1, 2, 9], [3, 4, 5]]), torch.tensor([2, 3]))
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2], [3, 4, 5]], ((1, 2), (3, 4, 5)), LEFT, RIGHT], ids=str)
+def test_prompts_of_different_lengths(prompts):
+    request = asked(prompts=prompts, limit=[4, 1])
+    assert (request.prompts, request.limits, request.capacity) == ([[1, 2], [3, 4, 5]], [4, 1], 7)
+
+
+def test_prompts_limits_and_ends_in_their_other_forms():
+    request = asked(prompts=torch.tensor([[1], [2]]), limit=torch.tensor([2, 3]), end={7, 5})
+    assert (request.prompts, request.limits, request.ends) == ([[1], [2]], [2, 3], [5, 7])
+    request = asked(prompts=Tokens(torch.tensor([[1], [2]])), end=(3, 3))
+    assert (request.prompts, request.limits, request.ends) == ([[1], [2]], [3, 3], [3])
+    assert asked(end=()).ends == []
+    assert asked(prompts=[]).prompts == []
+
+
+def test_the_least_length_is_the_first_rule():
+    rule = Forbidden([1])
+    first, second = asked(least=2, end=3, rules=[rule]).rules
+    assert isinstance(first, Least)
+    assert (first.count, first.forbidden.ids, second) == (2, [3], rule)
+    assert asked(rules=[rule]).rules == (rule,)
+
+
+@pytest.mark.parametrize(("given", "dtype"), [
+    (torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float32, torch.float32),
+    (torch.float64, torch.float64),
+])
+def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(given, dtype):
+    logits = torch.randn(3, 5).to(given)
+    written = Written(torch.zeros(3, 0, dtype=torch.long), torch.arange(3))
+    got = asked(rules=[Forbidden([2])]).log_probabilities(logits, written)
+    want = logits.double().log_softmax(-1)
+    want[:, 2] = -torch.inf
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, want.to(dtype), rtol=1e-6, atol=1e-6)
+
+
+def test_which_tokens_are_ends():
+    assert asked(end=(1, 3)).is_end(5).tolist() == [False, True, False, True, False]
+    assert asked(end=()).is_end(2).tolist() == [False, False]
+    assert_named(lambda: asked(end=(1, 5)).is_end(5), ["`end`", "below 5", "is 5"])
+
+
+def test_the_device_is_that_of_the_memory_or_of_the_parameters():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(1, device="meta"))
+
+    assert asked(model=Bare().eval()).device.type == "meta"
+    assert asked(model=Bare().eval(), memory=keyed([1])).device.type == "cpu"
+    assert asked().device.type == "cpu"
+
+
+class Training(Table):
+    training = True
+
+
+@pytest.mark.parametrize(("arguments", "parts"), [
+    ({"model": Training(drawn(4))}, ["`model`", "evaluation mode", "training mode", "model.eval()"]),
+    ({"prompts": [[1], []]}, ["`prompts`", "at least one id", "row 1", "[START]"]),
+    ({"prompts": torch.zeros(2, 0, dtype=torch.long)}, ["`prompts`", "at least one id", "row 0"]),
+    ({"prompts": [1, 2]}, ["`prompts`", "rows of ids", "1 in row 0"]),
+    ({"prompts": ["ab"]}, ["`prompts`", "rows of ids", "'ab' in row 0"]),
+    ({"prompts": "ab"}, ["`prompts`", "rows of ids", "str"]),
+    ({"prompts": [[1, -2]]}, ["`prompts`", "whole numbers from 0", "-2"]),
+    ({"prompts": [[1, 2.0]]}, ["`prompts`", "whole numbers from 0", "2.0"]),
+    ({"prompts": torch.zeros(2)}, ["`ids`", "integers"]),
+    ({"prompts": [[1]], "memory": keyed([1, 2])}, ["`prompts`", "2 rows", "is 1", "memory.pick"]),
+    ({"end": -1}, ["`end`", "-1"]), ({"end": "</s>"}, ["`end`", "'<'"]), ({"end": None}, ["`end`", "None"]),
+    ({"end": True}, ["`end`", "True"]),
+    ({"limit": -1}, ["`limit`", "at least 0", "-1"]), ({"limit": 2.5}, ["`limit`", "2.5"]),
+    ({"limit": True}, ["`limit`", "True"]), ({"limit": [1, -3], "prompts": [[1], [1]]}, ["`limit`", "-3"]),
+    ({"limit": [1, 2]}, ["`limit`", "each of the 1 rows", "2 of them"]),
+    ({"least": -1}, ["`least`", "at least 0", "-1"]),
+    ({"least": 4}, ["`least`", "at most the limit, 3", "is 4"]),
+    ({"least": 2, "limit": [5, 1], "prompts": [[1], [1]]}, ["`least`", "at most the limit, 1", "is 2"]),
+], ids=str)
+def test_what_is_refused(arguments, parts):
+    assert_named(lambda: asked(**arguments), parts)
