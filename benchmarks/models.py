@@ -119,7 +119,7 @@ def training() -> str:
         pairs = drawn(PAIRS, ordered=ordered)
         real = sum(len(source) + len(target) for source, target in pairs)
         places = PAIRS * (max(len(s) for s, _ in pairs) + max(len(t) for _, t in pairs))
-        times = medians(contestants(pairs), device=DEVICE, repeats=15 if DEVICE == "cuda" else 7)
+        times = medians(contestants(pairs), device=DEVICE, repeats=15 if DEVICE == "cuda" else 5)
         base = times.get("transformers, padded")
         rows += [["sorted" if ordered else "as drawn", name, f"{1 - real / places:.0%}" if "padded" in name else "0%",
                   f"{taken:,.1f}", f"{real / taken * 1e3:,.0f}", "" if base is None else f"{base / taken:.2f}"]

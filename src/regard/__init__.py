@@ -38,6 +38,12 @@ _HOMES = {
     "PackedTokens": "regard.models.contract",
     "build": "regard.models.build",
     "load": "regard.tasks.loading",
+    "task": "regard.tasks.loading",
+    "greedy": "regard.decoding.greedy",
+    "beam": "regard.decoding.beam",
+    "with_cross": "regard.decoding.cross",
+    "Hypothesis": "regard.decoding.hypothesis",
+    "ConfigError": "regard.toml.document",
     "Translator": "regard.tasks.writing",
     "Completer": "regard.tasks.writing",
     "Filler": "regard.tasks.reading",
@@ -80,6 +86,10 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.blocks.block import Block as Block
     from regard.blocks.stack import Stack as Stack
     from regard.convolution import Convolution as Convolution
+    from regard.decoding.beam import beam as beam
+    from regard.decoding.cross import with_cross as with_cross
+    from regard.decoding.greedy import greedy as greedy
+    from regard.decoding.hypothesis import Hypothesis as Hypothesis
     from regard.models.build import build as build
     from regard.models.contract import PackedTokens as PackedTokens
     from regard.models.contract import Tokens as Tokens
@@ -100,11 +110,13 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
     from regard.tasks.loading import load as load
+    from regard.tasks.loading import task as task
     from regard.tasks.reading import Classifier as Classifier
     from regard.tasks.reading import Embedder as Embedder
     from regard.tasks.reading import Filler as Filler
     from regard.tasks.writing import Completer as Completer
     from regard.tasks.writing import Translator as Translator
+    from regard.toml.document import ConfigError as ConfigError
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
 
     def __getattr__(name: str) -> object:

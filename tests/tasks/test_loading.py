@@ -10,14 +10,14 @@ import regard
 from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
 from regard.storage import weights
-from regard.tasks.loading import task
+from regard.tasks.loading import fitting
 from regard.tasks.task import CONFIG, WEIGHTS, Task
 
 SPECIAL = SpecialConfig(start=1, end=(2, 3), padding=0)
 
 
 def saved(folder, config=LANGUAGE["attention"], seed=3):
-    made = task(built(config, seed).float(), config, SPECIAL)
+    made = fitting(built(config, seed).float(), config, SPECIAL)
     made.save(folder)
     return made
 
@@ -108,6 +108,15 @@ def test_what_is_no_folder_of_a_model(tmp_path):
             regard.load(place)
 
 
+def test_a_new_model_is_made_used_and_saved(tmp_path):
+    made = regard.task("gpt-tiny", vocabulary=30, special=SPECIAL)
+    assert isinstance(made, regard.Completer)
+    made.save(tmp_path / "new")
+    found = regard.load(tmp_path / "new")
+    assert found.complete_ids([[5, 6]], limit=3)[0][0].ids == made.complete_ids([[5, 6]], limit=3)[0][0].ids
+    assert str(found).startswith("Completer(language, ")
+
+
 def test_every_kind_has_its_task():
     for config in ALL.values():
-        assert isinstance(task(config.build(), config), Task)
+        assert isinstance(fitting(config.build(), config), Task)

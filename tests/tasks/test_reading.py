@@ -6,14 +6,14 @@ from tiny import READING, VISION, built
 
 from regard.models.contract import Tokens
 from regard.models.special import SpecialConfig
-from regard.tasks.loading import task
+from regard.tasks.loading import fitting
 
 ROWS = [[4, 5, 9, 6], [9, 7], [3, 8, 9, 9, 4]]
 
 
 def test_hidden_tokens_are_named():
     config = READING["masked"]
-    filler = task(built(config), config, SpecialConfig(mask=9, padding=0))
+    filler = fitting(built(config), config, SpecialConfig(mask=9, padding=0))
     found = filler.fill_ids(ROWS, count=3)
     assert [len(row) for row in found] == [1, 1, 2]
     for row, guesses in zip(ROWS, found, strict=True):
@@ -23,12 +23,12 @@ def test_hidden_tokens_are_named():
             assert [each.id for each in guess] == best.indices.tolist()
             torch.testing.assert_close(torch.tensor([each.probability for each in guess]), best.values)
     with pytest.raises(ValueError, match=r"`special\.mask` must be an id"):
-        task(built(config), config).fill_ids(ROWS)
+        fitting(built(config), config).fill_ids(ROWS)
 
 
 @pytest.mark.parametrize("name", ["first", "last", "mean", "tagger"])
 def test_sequences_and_tokens_are_labelled(name):
-    classifier = task(built(READING[name]), READING[name])
+    classifier = fitting(built(READING[name]), READING[name])
     for row, found in zip(ROWS, classifier.label_ids(ROWS), strict=True):
         want = torch.softmax(classifier.model(Tokens(torch.tensor([row])))[0].float(), -1)
         torch.testing.assert_close(found, want)
@@ -37,7 +37,7 @@ def test_sequences_and_tokens_are_labelled(name):
 
 
 def test_images_are_labelled():
-    classifier = task(built(VISION["class"]).float(), VISION["class"])
+    classifier = fitting(built(VISION["class"]).float(), VISION["class"])
     found = classifier.label_images(torch.randn(4, 3, 8, 12))
     assert found.shape == (4, 5)
     torch.testing.assert_close(found.sum(-1), torch.ones(4))
@@ -46,7 +46,7 @@ def test_images_are_labelled():
 
 
 def test_vectors_have_length_one_and_do_not_depend_on_others():
-    embedder = task(built(READING["encoder"]), READING["encoder"])
+    embedder = fitting(built(READING["encoder"]), READING["encoder"])
     together = embedder.embed_ids(ROWS)
     torch.testing.assert_close(together.norm(dim=-1), torch.ones(3).double())
     for b, row in enumerate(ROWS):

@@ -7,7 +7,7 @@ from tiny import LANGUAGE, TRANSLATING, built
 from regard.decoding.greedy import greedy
 from regard.models.contract import Tokens
 from regard.models.special import SpecialConfig
-from regard.tasks.loading import task
+from regard.tasks.loading import fitting
 
 SPECIAL = SpecialConfig(start=1, end=(2,), padding=0)
 SOURCES = [[4, 5, 6], [7], [3, 8, 9, 10, 4]]
@@ -16,7 +16,7 @@ SOURCES = [[4, 5, 6], [7], [3, 8, 9, 10, 4]]
 @pytest.mark.parametrize("name", ["attention", "convolution", "seq2seq-attention"])
 def test_translations(name):
     config = TRANSLATING[name]
-    translator = task(built(config), config, SPECIAL)
+    translator = fitting(built(config), config, SPECIAL)
     together = translator.translate_ids(SOURCES, limit=6)
     for source, (found,) in zip(SOURCES, together, strict=True):
         memory = translator.model.encode(Tokens(torch.tensor([source])))
@@ -30,7 +30,7 @@ def test_translations(name):
 
 def test_completions_go_on_from_their_prompts():
     config = LANGUAGE["rotary"]
-    completer = task(built(config), config, SPECIAL)
+    completer = fitting(built(config), config, SPECIAL)
     for prompt, (found,) in zip(SOURCES, completer.complete_ids(SOURCES, limit=5), strict=True):
         ids = list(prompt)
         for written in found.ids:
@@ -41,8 +41,8 @@ def test_completions_go_on_from_their_prompts():
 def test_what_is_missing_is_named():
     config = TRANSLATING["attention"]
     with pytest.raises(ValueError, match=r"`special\.start` must be an id"):
-        task(built(config), config).translate_ids(SOURCES)
+        fitting(built(config), config).translate_ids(SOURCES)
     with pytest.raises(ValueError, match=r"`special\.end` must be an id"):
-        task(built(config), config, SpecialConfig(start=1)).translate_ids(SOURCES)
+        fitting(built(config), config, SpecialConfig(start=1)).translate_ids(SOURCES)
     with pytest.raises(ValueError, match="`rows` must be at least one sequence"):
-        task(built(config), config, SPECIAL).translate_ids([])
+        fitting(built(config), config, SPECIAL).translate_ids([])

@@ -1,4 +1,4 @@
-"""`regard.load`: the folder of a model to the task that fits it.
+"""`regard.load` and `regard.task`: the task that fits a model, from its folder or new.
 
     config.toml ── which kind ── does it fit the weights? ── model ── task
 
@@ -9,12 +9,13 @@ safetensors). Sizes are compared before anything is allocated. It does not know 
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard import checks, config
-from regard.models.build import ModelConfig, check_size
+from regard.models.build import AnyConfig, ModelConfig, build, check_size, model_config
 from regard.models.encoder import EncoderConfig
 from regard.models.encoder_decoder import EncoderDecoderConfig
 from regard.models.labels import ClassifierConfig, TaggerConfig
@@ -46,7 +47,13 @@ def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") 
     return folders.load(folder, lambda saved: _own(saved, device))
 
 
-def task(model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None) -> Task:
+def task(given: AnyConfig, *, special: SpecialConfig | None = None, **changes: Any) -> Task:
+    """The task of a new model, made as `regard.build` makes it, which can then be used and saved."""
+    made_from = model_config(given, **changes)
+    return fitting(build(made_from), made_from, special)
+
+
+def fitting(model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None) -> Task:
     """The task that fits a model."""
     return TASKS[type(made_from)](model, made_from, special)
 
@@ -63,11 +70,11 @@ def _own(saved: folders.Saved, device: str | torch.device) -> Task:
     check_size(made_from)
     model = made_from.build()
     modules.fill(model, weights.read(path), origin=str(path))
-    return task(model.to(device), made_from, tables["special"])
+    return fitting(model.to(device), made_from, tables["special"])
 
 
 def _foreign(folder: Path, device: str | torch.device) -> Task:
     found = huggingface.read(folder)
     model = found.config.build()
     modules.fill(model, found.tensors, origin=str(folder))
-    return task(model.to(device), found.config, found.special)
+    return fitting(model.to(device), found.config, found.special)

@@ -86,7 +86,7 @@ def run(problem: Problem) -> Tensor:
             output = backends.choose(table, work, None).run(work)
             outputs.append((output if segments == 1 else output.transpose(-4, -3)).reshape(shape))
         else:
-            outputs.append(_nothing(work).expand(shape))
+            outputs.append(_nothing(work).expand(shape).contiguous())
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 

@@ -1,0 +1,32 @@
+"""The embedded data: a grammar that makes English sentences, their French translations and the links between the words.
+
+    from regard.data import phrasebook
+    for pair in phrasebook.pairs(10_000, split="train"): ...
+
+`pairs` draws them, `sentences` counts them, `lemmas` lists the words; `write` makes a pair from a derivation (tree.py)
+of one's own words (lexicon.py).
+
+French is a function of English: `you` is always vous, I, you, we and they are masculine, a noun for a person has the
+gender of its French word, the past is the passé composé, that of be and of other states the imparfait.
+
+All links are sure ones. Two words are linked when one node of the derivation made both:
+- a noun, an adjective, an adverb, a name with its translation, also where it changes sides; an article with its
+  article, `some` with all of de la, any and a with de; a contraction with the links of both its parts (aux: to, the);
+- a verb with its verb, and with it a particle (look at, regarder), to before an infinitive, se, and a preposition that
+  only French has (obey, obéir à); what carries the tense (did, will, the end of ate) with what carries it in French;
+- not, never, no longer, and the do of a negation, with ne and with its second part; the auxiliary that opens a question
+  with est-ce que, and with its own translation where it has one;
+- `'s` with the article and the de that French has instead; the comparative bigger with both plus and grand; than with
+  que; there with il y, ago with il y a;
+- a number below a hundred as a whole, hundreds part by part; `and` inside a number is the only word without a link;
+- punctuation with punctuation.
+"""
+
+from regard.data.phrasebook.clauses import write as write
+from regard.data.phrasebook.combinations import share as share
+from regard.data.phrasebook.counting import sentences as sentences
+from regard.data.phrasebook.lexicon import Lemma as Lemma
+from regard.data.phrasebook.lexicon import lemmas as lemmas
+from regard.data.phrasebook.pair import Pair as Pair
+from regard.data.phrasebook.sampling import pairs as pairs
+from regard.data.phrasebook.sampling import split_of as split_of

@@ -1,0 +1,141 @@
+"""Pairs as they are drawn: distinct, repeatable, of one split, and fast."""
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from regard.data import phrasebook
+from regard.data.phrasebook import grammar, sampling
+from regard.data.phrasebook.combinations import TEST, TRAIN, VALIDATION, combinations
+from regard.data.phrasebook.words import Adjective, Name, Noun, Verb
+
+SPLITS = (TRAIN, VALIDATION, TEST)
+
+
+def derivations(split, count, seed=0):
+    """Derivations as `pairs` draws them, before those of another split are left out."""
+    sampler = sampling.Sampler(sampling._tables(split), random.Random(seed).random)
+    return [grammar.sentence(sampler, 1) for _ in range(count)]
+
+
+def test_pairs_are_distinct_and_splits_share_none():
+    sources = {split: [pair.source for pair in phrasebook.pairs(6000, split=split)] for split in SPLITS}
+    for found in sources.values():
+        assert len(set(found)) == len(found) == 6000
+    for first, second in itertools.combinations(SPLITS, 2):
+        assert not set(sources[first]) & set(sources[second])
+
+
+def test_english_says_what_french_says():
+    """No English sentence has two translations, whatever the seed and the split."""
+    translation = {}
+    for seed, split in itertools.product(range(6), SPLITS):
+        for pair in phrasebook.pairs(3000, seed=seed, split=split, clauses=1 + seed % 2):
+            assert translation.setdefault(pair.source, pair.target) == pair.target
+    assert len(translation) > 50_000
+
+
+def test_training_holds_no_combination_that_is_held_out():
+    for sentence in derivations(TRAIN, 10_000):
+        assert {phrasebook.share(*found) for found in combinations(sentence)} <= {TRAIN}
+
+
+@pytest.mark.parametrize("split", [VALIDATION, TEST])
+def test_what_is_held_out(split, monkeypatch):
+    written = []
+    write = sampling.writing.write
+    monkeypatch.setattr(sampling.writing, "write", lambda sentence: written.append(sentence) or write(sentence))
+    given = list(phrasebook.pairs(3000, split=split))
+    by_source = {write(sentence).source: sentence for sentence in written}
+    for pair in given:
+        shares = {phrasebook.share(*found) for found in combinations(by_source[pair.source])}
+        assert split in shares
+        assert split == TEST or TEST not in shares
+
+
+@pytest.mark.parametrize("split", [VALIDATION, TEST])
+def test_few_draws_are_thrown_away(split):
+    drawn = derivations(split, 3000)
+    assert sum(phrasebook.split_of(sentence) == split for sentence in drawn) > 0.35 * len(drawn)
+
+
+def lemmas(node):
+    """All words of a derivation."""
+    if isinstance(node, tuple):
+        return {word for part in node for word in lemmas(part)}
+    return {node} if isinstance(node, Noun | Verb | Adjective | Name) else set()
+
+
+def test_every_word_of_a_held_out_sentence_occurs_in_training():
+    known = set().union(*(lemmas(sentence) for sentence in derivations(TRAIN, 10_000)))
+    words = sampling.lexicon()
+    assert known >= {*words.nouns, *words.verbs, *words.adjectives, *words.names}
+    for split in (VALIDATION, TEST):
+        for sentence in derivations(split, 5000):
+            assert lemmas(sentence) <= known
+
+
+def test_small_training_sets_have_every_construction():
+    said = " ".join(pair.source for pair in phrasebook.pairs(5000)).lower()
+    parts = (" who | that | there is | there will | by |'s |s' | never | no longer |cannot| ago| than | as |why |when "
+             "|where | any | hundred and | will not | did not | to | in front of | wants to | every | all the |-nine "
+             "| on mondays|last week")
+    for part in parts.split("|"):
+        assert part in said, part
+
+
+def test_the_same_seed_gives_the_same_pairs_in_every_process():
+    code = ("from regard.data import phrasebook; import hashlib\n"
+            "text = ''.join(repr(tuple(pair)) for split in ('train', 'test')\n"
+            "    for pair in phrasebook.pairs(500, seed=5, split=split, clauses=(1, 3)))\n"
+            "print(hashlib.sha256(text.encode()).hexdigest())")
+    seen = {subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, timeout=60,
+                           capture_output=True, check=True).stdout for seed in ("0", "1", "4242")}
+    assert len(seen) == 1
+    short, long = (list(phrasebook.pairs(count, seed=5)) for count in (50, 200))
+    assert long[:50] == short
+    assert short != list(phrasebook.pairs(50, seed=6))
+
+
+def test_longest_and_clauses():
+    assert max(len(pair.source_words) for pair in phrasebook.pairs(500, longest=7)) == 7
+    joints = {" and ", " or ", ", but ", " because "}
+    for pair in phrasebook.pairs(200, clauses=8):
+        assert sum(map(pair.source.count, joints)) >= 7
+        assert not pair.source.endswith("?")
+    lengths = [len(pair.source_words) for pair in phrasebook.pairs(20, clauses=(100, 120))]
+    assert min(lengths) > 400
+    mean = sum(len(pair.source_words) - 1 for pair in phrasebook.pairs(2000)) / 2000
+    assert 6 <= mean <= 10
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"count": -1}, "`count` must be at least 0, but is -1"),
+    ({"count": 1, "split": "tests"}, '`split` must be one of "train", .*Did you mean "test"'),
+    ({"count": 1, "clauses": 0}, "`clauses` must be a number from 1"),
+    ({"count": 1, "clauses": (3, 2)}, r"`clauses` must be .* but is \(3, 2\)"),
+    ({"count": 1, "longest": 0}, "`longest` must be at least 1"),
+])
+def test_wrong_arguments_are_refused_at_once(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        phrasebook.pairs(**arguments)
+
+
+def test_more_than_there_is(monkeypatch):
+    monkeypatch.setattr(sampling, "PATIENCE", 500)
+    with pytest.raises(ValueError, match="`count` must be at most 0 for longest=2"):
+        list(phrasebook.pairs(5, longest=2))
+    assert list(phrasebook.pairs(0)) == []
+
+
+def test_thousands_a_second():
+    """Far below what an idle machine does, because others may work on this one."""
+    next(phrasebook.pairs(1))
+    start = time.process_time()
+    assert sum(1 for _ in phrasebook.pairs(5000, seed=1)) == 5000
+    assert 5000 / (time.process_time() - start) > 3000

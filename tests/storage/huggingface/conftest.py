@@ -1,0 +1,78 @@
+"""What the tests of other people's models share: the library that wrote them, quiet and offline, and models of it."""
+
+import os
+
+import pytest
+import torch
+
+from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.writing import write
+
+
+@pytest.fixture(scope="session")
+def peer():
+    """The library `transformers`."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves a model of theirs with random numbers in all of it, biases and norms too, and gives the folder."""
+    def save(model):
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            biases = [buffer for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+            for tensor in [*(learned for learned in model.parameters() if learned.requires_grad), *biases]:
+                mean = 1.0 if tensor.dim() == 1 and bool((tensor == 1).all()) else 0.0
+                tensor.copy_(mean + 0.2 * torch.randn(tensor.shape, generator=generator))
+        model.eval().save_pretrained(tmp_path / "theirs")
+        return tmp_path / "theirs"
+
+    return save
+
+
+@pytest.fixture
+def there_and_back(tmp_path, peer):
+    """Reads a folder, writes it, reads that and lets them load it: all equal to the bit. Gives what was read."""
+    def walk(folder, model, missing=()):
+        foreign = read(folder)
+        write(tmp_path / "ours", foreign.config, foreign.special, foreign.tensors, labels=foreign.labels,
+              longest=foreign.longest)
+        again = read(tmp_path / "ours")
+        assert (again.config, again.special, again.labels, again.longest) == (
+            foreign.config, foreign.special, foreign.labels, foreign.longest)
+        assert again.tensors.keys() == foreign.tensors.keys()
+        assert all(torch.equal(again.tensors[name], tensor) for name, tensor in foreign.tensors.items())
+        theirs, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
+        assert {*info["missing_keys"]} == {*missing}
+        assert not info["unexpected_keys"]
+        assert not info["mismatched_keys"]
+        before, after = model.state_dict(), theirs.state_dict()
+        assert all(torch.equal(after[name], before[name]) for name in before if name not in missing)
+        return foreign
+
+    return walk
+
+
+@pytest.fixture
+def check_greedy():
+    """Compares what they generate with one step after another of ours, up to a near-tie."""
+    def check(generated, model, memory, prompts, lengths):
+        state = model.start(memory, rows=len(prompts), capacity=prompts.shape[1] + generated.shape[1])
+        step = model.step(state, prompts, lengths)
+        logits = step.logits[torch.arange(len(prompts)), lengths - 1]
+        compared, near = 0, torch.zeros(len(prompts), dtype=torch.bool)
+        for column in generated.unbind(1):
+            best = logits.topk(2).values
+            near |= best[:, 0] - best[:, 1] < 1e-4
+            assert torch.equal(logits.argmax(-1)[~near], column[~near])
+            compared += int((~near).sum())
+            step = model.step(step.state, column.unsqueeze(1))
+            logits = step.logits[:, -1]
+        assert compared > 0.8 * generated.numel()
+
+    return check

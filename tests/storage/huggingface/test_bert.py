@@ -1,0 +1,94 @@
+"""BERT: every head against `transformers`, with padding and segments, and there and back."""
+
+import re
+
+import pytest
+import torch
+
+from regard.models.contract import Tokens
+from regard.storage import weights
+from regard.storage.huggingface.bert import Bert, BertSettings
+from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.settings import read as settings
+
+SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "max_position_embeddings": 20}
+LENGTHS = torch.tensor([9, 4, 1])
+HEADS = {"BertModel": ("encoder", "last_hidden_state"), "BertForMaskedLM": ("masked", "logits"),
+         "BertForPreTraining": ("masked", "prediction_logits"), "BertForTokenClassification": ("tagger", "logits"),
+         "BertForSequenceClassification": ("classifier", "logits")}
+"""Our kind, and what theirs calls its result."""
+
+
+@pytest.mark.parametrize(("head", "hidden_act"), [*((head, "gelu") for head in HEADS), ("BertForMaskedLM", "gelu_new"),
+                                                  ("BertForMaskedLM", "relu")])
+@torch.no_grad()
+def test_numbers_are_theirs(peer, saved, head, hidden_act):
+    kind, name = HEADS[head]
+    theirs = getattr(peer, head)(peer.BertConfig(**SMALL, hidden_act=hidden_act, num_labels=3))
+    foreign = read(saved(theirs))
+    assert (foreign.config.kind, foreign.architecture, foreign.special.padding) == (kind, head, 0)
+    ids, segments = torch.randint(1, 50, (3, 9)), torch.randint(0, 2, (3, 9))
+    there = torch.arange(9) < LENGTHS.unsqueeze(-1)
+    expected = theirs(ids, attention_mask=there.long(), token_type_ids=segments)[name]
+    got = foreign.build()(Tokens(ids, LENGTHS, segments=segments))
+    if kind != "classifier":
+        expected, got = expected[there], got[there]
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertForPreTraining"])
+def test_there_and_back(peer, saved, there_and_back, head):
+    labels = {"id2label": {0: "no", 1: "yes", 2: "perhaps"}}
+    model = getattr(peer, head)(peer.BertConfig(**SMALL, **labels, hidden_dropout_prob=0.2, classifier_dropout=0.3))
+    # An encoder of ours has no pooler, so theirs makes a new one.
+    missing = ("pooler.dense.weight", "pooler.dense.bias") if head == "BertModel" else ()
+    foreign = there_and_back(saved(model), model, missing)
+    labelled = foreign.config.kind in ("classifier", "tagger")
+    assert foreign.labels == (("no", "yes", "perhaps") if labelled else ())
+    assert foreign.left_out == (("pooler.dense.bias", "pooler.dense.weight") if head == "BertModel" else ())
+
+
+def test_the_head_for_the_next_sentence_is_left_out_and_said(peer, saved):
+    foreign = read(saved(peer.BertForPreTraining(peer.BertConfig(**SMALL))))
+    assert {*foreign.left_out} == {"bert.pooler.dense.weight", "bert.pooler.dense.bias",
+                                   "cls.seq_relationship.weight", "cls.seq_relationship.bias"}
+
+
+def test_defaults_are_theirs(peer):
+    ours, theirs = BertSettings(pad_token_id=0), peer.BertConfig()
+    for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+                "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id", "tie_word_embeddings"):
+        assert getattr(ours, key) == getattr(theirs, key), key
+    assert settings(BertSettings, {}, "config.json") == ours
+
+
+def test_what_a_file_is_that_does_not_say_it():
+    assert Bert().guess({"cls.predictions.bias"}) == "BertForMaskedLM"
+    assert Bert().guess({"embeddings.word_embeddings.weight"}) == "BertModel"
+    assert Bert().guess({"classifier.weight", "bert.pooler.dense.weight"}) is None
+
+
+def test_names_of_old_files():
+    spell = Bert().spelling({"embeddings.LayerNorm.gamma", "embeddings.LayerNorm.beta"})
+    assert spell("bert.embeddings.LayerNorm.weight") == "embeddings.LayerNorm.gamma"
+    assert spell("bert.embeddings.LayerNorm.bias") == "embeddings.LayerNorm.beta"
+    assert spell("bert.pooler.dense.bias") == "pooler.dense.bias"
+
+
+def test_an_old_file_is_read_as_a_new_one(peer, saved):
+    folder = saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL)))
+    new = read(folder)
+    path = folder / "model.safetensors"
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights.write(path, {re.sub("LayerNorm.*", lambda found: names[found[0]], name): tensor
+                         for name, tensor in weights.read(path).items()})
+    old = read(folder)
+    assert old.tensors.keys() == new.tensors.keys()
+    assert all(torch.equal(old.tensors[name], tensor) for name, tensor in new.tensors.items())
+
+
+def test_an_output_layer_that_is_not_tied_is_refused(peer, saved):
+    with pytest.raises(ValueError, match="`tie_word_embeddings` must be true"):
+        read(saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False))))

@@ -1,0 +1,117 @@
+"""Marian: encoder and decoder against `transformers`, its three ways to share tables, generation, there and back."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.models.contract import Tokens
+from regard.storage.huggingface.marian import MarianSettings
+from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.settings import read as settings
+from regard.storage.huggingface.writing import write
+from regard.toml.document import ConfigError
+
+SMALL = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 30,
+         "pad_token_id": 49, "decoder_start_token_id": 49, "scale_embedding": True, "activation_function": "swish",
+         "forced_eos_token_id": None}
+VARIANTS = {
+    "one table": {},
+    "two tables": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60},
+    "three tables": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "scale_embedding": False},
+}
+SOURCE, TARGET = torch.tensor([8, 5, 1]), torch.tensor([6, 2, 6])
+
+
+@pytest.fixture(params=VARIANTS)
+def theirs(request, peer):
+    return peer.MarianMTModel(peer.MarianConfig(**{**SMALL, **VARIANTS[request.param]}))
+
+
+@torch.no_grad()
+def test_numbers_are_theirs(theirs, saved):
+    foreign = read(saved(theirs))
+    assert (foreign.special.start, foreign.special.end, foreign.special.padding) == (49, (0,), 49)
+    assert foreign.longest == 30
+    assert bool(foreign.tensors["decoder.output.bias"].all())
+    source, target = (Tokens.of([torch.randint(1, 49, (length,)) for length in lengths], padding=49)
+                      for lengths in (SOURCE, TARGET))
+    masks = [tokens.present.matrix(1, tokens.ids.shape[1]).squeeze(-2) for tokens in (source, target)]
+    expected = theirs(input_ids=source.ids, attention_mask=masks[0].long(), decoder_input_ids=target.ids,
+                      decoder_attention_mask=masks[1].long())
+    model = foreign.build()
+    memory = model.encode(source)
+    torch.testing.assert_close(memory.states[masks[0]], expected.encoder_last_hidden_state[masks[0]], rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.decode(target, memory)[masks[1]], expected.logits[masks[1]], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
+    model = read(saved(theirs)).build()
+    source = Tokens.of([torch.randint(1, 49, (length,)) for length in SOURCE], padding=49)
+    there = source.present.matrix(1, 8).squeeze(-2).long()
+    generated = theirs.generate(source.ids, attention_mask=there, do_sample=False, num_beams=1, max_new_tokens=12,
+                                min_new_tokens=12, eos_token_id=None)
+    check_greedy(generated[:, 1:], model, model.encode(source), generated[:, :1], torch.ones(3, dtype=torch.long))
+
+
+def test_there_and_back(theirs, saved, there_and_back):
+    there_and_back(saved(theirs), theirs)
+
+
+@torch.no_grad()
+def test_a_model_without_a_bias_of_its_logits(peer, saved, tmp_path):
+    foreign = read(saved(peer.MarianMTModel(peer.MarianConfig(**SMALL))))
+    config = replace(foreign.config, output_bias=False)
+    tensors = {name: tensor for name, tensor in foreign.tensors.items() if name != "decoder.output.bias"}
+    write(tmp_path / "ours", config, foreign.special, tensors)
+    again = read(tmp_path / "ours")
+    assert again.config == config
+    theirs, info = peer.MarianMTModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"]
+    ids = torch.randint(1, 49, (2, 5))
+    got = again.build()(Tokens(ids), Tokens(ids))
+    torch.testing.assert_close(got, theirs(input_ids=ids, decoder_input_ids=ids).logits, rtol=0, atol=1e-5)
+
+
+def test_the_config_of_a_real_translator():
+    """The keys of an OPUS-MT translator from English to German."""
+    raw = {"_num_labels": 3, "activation_dropout": 0.0, "activation_function": "swish", "add_bias_logits": False,
+           "add_final_layer_norm": False, "architectures": ["MarianMTModel"], "attention_dropout": 0.0,
+           "bad_words_ids": [[58100]], "bos_token_id": 0, "classif_dropout": 0.0, "classifier_dropout": 0.0,
+           "d_model": 512, "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0,
+           "decoder_layers": 6, "decoder_start_token_id": 58100, "decoder_vocab_size": 58101, "dropout": 0.1,
+           "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layerdrop": 0.0, "encoder_layers": 6,
+           "eos_token_id": 0, "forced_eos_token_id": 0, "gradient_checkpointing": False, "init_std": 0.02,
+           "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, "is_encoder_decoder": True,
+           "max_length": 512, "max_position_embeddings": 512, "model_type": "marian", "normalize_before": False,
+           "normalize_embedding": False, "num_beams": 6, "num_hidden_layers": 6, "pad_token_id": 58100,
+           "scale_embedding": True, "share_encoder_decoder_embeddings": True, "static_position_embeddings": True,
+           "torch_dtype": "float32", "transformers_version": "4.22.0.dev0", "use_cache": True, "vocab_size": 58101}
+    read_settings = settings(MarianSettings, raw, "config.json")
+    assert (read_settings.d_model, read_settings.special().start) == (512, 58100)
+
+
+@pytest.mark.parametrize(("table", "key"), [
+    ({"normalize_before": True}, "normalize_before"),
+    ({"encoder_layerdrop": 0.1}, "encoder_layerdrop"),
+    ({"is_encoder_decoder": False}, "is_encoder_decoder"),
+    ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+    ({"decoder_vocab_size": 7}, "decoder_vocab_size"),
+    ({"num_hidden_layers": 7}, "num_hidden_layers"),
+    ({"activation_function": "mish"}, "activation_function"),
+])
+def test_what_is_not_read(table, key):
+    with pytest.raises(ConfigError, match=key):
+        settings(MarianSettings, table, "config.json")
+
+
+def test_defaults_are_theirs(peer):
+    ours, theirs = MarianSettings(), peer.MarianConfig()
+    for key in ("vocab_size", "max_position_embeddings", "encoder_layers", "encoder_ffn_dim", "encoder_attention_heads",
+                "decoder_layers", "decoder_ffn_dim", "decoder_attention_heads", "activation_function", "d_model",
+                "dropout", "attention_dropout", "activation_dropout", "scale_embedding",
+                "share_encoder_decoder_embeddings", "tie_word_embeddings"):
+        assert getattr(ours, key) == getattr(theirs, key), key
+    assert MarianSettings.default_ids == {key: getattr(theirs, key) for key in MarianSettings.default_ids}

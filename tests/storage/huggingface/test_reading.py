@@ -1,0 +1,133 @@
+"""Reading: what a folder must be, that nothing is dropped unsaid, and precision."""
+
+import json
+
+import pytest
+import torch
+
+from regard.attention.mixing import SelfAttentionConfig
+from regard.blocks.feed_forward import FeedForwardConfig
+from regard.blocks.stack import StackConfig
+from regard.models.embedding import EmbeddingConfig
+from regard.models.language import LanguageConfig
+from regard.models.special import SpecialConfig
+from regard.position.encoding import LearnedConfig
+from regard.storage import weights
+from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.writing import write
+
+STACK = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2), feed_forward=FeedForwardConfig(inner=12))
+POSITIONS = EmbeddingConfig(positions=LearnedConfig(count=6))
+CONFIG = LanguageConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=STACK)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A GPT-2."""
+    write(tmp_path / "model", CONFIG, SpecialConfig(), CONFIG.build().state_dict())
+    (tmp_path / "model" / "manifest.json").unlink()
+    return tmp_path / "model"
+
+
+def change(folder, tensors=None, drop=(), **keys):
+    """The folder with other tensors and keys."""
+    table = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**table, **keys}))
+    content = {**weights.read(folder / "model.safetensors"), **(tensors or {})}
+    weights.write(folder / "model.safetensors", {name: one for name, one in content.items() if name not in drop})
+    return folder
+
+
+def refused(folder, *said):
+    with pytest.raises(ValueError, match="must be") as error:
+        read(folder)
+    for part in said:
+        assert part in str(error.value)
+
+
+def test_a_tensor_that_is_missing_unknown_or_of_another_shape(folder):
+    change(folder, {"transformer.h.1.attn.extra": torch.ones(2), "transformer.wpe.weight": torch.ones(3, 8),
+                    "filler": torch.ones(500)}, drop=["transformer.h.1.mlp.c_fc.bias"])
+    refused(folder, "missing: 'transformer.h.1.mlp.c_fc.bias'", "unexpected: 'transformer.h.1.attn.extra'",
+            "unexpected: 'filler'", "(6, 8), but is torch.float32 of shape (3, 8)", str(folder), "GPT2LMHeadModel")
+
+
+def test_known_tensors_that_nothing_reads_are_left_out_and_said(folder):
+    mask = torch.ones(6, 6).tril().bool()[None, None]
+    foreign = read(change(folder, {"transformer.h.0.attn.bias": mask}))
+    assert foreign.left_out == ("transformer.h.0.attn.bias",)
+
+
+def test_a_second_name_of_a_tensor_must_be_equal(folder):
+    table = weights.read(folder / "model.safetensors")["transformer.wte.weight"]
+    foreign = read(change(folder, {"lm_head.weight": table.clone()}))
+    assert foreign.tensors["decoder.output.weight"] is foreign.tensors["decoder.embedding.tokens.weight"]
+    refused(change(folder, {"lm_head.weight": table + 1}), "differs", "transformer.wte.weight, lm_head.weight are one")
+    assert not torch.equal(*[read(change(folder, tie_word_embeddings=False)).tensors[f"decoder.{name}.weight"]
+                             for name in ("output", "embedding.tokens")])
+
+
+def test_names_without_the_prefix(folder):
+    content = weights.read(folder / "model.safetensors")
+    weights.write(folder / "model.safetensors",
+                  {name.removeprefix("transformer."): tensor for name, tensor in content.items()})
+    assert torch.equal(read(folder).tensors["decoder.embedding.tokens.weight"], content["transformer.wte.weight"])
+    change(folder, {"h.0.oddity": torch.ones(1)}, drop=["wpe.weight"])
+    refused(folder, "missing: 'wpe.weight'", "unexpected: 'h.0.oddity'")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_half_precision_becomes_float32_and_nothing_else_changes(folder, dtype):
+    content = {name: tensor.to(dtype) for name, tensor in weights.read(folder / "model.safetensors").items()}
+    weights.write(folder / "model.safetensors", content)
+    foreign = read(folder)
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    assert {tensor.dtype for tensor in foreign.tensors.values()} == {kept}
+    assert torch.equal(foreign.tensors["decoder.embedding.tokens.weight"].to(dtype), content["transformer.wte.weight"])
+    assert {tensor.dtype for tensor in foreign.build().state_dict().values()} == {torch.float32}
+
+
+def test_quantised_weights_are_refused(folder):
+    refused(change(folder, {"transformer.wpe.weight": torch.ones(6, 8, dtype=torch.int8)}), "Quantised", "int8", "wpe")
+    refused(change(folder, {"transformer.wpe.weight": torch.ones(6, 8).to(torch.float8_e4m3fn)}), "Quantised", "float8")
+
+
+@pytest.mark.parametrize("keys", [{"n_layer": 10**9}, {"vocab_size": 10**12}, {"n_positions": 10**15}])
+def test_a_config_that_asks_for_more_than_the_files_hold_is_refused_at_once(folder, keys):
+    refused(change(folder, **keys), "numbers that the files hold", "config.json")
+
+
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification", "LlamaForCausalLM"]),
+    ({"architectures": ["BertModel"]}, ["BertModel", "gpt2"]),
+    ({"architectures": "GPT2LMHeadModel"}, ["a list of names"]),
+    ({"architectures": None, "model_type": "t5"}, ["model_type", "'t5'", "bert, gpt2, marian, vit, llama"]),
+    ({"architectures": [], "model_type": ["gpt2"]}, ["model_type"]),
+    ({"n_head": 3}, ["3 does not divide the width 8"]),
+])
+def test_what_is_no_architecture_of_ours(folder, keys, said):
+    refused(change(folder, **keys), *said)
+
+
+def test_an_architecture_that_is_not_named_is_told_by_the_tensors(folder):
+    assert read(change(folder, architectures=None)).architecture == "GPT2LMHeadModel"
+
+
+def test_our_tensors_are_no_part_of_larger_ones(folder):
+    for tensor in read(folder).tensors.values():
+        assert tensor.is_contiguous()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_a_model_in_several_files_is_the_same(folder):
+    whole = read(folder)
+    content = weights.read(folder / "model.safetensors")
+    parts = {f"model-{number}.safetensors": dict([*content.items()][number::2]) for number in (0, 1)}
+    for name, part in parts.items():
+        weights.write(folder / name, part)
+    listed = {tensor: name for name, part in parts.items() for tensor in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    (folder / "model.safetensors").unlink()
+    again = read(folder)
+    assert again.config == whole.config == CONFIG
+    assert all(torch.equal(again.tensors[name], tensor) for name, tensor in whole.tensors.items())
