@@ -89,6 +89,8 @@ def run(problem: Problem) -> Tensor:
 
 def _entry(numbers: Tensor, indices: tuple[Tensor, ...]) -> Tensor:
     """The entry at these indices, of which there may be more than dimensions; a size of 1 stands for all."""
+    if numbers.dim() == 0:  # a number has no indices, and torch's tracing does not take an empty list of them
+        return numbers
     return numbers[tuple(i if size > 1 else 0 for i, size in zip(indices, numbers.shape, strict=False))]
 
 

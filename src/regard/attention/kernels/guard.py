@@ -13,7 +13,7 @@ def any_along(flags: Tensor, dim: int) -> Tensor:
     """`flags.any(dim, keepdim=True)`, twenty times as fast on a CPU (measured: 0.07 against 1.4 ms for 2 M flags)."""
     if flags.shape[dim] == 1:
         return flags
-    if flags.shape[dim] == 0:
+    if flags.shape[dim] == 0 or torch.compiler.is_compiling():
         return flags.any(dim, keepdim=True)
     return flags.view(torch.uint8).amax(dim, keepdim=True).view(torch.bool)
 
