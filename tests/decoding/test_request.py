@@ -96,6 +96,6 @@ class Training(Table):
     ({"least": -1}, ["`least`", "at least 0", "-1"]),
     ({"least": 4}, ["`least`", "at most the limit, 3", "is 4"]),
     ({"least": 2, "limit": [5, 1], "prompts": [[1], [1]]}, ["`least`", "at most the limit, 1", "is 2"]),
-], ids=str)
+])
 def test_what_is_refused(arguments, parts):
     assert_named(lambda: asked(**arguments), parts)
