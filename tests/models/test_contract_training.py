@@ -12,16 +12,30 @@ from regard.models.contract import Tokens
 every = pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 
 
-def output(model, config, seed=0):
-    """The logits of the model on something to read."""
+def inputs(model, config, seed=0):
+    """Something for the model to read."""
     torch.manual_seed(seed)
     source = Tokens(torch.randint(SOURCE, (3, 6)), torch.tensor([6, 2, 5]))
     if config in VISION.values():
         images = torch.randn(3, config.channels, config.height, config.breadth)
-        return model(images.to(next(model.parameters()).dtype))
+        return [images.to(next(model.parameters()).dtype)]
     if config in TRANSLATING.values():
-        return model(source, Tokens(torch.randint(SOURCE, (3, 4)), torch.tensor([1, 4, 3])))
-    return model(source)
+        return [source, Tokens(torch.randint(SOURCE, (3, 4)), torch.tensor([1, 4, 3]))]
+    return [source]
+
+
+def output(model, config):
+    """The logits of the model."""
+    return model(*inputs(model, config))
+
+
+@every
+def test_logits_are_made_of_features(config):
+    if config is READING["encoder"]:
+        return  # it has no output layer
+    model = built(config)
+    given = inputs(model, config)
+    assert torch.equal(model(*given), model.output(model.features(*given)))
 
 
 @every

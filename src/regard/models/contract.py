@@ -5,6 +5,8 @@
     start(memory, rows, capacity) -> state        before the first token
     step(state, ids) -> Step(logits, state, cross)   one token or a chunk; it consumes the state
 
+    features(...) -> what `output` turns into logits: model(...) = output(features(...)), for losses that need no logits
+
 The id at a position is what the model reads there; its logits are for the next one. A target is therefore shifted
 by one before it is decoded: [START] first. Step by step equals all at once. Several sequences are given as rows that
 are filled up (`Tokens`), or one after another in a single row (`PackedTokens`), which gives the same numbers.

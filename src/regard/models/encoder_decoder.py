@@ -40,9 +40,18 @@ class EncoderDecoder(nn.Module):
         """The logits (B, n, V) of all positions."""
         return self.decoder(tokens, memory)
 
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of features."""
+        return self.decoder.output
+
+    def features(self, source: AnyTokens, target: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, n, D)."""
+        return self.decoder.states(target, self.encode(source))
+
     def forward(self, source: AnyTokens, target: AnyTokens) -> Tensor:
         """The logits of the target, all at once: what training asks for."""
-        return self.decode(target, self.encode(source))
+        return self.output(self.features(source, target))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:

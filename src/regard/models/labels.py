@@ -48,9 +48,13 @@ class Tagger(nn.Module):
         """The states of all tokens."""
         return self.encoder.encode(tokens)
 
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, N, D)."""
+        return self.dropout(self.encoder.states(tokens))
+
     def forward(self, tokens: AnyTokens) -> Tensor:
         """The logits (B, N, labels)."""
-        return self.output(self.dropout(self.encoder.states(tokens)))
+        return self.output(self.features(tokens))
 
 
 class SequenceClassifier(nn.Module):
@@ -75,13 +79,17 @@ class SequenceClassifier(nn.Module):
         """The states of all tokens."""
         return self.encoder.encode(tokens)
 
-    def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits (rows, labels)."""
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (rows, D)."""
         memory = self.encode(tokens)
         pooled = self.pool(memory.padded() if isinstance(memory, PackedMemory) else memory)
         if self.between is not None:
             pooled = torch.tanh(self.between(pooled))
-        return self.output(self.dropout(pooled))
+        return self.dropout(pooled)
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (rows, labels)."""
+        return self.output(self.features(tokens))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,18 @@ class LanguageModel(nn.Module):
         """The logits (B, N, V) of all positions."""
         return self.decoder(tokens, memory)
 
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of features."""
+        return self.decoder.output
+
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, N, D)."""
+        return self.decoder.states(tokens)
+
     def forward(self, tokens: AnyTokens) -> Tensor:
         """The logits of all positions: what training asks for."""
-        return self.decoder(tokens)
+        return self.output(self.features(tokens))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:

@@ -32,9 +32,13 @@ class MaskedHead(nn.Module):
         nn.init.xavier_uniform_(self.dense.weight)
         nn.init.zeros_(self.dense.bias)
 
+    def features(self, states: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D of the head)."""
+        return self.norm(self.activation(self.dense(states)))
+
     def forward(self, states: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, V)."""
-        return self.output(self.norm(self.activation(self.dense(states))))
+        return self.output(self.features(states))
 
 
 class MaskedModel(nn.Module):
@@ -48,9 +52,18 @@ class MaskedModel(nn.Module):
         """The states of all tokens."""
         return self.encoder.encode(tokens)
 
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of features."""
+        return self.head.output
+
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, N, D of the head)."""
+        return self.head.features(self.encoder.states(tokens))
+
     def forward(self, tokens: AnyTokens) -> Tensor:
         """The logits (B, N, V) of the token at every position."""
-        return self.head(self.encoder.states(tokens))
+        return self.output(self.features(tokens))
 
 
 @dataclass(frozen=True, kw_only=True)

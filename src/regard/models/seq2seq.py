@@ -147,6 +147,12 @@ class RecurrentDecoder(nn.Module, ABC):
 
     def advance(self, state: Seq2SeqState, ids: Tensor, here: Tensor | None = None) -> Step:
         """The next n tokens (B, n). Where `here` (B, n) is False the row has no token, and its state stays."""
+        features, state, cross = self.read(state, ids, here)
+        return Step(self.vocabulary(features), state, cross)
+
+    def read(self, state: Seq2SeqState, ids: Tensor,
+             here: Tensor | None = None) -> tuple[Tensor, Seq2SeqState, Tensor | None]:
+        """The same before the logits are made."""
         embedded = self.dropout(self.embedding(ids))
         outputs, looks = list[Tensor](), list[Look]()
         with self._watch(looks) if state.watched else nullcontext():
@@ -155,7 +161,7 @@ class RecurrentDecoder(nn.Module, ABC):
                 outputs.append(output)
         joined = torch.stack(outputs, dim=1) if outputs else embedded
         cross = torch.cat([look.weights() for look in looks], dim=-2).unsqueeze(1) if looks else None
-        return Step(self.vocabulary(self.dropout(joined)), state, cross)
+        return self.dropout(joined), state, cross
 
     def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
         """Collect what the decoder looks at; without attention there is nothing to collect."""
@@ -236,13 +242,25 @@ class Seq2Seq(nn.Module):
 
     def decode(self, tokens: Tokens, memory: Memory) -> Tensor:
         """The logits (B, n, V) of all positions."""
-        here = tokens.present
-        present = None if here is None else here.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
-        return self.decoder.advance(self.decoder.start(memory, watched=False), tokens.ids, present).logits
+        return self.output(self._features(tokens, memory))
+
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of features."""
+        return self.decoder.vocabulary
+
+    def features(self, source: Tokens, target: Tokens) -> Tensor:
+        """What the output layer reads, (B, n, D)."""
+        return self._features(target, self.encode(source))
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
         """The logits of the target, all at once: what training asks for."""
-        return self.decode(target, self.encode(source))
+        return self.output(self.features(source, target))
+
+    def _features(self, tokens: Tokens, memory: Memory) -> Tensor:
+        here = tokens.present
+        present = None if here is None else here.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
+        return self.decoder.read(self.decoder.start(memory, watched=False), tokens.ids, present)[0]
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int | None = None,
               cross: bool = False) -> Seq2SeqState:

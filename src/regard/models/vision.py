@@ -74,10 +74,14 @@ class ImageClassifier(nn.Module):
         """(B, C, H, W) -> (B, N or N + 1, D): the class token first, where there is one."""
         return self.stack(self.patches(images))
 
+    def features(self, images: Tensor) -> Tensor:
+        """What the output layer reads, (B, D)."""
+        states = self.states(images)
+        return states[:, 0] if self.patches.token is not None else states.mean(dim=1)
+
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> logits (B, labels)."""
-        states = self.states(images)
-        return self.output(states[:, 0] if self.patches.token is not None else states.mean(dim=1))
+        return self.output(self.features(images))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""From data and a config to a trained model."""

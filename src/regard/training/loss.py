@@ -1,0 +1,125 @@
+"""The loss of the output layer: from states to a number, without ever holding all logits.
+
+    logits = W x + b;   loss = Σ over tokens of  (1 - ε) (-log p_label) + ε · mean over the vocabulary of (-log p)
+
+ε is label smoothing (Szegedy et al. 2016). The sum is divided by the number of tokens by whoever knows all of them;
+over micro-batches and processes that is another number than over one batch. Tokens whose label is `IGNORED` count
+nothing.
+
+For a vocabulary of V the logits of N tokens are N·V numbers, often more than all else in a small model. Here they are
+made for some tokens at a time, and turned into their own gradient at once: the backward pass has nothing left to do but
+to scale it. It does not know models: they give states, and the layer that makes logits.
+
+Legend: N tokens, D width, V vocabulary, C tokens of a chunk.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+IGNORED = -100
+"""The label of a token that counts nothing."""
+HELD = {"cpu": 1 << 22}
+"""How many logits are held at a time, by device: on a CPU 16 MiB."""
+HELD_ELSEWHERE = 1 << 27
+FEWEST = 256
+"""Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
+
+
+class Loss(NamedTuple):
+    """Sums over the tokens of a batch."""
+
+    total: Tensor
+    """What is minimised: with label smoothing, and with a gradient."""
+    nll: Tensor
+    """-log p of the labels, which perplexities are made of; without a gradient."""
+    tokens: Tensor
+    """How many tokens count."""
+
+
+def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float = 0.0) -> Loss:
+    """The loss of states (..., D) whose labels are given, (...); as of `output(states)`."""
+    states, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1)
+    if labels.device.type == "cpu":  # elsewhere to select would wait for the device
+        counted = labels != IGNORED
+        states, labels = states[counted], labels[counted]
+    tokens = (labels != IGNORED).sum()
+    total, nll = _OutputLoss.apply(states, output.weight, output.bias, labels, smoothing)
+    return Loss(total, nll, tokens)
+
+
+def plain_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
+    """The same from logits (..., V) that are there already."""
+    logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+    options: dict[str, Any] = {"ignore_index": IGNORED, "reduction": "sum"}
+    nll = F.cross_entropy(logits, labels, **options)
+    total = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options) if smoothing else nll
+    return Loss(total, nll.detach(), (labels != IGNORED).sum())
+
+
+class _OutputLoss(torch.autograd.Function):
+    """Loss and gradients of all chunks in one pass; the backward pass only scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
+                smoothing: float) -> tuple[Tensor, Tensor]:
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        low, low_weight = states.to(dtype), weight.to(dtype)
+        wanted = any(ctx.needs_input_grad[:3])
+        of_states = torch.empty_like(low) if wanted else None
+        of_weight = torch.zeros_like(weight) if wanted else None
+        of_bias = torch.zeros_like(bias) if wanted and bias is not None else None
+        with torch.autocast(device, enabled=False):
+            total, nll = _walk(low, low_weight, None if bias is None else bias.to(dtype), labels, smoothing,
+                               of_states, of_weight, of_bias)
+        ctx.dtype = states.dtype
+        ctx.save_for_backward(of_states, of_weight, of_bias)
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
+        states, weight, bias = ctx.saved_tensors
+        scale = upstream[0]
+        return ((states * scale.to(states.dtype)).to(ctx.dtype), weight * scale.to(weight.dtype),
+                None if bias is None else bias * scale.to(bias.dtype), None, None)
+
+
+def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
+          of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The two sums; the gradients are written where they are wanted."""
+    vocabulary = weight.shape[0]
+    rows = max(FEWEST, HELD.get(states.device.type, HELD_ELSEWHERE) // vocabulary)
+    wide = torch.promote_types(states.dtype, torch.float32)
+    total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
+    for start in range(0, len(labels), rows):
+        x_CD, label_C = states[start:start + rows], labels[start:start + rows]
+        logits_CV = F.linear(x_CD, weight, bias).to(wide)
+        counts_C = label_C != IGNORED
+        index_C1 = label_C.clamp(min=0).unsqueeze(-1)
+        log_sum_C = logits_CV.logsumexp(-1)
+        own_C = (log_sum_C - logits_CV.gather(-1, index_C1).squeeze(-1)).masked_fill(~counts_C, 0.0)
+        nll += own_C.sum()
+        if smoothing:
+            spread_C = (log_sum_C - logits_CV.mean(-1)).masked_fill(~counts_C, 0.0)
+            total += (1.0 - smoothing) * own_C.sum() + smoothing * spread_C.sum()
+        if of_states is None or of_weight is None:
+            continue
+        gradient_CV = logits_CV.sub_(log_sum_C.unsqueeze(-1)).exp_()  # the probabilities
+        if smoothing:
+            gradient_CV.sub_(smoothing / vocabulary)
+        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))
+        if states.device.type != "cpu":  # there all that counts nothing was left out before
+            gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
+        lowered_CV = gradient_CV.to(states.dtype)
+        torch.mm(lowered_CV, weight, out=of_states[start:start + rows])
+        if of_weight.dtype == states.dtype:
+            of_weight.addmm_(lowered_CV.t(), x_CD)
+        else:
+            of_weight += lowered_CV.t() @ x_CD
+        if of_bias is not None:
+            of_bias += gradient_CV.sum(0)
+    return (total if smoothing else nll.clone()), nll

@@ -1,0 +1,88 @@
+"""The loss of the output layer: torch's own, chunk by chunk, with its gradients, and what counts nothing."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.training import loss as module
+from regard.training.loss import IGNORED, plain_loss, token_loss
+
+
+def problem(count=11, bias=True, dtype=torch.double, ignored=True):
+    torch.manual_seed(2)
+    output = nn.Linear(5, 7, bias).to(dtype)
+    labels = torch.randint(7, (count,))
+    if ignored:
+        labels[::3] = IGNORED
+    return torch.randn(count, 5, dtype=dtype, requires_grad=True), output, labels
+
+
+def with_gradients(loss, states, output):
+    wanted = [states, *output.parameters()]
+    return [loss.total, loss.nll, *torch.autograd.grad(loss.total * 0.3, wanted)]
+
+
+@pytest.mark.parametrize("fewest", [1, 4, 256])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_is_torchs_own(fewest, smoothing, bias, monkeypatch):
+    monkeypatch.setattr(module, "FEWEST", fewest)
+    monkeypatch.setitem(module.HELD, "cpu", 1)
+    states, output, labels = problem(bias=bias)
+    loss = token_loss(states, output, labels, smoothing)
+    want = torch.nn.functional.cross_entropy(output(states), labels, ignore_index=IGNORED, reduction="sum",
+                                             label_smoothing=smoothing)
+    assert loss.tokens == (labels != IGNORED).sum()
+    got, expected = with_gradients(loss, states, output), with_gradients(
+        loss._replace(total=want, nll=torch.nn.functional.cross_entropy(
+            output(states), labels, ignore_index=IGNORED, reduction="sum")), states, output)
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_from_logits_it_is_the_same(smoothing):
+    states, output, labels = problem(dtype=torch.float32)
+    mine, other = token_loss(states, output, labels, smoothing), plain_loss(output(states), labels, smoothing)
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_nothing_that_counts_is_zero_and_no_nan(count):
+    states, output, _ = problem(count)
+    labels = torch.full((count,), IGNORED)
+    loss = token_loss(states, output, labels, 0.1)
+    loss.total.backward()
+    assert (loss.total.item(), loss.nll.item(), loss.tokens.item()) == (0.0, 0.0, 0)
+    assert (states.grad == 0).all()
+    assert (output.weight.grad == 0).all()
+
+
+def test_rows_of_tokens_and_no_gradients():
+    states, output, labels = problem(12)
+    with torch.no_grad():
+        alone = token_loss(states, output, labels)
+        assert torch.equal(token_loss(states.view(3, 4, 5), output, labels.view(3, 4)).total, alone.total)
+    assert not alone.total.requires_grad
+
+
+def test_huge_logits_do_not_overflow():
+    states, output, labels = problem(dtype=torch.float32)
+    loss = token_loss(states * 1e30, output, labels, 0.1)
+    assert loss.total.isfinite()
+    loss.total.backward()
+    assert output.weight.grad.isfinite().all()
+
+
+def test_low_precision_is_wide_where_it_matters():
+    states, output, labels = problem(200, dtype=torch.float32, ignored=False)
+    want = with_gradients(token_loss(states.double(), output.double(), labels, 0.1), states, output)
+    output.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = token_loss(states, output, labels, 0.1)
+        assert loss.total.dtype == torch.float32
+    got = with_gradients(loss, states, output)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - theirs).abs().max() < 0.02 * theirs.abs().max()
