@@ -1,0 +1,60 @@
+"""The moving average: the formula, its use and its state."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.training.averaging import Average
+
+
+def stepped(model, seed):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def test_it_is_the_formula():
+    model = nn.Linear(3, 2)
+    average, want = Average(model, 0.9), model.weight.detach().clone()
+    for step in range(1, 200):
+        stepped(model, step)
+        average.update()
+        decay = min(0.9, (1 + step) / (10 + step))
+        want = decay * want + (1 - decay) * model.weight.detach()
+        torch.testing.assert_close(average.mean["weight"], want)
+
+
+def test_it_is_used_and_put_away_again():
+    model = nn.Linear(3, 2).bfloat16()
+    average = Average(model, 0.5)
+    stepped(model, 1)
+    average.update()
+    before = model.weight.detach().clone()
+
+    def use():
+        with average.used():
+            assert torch.equal(model.weight, average.mean["weight"].bfloat16())
+            assert not torch.equal(model.weight, before)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        use()
+    assert torch.equal(model.weight, before)
+
+
+def test_it_goes_on_from_its_state():
+    model = nn.Linear(3, 2)
+    one = Average(model, 0.9)
+    stepped(model, 1)
+    one.update()
+    two = Average(model, 0.9)
+    two.resume(one.state())
+    stepped(model, 2)
+    one.update()
+    two.update()
+    assert all(torch.equal(one.mean[name], two.mean[name]) for name in one.mean)
+    with pytest.raises(ValueError, match=r"one with the mean of 'weight'"):
+        two.resume({})
+    with pytest.raises(ValueError, match=r"of shape \(2, 3\), but is of shape \(1, 3\)"):
+        two.resume({**one.state(), "weight": torch.zeros(1, 3)})

@@ -1,0 +1,44 @@
+"""Learning rates: the formulas, their ends, and that every step stands for itself."""
+
+import math
+
+import pytest
+
+from regard.toml.document import ConfigError
+from regard.training.schedule import SHAPES, ScheduleConfig
+
+
+def test_the_papers_schedule():
+    schedule = ScheduleConfig(shape="inverse_sqrt", peak=512**-0.5 * 4000**-0.5, warmup=4000)
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        assert schedule.rate(step) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_warm_up_is_a_straight_line_to_the_peak(shape):
+    schedule = ScheduleConfig(shape=shape, peak=2.0, warmup=10, steps=100)
+    assert [schedule.rate(step) for step in (1, 5, 10)] == pytest.approx([0.2, 1.0, 2.0])
+    assert max(schedule.rate(step) for step in range(1, 101)) == 2.0
+    assert ScheduleConfig(shape=shape, peak=2.0, steps=100).rate(1) > 1.9
+
+
+def test_cosine_and_linear_come_to_their_last_rate():
+    for shape in ("cosine", "linear"):
+        schedule = ScheduleConfig(shape=shape, peak=2.0, warmup=10, steps=110, last=0.1)
+        assert schedule.rate(60) == pytest.approx(1.1)
+        assert schedule.rate(110) == schedule.rate(500) == pytest.approx(0.2)
+    quarter = ScheduleConfig(shape="cosine", peak=1.0, steps=100).rate(25)
+    assert quarter == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+
+
+def test_constant_then_decay():
+    schedule = ScheduleConfig(shape="linear", peak=1.0, warmup=10, steps=100, hold=0.5)
+    assert {schedule.rate(step) for step in range(10, 51)} == {1.0}
+    assert schedule.rate(75) == pytest.approx(0.5)
+
+
+def test_what_does_not_go_together():
+    with pytest.raises(ConfigError, match='"cosine" comes to an end, and must know after how many steps'):
+        ScheduleConfig(shape="cosine")
+    with pytest.raises(ConfigError, match="11 steps of warm-up are more than all 10 steps"):
+        ScheduleConfig(shape="constant", warmup=11, steps=10)
