@@ -79,6 +79,30 @@ def test_models_that_read(name):
             close(logits[b] if isinstance(model, SequenceClassifier) else of_row(logits, tokens, b), want[b])
 
 
+def finite(model, result):
+    """The result and its gradients have no NaN and no infinity."""
+    model.zero_grad()
+    result.sum().backward()
+    return result.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("config", [*TRANSLATING.values(), *LANGUAGE.values(), *READING.values()],
+                         ids=[*TRANSLATING, *LANGUAGE, *READING])
+def test_sequences_of_no_tokens(config):
+    model, nothing = built(config), Tokens(torch.zeros(2, 0, dtype=torch.long))
+    read = Tokens(torch.randint(SOURCE, (2, 3)))
+    some = [Tokens(torch.randint(SOURCE, (2, 3)), torch.tensor(lengths), side)
+            for lengths in ([0, 3], [0, 0]) for side in ("right", "left")]
+    if config in TRANSLATING.values():
+        assert model(nothing, nothing).shape[:2] == (2, 0)
+        assert all(finite(model, model(source, read)) for source in [nothing, *some])
+        assert all(finite(model, model(read, target)) for target in some)
+    else:
+        assert len(model(nothing)) == 2
+        assert model(nothing).isfinite().all()
+        assert all(finite(model, model(tokens)) for tokens in some)
+
+
 @pytest.mark.parametrize("name", ["attention", "rotary"])
 def test_writing_goes_on_from_a_packed_memory(name):
     model, rows = built(TRANSLATING[name]), sequences()

@@ -182,7 +182,7 @@ class Memory:
     def mean(self) -> Tensor:
         """(B, D): the mean of the states that are there; zeros for an empty row."""
         if self.lengths is None:
-            return self.states.mean(dim=1)
+            return self.states.sum(dim=1) / max(1, self.states.shape[1])
         there_BN = torch.arange(self.states.shape[1], device=self.states.device) < self.lengths.unsqueeze(-1)
         total = self.states.masked_fill(~there_BN.unsqueeze(-1), 0.0).sum(dim=1)
         return total / self.lengths.clamp(min=1).unsqueeze(-1)

@@ -21,10 +21,14 @@ from regard.models.encoder import Encoder, EncoderConfig
 
 
 def _first(memory: Memory) -> Tensor:
+    if memory.states.shape[1] == 0:  # there is none: as the mean of nothing
+        return memory.mean()
     return memory.states[:, 0]
 
 
 def _last(memory: Memory) -> Tensor:
+    if memory.states.shape[1] == 0:
+        return memory.mean()
     if memory.lengths is None:
         return memory.states[:, -1]
     rows = torch.arange(memory.rows, device=memory.states.device)
