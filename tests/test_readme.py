@@ -38,12 +38,16 @@ def test_the_table_names_no_command_that_is_gone():
     assert set(RUN_ELSEWHERE) <= set(commands())
 
 
-@pytest.mark.parametrize("command", [command for command in commands() if command not in RUN_ELSEWHERE])
-def test_a_command_works(command, tmp_path):
-    program, *arguments = shlex.split(command)
-    assert program == "regard", f"nothing runs `{command}`"
-    line = [sys.executable, "-m", "regard", *arguments]
-    result = subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=120)
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_the_commands_work(block, tmp_path):
+    """Those of a block one after another, in one folder, as a person would type them."""
+    lines = [line.strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    script = [line for line in lines if line not in RUN_ELSEWHERE]
+    for line in script:
+        assert shlex.split(line)[0] == "regard", f"nothing runs `{line}`"
+    itself = f"regard() {{ {shlex.quote(sys.executable)} -m regard \"$@\"; }}"
+    result = subprocess.run(["bash", "-euc", "\n".join([itself, *script])], cwd=tmp_path, capture_output=True,
+                            timeout=120)
     assert result.returncode == 0, result.stderr
 
 

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli import data
+
 app = typer.Typer(
     name="regard",
     help="Sequence models from the recurrent network to the Transformer.",
@@ -23,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a bug shows the plain traceback, without the values of local variables
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data.app, name="data")
 
 
 def _show_version(asked: bool) -> None:

@@ -1,0 +1,257 @@
+"""`regard data`: what is in a corpus, before a model is made of it; and sentences to begin with.
+
+The commands read their arguments, hand them to `regard.data.doctor`, and draw what comes back; nothing is judged here.
+Texts of the corpus are shown with everything that a terminal would obey written out (`\\x1b`), never as markup. The
+doctor is imported inside the functions: the command's help answers at once, and torch is not needed at all.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+
+import typer
+
+from regard.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from regard.data.doctor.report import Report
+    from regard.data.doctor.rules import FilterConfig
+    from regard.data.pair import Pair
+
+OFTEN = 1 << 16  # pairs between two signs of life
+Several = list[str] | None
+
+app = typer.Typer(
+    help="Look at data before training on it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def data() -> None:
+    """Look at data before training on it."""
+
+
+@app.command()
+def check(
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Files of pairs (TSV, JSONL, PO, TMX), or plain "
+                    "files in twos: sources, then targets. Each as it is or gzip; - is standard input.")],
+    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation data, to see what of it is in DATA "
+                          "too; once for each file.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) "
+                      "or language (TMX).")] = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.")] = None,
+    format: Annotated[str | None, typer.Option(metavar="NAME", help="plain, tsv, jsonl, po or tmx, whatever the names "
+                      "of the files say.")] = None,
+    longest_words: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most words of a text.")] = None,
+    longest_characters: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most characters.")] = None,
+    ratio: Annotated[float | None, typer.Option(metavar="R", min=1, help="How many times longer one side may "
+                     "be.")] = None,
+    drop: Annotated[Several, typer.Option(metavar="RULE", help="Leave out what this rule finds too; once for "
+                    "each.")] = None,
+    keep: Annotated[Several, typer.Option(metavar="RULE", help="Do not leave out what this rule finds; once for "
+                    "each.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Read pairs of sentences and tell what training would make of them.
+
+    Shows how many pairs are kept, which are left out and why, with line numbers; lengths and words; suspicious
+    encodings; what the validation data shares with the training data; and the lines to look at first. Exit code 2
+    means that the data cannot be read, or that no pair is left to train on.
+    """
+    from regard.data import pair
+    from regard.data.doctor import report
+    from regard.data.sources import opening
+    from regard.toml.document import ConfigError
+
+    left_out = report.LeftOut()
+    try:
+        filters = _filters(longest_words, longest_characters, ratio, drop or (), keep or ())
+        try:
+            pairs = opening.pairs(data, source=source, target=target, format=format, left_out=left_out)
+            held = None if not validation else opening.pairs(
+                validation, source=source, target=target, format=format, left_out=left_out)
+        except ValueError as error:  # here every one is about the arguments
+            raise pair.DataError(str(error)) from error
+        found = report.check(_counted(pairs, sys.stderr), filters, validation=held, left_out=left_out)
+    except (pair.DataError, ConfigError) as error:
+        _fail(str(error))
+    if as_json:
+        sys.stdout.write(json.dumps(found.tables(), indent=2) + "\n")
+    else:
+        draw(found, Terminal.of(sys.stdout))
+    if not found.kept:
+        _fail(" ".join(found.warnings()) + " There is nothing to train on.")
+
+
+@app.command()
+def phrasebook(
+    count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many pairs.")] = 10_000,
+    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; the last two have combinations "
+                     "of words that the first does not have.")] = "train",
+    seed: Annotated[int, typer.Option(metavar="N", help="Another seed gives other pairs.")] = 0,
+    longest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most words of a sentence.")] = None,
+    align: Annotated[bool, typer.Option("--align", help="A third column with the links between the words: 0-0 "
+                     "1-2 ...")] = False,
+) -> None:
+    """Write English sentences and their French translations to standard output, as TSV.
+
+    They come from a grammar that is part of regard, for a first try without data of one's own.
+    """
+    from regard.data import phrasebook as book
+
+    try:
+        pairs = book.pairs(count, seed=seed, split=split, longest=longest)
+    except ValueError as error:
+        _fail(str(error))
+    out = sys.stdout.buffer  # UTF-8 and LF, whatever the system prefers
+    for pair in pairs:
+        links = "\t" + " ".join(f"{i}-{j}" for i, j in pair.alignment) if align else ""
+        out.write(f"{pair.source}\t{pair.target}{links}\n".encode())
+    out.flush()
+
+
+def draw(report: "Report", terminal: Terminal) -> None:
+    """The report as tables and lists."""
+    from regard.data.doctor.rules import RULES
+
+    tables = report.tables()
+    sentences = {rule.name: rule.sentence for rule in RULES}
+    sentences["script"] = "another script than nearly all texts of its side"
+    terminal.heading("Pairs")
+    total = tables["pairs"]["read"]
+    _columns(terminal, [[name, f"{count:,}", _percent(count, total)] for name, count in tables["pairs"].items()])
+    for key, title in (("left_out", "Not read"), ("dropped", "Dropped"), ("noticed", "Kept, but noticed")):
+        rows = {name: entry for name, entry in tables[key].items() if entry["count"]}
+        if rows:
+            terminal.heading(title)
+        for name, entry in rows.items():
+            about = f"{name}: {sentences[name]}" if name in sentences else name
+            terminal.text(escaped(f"{entry['count']:,}  {about}"), "  ")
+            terminal.text(escaped(_places(entry["first"], entry["count"])), "      ")
+    if report.kept:
+        _draw_sizes(tables, terminal)
+    overlap = tables["overlap"]
+    if overlap is not None:
+        terminal.heading("Validation pairs that are in the training data")
+        whole = overlap["validation"]
+        names = {"exact": "exactly", "folded": "but for case and spaces", "sources": "the source alone"}
+        found = [[name, f"{overlap[key]:,}", _percent(overlap[key], whole)] for key, name in names.items()]
+        _columns(terminal, [["validation pairs", f"{whole:,}", ""], *found])
+        for both in overlap["first"]:
+            terminal.text(escaped(f"{both['validation']} = {both['training']}"), "  ")
+    if tables["look_at"]:
+        terminal.heading("Lines to look at first")
+    for finding in tables["look_at"]:
+        terminal.text(escaped(f"{finding['where']}  {finding['rule']}: {finding['what']}"), "  ")
+        for side in ("source", "target"):
+            terminal.text(escaped(finding[side].strip(" ")) or "(empty)", "      ")
+    if tables["warnings"]:
+        terminal.heading("Warnings")
+    for warning in tables["warnings"]:
+        terminal.text(escaped(warning), "  ")
+
+
+def escaped(text: str) -> str:
+    """A text on one line, with every character that is not seen written out."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
+    sides = [tables["source"], tables["target"]]
+    terminal.heading("What is kept")
+    rows = [["", "source", "target"]]
+    for key in ("words", "distinct_words", "characters"):
+        exact = [key != "distinct_words" or side["distinct_words_exact"] for side in sides]
+        cells = [f"{'' if sure else 'about '}{side[key]:,}" for side, sure in zip(sides, exact, strict=True)]
+        rows.append([key.replace("_", " "), *cells])
+    rows.append(["script", *(", ".join(list(side["scripts"])[:3]) or "-" for side in sides)])
+    _columns(terminal, rows)
+    terminal.heading("Lengths: so many percent are not longer")
+    rows = [["", "5%", "50%", "95%", "99%", "max"]]
+    for name, side in zip(("source", "target"), sides, strict=True):
+        for unit in ("words", "characters"):
+            rows.append([f"{name} {unit}", *(f"{value:,}" for value in side[f"{unit}_per_text"].values())])
+    rows.append(["target / source", *(f"{value:.2f}" for value in tables["ratio"].values())])
+    _columns(terminal, rows)
+    if tables["agreement"] is not None:
+        terminal.text(f"The lengths of the two sides correlate with {tables['agreement']:.2f}.", "  ")
+
+
+def _columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
+    """Rows of cells below each other, the first to the left; where the width is too small, each cell on a line."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if 2 + sum(widths) + 2 * (len(widths) - 1) <= terminal.width:
+        first, *others = widths
+        lines = ["  " + row[0].ljust(first) + "".join("  " + cell.rjust(width)
+                 for cell, width in zip(row[1:], others, strict=True)) for row in rows]  # fmt: skip
+        terminal.beside([lines])
+        return
+    head = rows[0] if not rows[0][0] else [""] * len(widths)
+    for row in rows if head is not rows[0] else rows[1:]:
+        terminal.text(row[0])
+        for name, cell in zip(head[1:], row[1:], strict=True):
+            terminal.text(f"{name} {cell}".strip(), "  ")
+
+
+def _places(first: Sequence[str], count: int) -> str:
+    """"a.tsv:3, 7, b.tsv:1, ...": a file's name once, where several lines of it follow each other."""
+    shown, before = [], None
+    for place in first:
+        file, _, line = place.rpartition(":")
+        shown.append(line if file == before else place)
+        before = file
+    return ", ".join([*shown, "..."] if count > len(first) else shown)
+
+
+def _percent(count: int, total: int) -> str:
+    return f"{100 * count / total:.2f}%" if total else ""
+
+
+def _filters(longest_words: int | None, longest_characters: int | None, ratio: float | None,
+             drop: Iterable[str], keep: Iterable[str]) -> "FilterConfig":
+    from regard import checks
+    from regard.data.doctor.rules import NAMES, FilterConfig
+    from regard.data.pair import DataError
+
+    for option, names in (("--drop", drop), ("--keep", keep)):
+        for name in names:
+            try:
+                checks.pick(option, name, dict.fromkeys(NAMES))
+            except ValueError as error:
+                raise DataError(str(error)) from error
+    asked = {"longest_words": longest_words, "longest_characters": longest_characters, "ratio": ratio}
+    given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+    chosen = {*FilterConfig.drop, *drop} - {*keep}
+    return FilterConfig(drop=tuple(name for name in NAMES if name in chosen), **given)
+
+
+def _counted(pairs: "Iterable[Pair]", out: TextIO) -> "Iterable[Pair]":
+    """The pairs, with a sign of life where a person watches."""
+    return _told(pairs, out) if out.isatty() else pairs
+
+
+def _told(pairs: "Iterable[Pair]", out: TextIO) -> "Iterator[Pair]":
+    count = 0
+    try:
+        for count, pair in enumerate(pairs, 1):
+            if not count % OFTEN:
+                out.write(f"\r{count:,} pairs")
+                out.flush()
+            yield pair
+    finally:
+        if count >= OFTEN:  # the line is left empty
+            out.write("\r" + " " * len(f"{count:,} pairs") + "\r")
+            out.flush()
+
+
+def _fail(message: str) -> NoReturn:
+    """Say what is wrong on stderr, and end with 2: the call or its input was wrong."""
+    typer.echo("\n".join(map(escaped, f"Error: {message}".split("\n"))), err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,56 @@
+"""How batches are asked for in a config file, and the feed that comes of it.
+
+    feed = batch_feed(store, special, BatchConfig(tokens=8192), seed=1)
+    feed = masked_feed(texts, special, BatchConfig(), MaskingConfig(), vocabulary=8000, seed=1)
+
+It puts the parts together: a plan of the store, a maker of batches, a feed. It knows no model.
+"""
+
+from dataclasses import dataclass
+
+from regard.config import Config, choice, whole
+from regard.data.batches.batch import LAYOUTS, Ends, Reader, Shifted, Stored
+from regard.data.batches.buckets import Limits
+from regard.data.batches.feed import Feed
+from regard.data.batches.masking import Masked, MaskingConfig
+from regard.data.batches.plan import plan_batches
+from regard.data.store import PairStore, Store, TextStore
+from regard.models.special import SpecialConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig(Config):
+    """How large batches are, and how sequences lie in them."""
+
+    tokens: int = whole(4096, least=1)
+    """Of a batch: source and target together, with the start of each target, and padding counted."""
+    rows: int | None = whole(None, least=1)
+    """Sequences of a batch at most; as many as the tokens allow where not given."""
+    layout: str = choice(LAYOUTS, "padded")
+    ahead: int = whole(2, least=1)
+    """Batches that are made before they are asked for."""
+
+    def limits(self) -> Limits:
+        """The limits that a plan keeps."""
+        return Limits(self.tokens, self.tokens if self.rows is None else self.rows)
+
+
+def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, seed: int, rank: int = 0,
+               processes: int = 1, read: Reader | None = None) -> Feed:
+    """A feed of pairs for an encoder-decoder, or of texts for a language model.
+
+    Args:
+        read: where the ids come from, such as `Sampled`; from the store itself where not given.
+    """
+    maker = Shifted(read or Stored(store), Ends.of(special), LAYOUTS[config.layout])
+    extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
+    plan = plan_batches(store, config.limits(), seed=seed, extra=extra)
+    return Feed(plan, maker, rank=rank, processes=processes)
+
+
+def masked_feed(store: TextStore, special: SpecialConfig, config: BatchConfig, masking: MaskingConfig, *,
+                vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> Feed:
+    """A feed of texts, some of whose tokens are hidden, for a masked model."""
+    maker = Masked(Stored(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
+    plan = plan_batches(store, config.limits(), seed=seed, extra=(0,))
+    return Feed(plan, maker, rank=rank, processes=processes)

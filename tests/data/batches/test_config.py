@@ -1,0 +1,66 @@
+"""Feeds as a config asks for them."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from regard.config import dumps, make
+from regard.data.batches.batch import IGNORE
+from regard.data.batches.config import BatchConfig, batch_feed, masked_feed
+from regard.data.batches.masking import MaskingConfig
+from regard.data.store import Ragged
+from regard.models.contract import PackedTokens, Tokens
+from regard.models.special import SpecialConfig
+from regard.toml import document
+
+SPECIAL = SpecialConfig(start=1, end=(2,), padding=0, mask=3)
+
+
+@pytest.mark.parametrize(("layout", "kind"), [("padded", Tokens), ("packed", PackedTokens)])
+def test_pairs(stored, lognormal, layout, kind):
+    pairs = lognormal(300)
+    feed = batch_feed(stored(pairs), SPECIAL, BatchConfig(tokens=500, layout=layout), seed=1)
+    batches = [feed.at(step) for step in range(feed.steps)]
+    assert Counter(number for batch in batches for number in batch.numbers.tolist()) == Counter(range(300))
+    for batch in batches:
+        assert isinstance(batch.source, kind)
+        assert isinstance(batch.inputs, kind)
+        assert batch.source.ids.numel() + batch.inputs.ids.numel() <= 500
+    assert sum(batch.tokens for batch in batches) == sum(target + 1 for _, target in pairs)
+
+
+def test_rows(stored):
+    feed = batch_feed(stored([(2, 2)] * 20), SPECIAL, BatchConfig(rows=3), seed=1)
+    assert sorted(feed.at(step).rows for step in range(feed.steps)) == [2, 3, 3, 3, 3, 3, 3]
+
+
+def test_texts(written):
+    feed = batch_feed(written([[5]] * 4), SPECIAL, BatchConfig(tokens=4), seed=1, rank=1, processes=2)
+    assert feed.steps == 1
+    assert feed.at(0).labels.tolist() == [[5, 2], [5, 2]]
+
+
+def test_other_ids_may_be_read(stored):
+    feed = batch_feed(stored([(2, 2)]), SPECIAL, BatchConfig(), seed=1,
+                      read=lambda numbers, epoch: (Ragged(np.array([7]), np.array([1])),) * 2)
+    assert feed.at(0).inputs.ids.tolist() == [[1, 7]]
+
+
+def test_masked(written):
+    texts = written([[10, 11, 12, 13]] * 50, 20)
+    feed = masked_feed(texts, SPECIAL, BatchConfig(tokens=40), MaskingConfig(share=0.5), vocabulary=20, seed=1)
+    assert feed.steps == 5
+    batch = feed.at(0)
+    assert batch.inputs.ids.shape == (10, 4)
+    assert 0 < batch.tokens == int((batch.labels != IGNORE).sum()) < 40
+
+
+def test_from_a_file(tmp_path):
+    config = BatchConfig(tokens=100, layout="packed")
+    (tmp_path / "a.toml").write_text(dumps({"batches": config}))
+    assert make(BatchConfig, document.read(tmp_path / "a.toml"), ("batches",)) == config
+    with pytest.raises(ValueError, match="layout"):
+        BatchConfig(layout="pakced")
+    with pytest.raises(ValueError, match="tokens"):
+        BatchConfig(tokens=0)

@@ -1,0 +1,201 @@
+"""Translations written back: the targets change, and no other byte; or nothing is written at all."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from regard.data.pair import DataError
+from regard.data.sources.opening import pairs
+from regard.data.sources.writing import sources, translated
+
+PO = r'''#  Kopf
+msgid ""
+msgstr ""
+"Language: de\n"
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=n != 1;\n"
+
+#, fuzzy, c-format
+#| msgid "old"
+msgctxt   "menu"
+msgid "open %s"
+msgstr	"öffne "
+   "%s"{}
+
+msgid "a file"
+msgid_plural "files"
+msgstr[0] ""
+msgstr[1] "Dateien"
+
+#~ msgid "gone"
+#~ msgstr "weg"
+# Ende'''.replace("{}", "   ")  # blanks behind a string
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a file back with these targets, and give what is then in the new one."""
+
+    def write(path, targets, **options):
+        output = tmp_path / "output"
+        output.unlink(missing_ok=True)
+        assert translated(path, iter(targets), output, **options) == len(targets)
+        return output.read_bytes().decode()
+
+    return write
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_po(file, written, end):
+    before = PO.replace("\n", end)
+    path = file("a.po", before)
+    assert [(line.text, line.where.line) for line in sources(path)] == [("open %s", 11), ("a file", 15), ("files", 15)]
+    after = written(path, ['"%s"\t\\', "eine\nDatei\n", "Dateien"])
+    expected = before.replace(f'"öffne "{end}   "%s"   ', r'"\"%s\"\t\\"   ') \
+        .replace('msgstr[0] ""', f'msgstr[0] ""{end}"eine\\n"{end}"Datei\\n"')
+    assert after == expected
+
+
+def test_po_where_the_translation_is_missing(file, written):
+    path = file("a.po", PO)
+    assert [line.text for line in sources(path, entries="missing")] == ["a file"]
+    assert written(path, ["eine Datei"], entries="missing") == PO.replace('[0] ""', '[0] "eine Datei"')
+
+
+TMX = """<?xml version='1.0'   encoding="{}"?>\r
+<!DOCTYPE tmx SYSTEM "tmx14.dtd"><!-- <tu> -->
+<tmx  version="1.4" ><header srclang='en' o-tmf='é'/><body>
+  <tu tuid="1" changedate='x'><prop type="p">é &amp;</prop>
+    <tuv xml:lang="en" ><seg>one</seg></tuv>\t<tuv   xml:lang='de' a="&gt;"><seg x='/>' >eins <b>!</b></seg ></tuv>
+  </tu><tu><tuv xml:lang="en"><seg>two</seg></tuv><tuv xml:lang="de"><seg  /></tuv></tu>
+  <tu><tuv xml:lang="en"><seg>three</seg></tuv><tuv xml:lang="fr"><seg>trois</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+@pytest.mark.parametrize(("name", "codec"), [("UTF-8", "utf-8"), ("UTF-8", "utf-8-sig"), ("UTF-16", "utf-16"),
+                                             ("ISO-8859-1", "iso-8859-1")])
+def test_tmx(file, tmp_path, name, codec):
+    before = TMX.format(name)
+    path, output = file("a.tmx", before.encode(codec)), tmp_path / "out.tmx"
+    assert [line.text for line in sources(path, source="en", target="de")] == ["one", "two", "three"]
+    targets = ["<ä> & ]]>\r\n", "zwei €", "drei"]
+    assert translated(path, targets, output, source="en", target="de") == 3
+    euro = "&#8364;" if codec == "iso-8859-1" else "€"
+    expected = before.replace("eins <b>!</b>", "&lt;ä&gt; &amp; ]]&gt;&#13;\n")
+    expected = expected.replace("<seg  />", f"<seg  >zwei {euro}</seg>")
+    expected = expected.replace("trois</seg></tuv>", 'trois</seg></tuv><tuv xml:lang="de"><seg>drei</seg></tuv>')
+    assert output.read_bytes() == expected.encode(codec)
+    assert [pair.target for pair in pairs([output], source="en", target="de")] == targets
+
+
+def test_plain_has_as_many_lines_out_as_in(file, written):
+    path = file("a.en", "\ufeffone\r\n\ntwo\u2028\nthree")
+    assert [line.text for line in sources(path)] == ["one", "", "two\u2028", "three"]
+    assert written(path, ["eins", "", "zwei\x85", "drei"]) == "\ufeffeins\r\n\nzwei\x85\ndrei"
+    assert written(file("empty", ""), []) == ""
+
+
+def test_tsv(file, written):
+    path = file("a.tsv", 'one\told\r\n"two\n')
+    assert written(path, ["eins", "zwei"]) == 'one\teins\r\n"two\tzwei\n'
+    assert written(path, ["zwei"], entries="missing") == 'one\told\r\n"two\tzwei\n'
+    path = file("b.tsv", "id\tone\told\tCC0\n")
+    assert written(path, ["eins"], source="2", target="3") == "id\tone\teins\tCC0\n"
+
+
+def test_jsonl(file, written):
+    path = file("a.jsonl", '{ "target":"x" ,"n":1.0, "source" : "\\u00e9" }\r\n{"source":"b" }')
+    after = written(path, ['"é"\n\u2028', "B"])
+    assert after == '{ "target":"\\"é\\"\\n\u2028" ,"n":1.0, "source" : "\\u00e9" }\r\n{"source":"b", "target": "B" }'
+    assert [json.loads(line)["target"] for line in after.split("\n")] == ['"é"\n\u2028', "B"]
+
+
+@pytest.mark.parametrize(("name", "content", "names"), [
+    ("a.po", PO, {}), ("a.tmx", TMX.format("utf-8").replace("fr", "de"), {}), ("a.tsv", "a\tb\r\nc\td", {}),
+    ("a.jsonl", '{"target": "\\u0061", "source":"b"}\r\n', {}),
+    ("a.tsv", "\ufeffa\tb\tc\n", {"source": "3", "target": "1"})])
+def test_the_same_targets_leave_the_same_file(file, written, name, content, names):
+    path = file(name, content)
+    kept = {pair.where: pair.target for pair in pairs([path], **names)}
+    targets = [kept.get(line.where, "") for line in sources(path, **names)]
+    if name == "a.po":
+        targets = ["öffne %s", "", "Dateien"]  # the fuzzy one is no pair
+    assert written(path, targets, **names) == content
+
+
+def test_gzip_in_and_out(file, tmp_path):
+    path = file("a.po.gz", PO)
+    for name, unpack in (("out.po.gz", gzip.decompress), ("out.po", bytes)):
+        translated(path, ["öffne %s", "", "Dateien"], tmp_path / name)
+        assert unpack((tmp_path / name).read_bytes()).decode() == PO
+
+
+def test_too_few_and_too_many_targets(file, tmp_path):
+    path, output = file("a", "1\n2\n3\n"), tmp_path / "out"
+    with pytest.raises(ValueError, match=r"`targets` must be as many as .*a has sources, but is only 2 .* at .*a:3\."):
+        translated(path, ["a", "b"], output)
+    with pytest.raises(ValueError, match=r"`targets` must be as many as .*a has sources, 3, but is more instead"):
+        translated(path, "abcd", output)
+    assert not output.exists()
+
+
+def test_where_anything_fails_no_output_is_left(file, tmp_path):
+    output = tmp_path / "out.gz"
+
+    def failing():
+        yield "a"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        translated(file("a", "1\n2\n"), failing(), output)
+    with pytest.raises(DataError, match="b:2: byte 1: 0xFF"):
+        translated(file("b", b"1\n\xff\n"), "ab", output)
+    with pytest.raises(DataError, match=r"a\.tsv:1: A target with a tab"):
+        translated(file("a.tsv", "1\n"), ["\t"], output)
+    with pytest.raises(DataError, match=r"a\.jsonl:1: A target with half a surrogate pair"):
+        translated(file("a.jsonl", '{"source": "a"}'), ["\ud800"], output)
+    with pytest.raises(DataError, match=r"a\.po:1: A target with half a surrogate pair"):
+        translated(file("a.po", 'msgid "a"\nmsgstr ""\n'), ["\ud800"], output)
+    assert not output.exists()
+
+
+def test_the_output_is_not_the_input_nor_anything_that_is_there(file, tmp_path):
+    path = file("a", "1\n")
+    os.link(path, tmp_path / "hard")
+    os.symlink(path, tmp_path / "soft")
+    for output in (path, os.path.join(tmp_path, ".", "a"), tmp_path / "hard", tmp_path / "soft"):
+        with pytest.raises(DataError, match="The output is the input"):
+            translated(path, ["x"], output)
+    with pytest.raises(DataError, match="It is there already, and is not written over"):
+        translated(path, ["x"], file("b", "precious"))
+    os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
+    with pytest.raises(DataError, match="It is there already"):
+        translated(path, ["x"], tmp_path / "dangling")
+    with pytest.raises(DataError, match="It cannot be written: No such file or directory"):
+        translated(path, ["x"], tmp_path / "none" / "b")
+    assert (tmp_path / "a").read_text() == "1\n"
+    assert (tmp_path / "b").read_text() == "precious"
+
+
+def test_standard_input_and_output(file, monkeypatch, tmp_path):
+    with pytest.raises(DataError, match="standard input: It can be read only once"):
+        translated("-", ["x"], tmp_path / "out")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
+    assert [line.text for line in sources("-")] == ["a\tb", "c"]
+    code = "import sys; from regard.data.sources.writing import translated; translated(sys.argv[1], ['\\xe9'], '-')"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, file("ä", "a\r\n")]
+    done = subprocess.run(command, capture_output=True, timeout=60, env=environment)
+    assert (done.stdout, done.stderr) == ("é\r\n".encode(), b"")
+
+
+def test_entries_by_name(file):
+    with pytest.raises(ValueError, match='`entries` must be one of "all", "missing"'):
+        sources(file("a", ""), entries="mising")

@@ -1,0 +1,35 @@
+"""What tokenizers share: special ids, hashes, and spans of what a model wrote, by decoding alone."""
+
+from regard.data.tokenizer.contract import Tokenizer, digest, special_ids
+from regard.models.special import SpecialConfig
+
+
+def test_all_special_ids_are_found():
+    special = SpecialConfig(start=0, end=(1, 9), padding=2, unknown=3, mask=4, first=5, separator=6)
+    assert special_ids(special) == {0, 1, 2, 3, 4, 5, 6, 9}
+    assert special_ids(SpecialConfig()) == frozenset()
+
+
+def test_a_digest_depends_on_names_lengths_and_bytes_but_not_on_order():
+    one = digest({"a": b"1", "b": b"2"})
+    assert one == digest({"b": b"2", "a": b"1"})
+    others = [{"a": b"12"}, {"a": b"2", "b": b"1"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"1\nb", "": b"2"}]
+    assert len({one, *map(digest, others)}) == len(others) + 1
+
+
+def test_every_tokenizer_has_a_hash_of_its_own(tokenizers):
+    assert len({tokenizer.sha256 for tokenizer in tokenizers.values()}) == len(tokenizers)
+    for tokenizer in tokenizers.values():
+        assert tokenizer.sha256 == digest(tokenizer.files())
+
+
+def test_spans_by_decoding_alone_are_those_by_bytes(tokenizers, corpus):
+    for tokenizer in tokenizers.values():
+        for text in corpus[:20]:
+            ids = tokenizer.encode(text)
+            assert Tokenizer.decoded_spans(tokenizer, ids)[-1].end == len(tokenizer.decode(ids))
+            pieces = [text[start:end] for start, end in Tokenizer.decoded_spans(tokenizer, ids)]
+            ours = [text[start:end] for start, end in tokenizer.decoded_spans(ids)]
+            assert "".join(pieces) == tokenizer.decode(ids)
+            if text.isascii() and "<" not in text:
+                assert pieces == ours

@@ -1,0 +1,158 @@
+"""Training: the same every time, quiet, and no smaller than the text allows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from regard.data.tokenizer import training
+from regard.data.tokenizer.settings import BpeConfig, BytesConfig, CharactersConfig, UnigramConfig
+from regard.data.tokenizer.training import train, train_joint, train_separate
+
+SUBWORDS = pytest.mark.parametrize("config", [UnigramConfig, BpeConfig])
+PROGRAM = """
+from regard.data import phrasebook
+from regard.data.tokenizer.settings import BpeConfig, UnigramConfig
+from regard.data.tokenizer.training import train
+texts = [pair.source for pair in phrasebook.pairs(200)]
+for config in (UnigramConfig, BpeConfig):
+    print(train(texts, config(vocabulary=500, sentences=150)).tokenizer.sha256)
+"""
+
+
+def test_another_process_with_another_seed_of_hashes_trains_the_same():
+    runs = [subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
+                           capture_output=True, text=True) for seed in ("1", "2")]
+    assert runs[0].stdout == runs[1].stdout
+    assert len(runs[0].stdout.split()) == 2
+    assert runs[0].stderr == ""
+
+
+@SUBWORDS
+def test_the_vocabulary_is_as_large_as_asked(corpus, config):
+    trained = train(corpus, config(vocabulary=512))
+    assert trained.tokenizer.size == 512
+    assert trained.notes == ()
+
+
+@SUBWORDS
+@pytest.mark.parametrize("texts", [["Hello."], ["a"], ["</s>"], ["語"], ["a b", "b a"]])
+def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(config, texts):
+    trained = train(texts, config(vocabulary=32_000))
+    assert 261 < trained.tokenizer.size < 300
+    assert trained.notes == (f"the text allows for a vocabulary of {trained.tokenizer.size}, not of 32,000",)
+    for text in (*texts, "something else"):
+        assert trained.tokenizer.decode(trained.tokenizer.encode(text)) == text
+
+
+@SUBWORDS
+@pytest.mark.parametrize("texts", [[], [""], [" ", "\n\t"], iter(())])
+def test_nothing_to_learn_from(config, texts):
+    with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank, but is none"):
+        train(texts, config())
+
+
+def test_no_characters_to_learn_from():
+    with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank"):
+        train([""], CharactersConfig())
+
+
+@SUBWORDS
+def test_a_vocabulary_too_small_for_the_characters(config):
+    letters = "".join(map(chr, range(0x4E00, 0x4E80)))
+    with pytest.raises(ValueError, match=r"`vocabulary` must be at least 3\d\d, for the characters .* but is 300"):
+        train([letters], config(vocabulary=300, coverage=1.0))
+
+
+def test_one_text_in_the_place_of_several():
+    with pytest.raises(ValueError, match="`texts` must be several texts, but is one text instead"):
+        train("a text", UnigramConfig())
+
+
+def test_what_goes_wrong_in_the_source_is_not_swallowed():
+    def source():
+        yield "a text"
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        train(source(), UnigramConfig())
+    with pytest.raises(ValueError, match="lone surrogate"):
+        train(["a\ud800"], UnigramConfig())
+
+
+@SUBWORDS
+def test_nothing_is_said_on_the_way(config, corpus, capfd):
+    train(corpus, config(vocabulary=600))
+    train(["x"], config(vocabulary=600))
+    assert capfd.readouterr() == ("", "")
+
+
+@SUBWORDS
+def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
+    for text in ("zebra\x00zebra", "zebra▅zebra", "zebra\tzebra", "zebra▁zebra", "zebra " * 4000, "zebra" * 4000):
+        tokenizer = train([text, "apple"], config(normalisation="exact")).tokenizer
+        pieces = tokenizer.pieces(tokenizer.encode("zebra"))
+        assert not any(piece.startswith("<0x") for piece in pieces)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@SUBWORDS
+def test_a_space_is_a_piece_however_rare(config):
+    tokenizer = train(["語" * 1000] * 30 + ["a b"], config(coverage=0.98)).tokenizer
+    assert tokenizer.decode(tokenizer.encode("a  ▁ b")) == "a ▁ b"
+    assert "".join(tokenizer.pieces(tokenizer.encode("語 語"))) == "▁語▁語"
+
+
+@SUBWORDS
+def test_control_symbols_in_the_text_are_text(config):
+    texts = ["a </s> b <pad> <0x41> <mask>"] * 40
+    tokenizer = train(texts, config(vocabulary=290)).tokenizer
+    assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
+
+
+def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
+    config = UnigramConfig(vocabulary=400, sentences=100)
+    trained = train(corpus, config)
+    assert trained.notes == (f"100 of {len(corpus)} texts were looked at",)
+    assert train(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
+    other = train(corpus, UnigramConfig(vocabulary=400, sentences=100, seed=1))
+    assert other.tokenizer.sha256 != trained.tokenizer.sha256
+    seen = [0] * 40
+    for seed in range(400):
+        for text in training._drawn(iter(map(str, range(40))), UnigramConfig(sentences=10, seed=seed))[0]:
+            seen[int(text)] += 1
+    assert all(60 < count < 145 for count in seen)  # 100 on average, with a deviation of 9
+
+
+def test_digits_can_be_apart():
+    texts = ["in 1999", "in 1998", "in 1990"] * 30
+    whole, apart = (train(texts, UnigramConfig(split_digits=split)).tokenizer for split in (False, True))
+    digits = ["1", "9", "9", "9"]
+    assert [piece for piece in apart.pieces(apart.encode("in 1999")) if piece.isdigit()] == digits
+    assert [piece for piece in whole.pieces(whole.encode("in 1999")) if piece.isdigit()] != digits
+
+
+def test_characters_are_counted():
+    trained = train(["abc ab", "a▁"], CharactersConfig())
+    assert trained.tokenizer.characters == ("a", "b", " ", "c")
+    assert trained.notes == ()
+    few = train(["abc ab", "a▁"], CharactersConfig(vocabulary=263))
+    assert few.tokenizer.characters == ("a", "b")
+    assert few.notes == ("2 of 4 characters have no id of their own, and are cut into bytes",)
+    assert few.tokenizer.decode(few.tokenizer.encode("abc")) == "abc"
+
+
+def test_bytes_need_no_texts():
+    assert train([], BytesConfig()).tokenizer.size == 261
+
+
+def test_joint_is_one_tokenizer_and_separate_are_two(corpus):
+    sources, targets = corpus[0:200:2], corpus[1:200:2]
+    joint = train_joint(sources, targets, BpeConfig(vocabulary=400))
+    assert joint.tokenizer.joint
+    assert joint.tokenizer.source.sha256 == train(sources + targets, BpeConfig(vocabulary=400)).tokenizer.sha256
+    separate = train_separate(sources, ["a"], BpeConfig(vocabulary=400), BpeConfig(vocabulary=401))
+    assert not separate.tokenizer.joint
+    assert separate.tokenizer.source.sha256 == train(sources, BpeConfig(vocabulary=400)).tokenizer.sha256
+    assert [note.split(":")[0] for note in separate.notes] == ["target"]
