@@ -20,6 +20,7 @@ from regard import checks
 from regard.attention.cache import ContextCache
 from regard.attention.layer import AttentionLayer
 from regard.attention.mask import Mask
+from regard.blocks.dropout import Dropout
 from regard.mixer import Rows
 
 Part = Callable[[Tensor], Tensor]
@@ -30,7 +31,7 @@ class PostNorm(nn.Module):
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm, self.dropout = norm, nn.Dropout(dropout)
+        self.norm, self.dropout = norm, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part and its residual."""
@@ -42,7 +43,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm, self.dropout = norm, nn.Dropout(dropout)
+        self.norm, self.dropout = norm, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part and its residual."""
@@ -54,7 +55,7 @@ class Without(nn.Module):
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
+from regard.blocks.dropout import Dropout
 from regard.config import Config, choice, share, whole
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,7 +33,7 @@ class FeedForward(nn.Module, ABC):
         self.activation = checks.pick("activation", activation, ACTIVATIONS)
         self.up = nn.Linear(width, inner, bias)
         self.down = nn.Linear(inner, width, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

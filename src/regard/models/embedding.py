@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.blocks.block import NORMS, norm
+from regard.blocks.dropout import Dropout
 from regard.config import Config, choice, number, share, whole
 from regard.position.encoding import Added, Concatenated, Encoding, EncodingConfig, FormalSinusoidalConfig
 
@@ -49,7 +50,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width - beside)
         self.positions = None if positions is None else join(positions)
         self.segments = nn.Embedding(segments, width) if segments else None
-        self.norm, self.dropout = norm, nn.Dropout(dropout)
+        self.norm, self.dropout = norm, Dropout(dropout)
         # With √D in front, tokens then start as large as sinusoids do; without it as in BERT and GPT-2.
         nn.init.normal_(self.tokens.weight, std=width**-0.5 if scale else 0.02)
         if self.segments is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
+from regard.blocks.dropout import Dropout
 from regard.config import choice, share, whole
 from regard.models.contract import AnyMemory, AnyTokens, Memory, PackedMemory
 from regard.models.encoder import Encoder, EncoderConfig
@@ -45,7 +46,7 @@ class Tagger(nn.Module):
 
     def __init__(self, encoder: Encoder, labels: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.dropout = encoder, nn.Dropout(dropout)
+        self.encoder, self.dropout = encoder, Dropout(dropout)
         self.output = nn.Linear(encoder.width, labels)
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
@@ -73,7 +74,7 @@ class SequenceClassifier(nn.Module):
                  dropout: float = 0.0) -> None:
         super().__init__()
         self.pool = checks.pick("pooling", pooling, POOLINGS)
-        self.encoder, self.dropout = encoder, nn.Dropout(dropout)
+        self.encoder, self.dropout = encoder, Dropout(dropout)
         width = encoder.width
         tanh = checks.pick("between", between, BETWEEN)
         self.between = nn.Linear(width, width) if tanh else None

@@ -31,6 +31,7 @@ from regard.attention.look import Look
 from regard.attention.normalize import NAMES as NORMALIZERS
 from regard.attention.score import NAMES as SCORES
 from regard.attention.score import Score
+from regard.blocks.dropout import Dropout
 from regard.config import Config, choice, share, whole
 from regard.mixer import Rows, RowState, indices
 from regard.models.contract import Memory, Step, Tokens
@@ -79,7 +80,7 @@ class RecurrentEncoder(nn.Module):
                  dropout: float = 0.0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.recurrence = Recurrence(width, cell=cell, layers=layers, direction=direction, dropout=dropout)
         self.width = width
 
@@ -114,7 +115,7 @@ class RecurrentDecoder(nn.Module, ABC):
         looked_width = context_width if looked_width is None else looked_width  # of c_t
         self.width, self.context_width, self.initial_from = width, context_width, initial
         self.embedding = nn.Embedding(vocabulary, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         fed = width if input_feeding else 0
         cells = [make_cell(cell, width if layer else width + looked_width + fed, width) for layer in range(layers)]
         self.memories = cells[0].memories

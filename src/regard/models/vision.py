@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
+from regard.blocks.dropout import Dropout
 from regard.blocks.stack import Stack, StackConfig
 from regard.config import Config, choice, share, whole
 from regard.position.encoding import Added, Encoding, EncodingConfig, LearnedConfig
@@ -47,7 +48,7 @@ class Patches(nn.Module):
         self.project = nn.Linear(channels * patch * patch, width)
         self.token = nn.Parameter(torch.empty(width).normal_(std=0.02)) if token == "class" else None
         self.positions = None if positions is None else Added(positions)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, N or N + 1, D)."""

@@ -97,18 +97,23 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, s
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV = F.linear(x_CD, weight, bias).to(wide)
+        logits_CV = F.linear(x_CD, weight, bias).to(wide)  # not used elsewhere: it is written over below
         counts_C = label_C != IGNORED
         index_C1 = label_C.clamp(min=0).unsqueeze(-1)
-        log_sum_C = logits_CV.logsumexp(-1)
-        own_C = (log_sum_C - logits_CV.gather(-1, index_C1).squeeze(-1)).masked_fill(~counts_C, 0.0)
+        label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
+        mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
+        highest_C1 = logits_CV.amax(-1, keepdim=True)
+        gradient_CV = logits_CV.sub_(highest_C1).exp_()  # in place, and the exponential only once
+        sum_C1 = gradient_CV.sum(-1, keepdim=True)
+        log_sum_C = (highest_C1 + sum_C1.log()).squeeze(-1)
+        own_C = (log_sum_C - label_logit_C).masked_fill(~counts_C, 0.0)
         nll += own_C.sum()
         if smoothing:
-            spread_C = (log_sum_C - logits_CV.mean(-1)).masked_fill(~counts_C, 0.0)
+            spread_C = (log_sum_C - mean_C).masked_fill(~counts_C, 0.0)
             total += (1.0 - smoothing) * own_C.sum() + smoothing * spread_C.sum()
         if of_states is None or of_weight is None:
             continue
-        gradient_CV = logits_CV.sub_(log_sum_C.unsqueeze(-1)).exp_()  # the probabilities
+        gradient_CV.mul_(sum_C1.reciprocal_())  # the probabilities
         if smoothing:
             gradient_CV.sub_(smoothing / vocabulary)
         gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))

@@ -8,14 +8,16 @@ depends on the number of threads, and with it the pieces, so that number is fixe
 there are on the machine.
 
 A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
-over or takes for something else: they are cut into bytes anyway. This file does not know where texts come from.
+over or takes for something else: they are cut into bytes anyway. Equal lines are shown once, with their number: the
+time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything twice,
+or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
 """
 
 import io
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -32,12 +34,9 @@ from regard.data.tokenizer.surface import FIRST_PIECE, SHOWN, SPACE_SHOWN, SPECI
 
 Subwords = UnigramConfig | BpeConfig
 THREADS = 16
-LONGEST, LONGEST_WORD = 2000, 100
-"""Characters of a line that sentencepiece is shown, and of what has no space in it. A longer one is shown in parts.
-
-A line of a thousand dashes would keep a unigram model busy for half a minute, and more of them for hours.
-"""
-_LONG_WORD = re.compile(f"([^ ]{{{LONGEST_WORD}}})(?=[^ ])")
+LONGEST = 400
+"""Characters of a line that sentencepiece is shown. A longer one is shown in parts, cut at spaces where it has any."""
+_PART = re.compile(f".{{1,{LONGEST}}}(?= |$)|.{{1,{LONGEST}}}", re.DOTALL)
 _NOT_SHOWN = re.compile(f"[\x00\t\n\r{SPACE_SHOWN}\u2585]+")
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
@@ -101,7 +100,7 @@ def _train_subwords(texts: Iterable[str], config: Subwords) -> Trained:
     normalise = NORMALISATIONS[config.normalisation]
     kept, count = _drawn((text for text in map(normalise, texts) if text), config)
     notes = [f"{len(kept):,} of {count:,} texts were looked at"] if len(kept) < count else []
-    lines = [line for text in kept for line in _lines(text)]
+    lines = Counter(line for text in kept for line in _lines(text))
     if not lines:
         raise _nothing()
     data, size = _fitted(lines, config)
@@ -123,13 +122,11 @@ def _drawn(texts: Iterator[str], config: Subwords) -> tuple[list[str], int]:
 
 def _lines(text: str) -> Iterator[str]:
     """What sentencepiece is shown of a normalised text."""
-    for part in _NOT_SHOWN.split(_LONG_WORD.sub("\\1\n", " " + text)):
-        for start in range(0, len(part), LONGEST):
-            if not (line := part[start:start + LONGEST]).isspace():
-                yield line
+    for shown in _NOT_SHOWN.split(" " + text):
+        yield from (part for part in _PART.findall(shown) if not part.isspace())
 
 
-def _fitted(lines: list[str], config: Subwords) -> tuple[bytes, int]:
+def _fitted(lines: Mapping[str, int], config: Subwords) -> tuple[bytes, int]:
     """The model with the vocabulary asked for, or with the largest that the text allows for, and its size."""
     size = config.vocabulary
     while True:
@@ -146,11 +143,12 @@ def _fitted(lines: list[str], config: Subwords) -> tuple[bytes, int]:
                                    f"It says: {error}") from error
 
 
-def _sentencepiece(lines: list[str], config: Subwords, size: int) -> bytes:
+def _sentencepiece(lines: Mapping[str, int], config: Subwords, size: int) -> bytes:
     # The space is always a piece, however rare: sentencepiece would take the bytes of ▁ in its place, not its own.
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=written, model_type=config.kind, vocab_size=size,
+        sentence_iterator=(f"{line}\t{count}" for line, count in lines.items()), input_format="tsv",
+        model_writer=written, model_type=config.kind, vocab_size=size,
         character_coverage=config.coverage, required_chars=SPACE_SHOWN, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
         pad_id=SPECIAL.padding, unk_id=SPECIAL.unknown, bos_id=SPECIAL.start, eos_id=SPECIAL.end[0],
