@@ -65,6 +65,15 @@ def test_a_vocabulary_too_small_for_the_characters(config):
         train([letters], config(vocabulary=300, coverage=1.0))
 
 
+@SUBWORDS
+@pytest.mark.timeout(30)
+def test_repetition_takes_no_time_and_counts(config, corpus):
+    tokenizer = train([*corpus[:100], *["zzz a", "zzz the"] * 20_000], config(vocabulary=450)).tokenizer
+    assert tokenizer.pieces(tokenizer.encode("zzz")) == ["▁zzz"]
+    for texts in (corpus * 50, ["-" * 3_000_000, "a b c"], ["the dog " * 200_000], ["語" * 1000] * 1000 + ["a"]):
+        train(texts, config(vocabulary=500))
+
+
 def test_one_text_in_the_place_of_several():
     with pytest.raises(ValueError, match="`texts` must be several texts, but is one text instead"):
         train("a text", UnigramConfig())
@@ -91,6 +100,7 @@ def test_nothing_is_said_on_the_way(config, corpus, capfd):
 @SUBWORDS
 def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
     for text in ("zebra\x00zebra", "zebra▅zebra", "zebra\tzebra", "zebra▁zebra", "zebra " * 4000, "zebra" * 4000):
+        assert len(text) < 20 or len(text) > 10 * training.LONGEST
         tokenizer = train([text, "apple"], config(normalisation="exact")).tokenizer
         pieces = tokenizer.pieces(tokenizer.encode("zebra"))
         assert not any(piece.startswith("<0x") for piece in pieces)

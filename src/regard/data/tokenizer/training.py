@@ -8,7 +8,7 @@ depends on the number of threads, and with it the pieces, so that number is fixe
 there are on the machine.
 
 A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
-over or takes for something else: they are cut into bytes anyway. Equal lines are shown once, with their number: the
+over or takes for something else: they are cut into bytes anyway. Equal lines are shown together, with their number: the
 time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything twice,
 or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
 """
@@ -126,6 +126,14 @@ def _lines(text: str) -> Iterator[str]:
         yield from (part for part in _PART.findall(shown) if not part.isspace())
 
 
+def _counted(lines: Mapping[str, int]) -> Iterator[str]:
+    """Each line with its number; one of several in two halves, as a piece must be met twice to be thought of."""
+    for line, count in lines.items():
+        yield f"{line}\t{count - count // 2}"
+        if count > 1:
+            yield f"{line}\t{count // 2}"
+
+
 def _fitted(lines: Mapping[str, int], config: Subwords) -> tuple[bytes, int]:
     """The model with the vocabulary asked for, or with the largest that the text allows for, and its size."""
     size = config.vocabulary
@@ -147,7 +155,7 @@ def _sentencepiece(lines: Mapping[str, int], config: Subwords, size: int) -> byt
     # The space is always a piece, however rare: sentencepiece would take the bytes of ▁ in its place, not its own.
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(f"{line}\t{count}" for line, count in lines.items()), input_format="tsv",
+        sentence_iterator=_counted(lines), input_format="tsv",
         model_writer=written, model_type=config.kind, vocab_size=size,
         character_coverage=config.coverage, required_chars=SPACE_SHOWN, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
