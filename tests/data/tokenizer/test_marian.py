@@ -92,6 +92,14 @@ def test_no_text_gives_a_special_id(source, texts, data):
     assert all(0 <= start <= end <= len(text) for start, end in spans)
 
 
+def test_a_piece_whose_id_is_special_is_unknown_and_so_is_what_the_model_does_not_know(files, source):
+    the, other = source.piece_id("▁the"), source.piece_id(">>fra<<")
+    assert source.encode("the") == [the]
+    tokenizer = MarianTokenizer(files[0], files[2], SpecialConfig(end=(the,), unknown=other))
+    assert tokenizer.encode("the") == [other]
+    assert tokenizer.encode("語")[-1] == other
+
+
 def test_it_is_stored_and_comes_back(source, target):
     again = load(source.files(), sha256=source.sha256)
     assert again.encode("the big dog") == source.encode("the big dog")

@@ -67,9 +67,10 @@ def test_a_vocabulary_too_small_for_the_characters(config):
 
 @SUBWORDS
 @pytest.mark.timeout(30)
-def test_repetition_takes_no_time_and_counts(config, corpus):
-    tokenizer = train([*corpus[:100], *["zzz a", "zzz the"] * 20_000], config(vocabulary=450)).tokenizer
-    assert tokenizer.pieces(tokenizer.encode("zzz")) == ["▁zzz"]
+def test_of_equal_lines_two_are_shown_so_that_repetition_takes_no_time(config, corpus):
+    once, twice, often = (train([*corpus[:100], *["a zebra"] * count], config(vocabulary=450)).tokenizer.sha256
+                          for count in (1, 2, 20_000))
+    assert once != twice == often
     for texts in (corpus * 50, ["-" * 3_000_000, "a b c"], ["the dog " * 200_000], ["語" * 1000] * 1000 + ["a"]):
         train(texts, config(vocabulary=500))
 
@@ -105,6 +106,14 @@ def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
         pieces = tokenizer.pieces(tokenizer.encode("zebra"))
         assert not any(piece.startswith("<0x") for piece in pieces)
         assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_all_of_a_long_text_is_shown_in_parts_cut_at_spaces():
+    for text in ("zebra" * 4000, "a zebra and " * 500 + "x" * 3000 + " y"):
+        lines = [*training._lines(text)]
+        assert "".join(lines) == " " + text
+        assert max(map(len, lines)) <= training.LONGEST
+    assert {word for line in training._lines("a zebra and " * 500) for word in line.split()} == {"a", "zebra", "and"}
 
 
 @SUBWORDS

@@ -77,9 +77,9 @@ class MarianTokenizer(Tokenizer):
         return packed(name, record, {"model": self.data, "vocab.json": self.vocabulary})
 
     def _text_id(self, inner: int) -> int:
-        """Our id of a piece of the sentencepiece model. What is no text there is unknown, whatever it is called."""
+        """Our id of a piece of the sentencepiece model. What is not known there is unknown, whatever it is called."""
         assert self.special.unknown is not None
-        if self._inner.is_control(inner) or self._inner.is_unknown(inner):
+        if self._inner.is_unknown(inner):
             return self.special.unknown
         id_ = self._ids.get(self._inner.id_to_piece(inner), self.special.unknown)
         return self.special.unknown if id_ in special_ids(self.special) else id_

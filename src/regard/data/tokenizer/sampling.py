@@ -29,7 +29,7 @@ _WORDS = re.compile(" ?[^ ]+| ")
 UNKNOWN_PENALTY = 10.0
 """How far below the worst piece a character without a piece is scored, as in sentencepiece."""
 KEPT, LONGEST = 20_000, 24
-"""How many words are remembered with all their ways, and how many characters such a word has at most: some 50 MB."""
+"""How many words are remembered with all their ways, and how many characters such a word has at most: some 90 MB."""
 
 
 class Piece(NamedTuple):

@@ -8,16 +8,16 @@ depends on the number of threads, and with it the pieces, so that number is fixe
 there are on the machine.
 
 A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
-over or takes for something else: they are cut into bytes anyway. Equal lines are shown together, with their number: the
-time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything twice,
-or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
+over or takes for something else: they are cut into bytes anyway. Of equal lines it is shown two, one after the other:
+the time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything
+twice, or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
 """
 
 import io
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -36,6 +36,8 @@ Subwords = UnigramConfig | BpeConfig
 THREADS = 16
 LONGEST = 400
 """Characters of a line that sentencepiece is shown. A longer one is shown in parts, cut at spaces where it has any."""
+TWICE = 2
+"""How often a line is shown at most; a piece must be met twice to be thought of."""
 _PART = re.compile(f".{{1,{LONGEST}}}(?= |$)|.{{1,{LONGEST}}}", re.DOTALL)
 _NOT_SHOWN = re.compile(f"[\x00\t\n\r{SPACE_SHOWN}\u2585]+")
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
@@ -100,7 +102,8 @@ def _train_subwords(texts: Iterable[str], config: Subwords) -> Trained:
     normalise = NORMALISATIONS[config.normalisation]
     kept, count = _drawn((text for text in map(normalise, texts) if text), config)
     notes = [f"{len(kept):,} of {count:,} texts were looked at"] if len(kept) < count else []
-    lines = Counter(line for text in kept for line in _lines(text))
+    counts = Counter(line for text in kept for line in _lines(text))
+    lines = [line for line, count in counts.items() for _ in range(min(count, TWICE))]
     if not lines:
         raise _nothing()
     data, size = _fitted(lines, config)
@@ -126,15 +129,7 @@ def _lines(text: str) -> Iterator[str]:
         yield from (part for part in _PART.findall(shown) if not part.isspace())
 
 
-def _counted(lines: Mapping[str, int]) -> Iterator[str]:
-    """Each line with its number; one of several in two halves, as a piece must be met twice to be thought of."""
-    for line, count in lines.items():
-        yield f"{line}\t{count - count // 2}"
-        if count > 1:
-            yield f"{line}\t{count // 2}"
-
-
-def _fitted(lines: Mapping[str, int], config: Subwords) -> tuple[bytes, int]:
+def _fitted(lines: list[str], config: Subwords) -> tuple[bytes, int]:
     """The model with the vocabulary asked for, or with the largest that the text allows for, and its size."""
     size = config.vocabulary
     while True:
@@ -151,12 +146,11 @@ def _fitted(lines: Mapping[str, int], config: Subwords) -> tuple[bytes, int]:
                                    f"It says: {error}") from error
 
 
-def _sentencepiece(lines: Mapping[str, int], config: Subwords, size: int) -> bytes:
+def _sentencepiece(lines: list[str], config: Subwords, size: int) -> bytes:
     # The space is always a piece, however rare: sentencepiece would take the bytes of ▁ in its place, not its own.
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_counted(lines), input_format="tsv",
-        model_writer=written, model_type=config.kind, vocab_size=size,
+        sentence_iterator=iter(lines), model_writer=written, model_type=config.kind, vocab_size=size,
         character_coverage=config.coverage, required_chars=SPACE_SHOWN, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
         pad_id=SPECIAL.padding, unk_id=SPECIAL.unknown, bos_id=SPECIAL.start, eos_id=SPECIAL.end[0],
