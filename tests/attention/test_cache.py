@@ -320,3 +320,15 @@ def test_lengths_may_be_any_kind_of_integers():
     layer, context, lengths = remembered("attention")
     memory = layer.remember(context, lengths.int()).put([1], layer.remember(context[:1]))
     assert memory.lengths.tolist() == [5, 5, 3]
+
+
+def test_rows_of_a_context_in_another_precision_can_be_put():
+    layer = regard.Attention(6, heads=2).float()
+    mine, context = (torch.randn(rows, 3, 6, dtype=torch.float32) for rows in (2, 1))
+    mine = layer.remember(mine)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        other = layer.remember(context)
+    assert (mine.key.dtype, other.key.dtype) == (torch.float32, torch.bfloat16)
+    put = mine.put([1], other)
+    assert put.key.dtype == torch.float32
+    assert torch.equal(put.key[1], other.key[0].float())

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import regard
+from regard.attention import looked as module
+from regard.attention.kernels import sdpa
 from regard.attention.looked import Looked, Pass
 
 LENGTHS = torch.tensor([3, 0, 4])
@@ -48,3 +50,22 @@ def test_a_pass_looks_up_each_mask_once(side, own):
     assert shared.under(own, 4, torch.device("cpu")) is looked
     other = shared.under(regard.Window(0, 2), 4, torch.device("cpu"))
     assert other is not looked
+
+
+def test_equal_masks_are_looked_up_once_and_equal_names_are_not_equal_masks():
+    shared, device = Pass(regard.Padding(LENGTHS)), torch.device("cpu")
+    first, second = (regard.Causal() & flags for flags in (torch.eye(4).bool(), torch.ones(4, 4).bool()))
+    assert repr(first) == repr(second)
+    assert not torch.equal(shared.under(first, 4, device).tensor, shared.under(second, 4, device).tensor)
+    assert shared.under(first, 4, device) is shared.under(first, 4, device)
+    assert shared.under(regard.Causal(), 4, device) is shared.under(regard.Causal(), 4, device)
+
+
+def test_a_matrix_that_is_too_large_is_not_written_out(monkeypatch):
+    assert sdpa.HELD == module.MATRIX_HELD
+    monkeypatch.setattr(module, "MATRIX_HELD", 3 * 4 * 4 - 1)
+    shared, device = Pass(regard.Padding(LENGTHS)), torch.device("cpu")
+    assert repr(shared.under(regard.Causal(), 4, device)) == repr(regard.Causal() & regard.Padding(LENGTHS))
+    alone = shared.under(None, 4, device)  # a row of keys for each sequence, however many queries there are
+    assert alone.tensor.shape == (3, 1, 1, 4)
+    assert not alone.square

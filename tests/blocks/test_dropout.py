@@ -57,3 +57,18 @@ def test_it_works_only_while_training():
     assert Dropout(0.0)(x) is x
     with pytest.raises(ValueError, match="`dropout` must be a probability"):
         Dropout(1.0)
+
+
+def test_a_probability_just_below_one_is_one_too():
+    y = dropout(torch.ones(10), 1 - 1e-9)
+    assert ((y == 0) | (y == 65536)).all()
+
+
+def test_it_draws_where_x_is():
+    x = torch.ones(1000)
+    torch.set_default_device("meta")
+    try:
+        y = dropout(x, 0.5)
+    finally:
+        torch.set_default_device(None)
+    assert y.device.type == "cpu"

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 import regard
+from regard.attention.mask import as_mask
 from regard.attention.mixing import SelfAttention
 from regard.blocks.block import Block
 from regard.blocks.feed_forward import Gated
 from regard.blocks.stack import Stack
+from regard.recurrence.lstmn import LSTMN
 
 
 def make(order="pre", **options):
@@ -24,6 +26,32 @@ def test_blocks_run_one_after_the_other(order):
     for block in stack.blocks:
         y = block(y, there)
     assert torch.equal(stack(x, there), y if order == "post" else stack.last_norm(y))
+
+
+SEEN = torch.rand(4, 4, generator=torch.Generator().manual_seed(3)) > 0.5
+
+
+@pytest.mark.parametrize("masks", [
+    (SEEN | torch.eye(4).bool(), ~SEEN | torch.eye(4).bool()),  # of one shape, and different
+    (SEEN.expand(3, 4, 4).clone(),),  # nothing of heads
+    (~regard.Window(0, None),),  # the first token sees nothing, and is there
+    (regard.Causal() & regard.Window(1, 1), None),
+], ids=["two tensors", "rows", "strictly before", "windows"])
+@pytest.mark.parametrize("lengths", [[4, 2, 0], [3], 3], ids=str)
+def test_masks_that_are_looked_up_once_are_those_of_the_blocks(masks, lengths):
+    blocks = [Block(SelfAttention(regard.Attention(6, heads=2), None if mask is None else as_mask(mask)), None, 6)
+              for mask in masks]
+    stack, x, present = Stack(blocks).double(), torch.randn(3, 4, 6).double(), regard.Padding(lengths)
+    y = x
+    for block in stack.blocks:
+        y = block(y, present)
+    there = present.matrix(1, 4).reshape(-1, 4).expand(3, 4)
+    torch.testing.assert_close(stack(x, present)[there], y[there], rtol=1e-12, atol=1e-13)
+
+
+def test_a_single_length_is_for_all_rows_of_a_tape():
+    stack, x = Stack([Block(LSTMN(6), None, 6)]).double(), torch.randn(3, 4, 6).double()
+    assert torch.equal(stack(x, regard.Padding(3)), stack(x, regard.Padding([3, 3, 3])))
 
 
 def test_computing_once_more_changes_nothing_and_keeps_less():

@@ -168,6 +168,19 @@ def test_standard_input(tables, call):
     assert call("-", "-", stdin=GOOD.encode())[0] == 2
 
 
+def test_standard_input_is_not_read_twice(call):
+    code, out, err = call("-", "--validation", "-", stdin=GOOD.encode())
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: standard input: It can be read only once")
+
+
+@pytest.mark.parametrize("columns", [("1", "0"), ("1", "fr"), ("1", "01"), ("1", "9" * 5000)])
+def test_columns_that_cannot_be_meant(call, columns):
+    code, out, err = call("a.tsv", "--source", columns[0], "--target", columns[1], files={"a.tsv": GOOD})
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("Error: ")
+
+
 def test_several_files_and_chosen_columns(tables):
     files = {"a.tsv": "1\tone\tun\n", "b.tsv": "2\ttwo\tdeux\n3\tdrei\t\n"}
     found = tables("a.tsv", "b.tsv", "--source", "3", "--target", "2", files=files)
@@ -377,3 +390,10 @@ def test_a_wrong_split_of_the_phrasebook_is_named(tmp_path):
     assert result.returncode == 2
     assert "train" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_more_of_the_phrasebook_than_there_is(tmp_path):
+    result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", "-n", "5", "--longest", "1"],
+                            cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: `count` must be at most 0 for longest=1")

@@ -58,6 +58,32 @@ def test_objects_and_their_tables_are_taken():
     assert model_config(config.plain(chosen)) == chosen
 
 
+@pytest.mark.parametrize(("recipe", "changes", "key"), [
+    ("vit-tiny", {"width": 129, "stack.mixer.heads": 3, "positions": {"kind": "formal", "longest": 9}}, "positions"),
+    ("vit-tiny", {"stack.mixer.position": {"kind": "bucketed", "buckets": 5}}, "stack.mixer.position.buckets"),
+    ("vit-tiny", {"stack.mixer.position": {"kind": "bucketed", "max_distance": 8}},
+     "stack.mixer.position.max_distance"),
+    ("gpt-tiny", {"stack.mixer.position": {"kind": "bucketed", "max_distance": 16}},
+     "stack.mixer.position.max_distance"),
+    ("gpt-tiny", {"stack.mixer.backend": "sdpa", "stack.mixer.normalize": "relu"}, "stack.mixer.backend"),
+    ("gpt-tiny", {"stack.mixer.backend": "flex", "stack.mixer.score": "additive"}, "stack.mixer.backend"),
+])
+def test_parts_that_cannot_be_made_or_run_are_conflicts(recipe, changes, key):
+    needed = {"labels": 2} if recipe.startswith("vit") else {"vocabulary": 9}
+    with pytest.raises(ConfigError) as error:
+        model_config(recipe, **needed, **changes)
+    assert [".".join(map(str, problem.path)) for problem in error.value.found] == [f"model.{key}"]
+
+
+@pytest.mark.parametrize("changes", [
+    {"stack.mixer.position": {"kind": "bucketed", "buckets": 5}},
+    {"stack.mixer.position": {"kind": "bucketed", "max_distance": 17}},
+    {"stack.mixer.backend": "sdpa", "stack.mixer.score": "bilinear"},
+], ids=str)
+def test_what_only_looks_like_a_conflict_is_built(changes):
+    regard.build("gpt-tiny", vocabulary=9, **changes)
+
+
 @pytest.mark.parametrize(("given", "changes", "parts"), [
     ("transformr", {}, ["one of bert, conv", 'Did you mean "transformer"?']),
     ("transformer-huge", {}, ["has the sizes tiny, small, big, base"]),

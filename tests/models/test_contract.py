@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import regard
-from regard.models.contract import Memory, Tokens
+from regard.models.contract import Memory, PackedTokens, Tokens
 
 
 def test_tokens_say_which_are_there():
@@ -36,3 +36,13 @@ def test_rows_of_a_memory_can_be_picked_and_repeated():
     bare = Memory(memory.states, None).pick(torch.tensor([1]))
     assert (bare.lengths, bare.summary) == (None, None)
     assert torch.equal(bare.states, memory.states[1:2])
+
+
+@pytest.mark.parametrize(("lengths", "segments", "message"), [
+    ([-1, 5], None, "`lengths` must be 0 or more, but is -1"),
+    ([1.0, 3.0], None, "`lengths` must be whole numbers"),
+    ([1, 3], torch.zeros(1, 3).long(), r"`segments` must be of the ids' shape \(1, 4\)"),
+])
+def test_what_are_no_packed_tokens(lengths, segments, message):
+    with pytest.raises(ValueError, match=message):
+        PackedTokens(torch.zeros(1, 4).long(), torch.tensor(lengths), segments)

@@ -40,6 +40,11 @@ def test_ids_that_are_not_there_are_named(ids):
         Embedding(5, 4)(torch.tensor(ids), torch.tensor([0]))
 
 
+def test_segments_that_are_not_there_are_named():
+    with pytest.raises(ValueError, match="`segments` must be from 0 to 1, for a table of segments of 2, but is 2"):
+        Embedding(5, 4, segments=2)(torch.tensor([[0]]), torch.tensor([0]), torch.tensor([[2]]))
+
+
 def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="`segments` must be None for a model that does not tell segments apart"):
         Embedding(5, 4)(IDS, PLACES, IDS)

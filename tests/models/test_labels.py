@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import READING, SOURCE, built, reading
 
-from regard.models.contract import Tokens
+from regard.models.contract import PackedTokens, Tokens
 from regard.models.labels import ClassifierConfig, TaggerConfig
 
 TOKENS = Tokens(torch.randint(SOURCE, (3, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 1, 4]))
@@ -25,6 +25,16 @@ def test_the_vector_of_a_sequence(pooling, pooled, between):
         if between == "tanh":
             vector = torch.tanh(model.between(vector))
         torch.testing.assert_close(logits[b], model.output(vector))
+
+
+@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
+def test_a_row_without_tokens_is_the_same_in_any_company(pooling):
+    model = built(reading(ClassifierConfig, labels=3, pooling=pooling))
+    alone = model(Tokens.of([[]]))
+    for filled in (0, 1):
+        torch.testing.assert_close(model(Tokens.of([[], [1, 2]], padding=filled))[:1], alone)
+    torch.testing.assert_close(model(PackedTokens.of([[], [1, 2]]))[:1], alone)
+    assert model(PackedTokens.of([])).shape == model(Tokens.of([])).shape == (0, 3)
 
 
 def test_every_token_has_logits():

@@ -41,3 +41,8 @@ def test_images_of_another_size_are_refused():
         VisionConfig(height=9, breadth=10, patch=4, labels=2, width=6, stack=stack())
     assert "patches of 4 pixels do not divide the height 9" in str(error.value)
     assert "patches of 4 pixels do not divide the breadth 10" in str(error.value)
+
+
+def test_no_images_have_no_labels():
+    model = built(VISION["class"])
+    assert model(torch.randn(0, 3, 8, 12).double()).shape == (0, model.output.out_features)

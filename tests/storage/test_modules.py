@@ -186,3 +186,11 @@ def test_state_of_an_optimiser_of_another_shape():
     with pytest.raises(ValueError, match=r"`optimiser\.safetensors` must be the tensors of this Adam") as error:
         modules.match(state_of(3), state_of(4), origin="optimiser.safetensors", owner="Adam")
     assert "'0.exp_avg' must be torch.float32 of shape (2, 3), but is torch.float32 of shape (2, 4)" in str(error.value)
+
+
+def test_a_new_module_has_the_tensors_and_draws_nothing():
+    tensors = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
+    before = torch.get_rng_state()
+    linear = modules.made(lambda: torch.nn.Linear(2, 3), tensors, origin="here")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in linear.state_dict().items())

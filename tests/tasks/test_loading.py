@@ -10,6 +10,7 @@ import regard
 from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
 from regard.storage import weights
+from regard.storage.huggingface import writing as huggingface
 from regard.tasks.loading import fitting
 from regard.tasks.task import CONFIG, WEIGHTS, Task
 
@@ -36,6 +37,43 @@ def test_a_moved_folder_gives_the_same_bits(config, tmp_path):
         assert torch.equal(tensor, theirs[name]), name
     assert {"config.toml", "model.safetensors", "manifest.json", "README.md"} == {
         path.name for path in (tmp_path / "elsewhere").iterdir()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_no_number_is_changed_and_none_is_drawn(dtype, tmp_path):
+    config = LANGUAGE["attention"]
+    made = fitting(built(config).to(dtype), config)
+    made.save(tmp_path / "model")
+    before = torch.get_rng_state()
+    found = regard.load(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert {tensor.dtype for tensor in found.model.state_dict().values()} == {torch.float32}
+    for name, tensor in made.model.state_dict().items():
+        assert torch.equal(found.model.state_dict()[name], tensor.float()), name
+
+
+def exported(folder, made):
+    huggingface.write(folder, made.config, made.special, made.model.state_dict())
+
+
+@pytest.mark.parametrize(("name", "options"), [("gpt", {"vocabulary": 30}), ("bert", {"vocabulary": 30}),
+                                               ("vit", {"labels": 3})])
+def test_an_exported_folder_is_loaded(name, options, tmp_path):
+    made = regard.task(f"{name}-tiny", special=SPECIAL, **options)
+    exported(tmp_path / "theirs", made)
+    found = regard.load(tmp_path / "theirs")
+    assert type(found) is type(made)
+    assert found.special == made.special
+    for name, tensor in made.model.state_dict().items():
+        assert torch.equal(tensor, found.model.state_dict()[name]), name
+
+
+def test_a_damaged_exported_folder_is_refused(tmp_path):
+    exported(tmp_path / "theirs", regard.task("gpt-tiny", vocabulary=30))
+    text = (tmp_path / "theirs" / "config.json").read_text()
+    (tmp_path / "theirs" / "config.json").write_text(text.replace("1e-05", "2e-05"))
+    with pytest.raises(ValueError, match=r"config\.json.* changed, with sha256"):
+        regard.load(tmp_path / "theirs")
 
 
 def test_tied_tables_are_stored_once_and_stay_one(tmp_path):
@@ -106,6 +144,23 @@ def test_what_is_no_folder_of_a_model(tmp_path):
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(ValueError, match=str(place)):
             regard.load(place)
+
+
+def test_a_path_that_cannot_be_looked_at(tmp_path):
+    with pytest.raises(folders.FolderError, match=r"must be readable, but is not \(File name too long\)"):
+        regard.load(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("device", ["banana", "cuda:99"])
+def test_a_device_that_is_not_there(device, tmp_path):
+    saved(tmp_path / "model")
+    with pytest.raises(ValueError, match=f'`device` must be one that torch has on this machine, but is "{device}"'):
+        regard.load(tmp_path / "model", device=device)
+
+
+def test_special_ids_are_a_config():
+    with pytest.raises(ValueError, match="`special` must be a SpecialConfig, but is a dict"):
+        regard.task("gpt-tiny", vocabulary=30, special={"start": 1})
 
 
 def test_a_new_model_is_made_used_and_saved(tmp_path):

@@ -51,3 +51,41 @@ def test_vectors_have_length_one_and_do_not_depend_on_others():
     torch.testing.assert_close(together.norm(dim=-1), torch.ones(3).double())
     for b, row in enumerate(ROWS):
         torch.testing.assert_close(embedder.embed_ids([row])[0], together[b])
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    ([5, 6], "sequences of ids, .* 5 in row 0"), ("text", "a str"), (["text"], "'text' in row 0"),
+    (torch.tensor([[5, 6]]), "a Tensor"), ([[5], [1.5]], "whole numbers .* 1.5"), ([[True]], "whole numbers .* True"),
+])
+def test_what_is_no_rows_of_ids(rows, said):
+    embedder = fitting(built(READING["encoder"]), READING["encoder"])
+    with pytest.raises(ValueError, match=f"`rows` must be .*{said}"):
+        embedder.embed_ids(rows)
+
+
+def test_as_many_guesses_as_there_are():
+    config = READING["masked"]
+    filler = fitting(built(config), config, SpecialConfig(mask=9))
+    ((guesses,),) = filler.fill_ids([[9]], count=50)
+    assert sorted(guess.id for guess in guesses) == list(range(config.vocabulary))
+    for count in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="`count` must be a whole number, at least 1"):
+            filler.fill_ids([[9]], count=count)
+
+
+def test_images_of_any_precision_and_nothing_else():
+    classifier = fitting(built(VISION["class"]).float(), VISION["class"])
+    images = torch.randn(2, 3, 8, 12)
+    assert torch.equal(classifier.label_images(images.double()), classifier.label_images(images))
+    for wrong in (images.byte(), images.tolist()):
+        with pytest.raises(ValueError, match="`images` must be a tensor of floating-point numbers"):
+            classifier.label_images(wrong)
+
+
+def test_a_model_in_training_mode_is_refused():
+    for config in (READING["first"], VISION["class"]):
+        classifier = fitting(built(config).float(), config)
+        classifier.model.train()
+        with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
+            classifier.label_ids(ROWS) if config.kind == "classifier" else classifier.label_images(
+                torch.zeros(1, 3, 8, 12))

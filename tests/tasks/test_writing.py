@@ -46,3 +46,47 @@ def test_what_is_missing_is_named():
         fitting(built(config), config, SpecialConfig(start=1)).translate_ids(SOURCES)
     with pytest.raises(ValueError, match="`rows` must be at least one sequence"):
         fitting(built(config), config, SPECIAL).translate_ids([])
+
+
+def test_a_length_penalty_counts_for_one_beam_too():
+    config = TRANSLATING["attention"]
+    translator = fitting(built(config), config, SPECIAL)
+    ((plain,),) = translator.translate_ids([[4, 5]], limit=6)
+    ((mean,),) = translator.translate_ids([[4, 5]], limit=6, length_penalty="mean")
+    assert plain.score == pytest.approx(sum(plain.log_probabilities))
+    assert mean.score == pytest.approx(sum(mean.log_probabilities) / len(mean.log_probabilities))
+    with pytest.raises(ValueError, match="`length_penalty` must be one of"):
+        translator.translate_ids([[4, 5]], limit=6, length_penalty="bogus")
+
+
+def test_without_a_limit_a_model_writes_as_far_as_it_has_positions():
+    config = TRANSLATING["untied"]  # 12 positions, of which the start takes one
+    translator = fitting(built(config), config, SpecialConfig(start=1, end=(0,)))
+    with torch.no_grad():
+        translator.model.decoder.output.bias[0] = -1000.0  # it never ends
+    for beams in (1, 2):
+        for (found,) in translator.translate_ids(SOURCES, beams=beams):
+            assert found.cut
+            assert len(found.ids) == 11
+    with pytest.raises(ValueError, match="at most 12, the positions that the model knows"):
+        translator.translate_ids(SOURCES, limit=12)
+
+
+def test_a_score_is_a_number_with_a_point_also_of_nothing():
+    config = LANGUAGE["attention"]
+    ((found,),) = fitting(built(config), config).complete_ids([[4]], limit=0)
+    assert (found.ids, type(found.score)) == ([], float)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_padding_is_not_written_but_where_it_is_an_end(beams):
+    config = TRANSLATING["untied"]
+    model = built(config)
+    with torch.no_grad():
+        model.decoder.output.bias[0] = 1000.0
+    for (found,) in fitting(model, config, SPECIAL).translate_ids(SOURCES, limit=4, beams=beams):
+        assert 0 not in found.ids
+    for padding in (0, 99):  # 99 is no id of the target
+        special = SpecialConfig(start=1, end=(0,), padding=padding)
+        ((found,),) = fitting(model, config, special).translate_ids(SOURCES[:1], limit=4, beams=beams)
+        assert (found.ids, found.end) == ([], 0)

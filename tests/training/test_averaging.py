@@ -58,3 +58,15 @@ def test_it_goes_on_from_its_state():
         two.resume({})
     with pytest.raises(ValueError, match=r"of shape \(2, 3\), but is of shape \(1, 3\)"):
         two.resume({**one.state(), "weight": torch.zeros(1, 3)})
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    model = nn.Linear(3, 2)
+    average = Average(model, 0.9)
+    before = {name: mean.clone() for name, mean in average.state().items()}
+    other = {"weight": torch.ones(2, 3), "bias": torch.ones(5), "steps": torch.tensor(7)}
+    with pytest.raises(ValueError, match=r"of shape \(2,\), but is of shape \(5,\)"):
+        average.resume(other)
+    with pytest.raises(ValueError, match="one with the mean of 'more', which it has not"):
+        average.resume({**before, "more": torch.ones(1)})
+    assert all(torch.equal(mean, before[name]) for name, mean in average.state().items())

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from regard.models.contract import IGNORED
 from regard.training import loss as module
-from regard.training.loss import IGNORED, plain_loss, token_loss
+from regard.training.loss import plain_loss, token_loss
 
 
 def problem(count=11, bias=True, dtype=torch.double, ignored=True):
@@ -86,3 +87,43 @@ def test_low_precision_is_wide_where_it_matters():
     for mine, theirs in zip(got, want, strict=True):
         assert mine.dtype == torch.float32
         assert (mine - theirs).abs().max() < 0.02 * theirs.abs().max()
+
+
+@pytest.mark.parametrize(("labels", "message"), [
+    (torch.full((2, 3), -1), "`labels` must be from 0 to 6, or -100 for what counts nothing, but is -1"),
+    (torch.full((2, 3), 7), "`labels` must be from 0 to 6, or -100 for what counts nothing, but is 7"),
+    (torch.zeros(2, 3), "`labels` must be integers"),
+    (torch.zeros(3, 2).long(), r"`labels` must be of shape \(2, 3\), one for each state, but is of shape \(3, 2\)"),
+    (torch.zeros(1, 3).long(), r"`labels` must be of shape \(2, 3\)"),
+])
+def test_labels_that_are_none(labels, message):
+    with pytest.raises(ValueError, match=message):
+        token_loss(torch.randn(2, 3, 5), nn.Linear(5, 7), labels)
+
+
+def test_smoothing_is_a_probability():
+    with pytest.raises(ValueError, match="`smoothing` must be a probability"):
+        token_loss(torch.randn(2, 5), nn.Linear(5, 7), torch.zeros(2).long(), 1.5)
+
+
+def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
+    states, output, labels = problem()
+    written, walk = [], module._walk
+    monkeypatch.setattr(module, "_walk", lambda *given: written.append(given[-3:]) or walk(*given))
+    with torch.no_grad():
+        token_loss(states, output, labels)
+    assert written == [(None, None, None)]
+
+
+def test_a_second_derivative_is_refused_and_not_wrong():
+    states, output, labels = problem()
+    (gradient,) = torch.autograd.grad(token_loss(states, output, labels).total ** 2, states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_float64_stays_under_autocast_as_in_the_layer():
+    states, output, labels = problem()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert output(states).dtype == torch.double
+        torch.testing.assert_close(token_loss(states, output, labels).total, plain_loss(output(states), labels).total)

@@ -42,3 +42,15 @@ def test_what_does_not_go_together():
         ScheduleConfig(shape="cosine")
     with pytest.raises(ConfigError, match="11 steps of warm-up are more than all 10 steps"):
         ScheduleConfig(shape="constant", warmup=11, steps=10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", [{"warmup": 20}, {"warmup": 5}, {"hold": 1.0}], ids=str)
+def test_after_the_last_step_its_rate_stays(shape, options):
+    schedule = ScheduleConfig(shape=shape, peak=2.0, steps=20, **options)
+    assert schedule.rate(21) == schedule.rate(1000) == schedule.rate(20)
+
+
+def test_hold_is_not_a_step_too_short():
+    schedule = ScheduleConfig(shape="linear", peak=1.0, steps=100, hold=0.29)  # 0.29 * 100 is just below 29
+    assert schedule.rate(29) == 1.0 > schedule.rate(30)

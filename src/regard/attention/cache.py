@@ -132,7 +132,7 @@ class ContextCache:
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
         index = indices(rows, self.key)
         longest = max(self.key.shape[-2], other.key.shape[-2])
-        key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest))
+        key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest).to(mine.dtype))
                       for mine, theirs in ((self.key, other.key), (self.value, other.value)))
         lengths = self._lengths().index_copy(0, index, other._lengths().to(self._lengths().dtype))
         return ContextCache.of(key, value, lengths)

@@ -323,6 +323,10 @@ class AttentionConfig(Config):
         """What does not go together: key, and why."""
         if self.heads % (self.key_heads or self.heads):
             yield "key_heads", f"{self.key_heads} does not divide the {self.heads} heads"
+        if self.backend in ("sdpa", "flex") and self.normalize != "softmax":
+            yield "backend", f'"{self.backend}" normalises by softmax, not by "{self.normalize}"'
+        if self.backend in ("sdpa", "flex") and self.score == "additive":
+            yield "backend", f'"{self.backend}" computes dot products, and the score "additive" is none'
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """What does not go with a model of this width: key, and why."""

@@ -4,7 +4,7 @@ Every layer asks under the same padding, and in decoding every step asks again. 
 more than a small attention itself. Here it is written out once, and what the kernels guard against is settled then:
 which rows see nothing, and that what nobody sees is finite, because whoever made it has cleared it.
 
-    Looked(allowed)    a matrix that was written out; `unseen_is_finite` by the word of whoever makes it
+    Looked(allowed)    a matrix that was written out
     Pass(padding)      the padding of one pass through a model, which gives the `Looked` of each of its masks
 
 It does not know layers or kernels. Legend: B rows, N tokens.
@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels import guard
-from regard.attention.mask import Allowed, Device, Mask, Padding
+from regard.attention.mask import All, Allowed, Causal, Device, Mask, Padding, Window
+
+MATRIX_HELD = 1 << 28
+"""Entries that a matrix may have: a larger one is not written out, and a backend that needs none is preferred."""
 
 
 class Looked(Allowed):
@@ -53,7 +56,7 @@ class Pass(Padding):
     def __init__(self, padding: Padding) -> None:
         super().__init__(padding.lengths, padding.side)
         self._there: Tensor | None = None
-        self._looked: dict[str, Looked] = {}
+        self._masks: dict[str | Mask | None, Mask] = {}
 
     def there(self, count: int, device: torch.device) -> Tensor:
         """(B, N): which tokens are there."""
@@ -61,10 +64,33 @@ class Pass(Padding):
             self._there = self.matrix(1, count, device=device).squeeze(-2)
         return self._there
 
-    def under(self, mask: Mask | None, count: int, device: torch.device) -> Looked:
-        """This padding and a mask of a mixer, for tokens that look at each other. Rows of padding get anything."""
-        name = repr(mask)
-        if name not in self._looked:
-            both = self if mask is None else mask & Padding(self.lengths, self.side)
-            self._looked[name] = Looked(both.matrix(count, count, leading=2, device=device), "any")
-        return self._looked[name]
+    def under(self, mask: Mask | None, count: int, device: torch.device) -> Mask:
+        """This padding and a mask of a mixer, for tokens that look at each other. Rows of padding get anything.
+
+        It is a `Looked`, but where the matrix would be too large to be held: there it is not written out.
+        """
+        plain = _of_distance(mask)
+        key = repr(mask) if plain else mask  # two layers have equal masks of their own; others tell no more than a size
+        if key not in self._masks:
+            both: Mask = Padding(self.lengths, self.side)
+            both = both if mask is None else _for_all_heads(mask) & both
+            if both.square and self.lengths.numel() * count**2 > MATRIX_HELD:
+                self._masks[key] = both
+            else:
+                matrix = both.matrix(count if both.square else 1, count, leading=2, device=device)
+                self._masks[key] = Looked(matrix, "any" if plain else "zeros")
+        return self._masks[key]
+
+
+def _of_distance(mask: Mask | None) -> bool:
+    """Whether a mask is made of distances alone: its name says all of it, and every token sees itself."""
+    parts = mask.members if isinstance(mask, All) else (mask,)
+    return all(part is None or type(part) in (Causal, Window) for part in parts)
+
+
+def _for_all_heads(mask: Mask) -> Mask:
+    """Bool tensors (B, N, N) in the mask say nothing of heads."""
+    def widen(part: Mask) -> Mask:
+        return Allowed(part.tensor.unsqueeze(-3)) if isinstance(part, Allowed) and part.tensor.dim() == 3 else part
+
+    return mask.each(widen)

@@ -114,3 +114,10 @@ class SelfAttentionConfig(AttentionConfig):
         yield from super().clashes(width, causal)
         if isinstance(self.position, RotaryConfig) and self.each(width) % 2:
             yield "position", f"rotary positions need heads of an even width, and these have {self.each(width)}"
+        if isinstance(self.position, BucketedBiasConfig):
+            buckets, ways = self.position.buckets, 1 if causal else 2
+            if buckets % ways:
+                yield "position.buckets", f"half of them are for each way: their number must be even, and is {buckets}"
+            exact = buckets // (2 * ways)
+            if self.position.max_distance <= exact:
+                yield "position.max_distance", f"it must be beyond the first {exact}, which have a bucket each"

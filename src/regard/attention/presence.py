@@ -20,7 +20,7 @@ def there(x: Tensor, present: Padding | None, argument: str = "present") -> Tens
         got = f"for lengths of shape {checks.shape(present.lengths)}"
         raise checks.wrong(argument, f"for the {x.shape[0]} rows of x", got)
     if isinstance(present, Pass):
-        return present.there(x.shape[1], x.device)
+        return present.there(x.shape[1], x.device).expand(x.shape[:2])
     return present.matrix(1, x.shape[1], device=x.device).squeeze(-2).expand(x.shape[:2])
 
 

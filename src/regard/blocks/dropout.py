@@ -21,8 +21,8 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """x with features dropped."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
-    dropped = round(probability * STEPS)
-    drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    dropped = min(round(probability * STEPS), STEPS - 1)  # below 1, as the probability is
+    drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
     numbers = drawn.view(torch.int16)[:x.numel()].view(x.shape)  # -32768 to 32767, all equally often
     return x * (numbers >= dropped - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - dropped))
 

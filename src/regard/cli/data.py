@@ -70,6 +70,9 @@ def check(
     left_out = report.LeftOut()
     try:
         filters = _filters(longest_words, longest_characters, ratio, drop or (), keep or ())
+        if "-" in data and "-" in (validation or ()):
+            raise pair.DataError("standard input: It can be read only once, but DATA and --validation both name it. "
+                                 "Save it to a file first.")
         try:
             pairs = opening.pairs(data, source=source, target=target, format=format, left_out=left_out)
             held = None if not validation else opening.pairs(
@@ -103,14 +106,14 @@ def phrasebook(
     """
     from regard.data import phrasebook as book
 
-    try:
-        pairs = book.pairs(count, seed=seed, split=split, longest=longest)
-    except ValueError as error:
-        _fail(str(error))
     out = sys.stdout.buffer  # UTF-8 and LF, whatever the system prefers
-    for pair in pairs:
-        links = "\t" + " ".join(f"{i}-{j}" for i, j in pair.alignment) if align else ""
-        out.write(f"{pair.source}\t{pair.target}{links}\n".encode())
+    try:
+        for pair in book.pairs(count, seed=seed, split=split, longest=longest):
+            links = "\t" + " ".join(f"{i}-{j}" for i, j in pair.alignment) if align else ""
+            out.write(f"{pair.source}\t{pair.target}{links}\n".encode())
+    except ValueError as error:  # that there are fewer pairs than asked for is known only at the end
+        out.flush()
+        _fail(str(error))
     out.flush()
 
 

@@ -101,5 +101,5 @@ def _hypotheses(lines: Lines, finished: dict[int, tuple[int, int]]) -> dict[int,
     for row, ids, logs, (verdict, t) in zip(*parts, strict=True):
         end = ids[t] if verdict == ENDED else None
         logs = logs[:t] if end is None else logs[:t + 1]
-        results[row] = Hypothesis(ids[:t], logs, sum(logs), end)
+        results[row] = Hypothesis(ids[:t], logs, sum(logs, 0.0), end)
     return results

@@ -23,9 +23,12 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.attention.mask import Mask, Padding
+from regard.attention.mask import Mask, Padding, integers
 from regard.attention.packed import Packed
 from regard.mixer import Rows, indices
+
+IGNORED = -100
+"""The label of a token that counts nothing in a loss."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,7 @@ class Tokens:
         if self.lengths is not None and tuple(self.lengths.shape) != tuple(self.ids.shape[:1]):
             expected = f"of shape ({self.ids.shape[0]},), a length for each row"
             raise checks.wrong("lengths", expected, f"of shape {checks.shape(self.lengths)}")
-        if self.segments is not None and self.segments.shape != self.ids.shape:
-            raise checks.wrong("segments", f"of the ids' shape {checks.shape(self.ids)}",
-                               f"of shape {checks.shape(self.segments)}")
+        _check_segments(self.segments, self.ids)
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
@@ -111,9 +112,11 @@ class PackedTokens:
         if self.lengths.dim() != 1 or self.lengths.device.type != "cpu":
             got = f"of shape {checks.shape(self.lengths)} on {self.lengths.device}"
             raise checks.wrong("lengths", "of shape (sequences,), on the CPU", got)
+        integers("lengths", self.lengths)
         if int(self.lengths.sum()) != self.ids.shape[1]:
             raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
                                f"lengths that add up to {int(self.lengths.sum())}")
+        _check_segments(self.segments, self.ids)
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]") -> "PackedTokens":
@@ -209,6 +212,8 @@ class PackedMemory:
 
     def padded(self) -> Memory:
         """The same as rows that are filled up, to be picked from and to write from."""
+        if not len(self.lengths):
+            return Memory(self.states.new_zeros(0, *self.states.shape[1:]), self.lengths.to(self.states.device))
         pieces = self.states[0].split(self.lengths.tolist())
         return Memory(torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True),
                       self.lengths.to(self.states.device))
@@ -254,6 +259,11 @@ class Writer(Protocol):
 
     def step(self, state: Any, ids: Tensor, lengths: Tensor | None = None) -> Step:
         """The next tokens (B, n), of which row b has lengths[b] (all where None). It consumes the state."""
+
+
+def _check_segments(segments: Tensor | None, ids: Tensor) -> None:
+    if segments is not None and segments.shape != ids.shape:
+        raise checks.wrong("segments", f"of the ids' shape {checks.shape(ids)}", f"of shape {checks.shape(segments)}")
 
 
 def _check_ids(ids: Tensor) -> None:

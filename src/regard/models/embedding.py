@@ -63,26 +63,29 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """The vectors of tokens that stand at `positions`, (N,) or (B, N)."""
-        self._check_ids(ids)
+        _check_ids("ids", ids, self.tokens, "a vocabulary")
         x = self.tokens(ids)
         if self.factor != 1.0:
             x = x * self.factor
         if self.positions is not None:
             x = self.positions(x, positions)
         if self.segments is not None:
+            if segments is not None:
+                _check_ids("segments", segments, self.segments, "a table of segments")
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         elif segments is not None:
             raise checks.wrong("segments", "None for a model that does not tell segments apart", "given")
         return self.dropout(x if self.norm is None else self.norm(x))
 
-    def _check_ids(self, ids: Tensor) -> None:
-        """Torch says only "index out of range". On other devices looking would make every call wait."""
-        if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
-            return
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        if low < 0 or high >= self.tokens.num_embeddings:
-            expected = f"from 0 to {self.tokens.num_embeddings - 1}, for a vocabulary of {self.tokens.num_embeddings}"
-            raise checks.wrong("ids", expected, low if low < 0 else high)
+
+def _check_ids(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> None:
+    """Torch says only "index out of range". On other devices looking would make every call wait."""
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in torch.aminmax(ids))
+    if low < 0 or high >= table.num_embeddings:
+        expected = f"from 0 to {table.num_embeddings - 1}, for {name} of {table.num_embeddings}"
+        raise checks.wrong(argument, expected, low if low < 0 else high)
 
 
 def output(width: int, vocabulary: int, *, bias: bool, tied: Embedding | None = None) -> nn.Linear:

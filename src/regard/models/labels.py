@@ -24,7 +24,7 @@ from regard.models.encoder import Encoder, EncoderConfig
 def _first(memory: Memory) -> Tensor:
     if memory.states.shape[1] == 0:  # there is none: as the mean of nothing
         return memory.mean()
-    return memory.states[:, 0]
+    return _zeros_for_empty(memory.states[:, 0], memory.lengths)
 
 
 def _last(memory: Memory) -> Tensor:
@@ -33,7 +33,12 @@ def _last(memory: Memory) -> Tensor:
     if memory.lengths is None:
         return memory.states[:, -1]
     rows = torch.arange(memory.rows, device=memory.states.device)
-    return memory.states[rows, (memory.lengths - 1).clamp(min=0)]
+    return _zeros_for_empty(memory.states[rows, (memory.lengths - 1).clamp(min=0)], memory.lengths)
+
+
+def _zeros_for_empty(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """The states (B, D), but those of rows without tokens: what fills such a row up is nobody's state."""
+    return states if lengths is None else states.masked_fill((lengths == 0).unsqueeze(-1), 0.0)
 
 
 POOLINGS: dict[str, Callable[[Memory], Tensor]] = {"first": _first, "last": _last, "mean": Memory.mean}

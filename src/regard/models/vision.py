@@ -20,7 +20,7 @@ from regard import checks
 from regard.blocks.dropout import Dropout
 from regard.blocks.stack import Stack, StackConfig
 from regard.config import Config, choice, share, whole
-from regard.position.encoding import Added, Encoding, EncodingConfig, LearnedConfig
+from regard.position.encoding import Added, Encoding, EncodingConfig, FormalSinusoidalConfig, LearnedConfig
 
 TOKENS = {"class": 1, "none": 0}
 """What stands in front of the patches, and how many tokens that is."""
@@ -57,7 +57,7 @@ class Patches(nn.Module):
             raise checks.wrong("images", expected, f"of shape {checks.shape(images)}")
         B, C, H, W = images.shape
         P = self.patch
-        pieces = images.view(B, C, H // P, P, W // P, P).permute(0, 2, 4, 1, 3, 5).reshape(B, -1, C * P * P)
+        pieces = images.view(B, C, H // P, P, W // P, P).permute(0, 2, 4, 1, 3, 5).reshape(B, H * W // P**2, C * P * P)
         x = self.project(pieces)
         if self.token is not None:
             x = torch.cat([self.token.to(x.dtype).expand(B, 1, -1), x], dim=1)
@@ -133,5 +133,7 @@ class VisionConfig(Config):
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
         if self.stack.cross is not None:
             yield "stack.cross", "there is no source to look at in a model that only reads"
+        if isinstance(self.positions, FormalSinusoidalConfig) and self.width % 2:
+            yield "positions", f"formal sinusoids need an even width, and it is {self.width}"
         if isinstance(self.positions, LearnedConfig) and self.positions.count < self.tokens:
             yield "positions.count", f"an image makes {self.tokens} tokens"

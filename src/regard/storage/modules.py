@@ -49,6 +49,17 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> No
             own[name].copy_(tensor)
 
 
+def made(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, origin: str) -> nn.Module:
+    """The module that `build` makes, with these tensors in it.
+
+    What the module started with is thrown away, so the random state is as if it had never been drawn.
+    """
+    with torch.random.fork_rng(devices=[]):
+        module = build()
+    fill(module, tensors, origin=origin)
+    return module
+
+
 def compare(module: nn.Module, found: Mapping[str, Entry], *, origin: str) -> None:
     """Refuse names, shapes and dtypes that are not those of the module, which may be on the device "meta"."""
     own = entries(_tensors(module))

@@ -26,6 +26,7 @@ from regard.models.special import SpecialConfig
 from regard.models.vision import VisionConfig
 from regard.storage import folder as folders
 from regard.storage import modules, weights
+from regard.storage.huggingface import files
 from regard.storage.huggingface import reading as huggingface
 from regard.storage.manifest import NAME as MANIFEST
 from regard.tasks.reading import Classifier, Embedder, Filler
@@ -40,9 +41,15 @@ TASKS: dict[type[config.Config], type[Task]] = {
 
 
 def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Task:
-    """The task of the model in a folder: a `Translator`, `Completer`, `Filler`, `Classifier` or `Embedder`."""
+    """The task of the model in a folder: a `Translator`, `Completer`, `Filler`, `Classifier` or `Embedder`.
+
+    The model is in torch's default dtype, float32 if nobody has changed it: weights in half precision keep their
+    values, those in float64 are rounded.
+    """
+    _check_device(device)
     place = Path(folder)
-    if not (place / MANIFEST).exists() and (place / "config.json").exists():
+    # Of what may not be looked at these give False, and `folders` words why.
+    if not os.path.exists(place / MANIFEST) and os.path.exists(place / files.CONFIG):
         return _foreign(place, device)
     return folders.load(folder, lambda saved: _own(saved, device))
 
@@ -58,7 +65,18 @@ def fitting(model: nn.Module, made_from: ModelConfig, special: SpecialConfig | N
     return TASKS[type(made_from)](model, made_from, special)
 
 
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that is not there, before a large model is read for it."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise checks.wrong("device", "one that torch has on this machine", f'"{device}" ({reason})') from None
+
+
 def _own(saved: folders.Saved, device: str | torch.device) -> Task:
+    if CONFIG not in saved.manifest.files and files.CONFIG in saved.manifest.files:  # exported, by ourselves
+        return _foreign(saved.folder, device)
     read = document.parse(saved.read_text(CONFIG), str(saved.path(CONFIG)))
     tables = config.make_all({"model": ModelConfig, "special": SpecialConfig | None}, read)
     made_from: ModelConfig = tables["model"]
@@ -68,13 +86,11 @@ def _own(saved: folders.Saved, device: str | torch.device) -> Task:
         raise checks.wrong(str(path), f"of {made_from.parameters():,} numbers, as {CONFIG} asks for", f"of {found:,}",
                            "The two files are not of one model.")
     check_size(made_from)
-    model = made_from.build()
-    modules.fill(model, weights.read(path), origin=str(path))
+    model = modules.made(made_from.build, weights.read(path), origin=str(path))
     return fitting(model.to(device), made_from, tables["special"])
 
 
 def _foreign(folder: Path, device: str | torch.device) -> Task:
     found = huggingface.read(folder)
-    model = found.config.build()
-    modules.fill(model, found.tensors, origin=str(folder))
+    model = modules.made(found.config.build, found.tensors, origin=str(folder))
     return fitting(model.to(device), found.config, found.special)

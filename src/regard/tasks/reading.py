@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import checks
+from regard.decoding.rules import whole
 from regard.models.contract import Memory
 from regard.models.vision import ImageClassifier
 from regard.tasks.task import Ids, Task
@@ -26,11 +27,12 @@ class Filler(Task):
 
     @torch.inference_mode()
     def fill_ids(self, rows: Ids, *, count: int = 5) -> list[list[list[Guess]]]:
-        """For each row, for each mask in it, the `count` most probable ids, the best first."""
+        """For each row, for each mask in it, the `count` most probable ids (or all there are), the best first."""
         if self.special.mask is None:
             raise checks.wrong("special.mask", "an id, for a model that fills in", None)
         tokens = self.tokens(rows)
-        best = torch.softmax(self.model(tokens).float(), -1).topk(count)
+        probabilities = torch.softmax(self.model(tokens).float(), -1)
+        best = probabilities.topk(min(whole("count", count, 1), probabilities.shape[-1]))
         return [[[Guess(*guess) for guess in zip(best.indices[b, n].tolist(), best.values[b, n].tolist(), strict=True)]
                  for n, id_ in enumerate(row) if id_ == self.special.mask] for b, row in enumerate(rows)]
 
@@ -44,15 +46,20 @@ class Classifier(Task):
         if isinstance(self.model, ImageClassifier):
             raise checks.wrong("rows", "images, for a model of images", "ids", "label_images(...) takes them.")
         probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
-        whole = probabilities.dim() == 2
-        return [given if whole else given[:len(row)] for given, row in zip(probabilities, rows, strict=True)]
+        one_each = probabilities.dim() == 2
+        return [given if one_each else given[:len(row)] for given, row in zip(probabilities, rows, strict=True)]
 
     @torch.inference_mode()
     def label_images(self, images: Tensor) -> Tensor:
         """The probabilities of the labels, (images, labels), for images (B, C, H, W)."""
         if not isinstance(self.model, ImageClassifier):
             raise checks.wrong("images", "ids, for a model of sequences", "images", "label_ids(...) takes them.")
-        return torch.softmax(self.model(images.to(self.device)).float(), -1)
+        self.check_mode()
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            got = f"of {images.dtype}" if isinstance(images, Tensor) else checks.kind(images)[0]
+            raise checks.wrong("images", "a tensor of floating-point numbers, scaled as in training", got)
+        weight = next(self.model.parameters())
+        return torch.softmax(self.model(images.to(weight)).float(), -1)
 
 
 class Embedder(Task):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard import checks, config
 from regard._version import __version__
+from regard.decoding.rules import as_ids
 from regard.models.build import ModelConfig
 from regard.models.contract import Tokens
 from regard.models.special import SpecialConfig
@@ -30,6 +31,8 @@ class Task:
     """A model ready for use: in evaluation mode, with all that is needed to use it."""
 
     def __init__(self, model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None) -> None:
+        if special is not None and not isinstance(special, SpecialConfig):
+            raise checks.wrong("special", "a SpecialConfig", *checks.kind(special))
         self.model, self.config = model.eval(), made_from
         self.special = SpecialConfig() if special is None else special
 
@@ -49,9 +52,21 @@ class Task:
 
     def tokens(self, rows: Ids) -> Tokens:
         """Rows of ids as the model reads them."""
+        self.check_mode()
+        if not _is_sequence(rows):
+            raise checks.wrong("rows", "sequences of ids, such as [[5, 6], [7]]", *checks.kind(rows))
         if not rows:
             raise checks.wrong("rows", "at least one sequence of ids", "none")
+        for number, row in enumerate(rows):
+            if not _is_sequence(row):
+                raise checks.wrong("rows", "sequences of ids, such as [[5, 6], [7]]", f"{row!r:.80} in row {number}")
+            as_ids("rows", row)
         return Tokens.of(rows, padding=self.special.padding or 0).to(self.device)
+
+    def check_mode(self) -> None:
+        """Refuse a model that was put into training mode, where dropout would make results a matter of chance."""
+        if self.model.training:
+            raise checks.wrong("model", "in evaluation mode", "in training mode", "Call task.model.eval() first.")
 
     def end(self) -> tuple[int, ...]:
         """The ids that end what a model writes."""
@@ -67,6 +82,10 @@ class Task:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.kind}, {self.config.parameters():,} parameters)"
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _write_weights(model: nn.Module, path: Path) -> None:

@@ -52,11 +52,15 @@ class Average:
         missing = [name for name in self.state() if name not in state]
         if missing:
             raise checks.wrong("state", f"one with the mean of {missing[0]!r}", f"one with {len(state)} other tensors")
-        self.steps = int(state["steps"])
-        for name, mean in self.mean.items():
+        more = [name for name in state if name not in self.state()]
+        if more:
+            raise checks.wrong("state", "one of this model", f"one with the mean of {more[0]!r}, which it has not")
+        for name, mean in self.mean.items():  # all are looked at before the first is taken
             if state[name].shape != mean.shape:
                 raise checks.wrong(f"state[{name!r}]", f"of shape {checks.shape(mean)}",
                                    f"of shape {checks.shape(state[name])}")
+        self.steps = int(state["steps"])
+        for name, mean in self.mean.items():
             mean.copy_(state[name])
 
     @staticmethod

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-IGNORED = -100
-"""The label of a token that counts nothing."""
+from regard import checks
+from regard.models.contract import IGNORED
+
 HELD = {"cpu": 1 << 22}
 """How many logits are held at a time, by device: on a CPU 16 MiB."""
 HELD_ELSEWHERE = 1 << 27
@@ -41,22 +43,38 @@ class Loss(NamedTuple):
 
 def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float = 0.0) -> Loss:
     """The loss of states (..., D) whose labels are given, (...); as of `output(states)`."""
+    checks.probability("smoothing", smoothing)
+    if states.shape[:-1] != labels.shape:
+        raise checks.wrong("labels", f"of shape {tuple(states.shape[:-1])}, one for each state",
+                           f"of shape {checks.shape(labels)}")
     states, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1)
     if labels.device.type == "cpu":  # elsewhere to select would wait for the device
         counted = labels != IGNORED
         states, labels = states[counted], labels[counted]
+        _check_labels(labels, output.out_features)
     tokens = (labels != IGNORED).sum()
-    total, nll = _OutputLoss.apply(states, output.weight, output.bias, labels, smoothing)
+    total, nll = _OutputLoss.apply(states, output.weight, output.bias, labels, smoothing, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
 def plain_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
     """The same from logits (..., V) that are there already."""
-    logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    logits, labels = logits.reshape(-1, logits.shape[-1]).to(wide), labels.reshape(-1)
     options: dict[str, Any] = {"ignore_index": IGNORED, "reduction": "sum"}
     nll = F.cross_entropy(logits, labels, **options)
     total = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options) if smoothing else nll
     return Loss(total, nll.detach(), (labels != IGNORED).sum())
+
+
+def _check_labels(labels: Tensor, vocabulary: int) -> None:
+    """Refuse what names no token of the vocabulary; torch says only "index out of bounds", and nothing below 0."""
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise checks.wrong("labels", "integers", f"of dtype {labels.dtype}")
+    outside = labels[(labels < 0) | (labels >= vocabulary)]
+    if outside.numel():
+        raise checks.wrong("labels", f"from 0 to {vocabulary - 1}, or {IGNORED} for what counts nothing",
+                           int(outside[0]))
 
 
 class _OutputLoss(torch.autograd.Function):
@@ -64,11 +82,12 @@ class _OutputLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-                smoothing: float) -> tuple[Tensor, Tensor]:
+                smoothing: float, gradients: bool) -> tuple[Tensor, Tensor]:
         device = states.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        lowered = torch.is_autocast_enabled(device) and states.dtype != torch.float64  # which autocast leaves alone
+        dtype = torch.get_autocast_dtype(device) if lowered else states.dtype
         low, low_weight = states.to(dtype), weight.to(dtype)
-        wanted = any(ctx.needs_input_grad[:3])
+        wanted = gradients and any(ctx.needs_input_grad[:3])  # parameters need one even where nobody asks for any
         of_states = torch.empty_like(low) if wanted else None
         of_weight = torch.zeros_like(weight) if wanted else None
         of_bias = torch.zeros_like(bias) if wanted and bias is not None else None
@@ -81,11 +100,12 @@ class _OutputLoss(torch.autograd.Function):
         return total, nll
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         states, weight, bias = ctx.saved_tensors
         scale = upstream[0]
         return ((states * scale.to(states.dtype)).to(ctx.dtype), weight * scale.to(weight.dtype),
-                None if bias is None else bias * scale.to(bias.dtype), None, None)
+                None if bias is None else bias * scale.to(bias.dtype), None, None, None)
 
 
 def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
@@ -99,7 +119,7 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, s
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
         logits_CV = F.linear(x_CD, weight, bias).to(wide)  # not used elsewhere: it is written over below
         counts_C = label_C != IGNORED
-        index_C1 = label_C.clamp(min=0).unsqueeze(-1)
+        index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
         label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
         mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
         highest_C1 = logits_CV.amax(-1, keepdim=True)

@@ -26,7 +26,7 @@ def _cosine(step: int, schedule: "ScheduleConfig") -> float:
 
 
 def _linear(step: int, schedule: "ScheduleConfig") -> float:
-    start = max(schedule.warmup, int(schedule.hold * (schedule.steps or 0)))
+    start = max(schedule.warmup, round(schedule.hold * (schedule.steps or 0)))
     return 1.0 - (1.0 - schedule.last) * _share(step, start, schedule.steps)
 
 
@@ -55,6 +55,7 @@ class ScheduleConfig(Config):
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 1."""
+        step = step if self.steps is None else min(step, self.steps)
         if step <= self.warmup:
             return self.peak * step / self.warmup
         return self.peak * SHAPES[self.shape](step, self)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from regard.config import dumps, make
-from regard.data.batches.batch import IGNORE
 from regard.data.batches.config import BatchConfig, batch_feed, masked_feed
 from regard.data.batches.masking import MaskingConfig
 from regard.data.store import Ragged
-from regard.models.contract import PackedTokens, Tokens
+from regard.models.contract import IGNORED, PackedTokens, Tokens
 from regard.models.special import SpecialConfig
 from regard.toml import document
 
@@ -53,7 +52,7 @@ def test_masked(written):
     assert feed.steps == 5
     batch = feed.at(0)
     assert batch.inputs.ids.shape == (10, 4)
-    assert 0 < batch.tokens == int((batch.labels != IGNORE).sum()) < 40
+    assert 0 < batch.tokens == int((batch.labels != IGNORED).sum()) < 40
 
 
 def test_from_a_file(tmp_path):

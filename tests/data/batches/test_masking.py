@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from regard.config import Config
-from regard.data.batches.batch import IGNORE, LAYOUTS, Stored, padded
+from regard.data.batches.batch import LAYOUTS, Stored, padded
 from regard.data.batches.masking import Masked, MaskingConfig
+from regard.models.contract import IGNORED
 from regard.models.special import SpecialConfig
 
 SPECIAL = SpecialConfig(start=1, end=(2, 3), padding=0, unknown=4, mask=5, first=6, separator=7)
@@ -28,7 +29,7 @@ def masked(written):
 def flat(batch):
     """Inputs and labels of all tokens, padding left out."""
     there = np.arange(batch.inputs.ids.shape[1]) < batch.inputs.lengths.numpy()[:, None]
-    assert (batch.labels.numpy()[~there] == IGNORE).all()
+    assert (batch.labels.numpy()[~there] == IGNORED).all()
     return batch.inputs.ids.numpy()[there], batch.labels.numpy()[there]
 
 
@@ -38,7 +39,7 @@ def test_shares_are_as_asked(masked, config):
     batch = make(np.arange(len(texts)), 0)
     seen, labels = flat(batch)
     truth, ordinary = np.concatenate(texts), np.concatenate(texts) > 7
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED
     assert (labels[chosen] == truth[chosen]).all()
     assert (seen[~chosen] == truth[~chosen]).all()
     assert not chosen[~ordinary].any()
@@ -69,7 +70,7 @@ def test_all_and_nothing(masked):
     seen, labels = flat(make(np.arange(len(texts)), 0))
     truth = np.concatenate(texts)
     assert (seen == np.where(truth > 7, 5, truth)).all()
-    assert (labels == np.where(truth > 7, truth, IGNORE)).all()
+    assert (labels == np.where(truth > 7, truth, IGNORED)).all()
     assert masked(share=0.0)[0](np.arange(9), 0).tokens == 0
 
 

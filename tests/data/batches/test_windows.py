@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.batch import IGNORE
 from regard.data.batches.feed import Feed
 from regard.data.batches.windows import Streams, WindowConfig, WindowPlan, Windows, window_feed
+from regard.models.contract import IGNORED
 
 sizes = st.tuples(st.integers(2, 300), st.integers(1, 30), st.integers(1, 12))
 
@@ -19,8 +19,8 @@ def rows(batch):
     count = batch.inputs.ids.shape[1]
     lengths = [count] * batch.rows if batch.inputs.lengths is None else batch.inputs.lengths.tolist()
     for labels, length in zip(batch.labels.tolist(), lengths, strict=True):
-        assert all(label == IGNORE for label in labels[length:])
-        assert IGNORE not in labels[:length]
+        assert all(label == IGNORED for label in labels[length:])
+        assert IGNORED not in labels[:length]
     assert batch.tokens == sum(lengths)
     return [(ids[:length], labels[:length])
             for ids, labels, length in zip(batch.inputs.ids.tolist(), batch.labels.tolist(), lengths, strict=True)]
@@ -82,7 +82,7 @@ def test_full_windows_have_no_lengths_and_short_ones_are_filled_up(written):
     uneven = Streams(written([range(10, 20)]), length=3, rows=2, padding=9).at(1)
     assert uneven.inputs.ids.tolist() == [[13, 9], [17, 18]]
     assert uneven.inputs.lengths.tolist() == [1, 2]
-    assert uneven.labels.tolist() == [[14, IGNORE], [18, 19]]
+    assert uneven.labels.tolist() == [[14, IGNORED], [18, 19]]
 
 
 def test_a_config_says_which(written):

@@ -70,6 +70,8 @@ def test_a_plain_file_alone(file, refused):
     ({"source": "en"}, "`source, target` must be given both or not at all, but is 'en' and None"),
     ({"target": "en"}, "`source, target` must be given both or not at all"),
     ({"source": "en", "target": "en"}, "`target` must be another than the source, but is 'en'"),
+    ({"source": "1", "target": "0"}, '`source, target` must be two different columns, .* but is "1" and "0"'),
+    ({"source": "1", "target": "fr"}, '`source, target` must be two different columns, .* but is "1" and "fr"'),
 ])
 def test_names_that_cannot_be_meant(file, names, message):
     with pytest.raises(ValueError, match=message):

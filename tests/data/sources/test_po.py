@@ -37,6 +37,10 @@ msgstr "vier"
     assert [str(pair.where).rpartition("/")[2] for pair in po.pairs(Input(path), print)][:2] == ["a.po:1", "a.po:5"]
 
 
+def test_comments_at_the_end_are_no_entry_that_is_left_out(file):
+    assert pairs(file("a.po", 'msgid "one"\nmsgstr "eins"\n\n#, fuzzy\n')) == ([("one", "eins")], [])
+
+
 def test_the_header_is_no_pair_but_an_empty_id_with_a_context_is_one(file):
     path = file("a.po", HEADER.format("nplurals=2; plural=n != 1") + 'msgctxt "c"\nmsgid ""\nmsgstr "x"\n')
     assert pairs(path) == ([("", "x")], [])
@@ -64,9 +68,10 @@ def test_without_a_header_the_first_form_is_for_one(file):
     assert pairs(file("a.po", f'{FILES}msgstr[0] "0"\nmsgstr[1] "1"\n'))[0] == [("a file", "0"), ("%d files", "1")]
 
 
-@pytest.mark.parametrize("expression", ["n !== 1", "n % 0", "__import__"])
-def test_plural_forms_that_cannot_be_computed(file, refused, expression):
-    path = file("a.po", HEADER.format(f"nplurals=2; plural={expression}"))
+@pytest.mark.parametrize("forms", ["2; plural=n !== 1", "2; plural=n % 0", "2; plural=__import__",
+                                   f"{'9' * 5000}; plural=n"])
+def test_plural_forms_that_cannot_be_computed(file, refused, forms):
+    path = file("a.po", HEADER.format(f"nplurals={forms}"))
     assert refused(lambda: pairs(path)).startswith("a.po:2: Plural-Forms cannot be computed")
 
 

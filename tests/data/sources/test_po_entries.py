@@ -66,6 +66,8 @@ def test_an_entry_of_every_kind(file, end):
     ('msgid "a"\nmsgctxt "b"\nmsgstr "b"\n', 2, "msgctxt does not belong here"),
     ('msgid_plural "b"\nmsgid "a"\n', 1, "msgid_plural does not belong here"),
     ('# all is well\nmsgid "a"\n', 2, "A msgid without a msgstr"),
+    ('msgid "a"\nmsgstr "b"\nmsgctxt "c"\n', 3, "A msgctxt without a msgstr"),
+    (f'msgid "a"\nmsgid_plural "b"\nmsgstr[{"9" * 5000}] "c"\n', 3, "msgstr does not belong here"),
     ('msgid "a"\nmsgstr "b\n', 2, "is not between quotation marks"),
     ('msgid "a"\nmsgstr "b"c"\n', 2, "is not between quotation marks"),
     ('msgid a\nmsgstr "b"\n', 1, "a is not between quotation marks"),

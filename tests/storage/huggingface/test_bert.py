@@ -92,3 +92,9 @@ def test_an_old_file_is_read_as_a_new_one(peer, saved):
 def test_an_output_layer_that_is_not_tied_is_refused(peer, saved):
     with pytest.raises(ValueError, match="`tie_word_embeddings` must be true"):
         read(saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False))))
+
+
+def test_what_a_family_cannot_be_told_with_names_the_file(peer, saved):
+    folder = saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False)))
+    with pytest.raises(ValueError, match=str(folder / "config.json")):
+        read(folder)

@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.attention.kernels import guard
-from regard.attention.looked import Looked
+from regard.attention.looked import MATRIX_HELD, Looked
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
 from regard.attention.problem import Problem
 
-HELD = 1 << 28
+HELD = MATRIX_HELD
 """Entries that the matrix of a mask or a bias may have before a backend that needs no matrix is preferred."""
 HOPPER = 9
 """The generation of GPU whose kernels were measured against each other."""

@@ -4,7 +4,7 @@
 
 For a target y the inputs are [START] y and the labels y [END], so that the label at a position is the id that comes
 next. Sequences lie in a batch in one of two layouts, `padded` (rows, filled up on the right) or `packed` (one after
-another in a single row); labels that fill up are IGNORE.
+another in a single row); labels that fill up are IGNORED.
 
     read = Stored(store)                     the ids as they are in the store
     read = Sampled(texts, encoders, seed)    the texts encoded anew, otherwise in every epoch: subword sampling
@@ -25,11 +25,8 @@ from regard import checks
 from regard.data.batches.buckets import Numbers
 from regard.data.batches.order import key
 from regard.data.store import Ragged, Store
-from regard.models.contract import AnyTokens, PackedTokens, Tokens
+from regard.models.contract import IGNORED, AnyTokens, PackedTokens, Tokens
 from regard.models.special import SpecialConfig
-
-IGNORE = -100
-"""The label of a position that is not to be learned."""
 
 Reader = Callable[[Numbers, int], tuple[Ragged, ...]]
 """(numbers, epoch) -> their sequences, a Ragged for each side."""
@@ -48,11 +45,11 @@ class Batch:
     inputs: AnyTokens
     """What the decoder, or a model of one side, reads."""
     labels: Tensor
-    """Of the shape of inputs.ids: the id that belongs there, or IGNORE."""
+    """Of the shape of inputs.ids: the id that belongs there, or IGNORED."""
     numbers: Numbers
     """Which pairs or texts these are, by their numbers in the store."""
     tokens: int
-    """How many labels are not IGNORE."""
+    """How many labels are not IGNORED."""
 
     @property
     def rows(self) -> int:
@@ -100,13 +97,13 @@ class Sampled:
 
     texts: Store
     encoders: tuple[Encoder, ...]
-    """One a side; each is given the text, and a seed that follows from (seed, epoch, number)."""
+    """One a side; each is given the text, and a seed that follows from (seed, epoch, number, side)."""
     seed: int
 
     def __call__(self, numbers: Numbers, epoch: int) -> tuple[Ragged, ...]:
-        seeds = [key(self.seed, epoch, int(number)) for number in numbers]
-        return tuple(_encoded(bytes_, encode, seeds)
-                     for bytes_, encode in zip(self.texts.gather(numbers), self.encoders, strict=True))
+        sides = enumerate(zip(self.texts.gather(numbers), self.encoders, strict=True))
+        return tuple(_encoded(bytes_, encode, [key(self.seed, epoch, int(number), side) for number in numbers])
+                     for side, (bytes_, encode) in sides)
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class Shifted:
         *sources, target = self.read(numbers, epoch)
         source = self.layout(sources[0], self.ends.padding) if sources else None
         inputs = self.layout(opened(target, self.ends.start), self.ends.padding)
-        labels = self.layout(closed(target, self.ends.end), IGNORE).ids
+        labels = self.layout(closed(target, self.ends.end), IGNORED).ids
         return Batch(source, inputs, labels, numbers, len(target.ids) + len(target.lengths))
 
 

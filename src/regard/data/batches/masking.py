@@ -15,10 +15,11 @@ import numpy as np
 
 from regard import checks
 from regard.config import Config, number
-from regard.data.batches.batch import IGNORE, Batch, Layout, Reader
+from regard.data.batches.batch import Batch, Layout, Reader
 from regard.data.batches.buckets import Numbers
 from regard.data.batches.order import below, key, uniform, words
 from regard.data.store import Ragged
+from regard.models.contract import IGNORED
 from regard.models.special import SpecialConfig
 
 
@@ -74,5 +75,5 @@ class Masked:
         other = self.ordinary[below(len(self.ordinary), key(self.seed, epoch, 3), token)]
         seen = np.where(hidden, np.int64(self.special.mask or 0), np.where(replaced, other, text.ids))
         inputs = self.layout(Ragged(seen, text.lengths), self.special.padding or 0)
-        labels = self.layout(Ragged(np.where(chosen, text.ids, IGNORE), text.lengths), IGNORE).ids
+        labels = self.layout(Ragged(np.where(chosen, text.ids, IGNORED), text.lengths), IGNORED).ids
         return Batch(None, inputs, labels, numbers, int(chosen.sum()))

@@ -18,12 +18,12 @@ import numpy as np
 
 from regard import checks
 from regard.config import Config, choice, whole
-from regard.data.batches.batch import IGNORE, Batch, padded
+from regard.data.batches.batch import Batch, padded
 from regard.data.batches.buckets import Numbers
 from regard.data.batches.feed import Feed, Place, Steps, check_rank
 from regard.data.batches.order import Order, key
 from regard.data.store import Ragged, TextStore
-from regard.models.contract import Tokens
+from regard.models.contract import IGNORED, Tokens
 
 ORDERS = ("continuous", "shuffled")
 
@@ -130,5 +130,5 @@ def _cut(text: TextStore, first: Numbers, last: Numbers, numbers: Numbers, paddi
     inputs = padded(Ragged(ids, lengths), padding)
     if not len(lengths) or int(lengths.min()) == inputs.ids.shape[1]:
         inputs = Tokens(inputs.ids)  # all rows are full
-    labels = padded(Ragged(following, lengths), IGNORE).ids
+    labels = padded(Ragged(following, lengths), IGNORED).ids
     return Batch(None, inputs, labels, numbers, int(lengths.sum()))

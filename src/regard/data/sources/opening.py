@@ -85,6 +85,8 @@ def pairs(paths: Sequence[Path], *, source: str | None = None, target: str | Non
             parts.append((f"{input.name} + {second.name} ({FORMATS[kind]})", _plain(input, second)))
             position += 2
         else:
+            if kind == "tsv":
+                tsv.columns(source, target)  # refused here, and not when the file is walked through
             about = "; without fuzzy and obsolete entries" if kind == "po" else ""
             parts.append((f"{input.name} ({FORMATS[kind]}{about})", _alone_read(kind, input, source, target, tell)))
             position += 1

@@ -32,7 +32,7 @@ def pairs(input: Input, left_out: LeftOut) -> Iterator[Pair]:
         where = _where(input, entry)
         if _is_header(entry):
             one = _header(input, entry)
-        elif entry.obsolete or "fuzzy" in entry.flags:
+        elif entry.strings and (entry.obsolete or "fuzzy" in entry.flags):  # comments alone leave nothing out
             left_out(where, "obsolete" if entry.obsolete else "fuzzy")
         else:
             for index, string in enumerate(entry.strings):
@@ -74,10 +74,8 @@ def _header(input: Input, entry: Entry) -> int:
     plurals = _PLURALS.search(text)
     if plurals is None:
         return 0
-    if int(plurals[1]) == 1:
-        return -1
     try:
-        return gettext.c2py(plurals[2].strip())(1)
+        return -1 if int(plurals[1]) == 1 else gettext.c2py(plurals[2].strip())(1)
     except (ValueError, ZeroDivisionError) as error:
         reason = shown(str(error))
         raise DataError(f"{input.name}:{line}: Plural-Forms cannot be computed ({reason}). Mend it.") from error

@@ -16,7 +16,7 @@ from regard.data.sources.inputs import Input, shown
 from regard.data.sources.lines import ended_lines
 
 BLANKS = " \t\r\f\v"
-_KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr)(?![a-z_])[ \t]*(?:\[[ \t]*([0-9]+)[ \t]*\])?[ \t]*")
+_KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr)(?![a-z_])[ \t]*(?:\[[ \t]*([0-9]{1,9})[ \t]*\])?[ \t]*")
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\r\f\v]*', re.DOTALL)
 _ESCAPE = re.compile(r'\\(?:([abfnrtv\\"])|([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.?))', re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"'}
@@ -84,8 +84,10 @@ def entries(input: Input) -> Iterator[Entry]:
         entry.raw.append(text + end)
         entry.size += len(text) + len(end)
         entry.end = end or entry.end
-    if entry.id and not entry.strings:
-        raise DataError(f"{input.name}:{entry.id.line}: A msgid without a msgstr. Is the file cut off?")
+    started = entry.id or entry.context
+    if started and not entry.strings:
+        name = "msgid" if entry.id else "msgctxt"
+        raise DataError(f"{input.name}:{started.line}: A {name} without a msgstr. Is the file cut off?")
     if entry.raw:
         yield entry
 

@@ -26,8 +26,8 @@ class SubwordConfig(Config):
     normalisation: str = choice(NORMALISATIONS, "line")
     split_digits: bool = False
     """Every digit is a piece of its own, so that numbers are copied rather than learned."""
-    sentences: int = whole(2_000_000, least=1)
-    """How many texts are looked at. Of more, so many are drawn at random."""
+    sentences: int = whole(200_000, least=1)
+    """How many texts are looked at. Of more, so many are drawn at random. They take about 1 KB of memory each."""
     seed: int = whole(0, least=0)
     """Of that drawing."""
 

@@ -30,7 +30,6 @@ from regard.storage.huggingface.families import of_file
 from regard.storage.huggingface.family import Asked, Family
 from regard.storage.huggingface.mapping import Matches
 from regard.storage.manifest import wrong
-from regard.toml.document import ConfigError
 
 HALF = {torch.float16, torch.bfloat16}
 READ = {torch.float32, torch.float64, *HALF}
@@ -56,9 +55,7 @@ class Foreign:
 
     def build(self) -> nn.Module:
         """The bare model with these weights, in evaluation mode."""
-        model = self.config.build()
-        modules.fill(model, self.tensors, origin=self.architecture)
-        return model.eval()
+        return modules.made(self.config.build, self.tensors, origin=self.architecture).eval()
 
 
 def read(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) -> Foreign:
@@ -87,7 +84,7 @@ def read(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) -> Forei
 def _config(family: Family[Any], settings: keys.Settings, asked: Asked, path: Path) -> ModelConfig:
     try:
         return family.config(settings, asked)
-    except ConfigError as error:
+    except ValueError as error:  # of a config, or of a family that cannot be told with one
         raise wrong(path, "the config of a model that can be", "not", str(error)) from None
 
 
