@@ -81,7 +81,8 @@ def test_parts_that_cannot_be_made_or_run_are_conflicts(recipe, changes, key):
     {"stack.mixer.backend": "sdpa", "stack.mixer.score": "bilinear"},
 ], ids=str)
 def test_what_only_looks_like_a_conflict_is_built(changes):
-    regard.build("gpt-tiny", vocabulary=9, **changes)
+    model = regard.build("gpt-tiny", vocabulary=9, **changes)
+    assert model(regard.Tokens.of([[1, 2, 3]])).shape == (1, 3, 9)
 
 
 @pytest.mark.parametrize(("given", "changes", "parts"), [

@@ -14,7 +14,7 @@ def sequences(lengths=LENGTHS):
     return [torch.randint(SOURCE, (count,)) for count in lengths]
 
 
-def close(got, want):
+def assert_close(got, want):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 
@@ -49,7 +49,7 @@ def test_language_models(name):
     for tokens in layouts(rows, packable and not name.startswith("old")):
         logits = model(tokens)
         for b in range(len(rows)):
-            close(of_row(logits, tokens, b), want[b])
+            assert_close(of_row(logits, tokens, b), want[b])
 
 
 @pytest.mark.parametrize("name", TRANSLATING)
@@ -60,12 +60,12 @@ def test_encoder_decoders(name):
     for source, target in zip(layouts(sources, not recurrent), layouts(targets, not recurrent), strict=True):
         logits = model(source, target)
         for b in range(len(targets)):
-            close(of_row(logits, target, b), want[b])
+            assert_close(of_row(logits, target, b), want[b])
     # The two sides need not be padded on the same side.
     target = padded(targets, "left", 1)
     logits = model(padded(sources, "right", 2), target)
     for b in range(len(targets)):
-        close(of_row(logits, target, b), want[b])
+        assert_close(of_row(logits, target, b), want[b])
 
 
 @pytest.mark.parametrize("name", READING)
@@ -76,7 +76,7 @@ def test_models_that_read(name):
     for tokens in layouts(rows, attends):
         logits = model(tokens)
         for b in range(len(rows)):
-            close(logits[b] if isinstance(model, SequenceClassifier) else of_row(logits, tokens, b), want[b])
+            assert_close(logits[b] if isinstance(model, SequenceClassifier) else of_row(logits, tokens, b), want[b])
 
 
 def finite(model, result):
@@ -109,7 +109,7 @@ def test_writing_goes_on_from_a_packed_memory(name):
     target = torch.randint(SOURCE, (4, 3))
     want = model.decode(Tokens(target), model.encode(Tokens.of(rows)))
     memory = model.encode(PackedTokens.of(rows)).padded()
-    close(model.step(model.start(memory, capacity=3), target).logits, want)
+    assert_close(model.step(model.start(memory, capacity=3), target).logits, want)
 
 
 def test_packed_and_padded_do_not_mix():

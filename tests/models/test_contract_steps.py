@@ -22,7 +22,7 @@ def memory_of(model, rows=3):
     return model.encode(Tokens(ids(5, rows), torch.tensor([5, 2, 4])[:rows]))
 
 
-def close(got, want):
+def assert_close(got, want):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 
@@ -37,7 +37,7 @@ def test_step_by_step_equals_all_at_once(config, chunks):
         step = model.step(state, chunk)
         logits.append(step.logits)
         state = step.state
-    close(torch.cat(logits, dim=1), want)
+    assert_close(torch.cat(logits, dim=1), want)
     assert state.positions.tolist() == [7, 7, 7]
 
 
@@ -51,8 +51,8 @@ def test_rows_have_their_own_positions(config):
     step = model.step(state, following, second)
     assert step.state.positions.tolist() == [5, 5, 5]
     for b in range(3):
-        close(step.logits[b, :second[b]], want[b, first[b]:first[b] + second[b]])
-    close(model.step(step.state, target[:, 5:6]).logits, want[:, 5:6])
+        assert_close(step.logits[b, :second[b]], want[b, first[b]:first[b] + second[b]])
+    assert_close(model.step(step.state, target[:, 5:6]).logits, want[:, 5:6])
 
 
 @every
@@ -65,16 +65,16 @@ def test_states_can_be_picked_replaced_and_copied(config):
         own = None if memory is None else memory.pick(list(rows))
         return model.step(model.start(own, rows=len(rows), capacity=LONGEST), target[list(rows), :count]).state
 
-    close(model.step(begun(4).pick([2, 0, 2, 1]), target[[2, 0, 2, 1], 4:5]).logits, want[[2, 0, 2, 1], 4:5])
+    assert_close(model.step(begun(4).pick([2, 0, 2, 1]), target[[2, 0, 2, 1], 4:5]).logits, want[[2, 0, 2, 1], 4:5])
     state = begun(3)
     kept = state.copy()
     model.step(state, target[:, 3:])
-    close(model.step(kept, target[:, 3:5]).logits, want[:, 3:5])
+    assert_close(model.step(kept, target[:, 3:5]).logits, want[:, 3:5])
     # A finished row is replaced by another sentence, which stands at another place.
     state = begun(5).put([1], begun(2, (0,)))
     assert state.positions.tolist() == [5, 2, 5]
     following = torch.stack([target[0, 5], target[0, 2], target[2, 5]]).unsqueeze(1)
-    close(model.step(state, following).logits, torch.stack([want[0, 5], want[0, 2], want[2, 5]]).unsqueeze(1))
+    assert_close(model.step(state, following).logits, torch.stack([want[0, 5], want[0, 2], want[2, 5]]).unsqueeze(1))
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSLATING if name != "seq2seq"])
@@ -86,8 +86,8 @@ def test_cross_attention_is_given_where_asked_for(name):
     layers, heads = (1, 1) if name.startswith("seq2seq") else (2, 2)
     assert step.cross.shape == (3, layers, heads, 4, 5)
     assert (step.cross[1, ..., 2:] == 0).all()
-    close(step.cross.sum(-1), torch.ones(3, layers, heads, 4).double())
-    close(step.logits, model.decode(Tokens(target), memory))
+    assert_close(step.cross.sum(-1), torch.ones(3, layers, heads, 4).double())
+    assert_close(step.logits, model.decode(Tokens(target), memory))
 
 
 @every
@@ -96,7 +96,7 @@ def test_a_prompt_of_no_tokens_changes_nothing(config):
     memory, target = memory_of(model), ids(2)
     step = model.step(model.start(memory, rows=3, capacity=4), target[:, :0])
     assert step.logits.shape == (3, 0, model.decode(Tokens(target), memory).shape[-1])
-    close(model.step(step.state, target).logits, model.decode(Tokens(target), memory))
+    assert_close(model.step(step.state, target).logits, model.decode(Tokens(target), memory))
 
 
 def test_storage_is_made_once():

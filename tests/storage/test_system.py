@@ -100,7 +100,7 @@ def test_a_lock_ends_with_a_forked_holder_of_its_handle(tmp_path, monkeypatch):
     try:
         (tmp_path / "lock").touch()
         with system.locked(tmp_path / "lock"):
-            pass
+            assert (tmp_path / "lock").exists()
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -36,7 +36,7 @@ def saved(tmp_path):
 
 
 @pytest.fixture
-def there_and_back(tmp_path, peer):
+def assert_there_and_back(tmp_path, peer):
     """Reads a folder, writes it, reads that and lets them load it: all equal to the bit. Gives what was read."""
     def walk(folder, model, missing=()):
         foreign = read(folder)

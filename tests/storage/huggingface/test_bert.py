@@ -38,12 +38,12 @@ def test_numbers_are_theirs(peer, saved, head, hidden_act):
 
 
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "BertForPreTraining"])
-def test_there_and_back(peer, saved, there_and_back, head):
+def test_there_and_back(peer, saved, assert_there_and_back, head):
     labels = {"id2label": {0: "no", 1: "yes", 2: "perhaps"}}
     model = getattr(peer, head)(peer.BertConfig(**SMALL, **labels, hidden_dropout_prob=0.2, classifier_dropout=0.3))
     # An encoder of ours has no pooler, so theirs makes a new one.
     missing = ("pooler.dense.weight", "pooler.dense.bias") if head == "BertModel" else ()
-    foreign = there_and_back(saved(model), model, missing)
+    foreign = assert_there_and_back(saved(model), model, missing)
     labelled = foreign.config.kind in ("classifier", "tagger")
     assert foreign.labels == (("no", "yes", "perhaps") if labelled else ())
     assert foreign.left_out == (("pooler.dense.bias", "pooler.dense.weight") if head == "BertModel" else ())

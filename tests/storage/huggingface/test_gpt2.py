@@ -44,9 +44,9 @@ def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
 
 
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "activation_function": "gelu"}])
-def test_there_and_back(peer, saved, there_and_back, changes):
+def test_there_and_back(peer, saved, assert_there_and_back, changes):
     model = peer.GPT2LMHeadModel(peer.GPT2Config(**SMALL, **changes))
-    assert there_and_back(saved(model), model).left_out == ()
+    assert assert_there_and_back(saved(model), model).left_out == ()
 
 
 def test_a_bare_model_writes_with_its_table(peer, saved, tmp_path):

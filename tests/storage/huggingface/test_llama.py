@@ -49,8 +49,8 @@ def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
     check_greedy(generated[:, 9:], model, None, right.ids, LENGTHS)
 
 
-def test_there_and_back(theirs, saved, there_and_back):
-    there_and_back(saved(theirs), theirs)
+def test_there_and_back(theirs, saved, assert_there_and_back):
+    assert_there_and_back(saved(theirs), theirs)
 
 
 def test_the_base_of_the_angles_may_stand_in_three_places():

@@ -56,8 +56,8 @@ def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
     check_greedy(generated[:, 1:], model, model.encode(source), generated[:, :1], torch.ones(3, dtype=torch.long))
 
 
-def test_there_and_back(theirs, saved, there_and_back):
-    there_and_back(saved(theirs), theirs)
+def test_there_and_back(theirs, saved, assert_there_and_back):
+    assert_there_and_back(saved(theirs), theirs)
 
 
 @torch.no_grad()

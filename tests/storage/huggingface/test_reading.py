@@ -38,7 +38,7 @@ def change(folder, tensors=None, drop=(), **keys):
     return folder
 
 
-def refused(folder, *said):
+def assert_refused(folder, *said):
     with pytest.raises(ValueError, match="must be") as error:
         read(folder)
     for part in said:
@@ -48,7 +48,7 @@ def refused(folder, *said):
 def test_a_tensor_that_is_missing_unknown_or_of_another_shape(folder):
     change(folder, {"transformer.h.1.attn.extra": torch.ones(2), "transformer.wpe.weight": torch.ones(3, 8),
                     "filler": torch.ones(500)}, drop=["transformer.h.1.mlp.c_fc.bias"])
-    refused(folder, "missing: 'transformer.h.1.mlp.c_fc.bias'", "unexpected: 'transformer.h.1.attn.extra'",
+    assert_refused(folder, "missing: 'transformer.h.1.mlp.c_fc.bias'", "unexpected: 'transformer.h.1.attn.extra'",
             "unexpected: 'filler'", "(6, 8), but is torch.float32 of shape (3, 8)", str(folder), "GPT2LMHeadModel")
 
 
@@ -62,7 +62,8 @@ def test_a_second_name_of_a_tensor_must_be_equal(folder):
     table = weights.read(folder / "model.safetensors")["transformer.wte.weight"]
     foreign = read(change(folder, {"lm_head.weight": table.clone()}))
     assert foreign.tensors["decoder.output.weight"] is foreign.tensors["decoder.embedding.tokens.weight"]
-    refused(change(folder, {"lm_head.weight": table + 1}), "differs", "transformer.wte.weight, lm_head.weight are one")
+    assert_refused(change(folder, {"lm_head.weight": table + 1}), "differs",
+                   "transformer.wte.weight, lm_head.weight are one")
     assert not torch.equal(*[read(change(folder, tie_word_embeddings=False)).tensors[f"decoder.{name}.weight"]
                              for name in ("output", "embedding.tokens")])
 
@@ -73,7 +74,7 @@ def test_names_without_the_prefix(folder):
                   {name.removeprefix("transformer."): tensor for name, tensor in content.items()})
     assert torch.equal(read(folder).tensors["decoder.embedding.tokens.weight"], content["transformer.wte.weight"])
     change(folder, {"h.0.oddity": torch.ones(1)}, drop=["wpe.weight"])
-    refused(folder, "missing: 'wpe.weight'", "unexpected: 'h.0.oddity'")
+    assert_refused(folder, "missing: 'wpe.weight'", "unexpected: 'h.0.oddity'")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -88,13 +89,14 @@ def test_half_precision_becomes_float32_and_nothing_else_changes(folder, dtype):
 
 
 def test_quantised_weights_are_refused(folder):
-    refused(change(folder, {"transformer.wpe.weight": torch.ones(6, 8, dtype=torch.int8)}), "Quantised", "int8", "wpe")
-    refused(change(folder, {"transformer.wpe.weight": torch.ones(6, 8).to(torch.float8_e4m3fn)}), "Quantised", "float8")
+    for dtype, name in ((torch.int8, "int8"), (torch.float8_e4m3fn, "float8")):
+        table = torch.ones(6, 8).to(dtype)
+        assert_refused(change(folder, {"transformer.wpe.weight": table}), "Quantised", name, "wpe")
 
 
 @pytest.mark.parametrize("keys", [{"n_layer": 10**9}, {"vocab_size": 10**12}, {"n_positions": 10**15}])
 def test_a_config_that_asks_for_more_than_the_files_hold_is_refused_at_once(folder, keys):
-    refused(change(folder, **keys), "numbers that the files hold", "config.json")
+    assert_refused(change(folder, **keys), "numbers that the files hold", "config.json")
 
 
 @pytest.mark.parametrize(("keys", "said"), [
@@ -106,7 +108,7 @@ def test_a_config_that_asks_for_more_than_the_files_hold_is_refused_at_once(fold
     ({"n_head": 3}, ["3 does not divide the width 8"]),
 ])
 def test_what_is_no_architecture_of_ours(folder, keys, said):
-    refused(change(folder, **keys), *said)
+    assert_refused(change(folder, **keys), *said)
 
 
 def test_an_architecture_that_is_not_named_is_told_by_the_tensors(folder):

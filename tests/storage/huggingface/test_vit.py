@@ -29,8 +29,8 @@ def test_numbers_are_theirs(theirs, saved):
     torch.testing.assert_close(foreign.build()(images), theirs(images).logits, rtol=0, atol=1e-5)
 
 
-def test_there_and_back(theirs, saved, there_and_back):
-    there_and_back(saved(theirs), theirs)
+def test_there_and_back(theirs, saved, assert_there_and_back):
+    assert_there_and_back(saved(theirs), theirs)
 
 
 @pytest.mark.parametrize(("table", "key"), [

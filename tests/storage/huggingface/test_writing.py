@@ -29,7 +29,7 @@ def save(folder, config, special=SpecialConfig(), **options):  # noqa: B008 (a v
     write(folder, config, special, config.build().state_dict(), **options)
 
 
-def without_place(folder, config, *said):
+def assert_without_place(folder, config, *said):
     with pytest.raises(ValueError, match="one that fits") as error:
         save(folder, config)
     for part in said:
@@ -39,7 +39,7 @@ def without_place(folder, config, *said):
 
 def test_all_that_has_no_place_is_told(tmp_path):
     mixer = SelfAttentionConfig(heads=2, score="additive", normalize="relu", window=2)
-    without_place(tmp_path / "x", replace(GPT, output_bias=True, stack=replace(GPT.stack, mixer=mixer)),
+    assert_without_place(tmp_path / "x", replace(GPT, output_bias=True, stack=replace(GPT.stack, mixer=mixer)),
                   'stack.mixer.score is "additive", where GPT2LMHeadModel has "scaled_dot"', "stack.mixer.normalize",
                   "stack.mixer.window is 2, where GPT2LMHeadModel has nothing", "output_bias is true")
 
@@ -61,7 +61,7 @@ def test_all_that_has_no_place_is_told(tmp_path):
      'layout is "interleaved", where MarianMTModel has "halves"'),
 ])
 def test_what_does_not_fit(tmp_path, config, said):
-    without_place(tmp_path / "x", config, said)
+    assert_without_place(tmp_path / "x", config, said)
 
 
 def test_a_kind_that_no_family_has(tmp_path):
