@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -27,8 +28,10 @@ from regard.data import phrasebook
 from regard.data.batches.config import BatchConfig, batch_feed
 from regard.data.doctor.filters import kept
 from regard.data.doctor.rules import FilterConfig
+from regard.data.pair import Pair
 from regard.data.sources.opening import pairs as open_pairs
-from regard.data.store import open_or_make_pairs
+from regard.data.store import Store, open_or_make_pairs
+from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.settings import UnigramConfig
 from regard.data.tokenizer.training import train
 
@@ -47,7 +50,7 @@ def corpus(count: int = COUNT) -> Path:
 
 
 @cache
-def our_tokenizer() -> object:
+def our_tokenizer() -> Tokenizer:
     """One unigram model for both sides."""
     found = list(open_pairs([corpus()]))[:20_000]
     return train([side for pair in found for side in pair[:2]], UnigramConfig(vocabulary=VOCABULARY)).tokenizer
@@ -135,27 +138,19 @@ def check() -> str:
     return compared("read and check", ours, theirs)
 
 
-def tokenized(folder: str) -> Callable[[], Iterator[tuple[list[int], list[int]]]]:
-    """Both sides of all pairs as ids, a block at a time."""
-    tokenizer = our_tokenizer()
-
-    def walk() -> Iterator[tuple[list[int], list[int]]]:
-        block = []
-        for pair in open_pairs([corpus()]):
-            block.append(pair)
-            if len(block) == BLOCK:
-                yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)  # type: ignore[attr-defined]
-                block = []
-        yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)  # type: ignore[attr-defined]
-
-    return walk
+def tokenized(pairs: Iterable[Pair], tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[int]]]:
+    """Both sides of the pairs as ids, a block at a time."""
+    walk = iter(pairs)
+    while block := list(islice(walk, BLOCK)):
+        yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)
 
 
-def our_store() -> object:
+def our_store() -> Store:
     """The pairs as ids, in a store of their own."""
     folder = tempfile.mkdtemp(dir=PLACE.name)
-    size = our_tokenizer().size  # type: ignore[attr-defined]
-    return open_or_make_pairs(Path(folder) / "store", "key", tokenized(folder), vocabularies=(size, size)).store
+    tokenizer = our_tokenizer()
+    return open_or_make_pairs(Path(folder) / "store", "key", lambda: tokenized(open_pairs([corpus()]), tokenizer),
+                              vocabularies=(tokenizer.size,) * 2).store
 
 
 def their_ids() -> object:
@@ -184,7 +179,7 @@ def batch() -> str:
     ids = their_ids() if PEERS else None
 
     def ours() -> int:
-        feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)  # type: ignore[arg-type, attr-defined]
+        feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)
         return sum(feed.at(step).source.ids.shape[0] for step in range(feed.steps))
 
     def theirs() -> int:
@@ -237,15 +232,9 @@ def peak(count: int) -> None:
     tokenizer = train([side for pair in base for side in (pair.source, pair.target)],
                       UnigramConfig(vocabulary=2_000)).tokenizer
 
-    def walk() -> Iterator[tuple[list[int], list[int]]]:
-        block = []
-        for pair in kept(open_pairs([path]), FilterConfig()):
-            block.append(pair)
-            if len(block) == BLOCK:
-                yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)
-                block = []
-
-    store = open_or_make_pairs(Path(PLACE.name) / "store", "key", walk, vocabularies=(tokenizer.size,) * 2).store
+    store = open_or_make_pairs(Path(PLACE.name) / "store", "key",
+                               lambda: tokenized(kept(open_pairs([path]), FilterConfig()), tokenizer),
+                               vocabularies=(tokenizer.size,) * 2).store
     feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)
     for step in range(min(feed.steps, 2_000)):
         feed.at(step)

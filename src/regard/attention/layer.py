@@ -29,8 +29,8 @@ from regard.attention.attend import AnyNormalizer, AnyScore, attend
 from regard.attention.cache import Cache, ContextCache, step_mask
 from regard.attention.kernels.choice import BACKENDS
 from regard.attention.look import Look
-from regard.attention.looked import Looked
-from regard.attention.mask import Allowed, Mask, Padding, as_mask
+from regard.attention.looked import over_heads
+from regard.attention.mask import Mask, Padding, as_mask
 from regard.attention.normalize import NAMES as NORMALIZERS
 from regard.attention.normalize import as_normalizer
 from regard.attention.presence import cleared, there
@@ -94,7 +94,7 @@ class AttentionLayer(nn.Module, ABC):
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
-        return self._look(query, key, value, None if mask is None else _over_heads(as_mask(mask), x.dim()))
+        return self._look(query, key, value, None if mask is None else over_heads(as_mask(mask), x.dim()))
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -118,7 +118,7 @@ class AttentionLayer(nn.Module, ABC):
             lengths: how many of the N tokens each row has, (B,); all where not given.
         """
         _check_width("x", x, self.width)
-        extra = None if mask is None else _over_heads(as_mask(mask), x.dim())
+        extra = None if mask is None else over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
             own = state.mask
@@ -278,16 +278,6 @@ def _split(projected: Tensor, heads: int) -> Tensor:
 def _check_width(argument: str, tensor: Tensor, width: int) -> None:
     if tensor.shape[-1] != width:
         raise checks.wrong(argument, f"of the layer's width {width}", f"of shape {checks.shape(tensor)}")
-
-
-def _over_heads(mask: Mask, dims: int) -> Mask:
-    """Bool tensors (B, N, M) in the mask say nothing of heads: they hold for all."""
-    def widen(part: Mask) -> Mask:
-        if isinstance(part, Allowed) and not isinstance(part, Looked) and part.tensor.dim() == dims > 2:
-            return Allowed(part.tensor.unsqueeze(-3))
-        return part
-
-    return mask.each(widen)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ class Pass(Padding):
         key = repr(mask) if plain else mask  # two layers have equal masks of their own; others tell no more than a size
         if key not in self._masks:
             both: Mask = Padding(self.lengths, self.side)
-            both = both if mask is None else _for_all_heads(mask) & both
+            both = both if mask is None else over_heads(mask, 3) & both
             if both.square and self.lengths.numel() * count**2 > MATRIX_HELD:
                 self._masks[key] = both
             else:
@@ -88,9 +88,11 @@ def _of_distance(mask: Mask | None) -> bool:
     return all(part is None or type(part) in (Causal, Window) for part in parts)
 
 
-def _for_all_heads(mask: Mask) -> Mask:
-    """Bool tensors (B, N, N) in the mask say nothing of heads."""
+def over_heads(mask: Mask, dims: int) -> Mask:
+    """Bool tensors of `dims` dimensions in the mask, (B, N, M), say nothing of heads: they hold for all."""
     def widen(part: Mask) -> Mask:
-        return Allowed(part.tensor.unsqueeze(-3)) if isinstance(part, Allowed) and part.tensor.dim() == 3 else part
+        if isinstance(part, Allowed) and not isinstance(part, Looked) and part.tensor.dim() == dims > 2:
+            return Allowed(part.tensor.unsqueeze(-3))
+        return part
 
     return mask.each(widen)

@@ -24,3 +24,8 @@ class SpecialConfig(Config):
     """What a reading model has in front of every text (BERT's [CLS])."""
     separator: int | None = whole(None, least=0)
     """What stands behind every text of several (BERT's [SEP])."""
+
+    def ids(self) -> frozenset[int]:
+        """All of them."""
+        single = (self.start, self.padding, self.unknown, self.mask, self.first, self.separator)
+        return frozenset((*self.end, *(one for one in single if one is not None)))

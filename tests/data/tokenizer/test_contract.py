@@ -1,13 +1,6 @@
 """What tokenizers share: special ids, hashes, and spans of what a model wrote, by decoding alone."""
 
-from regard.data.tokenizer.contract import Tokenizer, digest, special_ids
-from regard.models.special import SpecialConfig
-
-
-def test_all_special_ids_are_found():
-    special = SpecialConfig(start=0, end=(1, 9), padding=2, unknown=3, mask=4, first=5, separator=6)
-    assert special_ids(special) == {0, 1, 2, 3, 4, 5, 6, 9}
-    assert special_ids(SpecialConfig()) == frozenset()
+from regard.data.tokenizer.contract import Tokenizer, digest
 
 
 def test_a_digest_depends_on_names_lengths_and_bytes_but_not_on_order():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.contract import special_ids
 from regard.data.tokenizer.imported import JsonTokenizer, named_special
 from regard.data.tokenizer.storing import load
 from regard.models.special import SpecialConfig
@@ -72,7 +71,7 @@ def test_a_long_text_is_not_cut_and_a_short_one_is_not_filled_up(minilm):
 def test_what_is_typed_is_never_a_control_token(minilm, byte_level, typed):
     for tokenizer in (minilm, byte_level):
         ids = tokenizer.encode(typed)
-        assert not (special_ids(tokenizer.special) - {tokenizer.special.unknown}).intersection(ids)
+        assert not (tokenizer.special.ids() - {tokenizer.special.unknown}).intersection(ids)
         assert len(tokenizer.spans(typed)) == len(ids)
 
 

@@ -9,7 +9,6 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.contract import special_ids
 from regard.data.tokenizer.marian import MarianTokenizer
 from regard.data.tokenizer.storing import load
 from regard.models.special import SpecialConfig
@@ -87,7 +86,7 @@ def test_spans_and_words_are_of_the_raw_line(source):
 def test_no_text_gives_a_special_id(source, texts, data):
     text = data.draw(texts)
     ids, spans = source.encode(text), source.spans(text)
-    assert not (special_ids(source.special) - {source.special.unknown}).intersection(ids)
+    assert not (source.special.ids() - {source.special.unknown}).intersection(ids)
     assert len(spans) == len(ids)
     assert all(0 <= start <= end <= len(text) for start, end in spans)
 

@@ -56,10 +56,7 @@ class Masked:
     def __post_init__(self) -> None:
         if self.special.mask is None:
             raise checks.wrong("special", "with a mask", "without one")
-        single = (self.special.start, self.special.padding, self.special.unknown, self.special.mask,
-                  self.special.first, self.special.separator)
-        special = [*self.special.end, *(one for one in single if one is not None)]
-        object.__setattr__(self, "ordinary", np.setdiff1d(np.arange(self.vocabulary), special))
+        object.__setattr__(self, "ordinary", np.setdiff1d(np.arange(self.vocabulary), sorted(self.special.ids())))
         if not len(self.ordinary):
             raise checks.wrong("vocabulary", "larger than the special ids", self.vocabulary)
 

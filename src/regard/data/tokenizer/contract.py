@@ -91,19 +91,13 @@ class Tokenizer(ABC):
 
     def decoded_words(self, ids: Sequence[int]) -> list[Word]:
         """The words of decode(ids), each with its ids; a special id belongs to no word."""
-        apart = special_ids(self.special)
+        apart = self.special.ids()
         return words.group(self.decode(ids), self.decoded_spans(ids), [id_ in apart for id_ in ids])
 
     @property
     def sha256(self) -> str:
         """What tells this tokenizer from any other: the sha256 of its files."""
         return digest(self.files())
-
-
-def special_ids(special: SpecialConfig) -> frozenset[int]:
-    """All ids that have a meaning of their own."""
-    single = (special.start, special.padding, special.unknown, special.mask, special.first, special.separator)
-    return frozenset((*special.end, *(id_ for id_ in single if id_ is not None)))
 
 
 def digest(files: Mapping[str, bytes]) -> str:

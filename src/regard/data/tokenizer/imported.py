@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard import checks
-from regard.data.tokenizer.contract import NAME, Tokenizer, check_ids, check_text, special_ids
+from regard.data.tokenizer.contract import NAME, Tokenizer, check_ids, check_text
 from regard.data.tokenizer.record import JsonRecord, packed, sha256
 from regard.data.tokenizer.words import Span
 from regard.models.special import SpecialConfig
@@ -32,8 +32,8 @@ class JsonTokenizer(Tokenizer):
         self._inner.no_padding()
         self._inner.no_truncation()
         self._names: dict[int, str] = {id_: name for name, id_ in self._inner.get_vocab(with_added_tokens=True).items()}
-        self._controls = special_ids(special) - {special.unknown}
-        check_ids([*special_ids(special)], self.size)
+        self._controls = special.ids() - {special.unknown}
+        check_ids([*special.ids()], self.size)
         self._inner.add_special_tokens([self._names[id_] for id_ in sorted(self._controls) if id_ in self._names])
         self._inner.encode_special_tokens = True  # what is typed like one is text
 
@@ -54,7 +54,7 @@ class JsonTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without those that are special."""
         check_ids(ids, self.size)
-        special = special_ids(self.special)
+        special = self.special.ids()
         return self._inner.decode([id_ for id_ in ids if id_ not in special], skip_special_tokens=True)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

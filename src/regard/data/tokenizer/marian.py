@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from regard import checks
-from regard.data.tokenizer.contract import NAME, Tokenizer, check_ids, check_text, special_ids
+from regard.data.tokenizer.contract import NAME, Tokenizer, check_ids, check_text
 from regard.data.tokenizer.record import MarianRecord, packed, sha256
 from regard.data.tokenizer.sentencepieces import loaded
 from regard.data.tokenizer.surface import SPACE_SHOWN
@@ -31,7 +31,7 @@ class MarianTokenizer(Tokenizer):
         self._inner, self._ids = loaded(data, "source.spm or target.spm"), _vocabulary(vocabulary)
         self._pieces = {id_: piece for piece, id_ in self._ids.items()}
         self.special = self._named() if special is None else special
-        check_ids([*special_ids(self.special)], self.size)
+        check_ids([*self.special.ids()], self.size)
         if self.special.unknown is None:
             raise checks.wrong("special.unknown", "an id, for a vocabulary that lacks pieces", None)
         self._table = [self._text_id(id_) for id_ in range(self._inner.get_piece_size())]
@@ -57,7 +57,7 @@ class MarianTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without those that are special."""
-        special = special_ids(self.special)
+        special = self.special.ids()
         pieces = self.pieces([id_ for id_ in ids if id_ not in special])
         return "".join(pieces).replace(SPACE_SHOWN, " ").strip(" ")
 
@@ -82,7 +82,7 @@ class MarianTokenizer(Tokenizer):
         if self._inner.is_unknown(inner):
             return self.special.unknown
         id_ = self._ids.get(self._inner.id_to_piece(inner), self.special.unknown)
-        return self.special.unknown if id_ in special_ids(self.special) else id_
+        return self.special.unknown if id_ in self.special.ids() else id_
 
     def _named(self) -> SpecialConfig:
         padding, end, unknown = map(self.piece_id, (PADDING, END, UNKNOWN))
