@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import LANGUAGE, TRANSLATING, built
+from tiny import LANGUAGE, TRANSLATING, built, translating
 
 from regard.decoding.greedy import greedy
 from regard.models.contract import Tokens
@@ -80,7 +80,7 @@ def test_a_score_is_a_number_with_a_point_also_of_nothing():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_padding_is_not_written_but_where_it_is_an_end(beams):
-    config = TRANSLATING["untied"]
+    config = translating(embedding="learned", tied=False, output_bias=True, source_vocabulary=100)
     model = built(config)
     with torch.no_grad():
         model.decoder.output.bias[0] = 1000.0

@@ -10,9 +10,9 @@ have any mixer that can go step by step. It does not know what its ids mean, nor
 Legend: B rows, N tokens, n new tokens, D width, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.look import Look
 from regard.blocks.stack import Stack, StackState
-from regard.mixer import Rows, indices
+from regard.mixer import Rows, RowState, indices
 from regard.models.contract import AnyMemory, AnyTokens, Memory, Step
 from regard.models.embedding import Embedding
 
@@ -47,6 +47,26 @@ class DecoderState:
     def copy(self) -> "DecoderState":
         """The same, in storage of its own."""
         return DecoderState(self.stack.copy(), self.positions.clone(), self.watched)
+
+    def memories(self) -> tuple[Tensor, ...]:
+        """What the mixers remember, block after block, (B, ...) each, where it does not grow with the tokens."""
+        return tuple(tensor for mixer in self._mixers() for tensor in mixer.tensors)
+
+    def remembering(self, memories: Sequence[Tensor]) -> "DecoderState":
+        """The same state with other memories, in the order of `memories`."""
+        left, blocks = list(memories), []
+        for block, mixer in zip(self.stack.blocks, self._mixers(), strict=True):
+            own, left = left[:len(mixer.tensors)], left[len(mixer.tensors):]
+            blocks.append(replace(block, mixer=RowState(tuple(own))))
+        return replace(self, stack=StackState(tuple(blocks)))
+
+    def _mixers(self) -> list[RowState]:
+        mixers = [block.mixer for block in self.stack.blocks]
+        for mixer in mixers:
+            if not isinstance(mixer, RowState):
+                raise checks.wrong("state", "of recurrences or convolutions, which remember equally much at all times",
+                                   f"one with a {type(mixer).__name__}, which grows with the tokens")
+        return mixers
 
 
 class Decoder(nn.Module):
@@ -87,16 +107,20 @@ class Decoder(nn.Module):
 
     def advance(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
         """The next tokens (B, n), of which row b has lengths[b]; what stands behind those is not read."""
+        looks = list[Look]()
+        with self._listening(looks if state.watched else None):
+            x, after = self.read(state, ids, lengths)
+        cross = torch.stack([look.weights() for look in looks], dim=1) if looks else None
+        return Step(self.output(x), after, cross)
+
+    def read(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
+        """As `advance`, without the logits: what the output layer reads, (B, n, D), and the state after it."""
         count = ids.shape[1]
         positions_BN = state.positions.unsqueeze(-1) + torch.arange(count, device=ids.device)
         if lengths is not None:  # what is not there needs no position, and may not ask for one that does not exist
             positions_BN = torch.minimum(positions_BN, (state.positions + lengths - 1).clamp(min=0).unsqueeze(-1))
-        looks = list[Look]()
-        with self._listening(looks if state.watched else None):
-            x, stack = self.stack.step(self.embedding(ids, positions_BN), state.stack, lengths=lengths)
-        cross = torch.stack([look.weights() for look in looks], dim=1) if looks else None
-        after = DecoderState(stack, state.positions + (count if lengths is None else lengths), state.watched)
-        return Step(self.output(x), after, cross)
+        x, stack = self.stack.step(self.embedding(ids, positions_BN), state.stack, lengths=lengths)
+        return x, DecoderState(stack, state.positions + (count if lengths is None else lengths), state.watched)
 
     @contextmanager
     def _listening(self, looks: list[Look] | None) -> Iterator[None]:

@@ -57,6 +57,13 @@ class LanguageModel(nn.Module):
         """The next token of every row, or a chunk of them: (B, n)."""
         return self.decoder.advance(state, ids, lengths)
 
+    def read(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
+        """As `step`, without the logits: the features (B, n, D), and the state after them.
+
+        It is how a text is learned from that is longer than what fits into one pass.
+        """
+        return self.decoder.read(state, ids, lengths)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(Config):

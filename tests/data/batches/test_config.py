@@ -4,8 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from regard.config import dumps, make
+from regard.data.batches import config as config_module
 from regard.data.batches.config import BatchConfig, batch_feed, masked_feed
 from regard.data.batches.masking import MaskingConfig
 from regard.data.store import Ragged
@@ -27,6 +29,51 @@ def test_pairs(stored, lognormal, layout, kind):
         assert isinstance(batch.inputs, kind)
         assert batch.source.ids.numel() + batch.inputs.ids.numel() <= 500
     assert sum(batch.tokens for batch in batches) == sum(target + 1 for _, target in pairs)
+
+
+def shapes(feed):
+    """The shapes of all batches of an epoch."""
+    return {tuple(feed.at(step).inputs.ids.shape) for step in range(feed.steps)}
+
+
+def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
+    monkeypatch.setattr(config_module, "MOST", 4)
+    pairs = lognormal(500)
+    store = stored(pairs)
+    feed = batch_feed(store, SpecialConfig(start=1, end=(2,), padding=5), BatchConfig(tokens=300, shapes="few"), seed=1)
+    batches = [feed.at(step) for step in range(feed.steps)]
+    drawn = batch_feed(store, SPECIAL, BatchConfig(tokens=300), seed=1)
+    assert len(shapes(feed)) <= 4 < len(shapes(drawn))
+    assert {(batch.rows, (batch.source.ids.shape[1], batch.inputs.ids.shape[1])) for batch in batches} == set(
+        feed.plan.shapes)
+    assert all(batch.source.ids.numel() + batch.inputs.ids.numel() <= 300 for batch in batches if batch.rows > 1)
+    assert Counter(number for batch in batches for number in batch.numbers.tolist()) == Counter(range(500))
+    assert sum(batch.tokens for batch in batches) == sum(target + 1 for _, target in pairs)
+    there = torch.arange(batches[0].inputs.ids.shape[1]) < batches[0].inputs.lengths.unsqueeze(-1)
+    assert (batches[0].inputs.ids[~there] == 5).all()
+
+
+@pytest.mark.parametrize("shapes", ["as_drawn", "few"])
+def test_the_largest_batch_is_as_large_as_any(stored, lognormal, shapes):
+    feed = batch_feed(stored(lognormal(500)), SPECIAL, BatchConfig(tokens=300, shapes=shapes), seed=1)
+    sizes = [batch.source.ids.numel() + batch.inputs.ids.numel() for batch in map(feed.at, range(3 * feed.steps))]
+    largest = feed.largest()[0]
+    assert max(sizes) <= largest.source.ids.numel() + largest.inputs.ids.numel() <= 300
+
+
+def test_few_shapes_at_the_end_of_an_uneven_epoch(stored):
+    store = stored([(2, 2)] * 9)
+    config = BatchConfig(tokens=15, shapes="few")
+    last = batch_feed(store, SPECIAL, config, seed=1, rank=1, processes=2).at(1)
+    assert last.tokens == 0
+    assert last.numbers.tolist() == []
+    assert last.inputs.ids.shape == (3, 3)  # as large as all others
+    assert last.inputs.lengths.tolist() == [0, 0, 0]
+
+
+def test_few_shapes_are_for_padded_batches():
+    with pytest.raises(ValueError, match="only padded batches can have few shapes, and the layout is packed"):
+        BatchConfig(layout="packed", shapes="few")
 
 
 def test_rows(stored):
@@ -53,6 +100,14 @@ def test_masked(written):
     batch = feed.at(0)
     assert batch.inputs.ids.shape == (10, 4)
     assert 0 < batch.tokens == int((batch.labels != IGNORED).sum()) < 40
+
+
+def test_masked_in_few_shapes(written, monkeypatch):
+    monkeypatch.setattr(config_module, "MOST", 2)
+    texts = written([[10] * (1 + number % 9) for number in range(90)], 20)
+    config = BatchConfig(tokens=30, shapes="few")
+    feed = masked_feed(texts, SPECIAL, config, MaskingConfig(share=0.5), vocabulary=20, seed=1)
+    assert len(shapes(feed)) == 2
 
 
 def test_from_a_file(tmp_path):

@@ -60,6 +60,13 @@ def test_a_step_is_reached_at_once(stored, lognormal, layout):
     assert walked[0].numbers.tolist() != walked[feed.steps].numbers.tolist()
 
 
+def test_the_largest_batches_are_those_that_are_named_or_the_first(stored):
+    (feed,) = feeds(stored([(1, 1)] * 10), 6, 1)
+    assert [batch.numbers.tolist() for batch in feed.largest()] == [feed.at(0).numbers.tolist()]
+    named = Feed(feed.plan, feed.maker, largest=[np.array([1, 2]), np.array([3])])
+    assert [batch.numbers.tolist() for batch in named.largest()] == [[1, 2], [3]]
+
+
 def test_where_a_step_stands(stored):
     feed, _ = feeds(stored([(1, 1)] * 10), 3, 2)
     assert feed.steps == 5

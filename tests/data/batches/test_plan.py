@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from regard.data.batches import plan as planning
 from regard.data.batches.buckets import Limits
-from regard.data.batches.plan import plan_batches
+from regard.data.batches.plan import Shape, plan_batches
 
 lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60)
 
@@ -28,9 +28,11 @@ def epoch(plan, number):
 def test_every_pair_comes_exactly_once_an_epoch(stored, monkeypatch, block):
     monkeypatch.setattr(planning, "BLOCK", block)
 
-    @given(lengths, st.integers(1, 300), st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 10**9))
-    def check(lengths, tokens, rows, seed, number):
-        plan = plan_batches(stored(lengths), Limits(tokens, rows), seed=seed)
+    @given(lengths, st.integers(1, 300), st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 10**9),
+           st.none() | st.integers(1, 5))
+    def check(lengths, tokens, rows, seed, number, most):
+        plan = plan_batches(stored(lengths), Limits(tokens, rows), seed=seed, most=most)
+        assert most is None or len(plan.shapes) <= most
         batches = epoch(plan, number)
         assert Counter(chain(*batches)) == Counter(range(len(lengths)))
         for batch in batches:
@@ -68,6 +70,64 @@ def test_little_is_padding(stored, lognormal):
     plan = plan_batches(stored(lengths), Limits(4096, 4096), seed=0)
     padded = sum(len(batch) * inside[batch].max(axis=0).sum() for batch in epoch(plan, 0))
     assert 1 - inside.sum() / padded < 0.08
+
+
+def fits(batch, inside, shapes):
+    """Whether one of the shapes contains a batch."""
+    longest = inside[batch].max(axis=0)
+    return any(shape.rows >= len(batch) and (longest <= shape.lengths).all() for shape in shapes)
+
+
+@pytest.mark.parametrize("most", [None, 6])
+def test_shapes_contain_all_batches_and_are_no_larger(stored, lognormal, most):
+    lengths = lognormal(3000)
+    inside = np.array([(source, target + 1) for source, target in lengths])
+    plan = plan_batches(stored(lengths), Limits(1000, 1000), seed=0, most=most)
+    batches = epoch(plan, 0) + epoch(plan, 1)
+    assert all(fits(batch, inside, plan.shapes) for batch in batches)
+    assert all(shape.tokens <= 1000 for shape in plan.shapes)
+    for shape, pairs in zip(plan.shapes, np.split(plan.index.numbers, np.cumsum(plan.sizes)[:-1]), strict=True):
+        mine = [batch for batch in batches if batch[0] in set(pairs.tolist())]
+        assert shape == Shape(max(map(len, mine)), tuple(inside[pairs].max(axis=0).tolist()))  # and no larger
+
+
+@pytest.mark.parametrize("block", [7, 2**18])
+@pytest.mark.parametrize("most", [None, 3])
+def test_the_largest_batches_are_as_large_as_any(stored, lognormal, monkeypatch, block, most):
+    monkeypatch.setattr(planning, "BLOCK", block)
+    lengths = lognormal(400)
+    inside = np.array([(source, target + 1) for source, target in lengths])
+    plan = plan_batches(stored(lengths), Limits(500, 500), seed=0, most=most)
+    for power, batch in zip((1, 2), plan.largest(), strict=True):
+        assert len(set(batch.tolist())) == len(batch)
+        needed = [shape.rows * sum(length**power for length in shape.lengths) for shape in plan.shapes]
+        assert len(batch) * (inside[batch].max(axis=0) ** power).sum() == max(needed)
+
+
+def test_the_largest_batch_may_be_one_pair(stored):
+    plan = plan_batches(stored([(1, 1)] * 5 + [(50, 9)]), Limits(20, 20), seed=0)
+    assert [batch.tolist() for batch in plan.largest()] == [[5], [5]]
+
+
+def test_few_shapes_need_little_more_padding(stored, lognormal):
+    lengths = lognormal(20_000)
+    real = sum(source + target + 1 for source, target in lengths)
+    store = stored(lengths)
+    any_number, few = (plan_batches(store, Limits(4096, 4096), seed=0, most=most) for most in (None, 24))
+    assert len(any_number.shapes) > 30
+    assert len(few.shapes) == 24
+    assert 1 - real / sum(shape.tokens * count for shape, count in zip(few.shapes, few.batches, strict=True)) < 0.12
+    assert few.count < 1.05 * any_number.count
+    assert epoch(plan_batches(store, Limits(4096, 4096), seed=0), 0) == epoch(any_number, 0)  # each has its own index
+
+
+def test_the_most_alike_are_united(stored):
+    pairs = [(4, 3)] * 30 + [(5, 4)] * 30 + [(40, 39)] * 30
+    plan = plan_batches(stored(pairs), Limits(80, 80), seed=0, most=2)
+    assert sorted(plan.shapes) == [Shape(1, (40, 40)), Shape(8, (5, 5))]
+    assert plan_batches(stored(pairs), Limits(80, 80), seed=0, most=1).shapes == (Shape(1, (40, 40)),)
+    with pytest.raises(ValueError, match="`most` must be at least 1, but is 0"):
+        plan_batches(stored(pairs), Limits(80, 80), seed=0, most=0)
 
 
 def test_a_pair_over_the_budget_is_a_batch_by_itself_and_noted(stored):
@@ -118,6 +178,8 @@ def test_the_index_may_be_kept_elsewhere(stored, tmp_path):
 def test_an_empty_store(stored):
     plan = plan_batches(stored([]), Limits(10, 10), seed=0)
     assert plan.count == 0
+    assert plan.shapes == ()
+    assert plan_batches(stored([]), Limits(10, 10), seed=0, most=3).shapes == ()
     with pytest.raises(ValueError, match="`index` must be from 0 to -1, but is 0"):
         plan.batch(0, 0)
 

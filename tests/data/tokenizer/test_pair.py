@@ -1,7 +1,11 @@
-"""Two tokenizers, or one for both sides: files and hashes."""
+"""Two tokenizers, or one for both sides: files, hashes, and what a model reads of source and target."""
 
+import pytest
+
+from regard.data.tokenizer.characters import ByteTokenizer
 from regard.data.tokenizer.contract import digest
 from regard.data.tokenizer.pair import PairTokenizer
+from regard.models.special import SpecialConfig
 
 
 def test_a_joint_pair_has_the_files_of_one(tokenizers):
@@ -18,3 +22,23 @@ def test_a_separate_pair_has_the_files_of_both(tokenizers):
     assert sorted(pair.files()) == ["tokenizer.source.model", "tokenizer.source.toml", "tokenizer.target.toml"]
     assert pair.sha256 == digest(pair.files())
     assert pair.sha256 != PairTokenizer(pair.target, pair.source).sha256
+
+
+def test_a_source_has_an_end_behind_it_and_a_target_has_nothing_around_it(tokenizers):
+    pair = PairTokenizer(tokenizers["unigram"], tokenizers["bytes"])
+    texts = ["the big dog", "", "l'homme"]
+    end = pair.source.special.end[0]
+    assert pair.source_end == end
+    assert pair.source_ids(texts) == [[*pair.source.encode(text), end] for text in texts]
+    assert pair.target_ids(texts) == [pair.target.encode(text) for text in texts]
+    assert not pair.target.special.ids() & {id_ for ids in pair.target_ids(texts) for id_ in ids}
+
+
+def test_a_source_without_an_end_is_refused():
+    class Endless(ByteTokenizer):
+        def __init__(self):
+            super().__init__()
+            self.special = SpecialConfig(padding=0)
+
+    with pytest.raises(ValueError, match="`source` must be a tokenizer with an end"):
+        PairTokenizer(Endless(), ByteTokenizer()).source_ids(["a"])

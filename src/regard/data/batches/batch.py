@@ -53,7 +53,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """How many sequences there are, those without tokens counted."""
         return self.inputs.rows
 
     def to(self, device: "torch.device | str") -> "Batch":

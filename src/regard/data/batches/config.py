@@ -6,16 +6,20 @@
 It puts the parts together: a plan of the store, a maker of batches, a feed. It knows no model.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from regard.config import Config, choice, whole
 from regard.data.batches.batch import LAYOUTS, Ends, Reader, Shifted, Stored
 from regard.data.batches.buckets import Limits
-from regard.data.batches.feed import Feed
+from regard.data.batches.feed import Feed, Maker
 from regard.data.batches.masking import Masked, MaskingConfig
-from regard.data.batches.plan import plan_batches
+from regard.data.batches.plan import BucketPlan, plan_batches
+from regard.data.batches.shapes import MOST, Fitted
 from regard.data.store import PairStore, Store, TextStore
 from regard.models.special import SpecialConfig
+
+SHAPES = ("as_drawn", "few")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +31,24 @@ class BatchConfig(Config):
     rows: int | None = whole(None, least=1)
     """Sequences of a batch at most; as many as the tokens allow where not given."""
     layout: str = choice(LAYOUTS, "padded")
+    shapes: str = choice(SHAPES, "as_drawn")
+    """Each batch as large as what is in it, or all filled up to one of few shapes, for devices that record a step once
+    for each. Of padded batches only."""
     ahead: int = whole(2, least=1)
     """Batches that are made before they are asked for."""
 
     def limits(self) -> Limits:
         """The limits that a plan keeps."""
         return Limits(self.tokens, self.tokens if self.rows is None else self.rows)
+
+    def most(self) -> int | None:
+        """How many shapes batches may have; any number where None."""
+        return MOST if self.shapes == "few" else None
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        if self.shapes == "few" and self.layout != "padded":
+            yield "shapes", f"only padded batches can have few shapes, and the layout is {self.layout}"
 
 
 def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, seed: int, rank: int = 0,
@@ -42,15 +58,23 @@ def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, see
     Args:
         read: where the ids come from, such as `Sampled`; from the store itself where not given.
     """
-    maker = Shifted(read or Stored(store), Ends.of(special), LAYOUTS[config.layout])
+    ends = Ends.of(special)
+    maker = Shifted(read or Stored(store), ends, LAYOUTS[config.layout])
     extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
-    plan = plan_batches(store, config.limits(), seed=seed, extra=extra)
-    return Feed(plan, maker, rank=rank, processes=processes)
+    plan = plan_batches(store, config.limits(), seed=seed, extra=extra, most=config.most())
+    return _feed(plan, maker, config, ends.padding, rank, processes)
 
 
 def masked_feed(store: TextStore, special: SpecialConfig, config: BatchConfig, masking: MaskingConfig, *,
                 vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> Feed:
     """A feed of texts, some of whose tokens are hidden, for a masked model."""
     maker = Masked(Stored(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
-    plan = plan_batches(store, config.limits(), seed=seed, extra=(0,))
-    return Feed(plan, maker, rank=rank, processes=processes)
+    plan = plan_batches(store, config.limits(), seed=seed, extra=(0,), most=config.most())
+    return _feed(plan, maker, config, special.padding or 0, rank, processes)
+
+
+def _feed(plan: BucketPlan, maker: Maker, config: BatchConfig, padding: int, rank: int, processes: int) -> Feed:
+    """The feed of a plan, in the shapes that are asked for."""
+    if config.shapes == "few":
+        maker = Fitted(maker, plan.shapes, padding)
+    return Feed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())

@@ -12,7 +12,7 @@ the last ones get a batch without rows. It does not know what is in a batch.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -58,24 +58,38 @@ class Steps(ABC):
         """The batch of this process in this step. It follows from the number of the step alone."""
         return self.make(self.place(step))
 
+    def largest(self) -> list[Batch]:
+        """The batches that need most memory, to be tried first: the first one, where all need equally much."""
+        return [self.at(0)]
+
     def since(self, step: int) -> Iterator[Batch]:
         """The batches from this step on, without end."""
         return map(self.at, count(step))
 
 
 class Feed(Steps):
-    """The batches of a plan, divided among processes; this is the one of number `rank`."""
+    """The batches of a plan, divided among processes; this is the one of number `rank`.
 
-    def __init__(self, plan: Plan, maker: Maker, *, rank: int = 0, processes: int = 1) -> None:
+    Args:
+        largest: the numbers of the batches that need most memory, where not all need equally much.
+    """
+
+    def __init__(self, plan: Plan, maker: Maker, *, rank: int = 0, processes: int = 1,
+                 largest: Sequence[Numbers] = ()) -> None:
         check_rank(rank, processes)
         if not plan.count:
             raise checks.wrong("plan", "one of at least one batch", "empty", "Is there any data left?")
         self.plan, self.maker, self.rank, self.processes = plan, maker, rank, processes
+        self._largest = tuple(largest)
 
     @property
     def steps(self) -> int:
         """How many steps every epoch has."""
         return -(-self.plan.count // self.processes)
+
+    def largest(self) -> list[Batch]:
+        """The batches that need most memory, to be tried first."""
+        return [self.maker(numbers, 0) for numbers in self._largest] or super().largest()
 
     def make(self, place: Place) -> Batch:
         """The batch of this process at a place; one without rows where the epoch has no more."""

@@ -1,0 +1,116 @@
+"""`regard classify`: labels of texts, or of images in files, folders and IDX files.
+
+A line of the result is the label, its probability and what it belongs to, tab-separated. Whether texts or images are
+meant follows from the model.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from regard.cli import models
+
+if TYPE_CHECKING:
+    from regard.data.images.reading import Bytes, Shape
+    from regard.tasks.reading import Classifier, Label
+
+TOGETHER = 256
+"""Images that are held in memory."""
+
+
+def classify(
+    model: models.Model,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Texts; or for a model of images, files, "
+                      "folders of them, or IDX files. Without any, the lines of standard input, as texts.",
+                      show_default=False)] = None,
+    as_json: models.Json = False,
+    device: models.Device = models.AUTO,
+) -> None:
+    """Give labels to texts or images.
+
+    A line for each: label, probability and input, separated by tabs.
+    """
+    from regard.models.vision import VisionConfig
+    from regard.tasks.reading import Classifier
+
+    task = models.opened(model, device, "Classifier")
+    assert isinstance(task, Classifier)
+    if isinstance(task.config, VisionConfig):
+        if not inputs or "-" in inputs:
+            models.fail("A model of images reads files. Name some, or folders of them.")
+        _images(task, inputs, as_json)
+        return
+    for text, found in models.each(models.blocks(inputs), task.classify, models.numbered):
+        _write(text, found, as_json)
+
+
+class Picture(NamedTuple):
+    """An image to be read: a file, or one of several in an IDX file."""
+
+    name: str
+    read: "Callable[[Shape], Bytes]"
+    """Its bytes (C, H, W) in a shape."""
+
+
+def pictures(paths: Iterable[Path]) -> Iterator[Picture]:
+    """All images of these files and folders, those of a folder by their names."""
+    from regard.data.images import idx, reading
+    from regard.data.pair import DataError
+
+    for path in paths:
+        if path.is_dir():
+            yield from pictures(one for one in sorted(path.iterdir()) if not one.name.startswith("."))
+        elif idx.is_idx(path):
+            array = idx.read(path)
+            if array.ndim != 3:
+                raise DataError(f"{path}: Images have three dimensions (images, height, breadth), but this file has "
+                                f"{array.ndim}. Give the file of the images.")
+            yield from (Picture(f"{path}[{index}]", partial(reading.resized, image))
+                        for index, image in enumerate(array))
+        else:
+            yield Picture(str(path), partial(reading.pixels, path))
+
+
+def _images(task: "Classifier", inputs: Sequence[str], as_json: bool) -> None:
+    from regard.data.images.reading import Shape
+    from regard.data.pair import DataError
+
+    config = task.config
+    shape = Shape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
+
+    def work(some: list[Picture]) -> "list[list[Label]]":
+        import torch
+
+        return task.classify(torch.stack([torch.tensor(picture.read(shape)) for picture in some]))
+
+    try:
+        for picture, found in models.each(_blocks(pictures(map(Path, inputs))), work, _numbered):
+            _write(picture.name, found, as_json)
+    except DataError as error:  # a path that is not there
+        models.fail(str(error))
+
+
+def _blocks(found: Iterable[Picture]) -> Iterator[list[Picture]]:
+    block: list[Picture] = []
+    for picture in found:
+        block.append(picture)
+        if len(block) == TOGETHER:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _numbered(number: int, picture: Picture) -> str:
+    return f"image {number}"
+
+
+def _write(given: str, found: "Sequence[Label] | None", as_json: bool) -> None:
+    if as_json:
+        models.write_json({"input": given, "labels": [label._asdict() for label in found or ()]})
+    else:
+        best = "\t" if found is None else f"{found[0].name}\t{found[0].probability:.4f}"
+        models.write(f"{best}\t{given}")

@@ -1,0 +1,178 @@
+"""`regard evaluate`: how good a model is on data that it did not learn from.
+
+What the data must be, and what is told, follows from the model. The data is read here, `regard.tasks.evaluation` and
+`regard.tasks.losses` judge, and what they find is drawn.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli import models
+from regard.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.data.sources.opening import Pairs
+    from regard.tasks.losses import TokenLoss
+    from regard.tasks.reading import Classifier, Filler
+    from regard.tasks.writing import Completer, Translator
+
+Table = dict[str, Any]
+
+
+def evaluate(
+    model: models.Model,
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="For a translator pairs (TSV, JSONL, PO, TMX, or "
+                    "plain files in twos: sources, then targets). For a language model or a masked model plain text. "
+                    "For a classifier a TSV of text and label, a folder with a folder of images for each class, or "
+                    "two IDX files.", show_default=False)],
+    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="Of the search of a translator.")] = 5,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Upper and lower case count as the same.")] = False,
+    tokenize: Annotated[str, typer.Option("--tokenize", metavar="NAME", help="How BLEU cuts texts into words: 13a, "
+                        "intl, zh, char, or none for texts that are cut already.")] = "13a",
+    window: Annotated[int | None, typer.Option("--window", metavar="N", min=1, help="Tokens that a language model "
+                      "reads at once.", show_default="as in training")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) "
+                      "or language (TMX).", show_default=False)] = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.",
+                      show_default=False)] = None,
+    format: Annotated[str | None, typer.Option(metavar="NAME", help="plain, tsv, jsonl, po or tmx, whatever the names "
+                      "of the files say.", show_default=False)] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the translations there, "
+                      "one on each line. The file must not be there yet.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    device: models.Device = models.AUTO,
+) -> None:
+    """Tell how good a model is on data that it did not learn from.
+
+    Of a translator BLEU and chrF with their signatures, the loss, and all of it by the length of the source; of a
+    language model loss, perplexity and bits per character; of a masked model the loss of hidden tokens; of a
+    classifier the share of labels that are right.
+    """
+    from regard.tasks.reading import Classifier, Filler
+    from regard.tasks.writing import Completer, Translator
+
+    if output is not None and Path(output).exists():
+        models.fail(f"{output}: It is there already, and is not written over. Choose another name.")
+    task = models.opened(model, device, *models.COMMANDS)
+    if output is not None and not isinstance(task, Translator):
+        models.fail(f"{output}: Only a translator writes translations. Leave out -o.")
+    try:
+        if isinstance(task, Translator):
+            from regard.data.sources import opening
+
+            pairs = opening.pairs(data, source=source, target=target, format=format)
+            found = _translator(task, pairs, output, {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
+        elif isinstance(task, Completer):
+            found = _completer(task, data, window)
+        elif isinstance(task, Filler):
+            found = _filler(task, data)
+        else:
+            assert isinstance(task, Classifier)
+            found = _classifier(task, data)
+    except ValueError as error:
+        models.fail(str(error))
+    except OSError as error:
+        models.fail(f"{error.filename or output}: {error.strerror}", 1)
+    if as_json:
+        models.write_json(found)
+    else:
+        _draw(found, Terminal.of(sys.stdout))
+
+
+def _translator(task: "Translator", pairs: "Pairs", output: str | None, options: Table) -> Table:
+    from regard.tasks.evaluation import translated
+
+    given = [(pair.source, pair.target) for pair in pairs]
+    found = translated(task, given, **options)
+    if output is not None:
+        lines = [text.replace("\r", " ").replace("\n", " ") + "\n" for text in found.hypotheses]
+        with open(output, "x", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+    scores = found.scores
+    return {"task": "translator", "pairs": len(given), "beam": options["beams"],
+            "bleu": scores.bleu, "bleu_signature": scores.bleu_signature,
+            "chrf": scores.chrf, "chrf_signature": scores.chrf_signature,
+            **_loss(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length]}
+
+
+def _completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
+    from regard.data.sources.inputs import Input
+    from regard.data.sources.lines import chunks
+    from regard.tasks import losses
+
+    text = "".join(part for path in data for _, part in chunks(Input(path)))
+    asked = window or task.record.get("training", {}).get("windows", {}).get("length")
+    loss = losses.of_text(task, text, window=asked)
+    return {"task": "completer", "characters": len(text), **_loss(loss),
+            "bits_per_character": loss.nll / log(2) / max(1, len(text))}
+
+
+def _filler(task: "Filler", data: Sequence[str]) -> Table:
+    from regard.data.sources import opening
+    from regard.tasks import losses
+
+    texts = [line.text for line in opening.texts(data, format="plain")]
+    return {"task": "filler", "texts": len(texts), **_loss(losses.of_lines(task, texts))}
+
+
+def _classifier(task: "Classifier", data: Sequence[str]) -> Table:
+    from regard.data.labelled import labelled_texts
+    from regard.data.sources.inputs import Input
+    from regard.models.vision import VisionConfig
+    from regard.tasks.evaluation import labelled
+
+    if isinstance(task.config, VisionConfig):
+        images, labels = _images(task, data)
+        found = labelled(task, images, labels)
+    else:
+        examples = [example for path in data for example in labelled_texts(Input(path))]
+        found = labelled(task, [example.text for example in examples], [example.label for example in examples])
+    return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
+
+
+def _images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
+    """The bytes of all images, and their labels."""
+    import torch
+
+    from regard.data.images import folders, idx, reading
+
+    config = task.config
+    shape = reading.Shape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
+    if len(data) == 2 and all(Path(path).is_file() for path in data):
+        both = idx.read_images(data)
+        arrays, labels = [reading.resized(image, shape) for image in both.images], [str(one) for one in both.labels]
+    else:
+        every = [folders.read(path) for path in data]
+        arrays = [reading.pixels(file, shape) for folder in every for file in folder.files]
+        labels = [label for folder in every for label in folder.labels]
+    return torch.stack([torch.tensor(array) for array in arrays]), labels
+
+
+def _loss(loss: "TokenLoss") -> Table:
+    return {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
+
+
+def _draw(found: Table, terminal: Terminal) -> None:
+    rows = {key: value for key, value in found.items() if key not in ("task", "by_length")}
+    width = max(map(len, rows))
+    for key, value in rows.items():
+        shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+        terminal.text(f"{key.replace('_', ' ').ljust(width)}  {shown}")
+    table = found.get("by_length", ())
+    if table:
+        terminal.heading("By the words of the source")
+        cells = [["words", "pairs", "BLEU", "chrF"]]
+        for row in table:
+            words = f"{row['least']}-{row['most']}" if row["most"] is not None else f"{row['least']} or more"
+            cells.append([words, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}"])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        terminal.beside([["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+                          for row in cells]])

@@ -1,0 +1,45 @@
+"""Losses of one token from its logits: cross entropy with label smoothing, and of two passes that must agree.
+
+z are the logits over V tokens, p = softmax(z). It does not know where logits come from, nor which tokens count.
+
+Sources: Szegedy et al. 2016 (label smoothing); Liang, Wu et al. 2021 (R-Drop).
+"""
+
+import math
+
+from numpy.typing import ArrayLike
+
+from .arrays import Floats, floats
+
+
+def log_softmax(z: ArrayLike) -> Floats:
+    """log p_j = z_j - log sum_k exp z_k; the largest z is taken out first, so that no exponential overflows."""
+    z = floats(z)
+    highest = max(z)
+    return z - highest - math.log(sum(math.exp(z_j - highest) for z_j in z))
+
+
+def cross_entropy(z: ArrayLike, label: int, smoothing: float = 0.0) -> float:
+    """-sum_j y_j log p_j, y_j = (1 - eps) [j = label] + eps / V, eps the smoothing."""
+    log_p = log_softmax(z)
+    total = 0.0
+    for j in range(len(log_p)):
+        y_j = (1.0 - smoothing) * (j == label) + smoothing / len(log_p)
+        total -= y_j * log_p[j]
+    return total
+
+
+def divergence(z: ArrayLike, other: ArrayLike) -> float:
+    """KL(p || q) = sum_j p_j (log p_j - log q_j), p = softmax(z), q = softmax(other)."""
+    log_p, log_q = log_softmax(z), log_softmax(other)
+    total = 0.0
+    for j in range(len(log_p)):
+        total += math.exp(log_p[j]) * (log_p[j] - log_q[j])
+    return total
+
+
+def agreement(z: ArrayLike, other: ArrayLike, label: int, smoothing: float, weight: float) -> float:
+    """1/2 (CE(z) + CE(other)) + weight 1/4 (KL(p || q) + KL(q || p))."""
+    # Departure: half of the paper's loss, CE + CE + alpha 1/2 (KL + KL), so that a token counts as much as in one pass.
+    entropies = cross_entropy(z, label, smoothing) + cross_entropy(other, label, smoothing)
+    return 0.5 * entropies + weight * 0.25 * (divergence(z, other) + divergence(other, z))

@@ -1,0 +1,49 @@
+"""Which words of a source a model looked at while it wrote each word of a translation.
+
+    cross (layers, heads, n, N)  ── one layer, mean over its heads ──  (n tokens, N tokens)  ── words ──  (m, M)
+
+A word of the translation looks as its tokens do on average; a word of the source is looked at as much as all its tokens
+together. The end of the source is no word, and what a model looks at there is in no column, so a row may have a sum
+below 1. It knows words and weights; it does not know models, nor how a translation was found.
+
+Legend: n, N tokens of translation and source; m, M their words.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.data.tokenizer.words import Word
+
+
+class Alignment(NamedTuple):
+    """Two sentences in words, and how much each word of the one looks at each of the other."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: Tensor
+    """(words of the target, words of the source)"""
+
+
+def layer_weights(cross: Tensor, layer: int | None) -> Tensor:
+    """The mean (n, N) over the heads of one layer, from 0; negative ones count from the last.
+
+    Without one it is the last but one, where there are several: in a Transformer the last layers look ahead to what
+    comes next, and those before them at what is being written (Garg et al. 2019).
+    """
+    count = cross.shape[0]
+    chosen = max(0, count - 2) if layer is None else layer
+    if isinstance(chosen, bool) or not isinstance(chosen, int) or not -count <= chosen < count:
+        raise checks.wrong("layer", f"one of the {count} layers that look at the source, from 0", repr(chosen))
+    return cross[chosen].mean(dim=0)
+
+
+def word_weights(weights: Tensor, source: Sequence[Word], target: Sequence[Word]) -> Tensor:
+    """(m, M) from (n, N)."""
+    rows = [weights[word.first_token:word.last_token + 1].mean(dim=0) for word in target]
+    looks = torch.stack(rows) if rows else weights[:0]
+    columns = [looks[:, word.first_token:word.last_token + 1].sum(dim=-1) for word in source]
+    return torch.stack(columns, dim=-1) if columns else looks[:, :0]

@@ -1,0 +1,109 @@
+"""How to learn to translate, from the number of pairs and the device.
+
+The less there is to learn from, the more a model must be kept from learning it by heart: dropout, two passes that must
+agree (R-Drop), label smoothing, few and therefore frequent subwords. The more there is, the larger a model it fills.
+On a CPU everything is smaller: what takes minutes on a GPU would take days. The figures behind these choices are in
+`benchmarks/RESULTS.md`.
+
+It knows numbers of pairs and tokens. It does not know the pairs.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from regard.training.choices.choice import Choice, Device, grade, sized, value
+
+RECIPE = "transformer"
+SIZES = ((400_000, "small"), (20_000_000, "base"))
+"""Below so many pairs, on a GPU."""
+SMALLER = {"small": "tiny", "base": "small", "big": "base"}
+"""On a CPU."""
+
+
+def tokenizer(pairs: int) -> Iterator[Choice]:
+    """The choices that are made before the texts are cut."""
+    size = grade(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
+    yield Choice("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
+    yield Choice("tokenizer.vocabulary", size, f"{pairs:,} pairs: subwords must be met often enough to be learned")
+    yield Choice("data.joint", True, "names and numbers are written alike on both sides")
+
+
+def recipe(pairs: int, device: Device, asked: str | None) -> Choice:
+    """The recipe of the model."""
+    size = grade(pairs, SIZES, "big")
+    if not device.fast:
+        size = SMALLER[size]
+        return Choice("recipe", sized(asked or RECIPE, size), f"{pairs:,} pairs, on a CPU")
+    return Choice("recipe", sized(asked or RECIPE, size), f"{pairs:,} pairs, on a GPU")
+
+
+def model(pairs: int, kind: str, mixer: str) -> Iterator[Choice]:
+    """What the recipe leaves open.
+
+    Args:
+        kind: of the model, as its config names it.
+        mixer: of its blocks, where it has blocks.
+    """
+    dropout = grade(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
+    reason = f"{pairs:,} pairs: {'few, so the model must not learn them by heart' if pairs < 1_000_000 else 'many'}"
+    if kind == "seq2seq":
+        yield Choice("model.dropout", dropout, reason)
+        return
+    for part in ("embedding", "encoder", "decoder"):
+        yield Choice(f"model.{part}.dropout", dropout, reason)
+    if dropout > 0.1:
+        more = [f"model.{side}.feed_forward.dropout" for side in ("encoder", "decoder")] + ["model.decoder.cross.dropout"]
+        if mixer == "attention":
+            more += [f"model.{side}.mixer.dropout" for side in ("encoder", "decoder")]
+        for key in more:
+            yield Choice(key, 0.1, "some dropout inside the layers too")
+
+
+def training(pairs: int, tokens: int, kind: str, device: Device, asked: Mapping[str, Any]) -> Iterator[Choice]:
+    """How the model is trained.
+
+    Args:
+        tokens: of all pairs, both sides.
+        asked: the table [training] as far as somebody has set it, from which other choices follow.
+    """
+    few = pairs < 1_000_000
+    if device.fast:
+        yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
+    batch = value(asked, "batches.tokens", _batch(pairs, device))
+    yield Choice("training.batches.tokens", batch, "source and target together; more smooths the gradient, less is "
+                                                   "more steps for few pairs")
+    if device.fast:
+        yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
+    elif kind == "encoder-decoder":
+        yield Choice("training.batches.layout", "packed", "nothing is computed for padding")
+    yield Choice("training.smoothing", 0.1, "a translation is one of several good ones")
+    if few and (device.fast or pairs < 20_000):
+        yield Choice("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
+    yield Choice("training.average", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
+    epochs = value(asked, "epochs", _epochs(pairs, device))
+    yield Choice("training.epochs", epochs, "so often all pairs are seen, unless the score stops rising before")
+    steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / batch / value(asked, "accumulate", 1))))
+    yield Choice("training.schedule.shape", "linear", "constant, then down to nothing, which settles the model")
+    yield Choice("training.schedule.peak", 1e-3 if few else 7e-4, "as high as such a model bears")
+    yield Choice("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "post-norm needs a slow "
+                                                                                            "start")
+    yield Choice("training.schedule.hold", 0.5, "half of the steps at the peak")
+    yield Choice("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
+    every = value(asked, "validation.every", max(1, steps // 20))
+    yield Choice("training.validation.every", every, "about 20 times in all")
+    yield Choice("training.validation.score", "chrf", "the score that judges short texts and rich endings best")
+    yield Choice("training.validation.patience", 6, "without a better score for so long there will be none")
+    yield Choice("training.checkpoints.every", every, "with every validation")
+    yield Choice("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
+
+
+def _batch(pairs: int, device: Device) -> int:
+    if not device.fast:
+        return grade(pairs, ((5_000, 2000), (200_000, 4000)), 8000)
+    return grade(pairs, ((10_000, 6000), (100_000, 12_000), (1_000_000, 24_000)), 50_000)
+
+
+def _epochs(pairs: int, device: Device) -> int:
+    if not device.fast:
+        return grade(pairs, ((5_000, 60), (50_000, 30), (300_000, 12), (2_000_000, 5)), 2)
+    return grade(pairs, ((10_000, 150), (60_000, 77), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)

@@ -1,0 +1,79 @@
+"""What a plan is: the steps from files to a `Work`, between which choices are made and may be overruled.
+
+    plan.survey(request, config)      what is in the files                        ─► choices about data and tokenizer
+    plan.prepare(survey, document)    everything as numbers on disk               ─► choices about model and training
+    plan.work(...)                    what the loop is given
+
+A plan knows one way to train. Who asks, and what is done with the choices, is not its business.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.models.build import ModelConfig
+from regard.toml.document import Document
+from regard.training.choices.choice import Choice, Device
+from regard.training.settings import DataConfig, TrainingConfig
+from regard.training.work import Work
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asked for."""
+
+    task: str
+    data: tuple[str, ...]
+    output: Path
+    validation: tuple[str, ...] = ()
+    recipe: str | None = None
+    """The name of a recipe, or the path of a TOML file."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the config with their values."""
+    source: str | None = None
+    target: str | None = None
+    format: str | None = None
+    resume: bool = False
+    device: str = "auto"
+    counted: Callable[[Iterable[Any]], Iterable[Any]] = iter
+    """Passes on what is read, and may count it."""
+
+
+class Plan(Protocol):
+    """One way to train."""
+
+    recipe: str
+    """The recipe where none is asked for."""
+
+    def survey(self, request: Request, config: DataConfig) -> Any:
+        """What is in the files."""
+
+    def files(self, survey: Any) -> dict[str, str]:
+        """The sha256 of each file by its name."""
+
+    def warnings(self, survey: Any) -> Sequence[str]:
+        """What a person should know of the data."""
+
+    def before(self, survey: Any) -> list[Choice]:
+        """The choices about data and tokenizer."""
+
+    def prepare(self, survey: Any, document: Document, place: Path) -> Any:
+        """Everything as numbers on disk, with the tokenizer and filters that the document asks for."""
+
+    def notes(self, prepared: Any) -> Sequence[str]:
+        """What a person should know of how that went."""
+
+    def named(self, prepared: Any, device: Device, asked: str | None) -> Choice:
+        """The recipe of the model: the one that is asked for, in the size that fits."""
+
+    def after(self, prepared: Any, tables: Mapping[str, Any], device: Device) -> list[Choice]:
+        """The choices about model and training; the tables have what was asked for, and the recipe's [model]."""
+
+    def steps(self, prepared: Any, settings: Document) -> int:
+        """How many batches an epoch has."""
+
+    def work(self, prepared: Any, made_from: ModelConfig, settings: TrainingConfig, record: dict[str, Any]) -> Work:
+        """What the loop is given."""
+
+

@@ -1,0 +1,62 @@
+"""The state of an engine as a snapshot, and back: all that the next step depends on, and nothing else.
+
+    model.*          parameters and buffers
+    average.*        the mean of the parameters
+    optimiser.*      the moments of every parameter
+    carried.*        what the objective keeps from step to step
+    engine.sums      what was counted and not told yet
+
+Everything is compared before anything is taken in: the state of another model changes nothing. It knows names and
+tensors. Files are not its business.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.storage import modules
+from regard.training.engine import Engine
+from regard.training.shards import Stored
+from regard.training.snapshot import Snapshot, optimiser_like, optimiser_state, resume_optimiser
+
+
+def snapshot(engine: Engine, values: Mapping[str, Any]) -> Snapshot:
+    """The state of an engine now, with values beside it."""
+    parts: dict[str, Mapping[str, Any]] = {
+        "model": _weights(engine), "optimiser": optimiser_state(engine.optimiser, engine.names),
+        "carried": engine.objective.carried(), "engine": {"sums": engine.sums},
+    }
+    if engine.average is not None:
+        parts["average"] = engine.average.state()
+    return Snapshot.of(parts, values)
+
+
+@torch.no_grad()
+def resume(engine: Engine, stored: Stored) -> None:
+    """Take in a stored state."""
+    weights = _weights(engine)
+    found = stored.under("model", like=weights)
+    modules.match(modules.entries(weights), modules.entries(found), origin="the checkpoint", owner="the model")
+    if engine.average is not None:
+        engine.average.resume(stored.under("average", like=engine.average.state()))
+    like = optimiser_like(engine.optimiser, engine.names)
+    moments = stored.under("optimiser", like=like)
+    resume_optimiser(engine.optimiser, engine.names, {name: tensor.to(engine.device)
+                                                      for name, tensor in moments.items()})
+    for name, tensor in weights.items():
+        tensor.copy_(found[name])
+    engine.objective.resume({name: tensor.to(engine.device) for name, tensor in stored.under("carried").items()})
+    engine.sums.copy_(stored.tensor("engine.sums"))
+
+
+def _weights(engine: Engine) -> dict[str, Tensor]:
+    """Parameters and buffers of the model, those with two names under the first alone."""
+    seen: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in engine.objective.model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found

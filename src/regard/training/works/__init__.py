@@ -1,0 +1,1 @@
+"""The ways to train, each from files to batches, a loss and a score."""

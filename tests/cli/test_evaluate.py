@@ -1,0 +1,127 @@
+"""`regard evaluate`: what is told of each kind of model, on each kind of data."""
+
+import math
+
+import numpy as np
+import pytest
+import texting
+from calling import call, idx, lines, tables
+
+import regard
+from regard.tasks import losses
+from regard.tasks.evaluation import translated
+
+PAIRS = texting.pairs()[:6]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model of each kind."""
+    place = tmp_path_factory.mktemp("evaluate")
+    for name in ("translator", "completer", "filler", "classifier", "seer"):
+        getattr(texting, name)().save(place / name)
+    (place / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    (place / "plain.en").write_text("".join(f"{source}\n" for source, _ in PAIRS))
+    (place / "plain.fr").write_text("".join(f"{target}\n" for _, target in PAIRS))
+    return place
+
+
+def test_a_translator(place, tmp_path):
+    task = regard.load(place / "translator")
+    want = translated(task, PAIRS, beams=2)
+    (found,) = tables("evaluate", place / "translator", place / "pairs.tsv", "--beam", "2", "-o", tmp_path / "out")
+    assert (found["pairs"], found["beam"], found["tokens"], found["cut"]) == (6, 2, want.loss.tokens, want.cut)
+    assert found["bleu"] == pytest.approx(want.scores.bleu)
+    assert (found["bleu_signature"], found["chrf_signature"]) == want.scores[2:]
+    assert found["loss"] == pytest.approx(want.loss.mean)
+    assert found["perplexity"] == pytest.approx(math.exp(want.loss.mean))
+    assert found["by_length"] == [pytest.approx(bucket._asdict()) for bucket in want.by_length]
+    written = (tmp_path / "out").read_bytes().decode().split("\n")
+    assert written == [*(text.replace("\n", " ").replace("\r", " ") for text in want.hypotheses), ""]
+    both = tables("evaluate", place / "translator", place / "plain.en", place / "plain.fr", "--beam", "2")
+    assert both == [found]
+
+
+def test_a_table(place):
+    out = lines("evaluate", place / "translator", place / "pairs.tsv", "--beam", "1", "--lowercase", "--tokenize", "char")
+    text = "\n".join(out)
+    for part in ("pairs", "bleu", "case:lc", "tok:char", "chrf signature", "perplexity", "By the words of the source"):
+        assert part in text
+    assert out[-1].split()[:2] == ["0-10", "6"] or "11-20" in text
+
+
+def test_what_is_there_is_not_written_over(place, tmp_path):
+    (tmp_path / "out").write_text("years of work")
+    code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "is not written over" in said
+    assert (tmp_path / "out").read_text() == "years of work"
+    code, _, said = call("evaluate", place / "filler", place / "plain.en", "-o", tmp_path / "new")
+    assert code == 2
+    assert "Only a translator writes translations" in said
+    code, _, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "no" / "such")
+    assert code == 1
+    assert "No such file or directory" in said
+
+
+@pytest.mark.parametrize(("data", "said"), [("none.tsv", "no such file"), ("plain.en", "twos")])
+def test_data_that_cannot_be_read(place, data, said):
+    code, out, err = call("evaluate", place / "translator", place / data)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_language_model(place):
+    text = (place / "plain.en").read_text()
+    want = losses.of_text(regard.load(place / "completer"), text, window=20)
+    (found,) = tables("evaluate", place / "completer", place / "plain.en", "--window", "20")
+    assert (found["characters"], found["tokens"]) == (len(text), want.tokens)
+    assert found["loss"] == pytest.approx(want.mean)
+    assert found["bits_per_character"] == pytest.approx(want.nll / math.log(2) / len(text))
+
+
+def test_the_window_of_the_training_is_taken(place, tmp_path):
+    made = texting.completer()
+    made.record = {"training": {"windows": {"length": 20}}}
+    made.save(tmp_path / "model")
+    made.record = {}
+    asked = tables("evaluate", place / "completer", place / "plain.en", "--window", "20")
+    assert tables("evaluate", tmp_path / "model", place / "plain.en") == asked
+    assert tables("evaluate", tmp_path / "model", place / "plain.en", "--window", "9") != asked
+
+
+def test_a_masked_model(place):
+    (found,) = tables("evaluate", place / "filler", place / "plain.en")
+    want = losses.of_lines(regard.load(place / "filler"), [source for source, _ in PAIRS])
+    assert (found["texts"], found["tokens"], found["loss"]) == (6, want.tokens, pytest.approx(want.mean))
+
+
+def test_a_classifier_of_texts(place, tmp_path):
+    task = regard.load(place / "classifier")
+    labels = [found[0].name for found in task.classify([source for source, _ in PAIRS])]
+    wrong = next(name for name in task.labels if name != labels[0])
+    rows = [f"{source}\t{label}\n" for (source, _), label in zip(PAIRS, [wrong, *labels[1:]], strict=True)]
+    (tmp_path / "data.tsv").write_text("".join(rows))
+    (found,) = tables("evaluate", place / "classifier", tmp_path / "data.tsv")
+    assert (found["examples"], found["correct"], found["accuracy"]) == (6, 5, pytest.approx(5 / 6))
+    (tmp_path / "data.tsv").write_text("a\ttepid\n")
+    code, _, said = call("evaluate", place / "classifier", tmp_path / "data.tsv")
+    assert code == 2
+    assert "'tepid'" in said
+
+
+def test_a_classifier_of_images(place, tmp_path):
+    task = texting.seer()
+    numbered = type(task)(task.model, task.config)
+    numbered.save(tmp_path / "model")
+    images = np.random.default_rng(1).integers(0, 256, (5, 8, 8), dtype=np.uint8)
+    (tmp_path / "images").write_bytes(idx(images))
+    (tmp_path / "labels").write_bytes(idx(np.array([0, 1, 2, 3, 4], np.uint8)))
+    (found,) = tables("evaluate", tmp_path / "model", tmp_path / "images", tmp_path / "labels")
+    assert found["examples"] == 5
+    module = pytest.importorskip("PIL.Image")
+    for number, image in enumerate(images):
+        (tmp_path / "folder" / str(number)).mkdir(parents=True)
+        module.fromarray(image).save(tmp_path / "folder" / str(number) / "x.png")
+    assert tables("evaluate", tmp_path / "model", tmp_path / "folder") == [found]

@@ -1,0 +1,35 @@
+"""`regard fill`: texts with their blanks filled in, and what else may stand there."""
+
+import pytest
+import texting
+from calling import call, lines, tables
+
+import regard
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fill") / "model"
+    texting.filler().save(place)
+    return place
+
+
+def test_a_line_for_the_text_and_one_for_each_blank(folder):
+    text = "the ___ sees ___."
+    want = regard.load(folder).fill(text, count=2)
+    found = lines("fill", folder, text, "--count", "2")
+    assert found[0] == want.text
+    assert found[1:] == ["  " + ", ".join(f"{each.text} {100 * each.probability:.1f}%" for each in blank)
+                         for blank in want.blanks]
+    (table,) = tables("fill", folder, "--count", "2", stdin=text + "\n")
+    assert table["text"] == want.text
+    assert [[each["id"] for each in blank] for blank in table["blanks"]] == [
+        [each.id for each in blank] for blank in want.blanks]
+
+
+def test_a_text_without_a_blank(folder):
+    code, out, said = call("fill", folder, "the dog", "a ___", "--count", "1")
+    assert code == 1
+    assert out.startswith("\n")
+    assert out.count("\n") == 3
+    assert "text 1: `texts` must be texts with a blank, ___" in said

@@ -1,0 +1,135 @@
+"""What commands that use a model share, as a person meets it: devices, wrong folders, one bad text, readers that leave."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import texting
+from calling import call, lines, tables
+
+from regard.cli import models
+
+COMMANDS = ("translate", "complete", "fill", "classify", "evaluate")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A translator with 12 positions, saved."""
+    place = tmp_path_factory.mktemp("models") / "model"
+    task = texting.translator("learned", tied=False)
+    task.save(place)
+    return place
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_that_is_no_model(command, tmp_path):
+    for place in (tmp_path / "nowhere", tmp_path):
+        code, out, said = call(command, place, "x")
+        assert (code, out) == (2, "")
+        assert said.startswith("Error: ")
+        assert said.count("\n") == 1
+        assert str(place) in said
+
+
+@pytest.mark.parametrize(("command", "wanted"), [("complete", "Completer"), ("fill", "Filler"),
+                                                 ("classify", "Classifier")])
+def test_the_command_that_fits_is_named(command, wanted, folder):
+    code, out, said = call(command, folder, "x")
+    assert (code, out) == (2, "")
+    assert f"needs a {wanted}, but this is a Translator. `regard translate` uses it." in said
+
+
+def test_devices(folder):
+    assert len(lines("translate", folder, "no", "--device", "cpu")) == 1
+    code, _, said = call("translate", folder, "no", "--device", "banana")
+    assert code == 2
+    assert '`device` must be one that torch has on this machine, but is "banana"' in said
+
+
+def test_a_bad_text_is_named_and_the_others_are_done(folder):
+    long = "the big dog sees the big cat. " * 3
+    stdin = f"no\n{long}\n\nthe dog\n"
+    code, out, said = call("translate", folder, "--beam", "1", stdin=stdin)
+    assert code == 1
+    found = out.split("\n")
+    assert len(found) == 5
+    assert (found[1], found[2], found[4]) == ("", "", "")
+    assert said.startswith("Error: text 2: `texts` must be at most 12 tokens long")
+    assert said.count("\n") == 1
+    assert found[0] == lines("translate", folder, "no", "--beam", "1")[0]
+    code, out, said = call("translate", folder, "--json", long)
+    assert (code, json.loads(out)) == (1, {"source": long, "text": None})
+
+
+@pytest.mark.parametrize(("stdin", "said"), [
+    (b"no\nb\xff\n", "standard input:2: byte 2: 0xFF is not UTF-8"), ("no\n".encode("utf-16"), "UTF-16"),
+])
+def test_input_that_cannot_be_read(stdin, said, folder):
+    code, _, err = call("translate", folder, stdin=stdin)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_lines_in_and_lines_out(folder, monkeypatch):
+    """Only LF and CRLF end a line, however the lines come."""
+    texts = ["no", "", "a\u2028b", "c\x0bd", " ", "e\u0085f"]
+    whole = [one["source"] for one in tables("translate", folder, "--beam", "1", stdin="\n".join(texts))]
+    assert whole == texts
+    assert [one["source"] for one in tables("translate", folder, "-", stdin="\r\n".join(texts) + "\r\n")] == texts
+    assert lines("translate", folder, stdin="") == []
+    assert lines("translate", folder, stdin="\n\n") == ["", ""]
+    monkeypatch.setattr(models, "BLOCK", 2)
+    assert [one["source"] for one in tables("translate", folder, stdin="\n".join(texts))] == texts
+
+
+def test_what_is_written_stays_on_its_line(capfdbinary):
+    models.write("a\nb\r\x1b[31m")
+    models.write_whole("a\nb")
+    models.write_json({"a": "é\n"})
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == "a b \x1b[31m\na\nb\n{\"a\": \"é\\n\"}\n".encode()
+
+
+def test_a_terminal_is_not_obeyed(monkeypatch, capfdbinary):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+    models.write("a\x1b[31m\u00a0é\x9b\x7f")
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out == "a\\x1b[31m\u00a0é\\x9b\\x7f\n".encode()
+
+
+def test_a_message_is_not_markup(folder):
+    code, _, said = call("translate", "[/bold]\x1b[31m", "x")
+    assert code == 2
+    assert "[/bold]\\x1b[31m" in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_plain_and_needs_no_torch(command):
+    code = ("import sys\nfrom regard.cli import main\nsys.argv = ['regard', sys.argv[1], '--help']\ntry:\n    main.run()\n"
+            "except SystemExit as end:\n    sys.exit(end.code or any(name in sys.modules for name in "
+            "('torch', 'numpy', 'rich', 'sacrebleu')))")
+    result = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.isascii()
+    assert "MODEL" in result.stdout
+
+
+def test_a_process_of_its_own(folder):
+    """`| head`, lines that come one by one, and an encoding that has no letters."""
+    command = [sys.executable, "-m", "regard", "translate", str(folder), "--beam", "1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=environment) as process:
+        process.stdin.write("Élodie 語\n".encode())
+        process.stdin.flush()
+        first = process.stdout.readline()  # it comes before the input ends
+        process.stdout.close()
+        process.stdin.write(b"no\n" * 30)
+        process.stdin.close()
+        said = process.stderr.read()
+        assert process.wait(timeout=60) == 1
+    assert first.endswith(b"\n")
+    assert said == b""

@@ -1,0 +1,157 @@
+"""Batches of few shapes: what is filled up changes no loss and no gradient of any model."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.batches.batch import Batch, packed, padded
+from regard.data.batches.plan import Shape
+from regard.data.batches.shapes import Fitted, fitted
+from regard.data.store import Ragged
+from regard.models.contract import IGNORED, Tokens
+from regard.training.loss import token_loss
+
+SIZES = [(3, 2), (1, 1), (5, 4)]
+
+
+def drawn(sizes=SIZES, vocabulary=tiny.SOURCE, layout=padded):
+    """A batch of pairs of these lengths; their ids and labels are drawn."""
+    chance = np.random.default_rng(0)
+    parts = []
+    for lengths in np.array(sizes, np.int64).reshape(-1, 2)[:, [0, 1, 1]].T:
+        parts.append(Ragged(chance.integers(3, vocabulary, lengths.sum()), lengths))
+    source, inputs, labels = (layout(part, fill) for part, fill in zip(parts, (0, 0, IGNORED), strict=True))
+    return Batch(source, inputs, labels.ids, np.arange(len(sizes)), int(parts[2].lengths.sum()))
+
+
+def of_one_side(batch):
+    return Batch(None, batch.inputs, batch.labels, batch.numbers, batch.tokens)
+
+
+def shape(batch):
+    sides = [batch.inputs] if batch.source is None else [batch.source, batch.inputs]
+    assert {side.rows for side in sides} == {batch.rows}
+    return Shape(batch.rows, tuple(side.ids.shape[1] for side in sides))
+
+
+def rows(tokens):
+    return [row[:length].tolist() for row, length in zip(tokens.ids, tokens.lengths.tolist(), strict=True)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6),
+       st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8)), max_size=5))
+def test_a_batch_gets_the_smallest_shape_that_contains_it(sizes, shapes):
+    batch, shapes = drawn(sizes), [Shape(count, (source, target)) for count, source, target in shapes]
+    own, found = shape(batch), fitted(batch, shapes, padding=9)
+    containing = [one for one in shapes if one.rows >= own.rows and one.lengths[0] >= own.lengths[0]
+                  and one.lengths[1] >= own.lengths[1]]
+    if containing:
+        assert shape(found) in containing
+        assert shape(found).tokens == min(one.rows * sum(one.lengths) for one in containing)
+    else:
+        whole = [shape(found).rows, *shape(found).lengths]
+        assert all(number % 8 == 0 for number in whole)
+        assert all(number - 8 < least <= number
+                   for number, least in zip(whole, [own.rows, *own.lengths], strict=True))
+    more = [[]] * (found.rows - batch.rows)
+    assert rows(found.source) == rows(batch.source) + more
+    assert rows(found.inputs) == rows(batch.inputs) + more
+    there = torch.arange(found.inputs.ids.shape[1]) < found.inputs.lengths.unsqueeze(-1)
+    assert torch.equal(found.labels != IGNORED, there)
+    assert found.labels[there].tolist() == batch.labels[batch.labels != IGNORED].tolist()
+    assert (found.tokens, found.numbers.tolist()) == (batch.tokens, batch.numbers.tolist())
+
+
+def test_what_is_added_is_padding():
+    found = fitted(drawn(), [Shape(4, (6, 5))], padding=9)
+    assert found.source.ids[:3, 5:].tolist() == [[9]] * 3
+    assert found.inputs.ids[:3, 4:].tolist() == [[9]] * 3
+    assert found.source.ids[3].tolist() == [9] * 6
+    assert found.source.lengths.tolist() == [3, 1, 5, 0]
+    assert found.labels[3].tolist() == [IGNORED] * 5
+
+
+def test_rows_that_are_all_full_get_lengths():
+    ids = torch.tensor([[1, 2], [3, 4]])
+    batch = Batch(None, Tokens(ids, segments=ids), ids, np.arange(2), 4)
+    found = fitted(batch, [Shape(3, (3,))])
+    assert found.inputs.lengths.tolist() == [2, 2, 0]
+    assert found.inputs.segments.tolist() == [[1, 2, 0], [3, 4, 0], [0, 0, 0]]
+
+
+def losses(model, batch, weight):
+    """The loss of a batch, and the gradients of all parameters."""
+    model.zero_grad()
+    if batch.source is None:
+        states = model.features(batch.inputs)
+    else:
+        states = model.features(batch.source, batch.inputs)
+    loss = token_loss(states, model.output, batch.labels, 0.1)
+    (loss.total * weight).backward()
+    return [loss.total.detach(), loss.nll, loss.tokens, *(parameter.grad for parameter in model.parameters())]
+
+
+def assert_the_same(model, batch, shape):
+    plain, filled = (losses(model, one, 0.3) for one in (batch, fitted(batch, [shape])))
+    for name, one, other in zip(["total", "nll", "tokens", *dict(model.named_parameters())], plain, filled,
+                                strict=True):
+        assert (one is None) == (other is None), name
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", tiny.TRANSLATING)
+def test_it_changes_no_loss_and_no_gradient_of_pairs(name):
+    assert_the_same(tiny.built(tiny.TRANSLATING[name]).train(), drawn(), Shape(7, (8, 6)))
+
+
+@pytest.mark.parametrize("name", tiny.LANGUAGE)
+def test_it_changes_no_loss_and_no_gradient_of_texts(name):
+    assert_the_same(tiny.built(tiny.LANGUAGE[name]).train(), of_one_side(drawn()), Shape(7, (6,)))
+
+
+@pytest.mark.parametrize("name", ["masked", "masked wide"])
+def test_it_changes_no_loss_and_no_gradient_of_masked_texts(name):
+    assert_the_same(tiny.built(tiny.READING[name]).train(), of_one_side(drawn()), Shape(7, (6,)))
+
+
+@pytest.mark.parametrize("name", ["attention", "seq2seq-attention"])
+def test_single_precision(name):
+    model = tiny.built(tiny.TRANSLATING[name]).float().train()
+    batch = drawn()
+    plain, filled = (losses(model, one, 1.0) for one in (batch, fitted(batch, [Shape(7, (8, 6))])))
+    for one, other in zip(plain, filled, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["attention", "rotary", "lstmn", "convolution", "seq2seq", "seq2seq-attention"])
+def test_nothing_but_rows_without_tokens_is_zero_with_zero_gradients(name):
+    model = tiny.built(tiny.TRANSLATING[name]).train()
+    batch = fitted(drawn([]), [Shape(2, (3, 4)), Shape(1, (9, 9))])
+    assert shape(batch) == Shape(2, (3, 4))
+    loss, nll, tokens, *gradients = losses(model, batch, 1.0)
+    assert (loss.item(), nll.item(), tokens.item(), batch.tokens) == (0.0, 0.0, 0, 0)
+    assert all((gradient == 0).all() for gradient in gradients if gradient is not None)
+
+
+def test_a_maker_of_fitted_batches():
+    batch = drawn()
+    asked = []
+    maker = Fitted(lambda *given: asked.append(given) or batch, (Shape(4, (6, 5)),), 7)
+    found = maker(np.arange(3), 5)
+    assert shape(found) == Shape(4, (6, 5))
+    assert found.inputs.ids[3].tolist() == [7] * 5
+    assert [epoch for _, epoch in asked] == [5]
+
+
+@pytest.mark.parametrize(("batch", "got"), [
+    (drawn(layout=packed), "packed"),
+    (Batch(None, Tokens(torch.zeros(1, 2).long(), torch.tensor([1]), "left"), torch.zeros(1, 2), np.arange(1), 1),
+     "filled up on the left"),
+])
+def test_what_has_no_rows_to_fill_up(batch, got):
+    with pytest.raises(ValueError, match=f"`batch` must be of rows that are filled up on the right, but is {got}"):
+        fitted(batch, [Shape(8, (8, 8))])

@@ -1,0 +1,102 @@
+"""Small tasks with tokenizers, untrained, of every kind: what tests of text run on. Each is made once."""
+
+from functools import cache
+
+from tiny import VISION, built, language, reading, translating
+
+from regard.data import phrasebook
+from regard.data.tokenizer.pair import PairTokenizer
+from regard.data.tokenizer.settings import CharactersConfig, UnigramConfig
+from regard.data.tokenizer.training import train
+from regard.models.labels import ClassifierConfig, TaggerConfig
+from regard.models.masked import MaskedConfig
+from regard.tasks.loading import fitting
+
+RECORD = {
+    "recipe": "transformer-tiny",
+    "tokenizer": {"kind": "unigram", "vocabulary": 400},
+    "data": {"files": ["train.tsv " + "0" * 64], "joint": True},
+    "training": {"seed": 1, "schedule": {"peak": 1e-3}},
+    "scores": {"step": 12, "bleu": 41.25},
+}
+LABELS = ("cold", "warm", "hot")
+
+
+@cache
+def pairs(count=200):
+    """English and French sentences."""
+    return [(pair.source, pair.target) for pair in phrasebook.pairs(count, seed=1)]
+
+
+@cache
+def tokenizer(side=0):
+    """Subwords of one language."""
+    return train([pair[side] for pair in pairs()], UnigramConfig(vocabulary=400)).tokenizer
+
+
+@cache
+def joint():
+    """Subwords of both languages."""
+    one = train([text for pair in pairs() for text in pair], UnigramConfig(vocabulary=400)).tokenizer
+    return PairTokenizer(one, one)
+
+
+@cache
+def separate():
+    """Subwords of each language."""
+    return PairTokenizer(tokenizer(0), tokenizer(1))
+
+
+@cache
+def characters():
+    """Characters of English."""
+    return train([source for source, _ in pairs()], CharactersConfig()).tokenizer
+
+
+@cache
+def translator(embedding="sinusoidal", pair=joint, **options):
+    """An encoder-decoder."""
+    both = pair()
+    config = translating(embedding=embedding, source_vocabulary=both.source.size, target_vocabulary=both.target.size,
+                         **options)
+    return fitting(built(config), config, tokenizer=both)
+
+
+@cache
+def completer(mixer="attention", embedding="sinusoidal", of=characters):
+    """A language model."""
+    config = resized(language(mixer, embedding), of())
+    return fitting(built(config), config, tokenizer=of())
+
+
+@cache
+def filler(of=tokenizer, **options):
+    """A masked model."""
+    config = resized(reading(MaskedConfig, embedding="sinusoidal", **options), of())
+    return fitting(built(config), config, tokenizer=of())
+
+
+@cache
+def classifier(kind=ClassifierConfig):
+    """A model that gives labels."""
+    config = resized(reading(kind, embedding="sinusoidal", labels=len(LABELS)), tokenizer())
+    return fitting(built(config), config, tokenizer=tokenizer(), labels=LABELS)
+
+
+def tagger():
+    """A model that gives labels to tokens."""
+    return classifier(TaggerConfig)
+
+
+@cache
+def seer():
+    """A model that gives labels to images."""
+    config = VISION["no token"]
+    return fitting(built(config), config, labels=tuple("abcde"))
+
+
+def resized(config, of, more=0):
+    """The config with the vocabulary of a tokenizer, and some ids more."""
+    from dataclasses import replace
+
+    return replace(config, vocabulary=of.size + more)

@@ -1,0 +1,44 @@
+"""config.toml of a model's folder: all of it comes back, and every mistake is named with its line."""
+
+import pytest
+from texting import LABELS, RECORD
+from tiny import LANGUAGE, READING
+
+from regard.models.special import SpecialConfig
+from regard.tasks.description import Description, checked, read
+from regard.toml.document import ConfigError, parse
+
+SPECIAL = SpecialConfig(end=(2,), padding=0)
+
+
+def test_all_of_it_comes_back():
+    whole = Description(READING["first"], SPECIAL, LABELS, "f" * 64, checked(RECORD))
+    assert read(parse(whole.text(), "config.toml")) == whole
+    bare = Description(LANGUAGE["attention"], SPECIAL)
+    assert read(parse(bare.text(), "config.toml")) == bare
+
+
+def test_a_tokenizer_of_which_nothing_is_told_but_its_sha256():
+    given = Description(LANGUAGE["attention"], SPECIAL, tokenizer="f" * 64)
+    found = read(parse(given.text(), "config.toml"))
+    assert found == given
+    assert found.record == {}
+
+
+def test_a_tokenizer_must_have_its_sha256():
+    text = Description(LANGUAGE["attention"], SPECIAL).text()
+    with pytest.raises(ConfigError, match=r'"sha256" in \[tokenizer\]: expected the sha256 of the tokenizer'):
+        read(parse(text + '\n[tokenizer]\nkind = "bpe"\n', "config.toml"))
+
+
+def test_all_mistakes_are_told_at_once_with_their_lines():
+    text = Description(LANGUAGE["attention"], SPECIAL).text().replace("tied = true", "tyed = true")
+    text = "data = 3\n" + text + "\n[trainig]\nseed = 1\n"
+    lines = {word: text[:text.index(word)].count("\n") + 1 for word in ("data", "tyed", "trainig")}
+    with pytest.raises(ConfigError) as error:
+        read(parse(text, "config.toml"))
+    assert [*error.value.problems] == [
+        f'config.toml:{lines["data"]}: "data": expected a table, but got 3',
+        f'config.toml:{lines["tyed"]}: unknown key "tyed" in [model]; did you mean "tied"?',
+        f'config.toml:{lines["trainig"]}: unknown table "trainig"; did you mean "training"?',
+    ]

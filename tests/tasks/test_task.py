@@ -1,0 +1,155 @@
+"""Tasks with a tokenizer, label names and a record: what is saved comes back, and what does not fit is refused."""
+
+from dataclasses import replace
+
+import pytest
+import texting
+from texting import LABELS, RECORD
+from tiny import READING, VISION, built
+
+import regard
+from regard.data.tokenizer.characters import ByteTokenizer
+from regard.models.special import SpecialConfig
+from regard.storage import folder as folders
+from regard.tasks.loading import fitting
+from regard.training.schedule import ScheduleConfig
+
+TASKS = {"joint": texting.translator, "separate": lambda: texting.translator(pair=texting.separate),
+         "completer": texting.completer, "filler": texting.filler, "classifier": texting.classifier}
+
+
+@pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
+def test_a_model_comes_back_with_its_tokenizer(make, tmp_path):
+    made = make()
+    made.save(tmp_path / "model")
+    found = regard.load(tmp_path / "model")
+    assert found.tokenizer.sha256 == made.tokenizer.sha256
+    assert (found.special, found.labels, found.record) == (made.special, made.labels, {})
+    assert {*made.tokenizer.files()} <= {*folders.verify(tmp_path / "model").files}
+    assert f'sha256 = "{made.tokenizer.sha256}"' in (tmp_path / "model" / "config.toml").read_text()
+
+
+def test_special_ids_are_those_of_the_tokenizer_where_none_are_given():
+    made = texting.translator()
+    assert made.special == made.tokenizer.target.special
+    assert made.special.start is not None
+
+
+def test_what_tasks_do_not_read_is_kept_through_load_and_save(tmp_path):
+    made = texting.translator()
+    fitting(made.model, made.config, tokenizer=made.tokenizer, record=RECORD).save(tmp_path / "one")
+    found = regard.load(tmp_path / "one")
+    assert found.record == RECORD
+    found.save(tmp_path / "two")
+    assert (tmp_path / "two" / "config.toml").read_bytes() == (tmp_path / "one" / "config.toml").read_bytes()
+    assert regard.load(tmp_path / "two").record == RECORD
+
+
+def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_path):
+    made = texting.filler()
+    task = fitting(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup=3)})
+    task.record = {**task.record, "scores": {"loss": 2.5}}
+    task.save(tmp_path / "model")
+    record = regard.load(tmp_path / "model").record
+    assert record["training"]["warmup"] == 3
+    assert record["scores"] == {"loss": 2.5}
+    task.record = {"scores": {"loss": float("nan")}}
+    with pytest.raises(ValueError, match="finite number"):
+        task.save(tmp_path / "model")
+    assert regard.load(tmp_path / "model").record == record
+
+
+@pytest.mark.parametrize(("record", "said"), [
+    ({"trainin": {}}, '`record` must be one of .* "trainin" .*Did you mean "training"'), ({"data": 5}, "a table"),
+    ({"recipe": {}}, "text"), ({"tokenizer": {"sha256": "x"}}, "without sha256"), ({"scores": {"a": object()}}, "text"),
+])
+def test_a_record_that_no_config_could_hold(record, said):
+    made = texting.filler()
+    with pytest.raises(ValueError, match=said):
+        fitting(made.model, made.config, tokenizer=made.tokenizer, record=record)
+
+
+def swapped(folder, **changes):
+    """The folder with other files under a manifest that fits them."""
+    names = folders.verify(folder).files
+    folders.save(folder, {name: changes.get(name.replace(".", "_"), (folder / name).read_bytes()) for name in names})
+
+
+def test_a_swapped_tokenizer_is_refused_by_hash_and_the_folder_is_named(tmp_path):
+    texting.filler().save(tmp_path / "model")
+    other = {name.replace(".", "_"): data for name, data in texting.tokenizer(1).files().items()}
+    (tmp_path / "model" / "tokenizer.model").write_bytes(other["tokenizer_model"])
+    with pytest.raises(ValueError, match=r"model/tokenizer\.model` must be of \d+ bytes, but is"):
+        regard.load(tmp_path / "model")
+    texting.filler().save(tmp_path / "second")
+    swapped(tmp_path / "second", **other)
+    expected = rf"{tmp_path}/second: `tokenizer` must be as it was recorded, with sha256 [0-9a-f]{{64}}, but is another"
+    with pytest.raises(ValueError, match=expected):
+        regard.load(tmp_path / "second")
+
+
+def test_a_tokenizer_whose_files_are_not_there(tmp_path):
+    texting.filler().save(tmp_path / "model")
+    names = [name for name in folders.verify(tmp_path / "model").files if name != "tokenizer.toml"]
+    folders.save(tmp_path / "model", {name: (tmp_path / "model" / name).read_bytes() for name in names})
+    with pytest.raises(ValueError, match=r"model: `files` must be with tokenizer\.toml"):
+        regard.load(tmp_path / "model")
+
+
+def test_without_a_tokenizer_ids_are_taken_and_text_is_refused(tmp_path):
+    made = texting.translator()
+    fitting(made.model, made.config, made.special).save(tmp_path / "model")
+    found = regard.load(tmp_path / "model")
+    assert found.tokenizer is None
+    assert found.translate_ids([[300, 3]], limit=2)
+    with pytest.raises(ValueError, match=r"`tokenizer` must be there, to read text, but is missing.*_ids"):
+        found.translate("a dog")
+    uses = {"complete": texting.completer(), "fill": texting.filler(), "classify": texting.classifier()}
+    for use, task in uses.items():
+        bare = fitting(task.model, task.config, task.special)
+        with pytest.raises(ValueError, match="`tokenizer` must be there"):
+            getattr(bare, use)("a ___ dog")
+
+
+def test_a_tokenizer_that_does_not_fit():
+    made, image = texting.filler(), texting.seer()
+    with pytest.raises(ValueError, match="`tokenizer` must be a Tokenizer, for a Filler, but is a PairTokenizer"):
+        fitting(made.model, made.config, tokenizer=texting.joint())
+    with pytest.raises(ValueError, match="`tokenizer` must be a PairTokenizer, for a Translator"):
+        fitting(texting.translator().model, texting.translator().config, tokenizer=texting.tokenizer())
+    with pytest.raises(ValueError, match=r"`tokenizer` must be of at most 11 ids, .* but is of 261"):
+        fitting(built(READING["masked"]), READING["masked"], tokenizer=ByteTokenizer())
+    with pytest.raises(ValueError, match="`tokenizer` must be None, for a model of images"):
+        fitting(image.model, image.config, tokenizer=made.tokenizer)
+    with pytest.raises(ValueError, match=r"`record\.tokenizer` must be left out"):
+        fitting(made.model, made.config, record={"tokenizer": {"kind": "unigram"}})
+    with pytest.raises(ValueError, match="`special` must be of the ids that no text gives"):
+        fitting(made.model, made.config, SpecialConfig(mask=300), tokenizer=made.tokenizer)
+
+
+@pytest.mark.parametrize(("special", "name", "size"), [
+    (SpecialConfig(start=13), "start", 13), (SpecialConfig(end=(2, 13)), "end", 13),
+    (SpecialConfig(padding=20), "padding", 20), (SpecialConfig(mask=20), "mask", 20),
+])
+def test_special_ids_are_ids_of_the_model(special, name, size):
+    config = replace(texting.translator().config, source_vocabulary=20, target_vocabulary=13)
+    with pytest.raises(ValueError, match=rf"`special\.{name}` must be an id of the model, below {size}, but is {size}"):
+        fitting(built(config), config, special)
+
+
+def test_names_of_labels():
+    config = texting.classifier().config
+    with pytest.raises(ValueError, match="`labels` must be 3 names, one for each label, but is 2"):
+        fitting(built(config), config, labels=("a", "b"))
+    with pytest.raises(ValueError, match="`labels` must be None, for a Filler"):
+        fitting(texting.filler().model, texting.filler().config, labels=LABELS)
+    assert fitting(built(VISION["class"]), VISION["class"]).label_names() == ("0", "1", "2", "3", "4")
+
+
+def test_a_new_task_with_a_tokenizer(tmp_path):
+    both = texting.joint()
+    made = regard.task("transformer-tiny", tokenizer=both, source_vocabulary=400, target_vocabulary=400)
+    made.save(tmp_path / "model")
+    assert regard.load(tmp_path / "model").translate("the dog", limit=3) == made.translate("the dog", limit=3)
+    named = regard.task("vit-tiny", labels=3, label_names=LABELS)
+    assert named.labels == LABELS

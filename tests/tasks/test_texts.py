@@ -1,0 +1,46 @@
+"""Batches of like lengths: every row once, no batch too large, results in order."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.tasks.texts import as_texts, batches, in_batches
+
+LENGTHS = st.lists(st.integers(0, 40), max_size=60)
+
+
+@given(LENGTHS, st.integers(1, 100))
+def test_every_row_once_and_no_batch_too_large(lengths, tokens):
+    found = list(batches(lengths, tokens))
+    assert sorted(number for batch in found for number in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= tokens
+    longest = [max(lengths[number] for number in batch) for batch in found]
+    assert longest == sorted(longest, reverse=True)
+    for batch, following in pairwise(found):  # as few as can be: one more row would be too much
+        assert (len(batch) + 1) * lengths[batch[0]] > tokens
+        assert min(lengths[number] for number in batch) >= max(lengths[number] for number in following)
+
+
+@given(LENGTHS)
+def test_results_come_in_the_order_given(lengths):
+    rows = list(enumerate(lengths))
+    seen = []
+
+    def work(some):
+        seen.append(len(some))
+        return [("done", row) for row in some]
+
+    assert in_batches(rows, lengths, work, 50) == [("done", row) for row in rows]
+    assert sum(seen) == len(rows)
+
+
+def test_what_may_be_given():
+    assert as_texts("texts", "a b") == ["a b"]
+    assert as_texts("texts", ("a", "b")) == ["a", "b"]
+    assert as_texts("texts", []) == []
+    for wrong, said in ((5, "a int"), (b"a", "a bytes"), (["a", 5], "a list with a int at 1"), (None, "a NoneType")):
+        with pytest.raises(ValueError, match=f"`texts` must be a text, or a list of texts, but is {said}"):
+            as_texts("texts", wrong)

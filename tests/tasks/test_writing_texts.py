@@ -1,0 +1,143 @@
+"""Translators and completers on text: each text as it is by itself, in the order given."""
+
+import pytest
+import texting
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.decoding.hypothesis import Hypothesis
+from regard.tasks import texts as batching
+from regard.tasks.loading import fitting
+from regard.tasks.writing import Completer, Translation, Translator
+
+TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", " \u00a0\u200b\n", "no", "</s> <pad> ▁ \u2028 語",
+         "we sing. " * 9]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("pair", [texting.joint, texting.separate])
+def test_a_text_is_translated_as_its_ids_are(beams, pair):
+    task = texting.translator(pair=pair)
+    found = task.translate(TEXTS, beams=beams, limit=6, length_penalty="none")
+    for text, one in zip(TEXTS, found, strict=True):
+        if not text.strip() or text.isspace() or text == TEXTS[3]:
+            assert one == Translation("", 0.0, (), False)
+            continue
+        source = [*task.tokenizer.source.encode(text), task.tokenizer.source.special.end[0]]
+        ((want,),) = task.translate_ids([source], beams=beams, limit=6)
+        assert (list(one.ids), one.text, one.cut) == (want.ids, task.tokenizer.target.decode(want.ids), want.cut)
+        assert one.score == pytest.approx(want.score)
+        assert task.translate(text, beams=beams, limit=6, length_penalty="none").ids == one.ids
+
+
+def test_small_batches_change_nothing(monkeypatch):
+    task = texting.translator()
+    sources = [source for source, _ in texting.pairs()[:40]]
+    whole = task.translate(sources, beams=2, limit=8)
+    sizes = []
+    real = task.translate_ids
+    monkeypatch.setattr(task, "translate_ids", lambda rows, **options: sizes.append(rows) or real(rows, **options))
+    monkeypatch.setattr(batching.in_batches, "__defaults__", (60,))
+    assert [one.ids for one in task.translate(sources, beams=2, limit=8)] == [one.ids for one in whole]
+    assert len(sizes) > 5
+    assert all(len(rows) * max(map(len, rows)) <= 60 for rows in sizes if len(rows) > 1)
+
+
+def test_blank_texts_ask_no_model(monkeypatch):
+    task = texting.translator()
+    monkeypatch.setattr(task.model, "encode", lambda tokens: pytest.fail("asked"))
+    assert task.translate("") == Translation("", 0.0, (), False)
+    assert [one.text for one in task.translate(["", " ", "\u3000", "\ufeff"])] == [""] * 4
+    assert task.translate([]) == []
+
+
+def test_the_best_has_the_others_beside_it():
+    found = texting.translator().translate("the dog", beams=4, nbest=3, limit=5)
+    assert len(found.alternatives) == 2
+    scores = [found.score, *(one.score for one in found.alternatives)]
+    assert scores == sorted(scores, reverse=True)
+    assert found.alternatives[0].alternatives == ()
+
+
+def test_a_text_beyond_the_positions_is_named():
+    task = texting.translator("learned", tied=False)  # 12 positions
+    long = "the big dog sees the big cat. " * 3
+    with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* tokens long in text 1"):
+        task.translate(["no", long])
+    assert task.translate("no").cut in (True, False)
+
+
+def test_a_model_of_more_ids_than_tokens_writes_tokens_alone():
+    both = texting.joint()
+    for make, use in ((lambda: texting.translating(source_vocabulary=both.source.size, tied=False, output_bias=True,
+                                                   target_vocabulary=both.target.size + 8), "translate"),
+                      (lambda: texting.resized(texting.language(embedding="sinusoidal", tied=False, output_bias=True),
+                                               both.source, 8), "complete")):
+        config = make()
+        model = texting.built(config)
+        with torch.no_grad():
+            model.output.bias[both.target.size:] = 50.0
+        task = fitting(model, config, tokenizer=both if use == "translate" else both.source)
+        for beams in (1, 2):
+            found = getattr(task, use)("the dog", limit=4, beams=beams)
+            assert max(found.ids) < both.target.size
+
+
+def test_a_model_in_training_mode_is_refused():
+    task = texting.translator(order="post")
+    task.model.train()
+    with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
+        task.translate("the dog")
+
+
+@pytest.mark.parametrize("of", [texting.characters, texting.tokenizer])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_prompt_and_what_follows_make_the_text_of_all_ids(of, beams):
+    task, prompts = texting.completer(of=of), ["the big dog", "a", "we sing"]
+    found = task.complete(prompts, limit=7, beams=beams)
+    for prompt, one in zip(prompts, found, strict=True):
+        ids = task.tokenizer.encode(prompt)
+        ((want,),) = task.complete_ids([ids], limit=7, beams=beams)
+        assert (list(one.ids), one.cut) == (want.ids, want.cut)
+        assert one.prompt == prompt
+        assert one.prompt + one.text == task.tokenizer.decode([*ids, *want.ids])
+    assert task.complete(prompts[0], limit=7, beams=beams).text == found[0].text
+
+
+def test_a_continuation_keeps_the_space_that_it_begins_with(monkeypatch):
+    task = texting.completer(of=texting.tokenizer)
+    following = task.tokenizer.encode("dog")
+    monkeypatch.setattr(Completer, "complete_ids", lambda self, rows, **options: [
+        [Hypothesis(following, [0.0] * len(following), 0.0, None)] for _ in rows])
+    assert task.complete("the big").text == " dog"
+
+
+def test_prompts_near_the_end_of_the_positions():
+    task = texting.completer(embedding="learned")  # 12 positions
+    prompts = ["abc", "abcdefghij", "abcdefgh", "abcdefghijkl", "b"]
+    found = task.complete(prompts, limit=5)
+    assert [len(one.ids) <= most for one, most in zip(found, (5, 2, 4, 0, 5), strict=True)] == [True] * 5
+    for prompt, one in zip(prompts, found, strict=True):
+        assert task.complete(prompt, limit=5).ids == one.ids
+    with pytest.raises(ValueError, match=r"`prompts` must be at most 12 tokens long, .*13 tokens long in text 0"):
+        task.complete("abcdefghijklm")
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(ValueError, match="`prompts` must be texts that are not empty, but is '' in text 1"):
+        texting.completer().complete(["a", ""])
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=3))
+def test_any_text_is_translated_to_one_text(texts):
+    found = texting.translator().translate(texts, beams=1, limit=3, length_penalty="none")
+    assert [type(one.text) for one in found] == [str] * len(texts)
+
+
+def test_overloads_give_what_was_given():
+    task: Translator = texting.translator()
+    assert isinstance(task.translate("no", limit=1), Translation)
+    assert isinstance(task.translate(["no"], limit=1), list)
+    with pytest.raises(ValueError, match="`texts` must be a text, or a list of texts, but is a int"):
+        task.translate(5)

@@ -1,0 +1,22 @@
+"""Names of labels are sorted and numbered; one label alone is nothing to learn."""
+
+import pytest
+
+from regard.data.pair import DataError
+from regard.training.works.labels import check_classes, numbered
+
+
+def test_names_are_sorted_or_known():
+    labels, numbers = numbered(["b", "a", "b", "c"])
+    assert labels == ("a", "b", "c")
+    assert numbers.tolist() == [1, 0, 1, 2]
+    assert numbered(["10", "2"], ("2", "10"))[1].tolist() == [1, 0]
+    assert numbered([])[0] == ()
+
+
+def test_nothing_to_tell_apart():
+    check_classes("a.tsv", ("a", "b"))
+    with pytest.raises(DataError, match=r'a.tsv: All have the same label, "a\\x1b"'):
+        check_classes("a.tsv", ("a\x1b",))
+    with pytest.raises(DataError, match=r"a.tsv: There is nothing to learn from"):
+        check_classes("a.tsv", ())
