@@ -1,78 +1,243 @@
-"""The tour: short, plain where it must be, and it fails when a result differs from the oracle."""
+"""The demo: it does what it says, tells the truth about its score, keeps or removes the model, and prints anywhere."""
 
 import io
 import os
 import re
 import subprocess
 import sys
-import time
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
 
+import regard
 from regard.cli import demo
+from regard.cli.terminal import Terminal
+from regard.data import phrasebook
+from regard.tasks.alignment import Alignment
+from regard.training import run as training
+from regard.training.loop import Standing, TrainingError
 
-LIMIT = 20  # seconds, for the whole command: twice what it may take, as the machine may be busy
-
-
-def call(**environment):
-    start = time.perf_counter()
-    result = subprocess.run(
-        [sys.executable, "-m", "regard", "demo"],
-        capture_output=True,
-        timeout=120,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8", **environment},
-    )
-    return result, time.perf_counter() - start
+SMALL = demo.Setting(pairs=60, longest=6, judged=5, tested=6, wanted=-1.0, changes={
+    **demo.CHANGES, "tokenizer.vocabulary": 400, "model.width": 16, "training.batches.tokens": 200,
+    "training.schedule.steps": 4, "training.schedule.warmup": 1, "training.validation.every": 2})
 
 
-def test_the_tour_is_short_and_agrees_with_the_oracle():
-    result, seconds = call()
-    text = result.stdout.decode()
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert seconds < LIMIT
-    assert len(text.splitlines()) < 80
-    assert text.count(" ok\n") == 3
-    assert "█" in text
-    assert "\x1b" not in text  # not a terminal
+def stream():
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
 
 
-def test_the_masks_are_drawn():
-    out = io.StringIO()
-    demo.tour(out)
-    text = out.getvalue()
-    assert "1 0 0 0 0 0" in text
-    assert re.search(r"1 1 1 1 1 1 +0 0 0 1 1 1\s*\n", text)  # the last query: all keys, or a window of three
-    assert re.search(r"1 1 1 1 0 0\s*\n", text)  # three new queries: the first of them sees the four keys up to its own
+def text(out):
+    out.flush()
+    return out.buffer.getvalue().decode()
 
 
-def test_the_words_of_one_meaning_find_each_other():
-    import torch
-
-    import regard
-
-    key, query = demo._sentences(torch.Generator().manual_seed(0))
-    weights = regard.attention_weights(query, key)
-    assert weights.argmax(-1).tolist() == list(demo.MEANING)
+def show(output=None, setting=SMALL):
+    """Exit code, and what is on the two streams."""
+    out, said = stream(), stream()
+    code = demo.run(out, said, output, setting)
+    return code, text(out), text(said)
 
 
-def test_twenty_columns():
-    result, _ = call(COLUMNS="20")
-    assert result.returncode == 0
-    assert max(map(len, result.stdout.decode().splitlines())) <= 20
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder, and all that was printed while it was made."""
+    folder = tmp_path_factory.mktemp("demo") / "model"
+    return folder, show(str(folder))
 
 
-@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_ascii_where_blocks_cannot_be_printed(environment):
-    result, _ = call(**environment)
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert result.stdout.isascii()
-    assert b"#" in result.stdout
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests for a training, none of which is made; each with the lines of its files."""
+    seen = []
+
+    def train(request, loggers):
+        files = [Path(name).read_text(encoding="utf-8").splitlines() for name in (*request.data, *request.validation)]
+        seen.append((request, *files))
+        return training.Outcome(Standing(), request.output, False)
+
+    monkeypatch.setattr(training, "train", train)
+    return seen
 
 
-@pytest.mark.parametrize("weight", [1.0, float("nan")])
-def test_a_result_that_differs_from_the_oracle_is_a_failure(monkeypatch, weight):
-    monkeypatch.setattr(demo.oracle, "softmax", lambda scores, allowed: np.full(len(scores), weight))
-    out = io.StringIO()
-    assert demo.tour(out) == 1
-    assert "DIFFERS" in out.getvalue()
+def test_results_and_progress_are_apart(kept):
+    _, (code, out, said) = kept
+    assert code == 0
+    headings = ["A Transformer learns", "Sentences that it has not seen", "Where it looks", "BLEU ", "What to try next"]
+    places = [out.index(f"\n{heading}") for heading in headings]
+    assert places == sorted(places)
+    assert "Ended at step 4" in said
+    assert "Ended at" not in out
+    assert not set(said.splitlines()) & set(out.splitlines()) - {""}
+
+
+def test_what_is_shown_is_what_the_model_says(kept):
+    folder, (_, out, _) = kept
+    translator = regard.load(folder)
+    test = [*phrasebook.pairs(SMALL.tested, split="test", longest=SMALL.longest)]
+    made = [one.text for one in translator.translate([pair.source for pair in test], beams=1, length_penalty="none")]
+    unbroken = "".join(out.split())  # a long word is broken too
+    for pair, translation in zip(test[:demo.SHOWN], made, strict=False):
+        shown = f"{pair.source} {translation or '(nothing)'} (expected: {pair.target})"
+        assert "".join(shown.split()) in unbroken
+    score = demo.examined(translator, test)
+    assert f"BLEU {score.bleu:.1f} on {SMALL.tested} sentences" in out
+
+
+def test_the_kept_model_is_named_in_what_to_try_next(kept):
+    folder, (_, out, _) = kept
+    assert f"regard translate {folder} " in " ".join(out.split())
+    assert "removed" not in out
+
+
+def test_without_a_folder_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, out, _ = show()
+    assert code == 0
+    assert "regard demo -o my-model" in out
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_low_score_is_a_failure():
+    code, out, _ = show(setting=replace(SMALL, wanted=90.0))
+    assert code == 1
+    assert "That is too low: it should be above 90." in out
+
+
+def test_a_score_that_is_just_the_wanted_one_is_too_low():
+    out = stream()
+    demo.show_score(Terminal.of(out), demo.Tested([], [], 90.0, ""), 90.0, 1.0)
+    assert "too low" in text(out)
+
+
+def test_something_in_the_folder_is_left_alone(tmp_path, asked, capsys):
+    (tmp_path / "mine.txt").write_text("mine")
+    code, out, _ = show(str(tmp_path))
+    assert (code, out) == (2, "")
+    assert f"{tmp_path}: there is something already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert not asked
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    code, _, _ = show(str(tmp_path / "file" / "model"))
+    assert code in (1, 2)
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert "file" in said
+
+
+def test_it_learns_from_the_training_split_alone_and_not_from_links(asked):
+    show()
+    ((request, learned, judged),) = asked
+    assert request.task == "seq2seq"
+    assert (len(learned), len(judged)) == (SMALL.pairs, SMALL.judged)
+    assert learned == [f"{pair.source}\t{pair.target}" for pair in
+                       phrasebook.pairs(SMALL.pairs, split="train", longest=SMALL.longest)]
+    test = {pair.source for pair in phrasebook.pairs(SMALL.tested, split="test", longest=SMALL.longest)}
+    assert not test & {line.split("\t")[0] for line in learned + judged}
+
+
+def test_an_interrupted_training_shows_no_results(asked):
+    code, out, _ = show()
+    assert code == 130
+    assert "BLEU" not in out
+
+
+def test_a_training_that_fails(monkeypatch, capsys):
+    def train(request, loggers):
+        raise TrainingError("step 3: the loss is not a finite number")
+
+    monkeypatch.setattr(training, "train", train)
+    code, _, _ = show()
+    assert code == 1
+    assert capsys.readouterr().err == "Error: step 3: the loss is not a finite number\n"
+
+
+def test_a_reader_that_has_gone_is_left_to_the_command():
+    class Gone(io.StringIO):
+        def write(self, _):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        demo.run(Gone(), stream(), None, SMALL)
+
+
+def test_threads_are_as_many_as_before(asked, monkeypatch):
+    counts = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    show()
+    assert counts == [demo.THREADS, 64]
+
+
+@pytest.mark.parametrize("environment", [{"COLUMNS": "20"}, {"COLUMNS": "20", "LC_ALL": "C"}, {"NO_COLOR": "1"}])
+def test_any_terminal(environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, out, said = show()
+    assert code == 0
+    assert "\x1b" not in out + said
+    lines = (out + said).splitlines()
+    assert max(map(len, lines)) <= int(environment.get("COLUMNS", 80))
+    assert (out + said).isascii() == ("LC_ALL" in environment)
+
+
+class Looking:
+    """A translator whose weights are given: for each translation the source word of each of its words."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def aligned(self, source, translation):
+        weights = torch.nn.functional.one_hot(torch.tensor(self.looks[translation]), 3).float()
+        return Alignment(("a", "b", "c"), tuple(translation), weights)
+
+
+def graded(*made, right):
+    pairs = [phrasebook.Pair(f"source {number}", one if one in right else "other", (), (), ())
+             for number, one in enumerate(made)]
+    return demo.Tested(pairs, made, 95.0, "signature")
+
+
+@pytest.mark.parametrize(("right", "found"), [
+    ({"xyz", "uvw", "rst"}, "uvw"),  # the first whose words change places
+    ({"xyz", "rst"}, "rst"), ({"xyz"}, "xyz"), (set(), "other"),
+])
+def test_the_alignment_is_of_a_right_translation_where_words_change_places(right, found):
+    looks = {"xyz": [0, 1, 2], "uvw": [0, 2, 1], "rst": [1, 0, 2], "other": [0, 1, 2, 2, 2]}
+    alignment = demo.find_alignment(Looking(looks), graded("xyz", "uvw", "rst", right=right))
+    assert "".join(alignment.target) == found
+
+
+def test_the_alignment_is_drawn_as_it_is():
+    out = stream()
+    demo.show_alignment(Terminal.of(out), Looking({"uv": [2, 0]}).aligned("", "uv"))
+    assert re.search(r"^ +a +b +c$", text(out), re.M)
+    assert re.search(r"^u│ +██│$", text(out), re.M)
+    assert re.search(r"^v│██ +│$", text(out), re.M)
+
+
+def test_the_reference_is_shown_where_it_is_another():
+    out = stream()
+    demo.show_translations(Terminal.of(out), graded("un", "deux\x1b[31m", right={"un"}))
+    assert text(out).splitlines()[-5:] == [
+        "  source 0", "    un", "  source 1", "    deux\\x1b[31m", "    (expected: other)"]
+    assert graded("un", "deux", "un", right={"un"}).exact == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
+    """As a user starts it. About a minute on two cores that have nothing else to do."""
+    folder = tmp_path / "model"
+    result = subprocess.run([sys.executable, "-m", "regard", "demo", "-o", folder], capture_output=True, timeout=1150,
+                            env={**os.environ, "PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8"})
+    out = result.stdout.decode()
+    assert result.returncode == 0, out + result.stderr.decode()
+    assert float(re.search(r"^BLEU ([0-9.]+) on 500 sentences", out, re.M)[1]) > 90
+    unseen = [*phrasebook.pairs(100, split="test", longest=demo.Setting().longest, seed=1)]
+    assert demo.examined(regard.load(folder), unseen).bleu > 90

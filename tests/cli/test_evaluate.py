@@ -43,7 +43,8 @@ def test_a_translator(place, tmp_path):
 
 
 def test_a_table(place):
-    out = lines("evaluate", place / "translator", place / "pairs.tsv", "--beam", "1", "--lowercase", "--tokenize", "char")
+    options = ["--beam", "1", "--lowercase", "--tokenize", "char"]
+    out = lines("evaluate", place / "translator", place / "pairs.tsv", *options)
     text = "\n".join(out)
     for part in ("pairs", "bleu", "case:lc", "tok:char", "chrf signature", "perplexity", "By the words of the source"):
         assert part in text

@@ -1,4 +1,4 @@
-"""What commands that use a model share, as a person meets it: devices, wrong folders, one bad text, readers that leave."""
+"""What commands that use a model share: devices, wrong folders, one bad text among good ones, readers that leave."""
 
 import json
 import os
@@ -108,9 +108,15 @@ def test_a_message_is_not_markup(folder):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_plain_and_needs_no_torch(command):
-    code = ("import sys\nfrom regard.cli import main\nsys.argv = ['regard', sys.argv[1], '--help']\ntry:\n    main.run()\n"
-            "except SystemExit as end:\n    sys.exit(end.code or any(name in sys.modules for name in "
-            "('torch', 'numpy', 'rich', 'sacrebleu')))")
+    code = """
+import sys
+from regard.cli import main
+sys.argv = ["regard", sys.argv[1], "--help"]
+try:
+    main.run()
+except SystemExit as end:
+    sys.exit(end.code or any(name in sys.modules for name in ("torch", "numpy", "rich", "sacrebleu")))
+"""
     result = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.isascii()
@@ -120,7 +126,8 @@ def test_help_is_plain_and_needs_no_torch(command):
 def test_a_process_of_its_own(folder):
     """`| head`, lines that come one by one, and an encoding that has no letters."""
     command = [sys.executable, "-m", "regard", "translate", str(folder), "--beam", "1"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = {**buffered, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=environment) as process:
         process.stdin.write("Élodie 語\n".encode())

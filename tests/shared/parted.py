@@ -1,6 +1,6 @@
 """A small model on two processes, each of which holds a part of every tensor: stored, resumed, and made to fail.
 
-`python parted.py RANK FOLDER` is one of the two; they meet at a file in the folder. Tests start it and import the model.
+`python parted.py RANK FOLDER` is one of the two; they meet at a file in the folder. Tests start it, and use the model.
 """
 
 import sys

@@ -97,7 +97,7 @@ def gradients(made):
 
 
 def step(processes, name, sharing, parts):
-    """The gradients of one step."""
+    """The gradients of a step."""
     made = objective(name)
     if not processes.main:  # what counts is what the main process has
         with torch.no_grad():
@@ -105,9 +105,11 @@ def step(processes, name, sharing, parts):
     module = processes.share(made, sharing)
     batches = [batch(part[processes.rank]) for part in parts]
     tokens = processes.sum(sum(one.tokens for one in batches))
-    for one in batches:
-        with processes.gradients_of(module, last=one is batches[-1]):
-            (module(one).total * (processes.count / tokens)).backward()
+    for _ in range(2):  # the second step after any first one is as the first
+        made.zero_grad()
+        for one in batches:
+            with processes.gradients_of(module, last=one is batches[-1]):
+                (module(one).total * (processes.count / tokens)).backward()
     assert isinstance(module, DistributedDataParallel) == (sharing == "replicated")
     return gradients(made)
 

@@ -9,7 +9,7 @@ from regard.data.tokenizer.words import Word
 from regard.decoding.cross import with_cross
 from regard.decoding.hypothesis import Hypothesis
 from regard.models.contract import Tokens
-from regard.tasks.alignment import layer_weights, word_weights
+from regard.tasks.alignment import aligned_words, word_weights
 from regard.tasks.loading import fitting
 
 
@@ -32,14 +32,17 @@ def test_tokens_become_words():
     assert word_weights(weights, source, []).shape == (0, 2)
 
 
-def test_a_layer_is_chosen():
-    cross = torch.rand(3, 2, 4, 5)
+def test_a_layer_is_asked_for_or_points_most_clearly():
+    cross = torch.softmax(torch.randn(3, 2, 4, 5, dtype=torch.float64), -1)
+    cross[1] = torch.softmax(9 * torch.randn(2, 4, 5, dtype=torch.float64)[:1], -1)
+    words = [Word(place, place + 1, place, place) for place in range(4)]
     for asked, layer in ((None, 1), (0, 0), (2, 2), (-1, 2)):
-        assert torch.equal(layer_weights(cross, asked), cross[layer].mean(0))
-    assert torch.equal(layer_weights(cross[:1], None), cross[0].mean(0))
+        want = by_hand(cross[layer].mean(0), words, words)
+        torch.testing.assert_close(aligned_words(cross, words, words, asked), want)
+    assert aligned_words(cross, [], words).shape == (4, 0)
     for wrong in (3, -4, True, 1.0):
         with pytest.raises(ValueError, match="`layer` must be one of the 3 layers"):
-            layer_weights(cross, wrong)
+            aligned_words(cross, words, words, wrong)
 
 
 @pytest.mark.parametrize("given", [None, "le gros chien dort."])

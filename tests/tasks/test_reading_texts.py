@@ -40,6 +40,18 @@ def test_blanks_are_filled_with_the_most_probable_tokens(of):
     assert task.fill(BLANKS[0], count=3).text == task.fill(BLANKS, count=3)[0].text
 
 
+def test_nothing_is_suggested_that_is_no_token():
+    made = texting.filler()
+    config = texting.resized(made.config, made.tokenizer, 8)
+    task = fitting(texting.built(config), config, tokenizer=made.tokenizer)
+    with torch.no_grad():
+        task.model.output.bias[[*task.special.ids(), *range(made.tokenizer.size, config.vocabulary)]] = 50.0
+    ((blank,),) = [task.fill("the ___").blanks]
+    assert len(blank) == 5
+    assert not {each.id for each in blank} & task.special.ids()
+    assert max(each.id for each in blank) < made.tokenizer.size
+
+
 def test_a_suggestion_that_is_no_text_is_named():
     names = {each.text for blank in texting.filler(ByteTokenizer).fill("___", count=256).blanks for each in blank}
     assert len(names) == 256

@@ -53,9 +53,10 @@ def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_pat
     record = regard.load(tmp_path / "model").record
     assert record["training"]["warmup"] == 3
     assert record["scores"] == {"loss": 2.5}
-    task.record = {"scores": {"loss": float("nan")}}
-    with pytest.raises(ValueError, match="finite number"):
-        task.save(tmp_path / "model")
+    for wrong, said in (({"scores": {"loss": float("nan")}}, "finite number"), ({"score": {}}, "`record` must be")):
+        task.record = wrong
+        with pytest.raises(ValueError, match=said):
+            task.save(tmp_path / "model")
     assert regard.load(tmp_path / "model").record == record
 
 

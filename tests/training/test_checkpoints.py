@@ -18,6 +18,12 @@ from regard.training.checkpoints import Checkpoints, NewerError
 from regard.training.snapshot import Snapshot
 
 
+@pytest.fixture(autouse=True)
+def _without_syncing(monkeypatch):
+    """What is written is kept by the system without it, so that the tests need not wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def snapshot(step, size=4):
     return Snapshot({"model.a": torch.full((size, 3), float(step)), "average.steps": torch.tensor(step)},
                     {"standing": {"step": step, "best": None, "score": 0.1 + step}, "text": "é\n"})
@@ -233,6 +239,13 @@ def test_a_newer_version_is_told_and_not_passed_over(tmp_path, monkeypatch):
     with pytest.raises(NewerError, match=r"step-00000020/manifest\.json` must be of format 1.*3, of regard 8\.0"):
         checkpoints.load()
     assert checkpoints.steps() == [10, 20]
+
+
+def test_another_format_of_this_very_version_is_damage(tmp_path):
+    """One flipped bit makes 9 of 1: that is passed over like any other damage."""
+    checkpoints, path = saved(tmp_path, [10, 20]), tmp_path / "step-00000020" / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
+    assert_is(checkpoints.load(), 10, notes=1)
 
 
 @pytest.mark.parametrize("pointer", [None, b"", b"{", b"[3]", b'{"step": "x"}', b'{"step": 10}'])

@@ -121,3 +121,12 @@ def test_any_number_of_processes_one_after_the_other(tmp_path, processes):
     assert torch.equal(snapshot.tensor("a"), tensor)
     assert torch.equal(snapshot.part("a", (3, 1), (3, 1)), tensor[3:6, 1:])
     assert len(list((tmp_path / "checkpoints" / "step-00000001").glob("state-*"))) == processes
+
+
+def test_parts_that_do_not_make_the_whole_are_not_stored(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints.save(1, Snapshot({"a": torch.ones(2)}, {}))
+    with pytest.raises(ValueError, match="`a` must be stored once and whole"):
+        checkpoints.save(2, Snapshot({"a": Part(torch.ones(2), (4,), (0,))}, {}))
+    assert checkpoints.load().step == 1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["newest.json", "step-00000001"]

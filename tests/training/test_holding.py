@@ -37,6 +37,12 @@ folder.save(sys.argv[1], {"model.safetensors": b"1"})
 """
 
 
+@pytest.fixture(autouse=True)
+def _without_syncing(monkeypatch):
+    """What is written is kept by the system without it, so that the tests need not wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def other(folder):
     """Another process that tries to hold this folder, and what it says."""
     process = subprocess.Popen([sys.executable, "-c", OTHER, str(folder)], text=True, stdin=subprocess.PIPE,

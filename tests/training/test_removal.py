@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import pytest
 import torch
 
 from regard.storage import folder as folders
@@ -10,6 +11,12 @@ from regard.storage import replacing
 from regard.training import removal
 from regard.training.checkpoints import Checkpoints
 from regard.training.snapshot import Snapshot
+
+
+@pytest.fixture(autouse=True)
+def _without_syncing(monkeypatch):
+    """What is written is kept by the system without it, so that the tests need not wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def saved(folder, *steps, keep=9):
@@ -54,6 +61,16 @@ def test_what_somebody_has_put_there_stays(tmp_path):
     assert checkpoints.steps() == [1, 2, 3, 5]
     assert (tmp_path / "step-00000001" / "notes.txt").read_text() == "mine"
     assert names(tmp_path / "moved") == ["manifest.json", "state.safetensors", "values.json"]
+
+
+def test_what_the_folder_around_has_brought_back_goes_too(tmp_path):
+    """A save of the output folder that was killed may bring back files of a checkpoint under names beside."""
+    checkpoints = saved(tmp_path, 1, keep=1)
+    for name in ("state.safetensors.kept", "values.json.kept2", "manifest.json.kept"):
+        (tmp_path / "step-00000001" / name).write_text("older")
+    assert checkpoints.load().step == 1
+    assert checkpoints.save(2, Snapshot({}, {})) == []
+    assert checkpoints.steps() == [2]
 
 
 def test_what_cannot_be_removed_is_told_and_tried_again(tmp_path, monkeypatch):

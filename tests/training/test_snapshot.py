@@ -116,6 +116,15 @@ def test_a_state_that_is_there_is_written_in_its_place():
     assert all(torch.equal(after[name], state[name]) for name in state)
 
 
+@pytest.mark.parametrize(("options", "device"), [({"capturable": True}, "meta"), ({}, "cpu")])
+def test_the_count_of_steps_is_where_the_kernels_read_it(options, device):
+    """The device that is not there stands for one that is not the CPU."""
+    parameter = nn.Parameter(torch.ones(2, device="meta"))
+    state = optimiser_state(torch.optim.AdamW([parameter], **options), {"a": parameter})
+    assert state["step.a"].device.type == device
+    assert state["first.a"].device.type == "meta"
+
+
 def changed(state, **new):
     """The state with other tensors; None removes one."""
     names = {"moment": "first.0.weight", "step": "step.1.bias", "more": "second.2.weight"}

@@ -1,138 +1,295 @@
-"""`regard demo`: a short tour of attention in the terminal.
+"""`regard demo`: a Transformer that learns to translate in about a minute, on two cores and without a network.
 
-It shows masks as 0/1 matrices, weights as a heat map, which backend runs and why, and what two backends cost; and it
-checks what it shows against the float64 oracle, so it is also a quick test that the installation computes correctly.
-Nothing in it is trained. It is the one module outside the tests that imports `regard.reference`.
+It does what a user would: writes pairs to a file, trains on it, loads the model from its folder, translates sentences
+that were held out, scores them, and draws where the model looked. The pairs are from the phrasebook; the test has
+combinations of words that the training does not have, and the links between words that the phrasebook knows are not
+used. Results go to stdout, the bar to stderr. How to train, to translate and to draw is the library's business.
 """
 
+import contextlib
+import itertools
+import os
+import shlex
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO
 
-import torch
-from torch import Tensor
+import typer
 
-import regard
+from regard.cli import models
+from regard.cli.data import escaped
 from regard.cli.terminal import Terminal
-from regard.reference import attention as oracle
 
-# Two sentences of one meaning, in another order. Words of the same meaning share a vector.
-SOURCE = ("the", "black", "cat", "sleeps")
-TARGET = ("le", "chat", "noir", "dort")
-MEANING = (0, 2, 1, 3)  # for each word of TARGET, its place in SOURCE
-WIDTH = 16
-LONG = 1024  # tokens, where backends are measured
-TOLERANCE = 1e-12  # relative to the largest number of the oracle's result
+if TYPE_CHECKING:
+    from regard.cli.progress import Bar, Lines
+    from regard.data.phrasebook import Pair
+    from regard.tasks.alignment import Alignment
+    from regard.tasks.writing import Translator
+    from regard.training.reports import Event
 
-
-def tour(out: TextIO) -> int:
-    """Print the tour; 0 when every result agrees with the oracle, 1 otherwise."""
-    terminal = Terminal.of(out)
-    terminal.text(f"regard {regard.__version__}, torch {torch.__version__}")
-    random = torch.Generator().manual_seed(0)
-    with torch.inference_mode():
-        _masks(terminal)
-        _weights(terminal, random)
-        _explain(terminal, random)
-        agrees = _check(terminal, random)
-        _cost(terminal, random)
-    return 0 if agrees else 1
-
-
-def _masks(terminal: Terminal) -> None:
-    causal, both = regard.Causal(), regard.Causal() & regard.Window(2, 0)
-    terminal.heading("Masks are values: 1 = may attend; rows are queries, columns keys")
-    terminal.beside(
-        [
-            ["Causal()", *_matrix(causal.matrix(6, 6))],
-            ["& Window(2, 0)", *_matrix(both.matrix(6, 6))],
-            ["3 new queries", *_matrix(causal.matrix(3, 6))],
-        ]
-    )
-
-
-def _weights(terminal: Terminal, random: torch.Generator) -> None:
-    key, query = _sentences(random)
-    weights = regard.attention_weights(query, key)
-    terminal.heading("Weights: where each word looks (nothing trained: the vectors were made so)")
-    label = max(map(len, TARGET)) + 1
-    cell = min(max(map(len, SOURCE)) + 1, (terminal.width - label) // len(SOURCE))
-    lines = [" " * label + "".join(word[: cell - 1].ljust(cell) for word in SOURCE)]
-    for word, row in zip(TARGET, weights.tolist(), strict=True):
-        lines.append(word.ljust(label) + "".join(terminal.shade(weight, cell - 1) + " " for weight in row))
-    terminal.beside([lines])
+THREADS = 4
+"""More only wait for each other in a model this small."""
+SHOWN = 4
+"""Translations that are shown."""
+LOOKED = 30
+"""Translations among which one is looked for whose words change places."""
+CHANGES: Mapping[str, Any] = {
+    "tokenizer.kind": "unigram",
+    "tokenizer.vocabulary": 2000,
+    "tokenizer.sentences": 20_000,
+    "model.encoder.order": "pre",  # learns from the first step on, where post-norm needs a slow start
+    "model.decoder.order": "pre",
+    # Nearly all pairs are new: there is nothing to learn by heart, and nothing to keep the model from it.
+    **{f"model.{part}.dropout": 0.0 for part in (
+        "embedding", "encoder", "encoder.mixer", "encoder.feed_forward", "decoder", "decoder.mixer", "decoder.cross",
+        "decoder.feed_forward")},
+    "training.smoothing": 0.0,
+    "training.consistency": 0.0,
+    "training.cutoff": 0.0,
+    "training.average": 0.0,
+    "training.batches.tokens": 1000,
+    "training.schedule.shape": "linear",
+    "training.schedule.peak": 3e-3,
+    "training.schedule.warmup": 100,
+    "training.schedule.hold": 0.2,
+    "training.schedule.steps": 1200,
+    "training.validation.every": 400,
+    "training.validation.score": "bleu",
+    "training.validation.shown": 1,
+    "training.checkpoints.every": 10_000,  # at validations alone
+    "training.checkpoints.keep": 1,
+}
+"""A short training: a high rate that falls to nothing, small batches, and no time for being careful."""
 
 
-def _explain(terminal: Terminal, random: torch.Generator) -> None:
-    query, key, value = torch.randn(3, 1, LONG, WIDTH, generator=random)
-    for name, score in (("scaled_dot", "scaled_dot"), ("Additive", regard.Additive(torch.ones(WIDTH)))):
-        terminal.heading(f"explain: causal, {name}")
-        terminal.text(str(regard.explain(query, key, value, score=score, mask=regard.Causal())))
+@dataclass(frozen=True)
+class Setting:
+    """What is learned from, how, and what must come of it."""
+
+    pairs: int = 50_000
+    longest: int = 8
+    """Words of a source, with its punctuation, in training and test alike."""
+    judged: int = 200
+    """Pairs to judge by while training."""
+    tested: int = 500
+    wanted: float = 90.0
+    """The BLEU of the test must be above this."""
+    recipe: str = "transformer-tiny"
+    changes: Mapping[str, Any] = field(default_factory=lambda: CHANGES)
 
 
-def _check(terminal: Terminal, random: torch.Generator) -> bool:
-    terminal.heading("Against the oracle: float64, plain loops, no torch")
-    query, key, value = torch.randn(3, 12, WIDTH, generator=random, dtype=torch.float64)
-    agrees = True
-    cases = (("no mask", None), ("causal", regard.Causal()), ("window", regard.Causal() & regard.Window(2, 0)))
-    for name, mask in cases:
-        result = regard.attend(query, key, value, mask=mask)
-        expected = oracle.attend_many(
-            query.numpy(),
-            key.numpy(),
-            value.numpy(),
-            score=oracle.scaled_dot,
-            normalize=oracle.softmax,
-            mask=None if mask is None else mask.matrix(12, 12).numpy(),
-        )
-        difference = float(abs(result.numpy() - expected).max() / abs(expected).max())
-        agrees = agrees and difference <= TOLERANCE  # false for NaN too
-        terminal.text(f"{name:8} {difference:.1e} {'ok' if difference <= TOLERANCE else 'DIFFERS'}")
-    return agrees
+class Tested(NamedTuple):
+    """What the model made of the test."""
+
+    pairs: "Sequence[Pair]"
+    made: Sequence[str]
+    bleu: float
+    signature: str
+
+    @property
+    def exact(self) -> int:
+        """How many are the reference, letter by letter."""
+        return sum(self.right(number) for number in range(len(self.pairs)))
+
+    def right(self, number: int) -> bool:
+        """Whether this one is its reference."""
+        return self.made[number] == self.pairs[number].target
 
 
-def _cost(terminal: Terminal, random: torch.Generator) -> None:
-    terminal.heading(f"Cost: additive attention, {LONG} tokens, width {2 * WIDTH}")
-    query, key, value = torch.randn(3, 1, LONG, 2 * WIDTH, generator=random)
-    score = regard.Additive(torch.randn(2 * WIDTH, generator=random))
-    results = {}
-    for backend in ("tiled", "exact"):  # the smaller first: the peak of a process only grows
-        attend = partial(regard.attend, score=score, backend=backend)
-        attend(query[:, :64], key[:, :64], value[:, :64])  # a first call also pays for threads and buffers
-        results[backend], seconds, peak = _measure(partial(attend, query, key, value))
-        memory = f", {peak / 2**20:.0f} MiB more" if peak is not None else ""
-        terminal.text(f"{backend:6} {seconds * 1000:.0f} ms{memory}")
-    difference = float((results["tiled"] - results["exact"]).abs().max())
-    terminal.text(f"largest difference {difference:.1e} (float32)")
+def demo(
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help="Keep the model there. Without "
+                      "it the model is removed in the end.")] = None,
+    tour: Annotated[bool, typer.Option("--tour", help="Show masks, weights and backends instead, and check them "
+                    "against the float64 oracle. Nothing is trained.")] = False,
+) -> None:
+    """Watch a Transformer learn to translate, in about a minute.
+
+    It learns from English and French sentences of a grammar that is part of regard, on two cores and without a network;
+    then it translates sentences with combinations of words that it has not seen, and shows where it looks. Exit code 1
+    means that their BLEU is not above 90, or that in the tour a result differed from the oracle.
+    """
+    if tour:
+        from regard.cli import tour as touring
+
+        raise typer.Exit(touring.tour(sys.stdout))
+    raise typer.Exit(run(sys.stdout, sys.stderr, output, Setting()))
 
 
-def _sentences(random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Keys of the source and queries of the target: the same vectors in another order, a little moved."""
-    key = 0.8 * torch.randn(len(SOURCE), WIDTH, generator=random)  # short vectors, so that some weight falls elsewhere
-    return key, key[list(MEANING)] + 0.1 * torch.randn(len(TARGET), WIDTH, generator=random)
+def run(out: TextIO, said: TextIO, output: str | None, setting: Setting) -> int:
+    """Train, test and show; the exit code.
 
+    Args:
+        out: for what came of it.
+        said: for how it goes.
+        output: a folder that is kept; where there is none, the model is removed in the end.
+    """
+    from regard.storage.folder import FolderError
+    from regard.training.loop import TrainingError
 
-def _matrix(allowed: Tensor) -> list[str]:
-    return [" ".join(str(int(cell)) for cell in row) for row in allowed.tolist()]
-
-
-def _measure(work: Callable[[], Tensor]) -> tuple[Tensor, float, int | None]:
-    """The result, the seconds it took, and by how many bytes it raised the peak of this process (None if unknown)."""
-    before = _peak()
-    start = time.perf_counter()
-    result = work()
-    seconds = time.perf_counter() - start
-    after = _peak()
-    return result, seconds, None if before is None or after is None else after - before
-
-
-def _peak() -> int | None:
-    """The most memory this process has held, in bytes; None where the system does not say."""
     try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    # Linux counts in KiB, macOS in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        if output is not None and os.path.lexists(output):
+            raise FolderError(f"{output}: there is something already. Choose another folder, or remove it.")
+        with tempfile.TemporaryDirectory(prefix="regard-demo-") as place, _few_threads():
+            folder = Path(place) / "model" if output is None else Path(output)
+            return _run(Terminal.of(out), said, Path(place), folder, output is not None, setting)
+    except TrainingError as error:
+        models.say(f"Error: {error}")
+        return 1
+    except FolderError as error:
+        models.say(f"Error: {error}")
+        return 2
+    except OSError as error:
+        if not error.filename:  # of stdout, which is the business of the whole command
+            raise
+        models.say(f"Error: {error.filename}: {error.strerror}")
+        return 1
+
+
+def _run(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool, setting: Setting) -> int:
+    import regard
+    from regard.cli.progress import progress
+    from regard.data import phrasebook
+    from regard.tasks.writing import Translator
+    from regard.training import run as training
+    from regard.training.plans.plan import Request
+
+    began = time.monotonic()
+    _introduce(terminal, setting)
+    files = {split: place / f"{split}.tsv" for split in ("train", "validation")}
+    for split, count in (("train", setting.pairs), ("validation", setting.judged)):
+        _write(files[split], phrasebook.pairs(count, split=split, longest=setting.longest))
+    request = Request(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
+                      output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
+    outcome = training.train(request, [_Brief(progress(said))])
+    if not outcome.finished:
+        return 130
+    translator = regard.load(folder)
+    assert isinstance(translator, Translator)
+    tested = examined(translator, [*phrasebook.pairs(setting.tested, split="test", longest=setting.longest)])
+    show_translations(terminal, tested)
+    show_alignment(terminal, find_alignment(translator, tested))
+    show_score(terminal, tested, setting.wanted, time.monotonic() - began)
+    show_next(terminal, folder if kept else None, tested.pairs[0].source)
+    return 0 if tested.bleu > setting.wanted else 1
+
+
+def examined(translator: "Translator", pairs: "Sequence[Pair]") -> Tested:
+    """Translate and score pairs, by greedy search."""
+    from regard.tasks import scores
+
+    found = translator.translate([pair.source for pair in pairs], beams=1, length_penalty="none")
+    made = [one.text for one in found]
+    score = scores.bleu(made, [pair.target for pair in pairs])
+    return Tested(pairs, made, score.value, score.signature)
+
+
+def show_translations(terminal: Terminal, tested: Tested) -> None:
+    """The first translations, each below its source; the reference too where it is another."""
+    terminal.heading("Sentences that it has not seen")
+    for number in range(min(SHOWN, len(tested.pairs))):
+        pair = tested.pairs[number]
+        terminal.text(pair.source, "  ")
+        terminal.text(escaped(tested.made[number]) or "(nothing)", "    ")
+        if not tested.right(number):
+            terminal.text(f"(expected: {pair.target})", "    ")
+    _flush(terminal)
+
+
+def find_alignment(translator: "Translator", tested: Tested) -> "Alignment":
+    """Where the model looked for one of the first translations: a right one in which the order of words changes, if
+    there is one, as far as the weights themselves tell."""
+    first: Alignment | None = None
+    for number in [number for number in range(min(LOOKED, len(tested.pairs))) if tested.right(number)]:
+        alignment = translator.aligned(tested.pairs[number].source, tested.made[number])
+        peaks = alignment.weights.argmax(-1).tolist()
+        if any(later < earlier for earlier, later in itertools.pairwise(peaks)):
+            return alignment
+        first = first or alignment
+    return first or translator.aligned(tested.pairs[0].source, tested.pairs[0].target)
+
+
+def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
+    """One alignment as a heat map."""
+    from regard.inspection.heat import heat_map
+
+    terminal.heading("Where it looks: a row for each word that it writes, a column for each word that it reads")
+    weights, target, source = alignment.weights, alignment.target, alignment.source
+    terminal.beside([heat_map(weights, target, source, width=terminal.width, shades=terminal.shades)])
+    terminal.text("Nobody told it which words belong together.")
+    _flush(terminal)
+
+
+def show_score(terminal: Terminal, tested: Tested, wanted: float, seconds: float) -> None:
+    """The score, and whether it is what it should be."""
+    terminal.heading(f"BLEU {tested.bleu:.1f} on {len(tested.pairs):,} sentences that it has not seen")
+    terminal.text(f"{tested.exact:,} of them are the reference, letter by letter. All took {seconds:.0f} s.")
+    terminal.text(f"({tested.signature})")
+    if not tested.bleu > wanted:
+        terminal.text(f"That is too low: it should be above {wanted:g}.")
+    _flush(terminal)
+
+
+def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
+    """What to try now: with the model, where it is kept, and without."""
+    terminal.heading("What to try next")
+    name = "my-model" if folder is None else shlex.quote(str(folder))
+    steps = [] if folder is not None else [("The model is removed now; this keeps one", "regard demo -o my-model")]
+    steps += [("Translate what you like, in words of the phrasebook", f"regard translate {name} {shlex.quote(text)}"),
+              ("See all sentences", "regard data phrasebook -n 1000"),
+              ("Train on pairs of your own", "regard train pairs.tsv -o another-model"),
+              ("See masks, weights and backends", "regard demo --tour")]
+    for what, command in steps:
+        terminal.text(f"{what}:", "  ")
+        terminal.text(command, "    ")
+    _flush(terminal)
+
+
+def _introduce(terminal: Terminal, setting: Setting) -> None:
+    terminal.heading("A Transformer learns to translate English to French, here and now")
+    terminal.text(f"It learns from {setting.pairs:,} sentences of up to {setting.longest} words from a grammar that is "
+                  f"part of regard. It is tested on {setting.tested:,} others of that length: each has an adjective "
+                  f"with a noun, or a verb with an object, that never stand together in what it learns from.")
+    _flush(terminal)
+
+
+class _Brief:
+    """A logger that leaves out of the start what was chosen: here nearly all is set."""
+
+    def __init__(self, logger: "Bar | Lines") -> None:
+        self.logger, self.name = logger, logger.name
+
+    def __call__(self, event: "Event", /) -> None:
+        from regard.training.reports import Started
+
+        self.logger(replace(event, choices=()) if isinstance(event, Started) else event)
+
+    def close(self) -> None:
+        """Close what is shown."""
+        self.logger.close()
+
+
+@contextlib.contextmanager
+def _few_threads() -> Iterator[None]:
+    """Inside, torch takes no more threads than help; outside as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, THREADS))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(path: Path, pairs: "Iterator[Pair]") -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
+
+
+def _flush(terminal: Terminal) -> None:
+    """What was printed is seen now, before the next part takes its time."""
+    terminal.out.flush()

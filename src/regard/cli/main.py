@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import classify, complete, data, evaluate, fill, translate
+from regard.cli import classify, complete, data, evaluate, fill, train, translate
 
 app = typer.Typer(
     name="regard",
@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
-for command in (translate.translate, complete.complete, fill.fill, classify.classify, evaluate.evaluate):
+for command in (train.train, translate.translate, complete.complete, fill.fill, classify.classify, evaluate.evaluate):
     app.command()(command)
 
 

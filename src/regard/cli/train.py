@@ -16,9 +16,9 @@ Several = list[str] | None
 
 
 def train(
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Pairs (TSV, JSONL, PO, TMX; or plain files in twos: "
-                    "sources, then targets). For language and masked models plain text; to classify, a folder with a "
-                    "folder of images for each class, two IDX files, or a TSV of text and label.")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Pairs (TSV, JSONL, PO, TMX; or plain files in "
+                    "twos: sources, then targets). For language and masked models plain text; to classify, a folder "
+                    "with a folder of images for each class, two IDX files, or a TSV of text and label.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where the model goes.")],
     task: Annotated[str, typer.Option(metavar="NAME", help=f"What to learn: {', '.join(TASKS)}.")] = "seq2seq",
     validation: Annotated[Several, typer.Option(metavar="FILE", help="Data to judge the model by, which it does not "
@@ -34,7 +34,7 @@ def train(
     format: Annotated[str | None, typer.Option(metavar="NAME", help="plain, tsv, jsonl, po or tmx, whatever the names "
                       "of the files say.")] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
-    track: Annotated[bool, typer.Option("--track", help="Write curves for TensorBoard too, into FOLDER/track.")] = False,
+    track: Annotated[bool, typer.Option("--track", help="Write curves for TensorBoard too, in FOLDER/track.")] = False,
 ) -> None:
     """Make a model of your own from your data.
 
@@ -64,7 +64,8 @@ def train(
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.filename or output}: {error.strerror}", 1)
-    typer.echo(outcome.folder)
+    if outcome.main:
+        typer.echo(outcome.folder)
     if not outcome.finished:
         raise typer.Exit(130)
 

@@ -5,13 +5,23 @@
                                 c1 c2  .
 
 A token is read by one step of a scan; rows that have ended are no longer there, so what stands in the padding is never
-touched: not by a product, not by a gradient. The reverse reads each row from its own last token to its first. This file
-knows no cells and no layers.
+touched: not by a product, not by a gradient. The reverse reads each row from its own last token to its first.
+
+To count the rows of every step is to know the lengths, and those on a GPU are not asked for: it would have to be waited
+for, and work that asks cannot be recorded as a CUDA graph and replayed with other lengths. There every step reads all
+rows (`PaddedReading`): padding is read as zeros, after the tokens of its row, and what comes of it is cleared.
+
+                                a1 a2 a3            read      a1 b1 c1 | a2  0 c2 | a3  0  0
+                                b1  .  .            as
+                                c1 c2  .
+
+This file knows no cells and no layers.
 
 Legend: B rows, N tokens, D width, R tokens that are read.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +32,7 @@ from regard.attention.mask import Padding
 
 @dataclass(frozen=True)
 class Reading:
-    """The order of reading a batch of `rows` sequences that fill up `places` places each."""
+    """The order of reading a batch of `rows` sequences that fill up `places` places each, without their padding."""
 
     rows: int
     places: int
@@ -34,19 +44,16 @@ class Reading:
     """(R,): where among the B·N places the tokens stand that are read; None where there is no padding."""
     mirror: Tensor | None
     """(R,): for every token that is read the one that the reverse reads in its turn; None where there is no padding."""
+    lengths: ClassVar[None] = None
+    """All that is read is there."""
 
     @classmethod
     def of(cls, x: Tensor, present: Padding | None) -> "Reading":
-        """How to read x (B, N, D), of which `present` says what is there."""
+        """How to read x (B, N, D), of which `present` says what is there. Lengths on a GPU are waited for."""
         B, N = x.shape[:2]
         if present is None:
             return cls(B, N, (B,) * N if B else (), None, None, None)
-        if not isinstance(present, Padding):
-            raise checks.wrong("present", "a regard.Padding or None", *checks.kind(present))
-        if present.lengths.shape not in ((), (1,), (B,)):
-            expected = f"one for each of the {B} rows"
-            raise checks.wrong("lengths", expected, f"of shape {checks.shape(present.lengths)}")
-        lengths_B = present.lengths.to("cpu").expand(B)  # the steps are counted here, so the device is asked
+        lengths_B = _lengths(present, B).to("cpu")  # the steps are counted here
         if B and int(lengths_B.max()) > N:
             raise checks.wrong("lengths", f"at most the number of tokens, {N}", f"as long as {int(lengths_B.max())}")
         if B and N and int(lengths_B.min()) == N:
@@ -103,3 +110,84 @@ class Reading:
                          for new, old in zip(final, before, strict=True))
         rows = self.order[:self.alive]
         return tuple(old.to(new.dtype).index_copy(0, rows, new) for new, old in zip(final, before, strict=True))
+
+
+@dataclass(frozen=True)
+class PaddedReading:
+    """The order of reading a batch of `rows` sequences that fill up `places` places each, whatever their lengths are.
+
+    Every row is read in its own place, its tokens first and then its padding. No number is asked of the device.
+    """
+
+    rows: int
+    places: int
+    lengths: Tensor
+    """(B,): how many tokens each row has. Nobody looks: fewer than 0 count as 0, and more than N as N."""
+    side: str
+    """Of the padding."""
+
+    @classmethod
+    def of(cls, x: Tensor, present: Padding) -> "PaddedReading":
+        """How to read x (B, N, D), of which `present` says what is there."""
+        B, N = x.shape[:2]
+        return cls(B, N, _lengths(present, B).to(x.device).clamp(0, N), present.side)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many rows each step reads: all."""
+        return (self.rows,) * self.places if self.rows else ()
+
+    def gather(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (R, D): the tokens in the order in which they are read; padding as zeros, whatever it is."""
+        if self.side == "left":
+            x = self._turned(x, -self.lengths)
+        return x.transpose(0, 1).masked_fill(self._absent(), 0.0).flatten(0, 1)
+
+    def scatter(self, read: Tensor) -> Tensor:
+        """(R, D) -> (B, N, D): each token at its own place, zeros in the padding."""
+        y = read.unflatten(0, (self.places, self.rows)).masked_fill(self._absent(), 0.0).transpose(0, 1)
+        return self._turned(y, self.lengths) if self.side == "left" else y
+
+    def reverse(self, read: Tensor) -> Tensor:
+        """(R, D) -> (R, D): in the order of the reverse, and back again. Padding stays where it is."""
+        step_N1 = self._steps().unsqueeze(-1)
+        mirror_NB = torch.where(step_N1 < self.lengths, self.lengths - 1 - step_N1, step_N1)
+        index_NB = mirror_NB * self.rows + torch.arange(self.rows, device=read.device)
+        return read.index_select(0, index_NB.flatten())
+
+    def arrange(self, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """States (B, D) of the rows as they are, which is how they are read."""
+        return state
+
+    def restore(self, final: tuple[Tensor, ...], before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The other way round; a kernel that knows the lengths has left alone what rows without tokens had before."""
+        return final
+
+    def _steps(self) -> Tensor:
+        return torch.arange(self.places, device=self.lengths.device)
+
+    def _absent(self) -> Tensor:
+        """(N, B, 1): whether a row has ended before a step."""
+        return (self._steps().unsqueeze(-1) >= self.lengths).unsqueeze(-1)
+
+    def _turned(self, x: Tensor, shift_B: Tensor) -> Tensor:
+        """x (B, N, D) in which place n of a row has what stood at n + shift, counted around the end of the row."""
+        place_BN = (self._steps() + shift_B.unsqueeze(-1)) % max(1, self.places)
+        index_BN = place_BN + self.places * torch.arange(self.rows, device=x.device).unsqueeze(-1)
+        return x.flatten(0, 1).index_select(0, index_BN.flatten()).view_as(x)
+
+
+def reading(x: Tensor, present: Padding | None) -> Reading | PaddedReading:
+    """How to read x (B, N, D), of which `present` says what is there; where all of it is on a GPU, nothing is asked."""
+    if isinstance(present, Padding) and "cpu" not in (x.device.type, present.lengths.device.type):
+        return PaddedReading.of(x, present)
+    return Reading.of(x, present)
+
+
+def _lengths(present: Padding, rows: int) -> Tensor:
+    """(B,): how many tokens each row has."""
+    if not isinstance(present, Padding):
+        raise checks.wrong("present", "a regard.Padding or None", *checks.kind(present))
+    if present.lengths.shape not in ((), (1,), (rows,)):
+        raise checks.wrong("lengths", f"one for each of the {rows} rows", f"of shape {checks.shape(present.lengths)}")
+    return present.lengths.expand(rows)

@@ -34,7 +34,7 @@ from regard.recurrence.cell import CELLS, Cell
 from regard.recurrence.cell import parameters as cell_parameters
 from regard.recurrence.kernels import choice as kernels
 from regard.recurrence.kernels.problem import Problem
-from regard.recurrence.reading import Reading
+from regard.recurrence.reading import PaddedReading, Reading, reading
 
 DIRECTIONS = {"forward": (False,), "backward": (True,), "both": (False, True)}
 """For each direction of a recurrence, which scans it has and whether they read in reverse."""
@@ -93,9 +93,12 @@ class Recurrence(nn.Module):
             state: what to go on from; zeros where None.
         """
         self._check(x)
-        reading = Reading.of(x, present)
+        return self._read(x, reading(x, present), state)
+
+    def _read(self, x: Tensor, order: Reading | PaddedReading, state: RowState | None) -> tuple[Tensor, RowState]:
+        """All layers and directions over x, read in this order."""
         before = self.start(x.shape[0]).tensors if state is None else self._memories(state, x.shape[0])
-        read_RD, scans = reading.gather(x), iter(self.scans)
+        read_RD, scans = order.gather(x), iter(self.scans)
         after: list[Tensor] = []
         for layer in range(self.layers):
             if layer:
@@ -104,13 +107,13 @@ class Recurrence(nn.Module):
             for reverse in DIRECTIONS[self.direction]:
                 cell = next(scans)
                 own, before = before[:cell.memories], before[cell.memories:]
-                given = reading.reverse(read_RD) if reverse else read_RD
-                problem = Problem(cell, given, reading.sizes, reading.arrange(own))
+                given = order.reverse(read_RD) if reverse else read_RD
+                problem = Problem(cell, given, order.sizes, order.arrange(own), order.lengths)
                 result, final = kernels.choose(problem, self.backend).run(problem)
-                results.append(reading.reverse(result) if reverse else result)
-                after += reading.restore(final, own)
+                results.append(order.reverse(result) if reverse else result)
+                after += order.restore(final, own)
             read_RD = results[0] if len(results) == 1 else torch.cat(results, -1)
-        return reading.scatter(read_RD), RowState(tuple(after))
+        return order.scatter(read_RD), RowState(tuple(after))
 
     def start(self, rows: int, capacity: int | None = None) -> RowState:
         """The state before the first token, zeros. It does not grow with the tokens: `capacity` is not used."""
@@ -134,8 +137,8 @@ class Recurrence(nn.Module):
     def problem(self, x: Tensor, present: Padding | None = None) -> Problem:
         """What the kernels are asked for the first layer."""
         self._check(x)
-        reading, cell = Reading.of(x, present), self.scans[0]
-        return Problem(cell, reading.gather(x), reading.sizes, reading.arrange(cell.initial(x.shape[0])))
+        order, cell = reading(x, present), self.scans[0]
+        return Problem(cell, order.gather(x), order.sizes, order.arrange(cell.initial(x.shape[0])), order.lengths)
 
     def load_torch(self, module: nn.RNNBase) -> None:
         """Copy the weights of an `nn.RNN`, `nn.LSTM` or `nn.GRU` of the same layers and directions."""

@@ -1,6 +1,6 @@
 """Which words of a source a model looked at while it wrote each word of a translation.
 
-    cross (layers, heads, n, N)  ── one layer, mean over its heads ──  (n tokens, N tokens)  ── words ──  (m, M)
+    cross (layers, heads, n, N)  ── mean over the heads ── tokens to words ── one layer ──►  weights (m, M)
 
 A word of the translation looks as its tokens do on average; a word of the source is looked at as much as all its tokens
 together. The end of the source is no word, and what a model looks at there is in no column, so a row may have a sum
@@ -28,17 +28,20 @@ class Alignment(NamedTuple):
     """(words of the target, words of the source)"""
 
 
-def layer_weights(cross: Tensor, layer: int | None) -> Tensor:
-    """The mean (n, N) over the heads of one layer, from 0; negative ones count from the last.
+def aligned_words(cross: Tensor, source: Sequence[Word], target: Sequence[Word], layer: int | None = None) -> Tensor:
+    """(m, M) of one layer, from 0; negative ones count from the last.
 
-    Without one it is the last but one, where there are several: in a Transformer the last layers look ahead to what
-    comes next, and those before them at what is being written (Garg et al. 2019).
+    Without one it is the layer that points at words most clearly: whose words of the target have, on average, the
+    highest weight on a single word of the source. Which layer of a Transformer that is differs from model to model, and
+    the others gather what is around.
     """
     count = cross.shape[0]
-    chosen = max(0, count - 2) if layer is None else layer
-    if isinstance(chosen, bool) or not isinstance(chosen, int) or not -count <= chosen < count:
-        raise checks.wrong("layer", f"one of the {count} layers that look at the source, from 0", repr(chosen))
-    return cross[chosen].mean(dim=0)
+    if layer is None:
+        every = [word_weights(each.mean(dim=0), source, target) for each in cross]
+        return max(every, key=lambda weights: float(weights.amax(dim=-1).mean()) if weights.numel() else 0.0)
+    if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
+        raise checks.wrong("layer", f"one of the {count} layers that look at the source, from 0", repr(layer))
+    return word_weights(cross[layer].mean(dim=0), source, target)
 
 
 def word_weights(weights: Tensor, source: Sequence[Word], target: Sequence[Word]) -> Tensor:

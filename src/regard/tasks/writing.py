@@ -24,7 +24,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Prompts
 from regard.decoding.rules import Forbidden, Rule, whole
 from regard.models.contract import Memory
-from regard.tasks.alignment import Alignment, layer_weights, word_weights
+from regard.tasks.alignment import Alignment, aligned_words
 from regard.tasks.task import Ids, OneSided, Task, check_lengths, room
 from regard.tasks.texts import as_texts, in_batches
 
@@ -141,7 +141,7 @@ class Translator(Task):
         assert read.cross is not None
         source, target = tokenizer.source.words(text), tokenizer.target.decoded_words(ids)
         whole_text = tokenizer.target.decode(ids)
-        weights = word_weights(layer_weights(read.cross.float().cpu(), layer), source, target)
+        weights = aligned_words(read.cross.float().cpu(), source, target, layer)
         return Alignment(tuple(text[word.start:word.end] for word in source),
                          tuple(whole_text[word.start:word.end] for word in target), weights)
 

@@ -1,9 +1,9 @@
 """Work on a GPU that is recorded once for each shape of its arguments, and from then on replayed by one call.
 
-A small model's step is thousands of small kernels, and a GPU does them faster than Python can ask for them. A CUDA graph
-holds them all. It reads its arguments from fixed places, into which new ones are copied, and writes where the recorded
-work wrote; so the work must give its results by writing into tensors that live elsewhere, and must never ask the device
-for a number.
+A small model's step is thousands of small kernels, and a GPU does them faster than Python can ask for them. A CUDA
+graph holds them all. It reads its arguments from fixed places, into which new ones are copied, and writes where the
+recorded work wrote; so the work must give its results by writing into tensors that live elsewhere, and must never ask
+the device for a number.
 
 The first call of a shape runs as it is: it is of use, and it sets up what libraries set up once. The second is recorded
 and then replayed. It does not know what the work is.

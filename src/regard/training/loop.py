@@ -10,7 +10,7 @@ is the training that was not, bit for bit on a CPU. The loop knows neither data 
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -64,7 +64,7 @@ class Training:
     report: Reporter
     keep: Callable[[Standing], None]
     """Called when the model, as it is now, is the best so far: it saves it."""
-    identity: dict[str, Any]
+    identity: Mapping[str, Any]
     """What a resumed training must share with the stored one: config and data."""
 
     def run(self, standing: Standing) -> Standing:
@@ -72,7 +72,6 @@ class Training:
         settings, engine = self.settings, self.engine
         feed = self.work.feed(engine.processes.rank, engine.processes.count)
         began = time.monotonic() - standing.seconds
-        reason = DONE
         last = time.monotonic()
         engine.module.train()
         with Interruption(lambda text: self.report(reports.Note(text))) as interruption:
@@ -89,28 +88,17 @@ class Training:
                     self._check(engine.bad_step(), feed)
                 if judge:
                     standing = self._judge(standing)
-                    if not final and self.out_of_patience(standing):
-                        final, reason = True, PATIENCE
                 if store:
                     self._store(replace(standing, seconds=time.monotonic() - began))
-                if asked and not final:
-                    reason = ASKED
-                if final or asked:
+                if asked or over(standing, settings):
                     break
         standing = replace(standing, seconds=time.monotonic() - began)
-        self.report(reports.Ended(reason, standing.step, standing.best_step, standing.best_scores or {},
-                                  standing.seconds))
+        self.report(ended(over(standing, settings) or ASKED, standing))
         return standing
 
-    def resume(self, stored: Stored) -> Standing:
+    def resume(self, stored: Stored) -> None:
         """Take in a stored state."""
         state.resume(self.engine, stored)
-        return Standing(**stored.values["standing"])
-
-    def out_of_patience(self, standing: Standing) -> bool:
-        """Whether there was no better score for too long."""
-        patience = self.settings.validation.patience
-        return patience is not None and standing.waited >= patience
 
     def try_largest(self) -> None:
         """Learn nothing from the largest batches, to see now whether they fit into memory."""
@@ -205,9 +193,27 @@ class Training:
         numbers = [int(number) for part in range(many) for number in feed.at((step - 1) * many + part).numbers]
         shown = ", ".join(str(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
         return (f"step {step}: the loss is not a finite number. Its batch has the examples of numbers {shown} "
-                f"(from 0, of those that were kept). The last checkpoint is whole, and no later state was stored. Try a "
-                f"smaller rate, such as --set training.schedule.peak={self.settings.schedule.peak / 2:g}, or "
+                f"(from 0, of those that were kept). The last checkpoint is whole, and no later state was stored. Try "
+                f"a smaller rate, such as --set training.schedule.peak={self.settings.schedule.peak / 2:g}, or "
                 f"--set training.precision=float32.")
+
+
+def standing_of(stored: Stored) -> Standing:
+    """How far a stored training had come."""
+    return Standing(**stored.values["standing"])
+
+
+def over(standing: Standing, settings: TrainingConfig) -> str | None:
+    """Why there is nothing left to do; None where there is."""
+    patience = settings.validation.patience
+    if standing.step >= settings.steps:
+        return DONE
+    return PATIENCE if patience is not None and standing.waited >= patience else None
+
+
+def ended(reason: str, standing: Standing) -> reports.Ended:
+    """What is told in the end."""
+    return reports.Ended(reason, standing.step, standing.best_step, standing.best_scores or {}, standing.seconds)
 
 
 def _better(score: str, value: float, best: float) -> bool:

@@ -14,9 +14,10 @@ It knows the order of things, and no details of any.
 """
 
 import contextlib
+import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,19 +26,18 @@ import torch
 from torch import nn
 
 from regard import checks, config
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig, build
-from regard.recipes import catalog
 from regard.storage import folder as folders
 from regard.storage import modules
+from regard.tasks.task import WEIGHTS
 from regard.toml import document as toml
 from regard.toml.document import Document
-from regard.training import devices, reports
+from regard.training import asking, devices, reports, resuming
+from regard.training.asking import TABLES, filled, of_recipe
 from regard.training.checkpoints import Checkpoints, Loaded
 from regard.training.choices.choice import Choice, Device, value
 from regard.training.engine import Engine
-from regard.training.loop import Standing, Training
+from regard.training.loop import Standing, Training, ended, over, standing_of
 from regard.training.metrics import Metrics
 from regard.training.plans.plan import Plan, Request
 from regard.training.plans.table import PLANS
@@ -47,8 +47,6 @@ from regard.training.settings import DataConfig, TrainingConfig
 from regard.training.work import Work
 
 CHECKPOINTS, DATA, METRICS = "checkpoints", "data", "metrics.jsonl"
-TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,
-          "training": TrainingConfig}
 
 
 class Outcome(NamedTuple):
@@ -58,6 +56,8 @@ class Outcome(NamedTuple):
     folder: Path
     finished: bool
     """Whether there is nothing left to do."""
+    main: bool
+    """Whether this is the process that speaks for all."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def train(request: Request, loggers: Sequence[Logger] = ()) -> Outcome:
     Args:
         loggers: who is told how it goes; the metrics are always among them.
     """
-    checks.pick("task", request.task, PLANS)
-    asked = _asked(request)
+    plan = checks.pick("task", request.task, PLANS)()
+    document = asking.asked(request, plan)
     with Processes.joined() as processes:
         device = processes.device(None if request.device == "auto" else request.device)
         if device.type == "cpu":
@@ -90,67 +90,88 @@ def train(request: Request, loggers: Sequence[Logger] = ()) -> Outcome:
         place = Checkpoints(request.output / CHECKPOINTS, keep=1)
         with (place.hold() if processes.main else contextlib.nullcontext(),
               Reporters(loggers if processes.main else ()) as report):
-            return _train(request, asked, processes, device, report, place.load() if request.resume else None)
+            return _train(request, plan, document, processes, device, report, place.load() if request.resume else None)
 
 
-def _train(request: Request, asked: Document, processes: Processes, device: torch.device, report: Reporters,
-           stored: Loaded | None) -> Outcome:
-    plan = PLANS[request.task]()
-    for note in () if stored is None else stored.notes:
-        report(reports.Note(note))
+def _train(request: Request, plan: Plan, asked: Document, processes: Processes, device: torch.device,
+           report: Reporters, stored: Loaded | None) -> Outcome:
+    metrics = Metrics(request.output / METRICS)
+    standing, known = Standing(), None
     if stored is not None:
-        asked = _resumed(stored.snapshot.values["identity"], request, asked)
-    ready = prepare(request, plan, asked, devices.about(device), report)
-    if stored is not None:
-        _check_files(stored.snapshot.values["identity"]["files"], ready.files, request)
-    identity = {"task": request.task, "config": ready.tables, "files": ready.files}
-    processes.same(config.dumps(ready.tables))
+        for note in stored.notes:
+            report(reports.Note(note))
+        standing, known = standing_of(stored.snapshot), stored.snapshot.values["identity"]
+        asked = resuming.stored_config(known, request, asked)
+        settings = config.make(TrainingConfig, asked, ("training",))
+        if (reason := over(standing, settings)) is not None:
+            return _nothing_left(request, standing, reason, processes, metrics, report)
+    ready = prepare(request, plan, asked, devices.about(device, processes.count), report,
+                    None if known is None else known["files"])
     checkpoints = Checkpoints(request.output / CHECKPOINTS, keep=ready.settings.checkpoints.keep)
-    training = _assembled(request, ready, identity, processes, device, checkpoints, report)
-    standing = Standing()
-    if stored is not None:
-        standing = training.resume(stored.snapshot)
+    training = _assembled(request, ready, processes, device, checkpoints, report)
+    processes.same(json.dumps(training.identity, indent=1))
+    if stored is not None and known is not None:
+        resuming.check_tokenizer(known, training.identity, request.output / DATA)
+        training.resume(stored.snapshot)
         report(reports.Note(f"Going on after step {standing.step:,}."))
-    if standing.step >= ready.settings.steps or training.out_of_patience(standing):
-        report(reports.Note(f"There is nothing left to do: the training ended after step {standing.step:,}. For another "
-                            f"one choose another folder."))
-        return Outcome(standing, request.output, True)
     if processes.main:
-        metrics = Metrics(request.output / METRICS)
-        metrics.resume(standing.step)
         report.loggers.append(metrics)
     _tell(training, ready, device, standing, report)
     training.try_largest()
     standing = training.run(standing)
-    finished = standing.step >= ready.settings.steps or training.out_of_patience(standing)
+    finished = over(standing, ready.settings) is not None
     processes.barrier()
     if finished and processes.main:
-        shutil.rmtree(request.output / DATA, ignore_errors=True)  # a model folder holds no sentences
-    return Outcome(standing, request.output, finished)
+        _tidy(request)
+    return Outcome(standing, request.output, finished, processes.main)
 
 
-def prepare(request: Request, plan: Plan, asked: Document, device: Device, report: Reporter) -> Ready:
-    """Read the data, make the choices, and put together what the loop is given."""
+def _nothing_left(request: Request, standing: Standing, reason: str, processes: Processes, metrics: Metrics,
+                  report: Reporters) -> Outcome:
+    """Say so; and do what comes after the last step, in case that it was killed before that."""
+    report(reports.Note(f"There is nothing left to do: the training ended after step {standing.step:,}. For another "
+                        f"one choose another folder."))
+    if processes.main:
+        metrics.resume(standing.step)
+        report.loggers.append(metrics)
+        _tidy(request)
+    report(ended(reason, standing))
+    return Outcome(standing, request.output, True, processes.main)
+
+
+def _tidy(request: Request) -> None:
+    """Remove what only the training needed: a model folder holds no sentences."""
+    shutil.rmtree(request.output / DATA, ignore_errors=True)
+
+
+def prepare(request: Request, plan: Plan, asked: Document, device: Device, report: Reporter,
+            known: Mapping[str, str] | None = None) -> Ready:
+    """Read the data, make the choices, and put together what the loop is given.
+
+    Args:
+        known: the sha256 of the files that a training goes on with, by their names; others are refused.
+    """
     filters = config.make(DataConfig | None, asked, ("data",)) or DataConfig()
     survey = plan.survey(request, filters)
+    if known is not None:
+        resuming.check_files(known, plan.files(survey), request)
     for warning in plan.warnings(survey):
         report(reports.Note(warning))
-    first = plan.before(survey)
-    document = _filled(asked, first)
+    first = plan.before(survey, asked.tables)
+    document = filled(asked, first, asked)
     prepared = plan.prepare(survey, document, request.output / DATA)
-    named = plan.named(prepared, device, asked.tables.get("recipe"))
-    table = asked.tables.get("model", {})
-    if "kind" not in table:  # a whole model of their own is not mixed with a recipe
-        recipe = catalog.find(named.value).tables["model"]
-        document = _filled(document, [Choice(f"model.{key}", each, named.reason) for key, each in _leaves(recipe)])
+    made = [*first]
+    if value(asked.tables, "model.kind") is None:  # a whole model of their own is not mixed with a recipe
+        named = plan.named(prepared, device, asked.tables.get("recipe"))
+        document = toml.changed(filled(document, of_recipe(named.value), asked), {"recipe": named.value})
+        made.append(named)
     second = plan.after(prepared, document.tables, device)
-    document = _filled(document, second)
-    made = [*first, named, *second]
+    document = filled(document, second, asked)
+    made += second
     if "steps" not in document.tables["training"].get("schedule", {}):
-        steps = _steps(document, plan.steps(prepared, document))
-        document = _filled(document, [steps])
+        steps = _steps(document, plan.steps(prepared, document), device)
+        document = filled(document, [steps], asked)
         made.append(steps)
-    document = toml.changed(document, {"recipe": named.value}) if "kind" not in table else document
     tables = config.make_all(TABLES, document)
     settings, model = tables["training"], tables["model"]
     plain = config.plain(tables)
@@ -163,12 +184,14 @@ def prepare(request: Request, plan: Plan, asked: Document, device: Device, repor
     return Ready(work, model, settings, kept, plain, plan.files(survey), tuple(plan.notes(prepared)))
 
 
-def _assembled(request: Request, ready: Ready, identity: dict[str, Any], processes: Processes, device: torch.device,
-               checkpoints: Checkpoints, report: Reporter) -> Training:
+def _assembled(request: Request, ready: Ready, processes: Processes, device: torch.device, checkpoints: Checkpoints,
+               report: Reporter) -> Training:
     torch.manual_seed(ready.settings.seed)
     model = build(ready.model).to(device).train()
-    engine = Engine(ready.work.objective(model), ready.settings, processes)
+    engine = Engine(ready.work.objective(model).to(device), ready.settings, processes)
     task = ready.work.task(model)
+    tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
+    identity = resuming.identity(request, ready.tables, ready.files, tokenizer)
 
     def keep(standing: Standing) -> None:
         whole = _whole(ready, engine)  # in which all processes take part
@@ -189,79 +212,30 @@ def _whole(ready: Ready, engine: Engine) -> nn.Module | None:
     return modules.made(ready.model.build, tensors, origin="the training")
 
 
-def _asked(request: Request) -> Document:
-    """The config as far as somebody asked for it: a recipe's name or file, and single values."""
-    name = request.recipe
-    if name is None:
-        document = toml.given({}, "config")
-    elif name.endswith(".toml") or "/" in name:
-        document = toml.read(name)
-    else:
-        catalog.find(name)  # an unknown name is refused at once
-        document = toml.given({"recipe": name}, "config")
-    document = toml.changed(document, request.changes)
-    _check_keys(document)
-    return document
-
-
-def _check_keys(document: Document) -> None:
-    """Refuse misspelt keys and wrong values now, and not after the data has been read."""
-    for key in document.tables:
-        if key not in TABLES:
-            raise document.error([toml.Problem((key,), "unknown key ", f'; {checks.nearest(key, TABLES)}')])
-    for key in ("data", "tokenizer"):
-        config.make(TABLES[key], document, (key,))
-    training = document.tables.get("training")
-    if isinstance(training, Mapping):  # the steps, which it must have, may still be chosen
-        schedule = training.get("schedule", {})
-        whole = toml.changed(document, {"training.schedule.steps": 10**9}) if "steps" not in schedule else document
-        whole = toml.changed(whole, {"training.schedule.peak": 1e-3}) if "peak" not in schedule else whole
-        config.make(TrainingConfig, whole, ("training",))
-
-
 def _claim(request: Request, processes: Processes) -> None:
     """Make the folder ours; or find that it is, where a training is to go on."""
     output = request.output
     if processes.main:
         folders.prepare(output)
         there = output.is_dir() and any(output.iterdir())
-        if there and not request.resume:
-            raise folders.FolderError(f"{output}: there is a model already. --resume goes on with its training; for "
-                                      f"another one choose another folder.")
+        begun = bool(Checkpoints(output / CHECKPOINTS, keep=1).steps())
+        if not begun and (output / WEIGHTS).exists():
+            raise folders.FolderError(f"{output}: There is a model, and no training to go on with. Choose another "
+                                      f"folder.")
+        if begun and not request.resume:
+            raise folders.FolderError(f"{output}: There is a training already. --resume goes on with it; for another "
+                                      f"one choose another folder.")
         if not there and request.resume:
-            raise folders.FolderError(f"{output}: there is no training to go on with. Leave out --resume to begin one.")
+            raise folders.FolderError(f"{output}: There is no training to go on with. Leave out --resume to begin one.")
         if not there:
             folders.save(output, {})
     processes.barrier()
 
 
-def _resumed(identity: Mapping[str, Any], request: Request, asked: Document) -> Document:
-    """The stored config. What somebody asks for now must be in it."""
-    different = [f"task: {identity['task']} is stored, {request.task} is asked for"] if (
-        identity["task"] != request.task) else []
-    for key, wanted in _leaves(asked.tables):
-        stored = value(identity["config"], key)
-        if stored != wanted:
-            different.append(f"{key}: {'nothing' if stored is None else stored} is stored, {wanted} is asked for")
-    if different:
-        raise DataError(f"{request.output}: this training cannot go on with another config.\n" + "\n".join(
-            f"  {line}" for line in different) + "\nLeave these out, or choose another folder.")
-    return toml.given(identity["config"], str(request.output / CHECKPOINTS))
-
-
-def _check_files(stored: Mapping[str, str], now: Mapping[str, str], request: Request) -> None:
-    names = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
-    if names:
-        words = [f"  {name}: {'not there before' if name not in stored else 'missing' if name not in now else 'changed'}"
-                 for name in names]
-        raise DataError(f"{request.output}: this training cannot go on with other data.\n" + "\n".join(words)
-                        + "\nGive the same files, or choose another folder.")
-
-
-def _steps(document: Document, epoch: int) -> Choice:
+def _steps(document: Document, epoch: int, device: Device) -> Choice:
     """How many steps so many epochs have."""
     training = document.tables["training"]
-    many, epochs = training.get("accumulate", 1), training["epochs"]
+    many, epochs = training.get("accumulate", 1) * device.count, training["epochs"]
     steps = max(1, math.ceil(epochs * epoch / many))
     return Choice("training.schedule.steps", steps, f"{epochs:g} epochs of {epoch / many:,.0f} steps")
 
@@ -278,20 +252,6 @@ def _tell(training: Training, ready: Ready, device: torch.device, standing: Stan
 
 def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _filled(document: Document, choices: "list[Choice]") -> Document:
-    """The document, with what was chosen where nothing was asked for."""
-    return toml.changed(document, {choice.key: choice.value for choice in choices
-                                   if value(document.tables, choice.key) is None and "." in choice.key})
-
-
-def _leaves(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 __all__ = ["Outcome", "Ready", "Request", "prepare", "train"]

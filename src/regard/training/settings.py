@@ -94,12 +94,16 @@ class TrainingConfig(Config):
     """How much of the probability of a label is spread over the whole vocabulary."""
     consistency: float = number(0.0, least=0.0)
     """R-Drop: how much two passes with other dropout must agree."""
+    cutoff: float = share(0.0)
+    """With a consistency: how many of the tokens that the second pass reads are hidden from it."""
     clip: float = number(1.0, least=0.0)
     """The longest that the gradient may be; 0 for any."""
     average: float = share(0.0)
     """How much of the mean of the weights stays from step to step; the mean is what is judged and saved. 0 for none."""
     sampling: float = number(0.0, least=0.0)
     """Above 0 texts are cut into subwords anew in every epoch, so far from the best way."""
+    shift: int = whole(0, least=0)
+    """Of images: by how many pixels they may be moved each way while they are learned from."""
     sharing: str = choice(SHARINGS, "replicated")
     """Of the parameters among several processes: all on each, or a part on each."""
     report: int = whole(20, least=1)
@@ -124,3 +128,5 @@ class TrainingConfig(Config):
         """What does not go together: key, and why."""
         if self.schedule.steps is None:
             yield "schedule.steps", "a training must know when it ends"
+        if self.cutoff and not self.consistency:
+            yield "cutoff", "only where two passes must agree can tokens be hidden from one: it needs a consistency"

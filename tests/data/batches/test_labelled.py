@@ -109,6 +109,11 @@ def test_few_shapes_change_nothing_but_padding(texts):
         assert (filled.inputs.lengths[count:] == 0).all()
         assert torch.equal(filled.inputs.ids[:count, :own.inputs.ids.shape[1]], own.inputs.ids)
     assert len(seen) <= 2
+    nothing = fitted.maker(np.zeros(0, np.int64), 0)  # for a process that has no more
+    assert nothing.tokens == 0
+    assert nothing.rows > 0
+    assert (nothing.labels == IGNORED).all()
+    assert (nothing.inputs.lengths == 0).all()
 
 
 def test_a_batch_goes_to_a_device(texts):

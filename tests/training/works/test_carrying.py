@@ -93,6 +93,19 @@ def test_the_places_of_what_is_carried_stay(stream):
     assert [memory.data_ptr() for memory in objective._kept] == before
 
 
+def test_judging_does_not_disturb_what_is_carried(stream):
+    model, feed = old(cell="gru").build(), ContinuousFeed(stream)
+    other = ContinuousFeed(Streams(stream.text, length=7, rows=2))
+    objective, alone = CarriedObjective(model), CarriedObjective(model).eval()
+    objective(feed.at(0))
+    kept = objective.carried()
+    objective.eval()
+    for step in range(4):
+        assert torch.equal(objective(other.at(step)).nll, alone(other.at(step)).nll)
+    objective.train()
+    assert all(torch.equal(kept[name], memory) for name, memory in objective.carried().items())
+
+
 def test_other_rows_are_refused(stream):
     objective = CarriedObjective(old(cell="rnn").build())
     objective(ContinuousFeed(stream).at(0))

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 import torch
-from tiny import EMBEDDINGS, MIXERS, stack
+from tiny import EMBEDDINGS, MIXERS, READING, stack
 from torch.nn import functional as F
 
 from regard.blocks.stack import StackConfig
@@ -40,14 +40,14 @@ def recurrent(prepared):
         layers=2, order="plain", mixer=RecurrenceConfig(cell="lstm")))
 
 
-WINDOWS = {"shuffled": WindowConfig(length=12, rows=4), "continuous": WindowConfig(length=12, rows=4, order="continuous")}
+WINDOWS = {order: WindowConfig(length=12, rows=4, order=order) for order in ("shuffled", "continuous")}
 MODELS = {"shuffled": transformer, "continuous": recurrent}
 
 
 def test_what_is_in_the_files(file):
     counted = []
     survey = surveyed(file, counted=lambda given: (counted.append(one) or one for one in given))
-    assert (survey.characters, survey.lines, survey.longest) == (len(TEXT), 60, 34)
+    assert (survey.characters, survey.lines, survey.longest) == (len(TEXT), 60, 29)
     assert survey.distinct == set(TEXT)
     assert survey.learned == int(len(TEXT) * 0.9)
     assert "".join(survey.training()) == TEXT[:survey.learned]
@@ -93,7 +93,7 @@ def test_characters_keep_lines(prepared):
 def test_the_second_time_nothing_is_trained(file, tmp_path, monkeypatch):
     first = language.prepare(surveyed(file), CharactersConfig(), tmp_path / "data")
     monkeypatch.setattr("regard.data.tokenizer.training.train", None)
-    monkeypatch.setattr("regard.training.works.continuous.encoded", None)
+    monkeypatch.setattr("regard.data.storing.write", None)
     again = language.prepare(surveyed(file), CharactersConfig(), tmp_path / "data")
     assert again.tokenizer.sha256 == first.tokenizer.sha256
     assert again.training.identity == first.training.identity
@@ -177,10 +177,16 @@ def test_what_does_not_go_together(prepared, settings):
         language.Completion(prepared, transformer(prepared), settings(windows=WindowConfig(length=13)))
     with pytest.raises(ValueError, match=r"`training.consistency` must be 0 where a state is carried on"):
         language.Completion(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], consistency=1.0))
-    from tiny import READING
-
     with pytest.raises(ValueError, match=r'`model.kind` must be "language", .* but is "masked"'):
         language.Completion(prepared, READING["masked"], settings(windows=WINDOWS["shuffled"]))
+
+
+def test_shuffled_windows_carry_nothing(prepared, settings):
+    work = language.Completion(prepared, recurrent(prepared), settings(windows=WINDOWS["shuffled"]))
+    objective, feed = work.objective(work.made_from.build()), work.feed(0, 1)
+    first = objective(feed.at(1)).nll
+    objective(feed.at(0))
+    assert torch.equal(objective(feed.at(1)).nll, first)
 
 
 def test_attention_in_order_carries_nothing(prepared, settings):

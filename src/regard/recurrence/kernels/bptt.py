@@ -4,6 +4,9 @@
     backward    the steps in reverse; the gradients of the weights are one product over all tokens at the end
 
 The steps of each cell and their derivatives are in `rules`. The gradient cannot itself be differentiated (`loop` can).
+
+Rules know no padding. Where rows end early and are read on, their h is taken from the step of their last token, and the
+gates of the LSTM are closed from there on, so that c stays: i = σ(-∞) = 0, f = σ(∞) = 1, both with a gradient of 0.
 """
 
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.recurrence.cell import State
+from regard.recurrence.cell import LSTM, RNN, State
 from regard.recurrence.kernels.problem import Problem
 from regard.recurrence.kernels.rules import RULES, Rule
 
@@ -24,6 +27,8 @@ def refusal(problem: Problem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     if type(problem.cell) not in RULES:
         return f"the derivative of a {type(problem.cell).__name__} is not written out"
+    if problem.lengths is not None and isinstance(problem.cell, RNN) and problem.cell.activation == "linear":
+        return "after the end of a row the state of a linear cell may grow beyond all bounds"
     return None
 
 
@@ -48,10 +53,18 @@ def run(problem: Problem) -> tuple[Tensor, State]:
     projected = cell.project(problem.inputs)
     if not problem.sizes:
         return projected[:, :cell.width], problem.state
+    if problem.lengths is not None and isinstance(cell, LSTM):
+        projected = _closed(projected, problem.absent)
     # Under autocast the projection decides the precision of the steps.
     given = [tensor.to(projected.dtype) for tensor in (*rule.weights(cell), *problem.state)]
     hidden, *final = _ThroughTime.apply(rule, problem.sizes, problem.training, projected, *given)
-    return hidden, tuple(final)
+    return hidden, tuple(final) if problem.lengths is None else (problem.ended(hidden), *final[1:])
+
+
+def _closed(projected: Tensor, absent: Tensor) -> Tensor:
+    """The inputs of an LSTM's gates (tokens, 4 widths), in the order i, f, o, g, of which some leave c as it is."""
+    i, f, rest = projected.split([projected.shape[-1] // 4, projected.shape[-1] // 4, projected.shape[-1] // 2], -1)
+    return torch.cat([i.masked_fill(absent, -torch.inf), f.masked_fill(absent, torch.inf), rest], -1)
 
 
 class _ThroughTime(torch.autograd.Function):

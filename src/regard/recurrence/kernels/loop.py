@@ -30,11 +30,16 @@ def run(problem: Problem) -> tuple[Tensor, State]:
     cell, state = problem.cell, problem.state
     projected = cell.project(problem.inputs)
     hidden, ended = [], []
-    for now in projected.split(problem.sizes):
+    for step, now in enumerate(projected.split(problem.sizes)):
         if len(now) < len(state[0]):  # rows that have ended keep their state
             ended.append([memory[len(now):] for memory in state])
             state = tuple(memory[:len(now)] for memory in state)
-        state = cell.advance(now, state)
+        following = cell.advance(now, state)
+        if problem.lengths is not None:
+            there = (problem.lengths > step).unsqueeze(-1)
+            following = tuple(torch.where(there, new, old.to(new.dtype))
+                              for new, old in zip(following, state, strict=True))
+        state = following
         hidden.append(state[0])
     if not hidden:
         return projected[:, :cell.width], state

@@ -3,7 +3,11 @@
     LSTM, RNN with tanh, GRU with reset="after"        their weights go over in torch's order, at each call
 
 On a CPU only the LSTM in float32 without padding has a fused backward; the others are recorded step by step, and `bptt`
-is faster. It knows nothing of padding: rows that end early are torch's packed sequences.
+is faster. Rows that end early are torch's packed sequences.
+
+Where they are read on instead (the problem has lengths), h is taken from the step of their last token. Of an LSTM torch
+gives c after the last step alone: more columns of the input say that a row has ended, and close its gates by weights
+beside which the others do not count, i = σ(-LARGE) = 0 and f = σ(LARGE) = 1, so that c stays to the end.
 """
 
 from typing import Any
@@ -17,6 +21,11 @@ from regard.recurrence.kernels.problem import Problem
 
 FEW = 16
 """Steps below which, on a CPU, putting the weights in order (torch's, then oneDNN's) costs more than they gain."""
+
+LARGE = 4096.0
+"""A weight. COLUMNS of it are within every precision, and their exponential is beyond it."""
+COLUMNS = 8
+"""That say that a row has ended. One would do, but tensor cores want widths that 8 divides."""
 
 
 def refusal(problem: Problem) -> str | None:
@@ -48,17 +57,30 @@ def run(problem: Problem) -> tuple[Tensor, State]:
     """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
     cell, inputs = problem.cell, problem.inputs
     scans: Any = torch._VF  # the functions under nn.LSTM, nn.GRU and nn.RNN, which take the weights as arguments
+    weights = to_torch(cell)
+    if problem.lengths is not None and isinstance(cell, LSTM):
+        inputs = torch.cat([inputs, problem.absent.to(inputs.dtype).expand(-1, COLUMNS)], -1)
+        weights[0] = torch.cat([weights[0], _closing(weights[0], cell.width)], -1)
     scan = scans.lstm if isinstance(cell, LSTM) else scans.rnn_tanh if isinstance(cell, RNN) else scans.gru
     before = [memory.unsqueeze(0).contiguous() for memory in problem.state]
     start = before if isinstance(cell, LSTM) else before[0]
     # Biases, one layer, no dropout, one direction.
-    rest = (_together(to_torch(cell)), True, 1, 0.0, problem.training, False)
+    rest = (_together(weights), True, 1, 0.0, problem.training, False)
     if problem.even:
         hidden, *final = scan(inputs.unflatten(0, (len(problem.sizes), problem.sizes[0])), start, *rest, False)
         hidden = hidden.flatten(0, 1)
     else:
         hidden, *final = scan(inputs, torch.tensor(problem.sizes), start, *rest)
-    return hidden, tuple(memory.squeeze(0) for memory in final)
+    state = tuple(memory.squeeze(0) for memory in final)
+    return hidden, state if problem.lengths is None else (problem.ended(hidden), *state[1:])
+
+
+def _closing(weight: Tensor, width: int) -> Tensor:
+    """What the gates i, f, g and o read of the columns that say that a row has ended, (4 widths, COLUMNS)."""
+    columns = weight.new_zeros(4 * width, COLUMNS)
+    columns[:width].fill_(-LARGE)
+    columns[width:2 * width].fill_(LARGE)
+    return columns
 
 
 def _together(weights: list[Tensor]) -> list[Tensor]:

@@ -11,7 +11,11 @@ from regard.recurrence.cell import Cell, State
 
 @dataclass(frozen=True)
 class Problem:
-    """A cell over time. Step t reads the first sizes[t] rows; they never grow, and the first reads all of them."""
+    """A cell over time. Step t reads the first sizes[t] rows; they never grow, and the first reads all of them.
+
+    Where there are `lengths`, every step reads all rows, but those that have ended leave the state of their last token
+    as it is. Their inputs are finite, and nobody asks what is made of them, which must be finite too.
+    """
 
     cell: Cell
     inputs: Tensor
@@ -19,6 +23,8 @@ class Problem:
     sizes: tuple[int, ...]
     state: State
     """Of each memory (sizes[0], width)."""
+    lengths: Tensor | None = None
+    """(sizes[0],): how many tokens each row has, on the device of the inputs; as many as steps read it where None."""
 
     @property
     def even(self) -> bool:
@@ -30,6 +36,20 @@ class Problem:
         """Whether somebody may ask for gradients."""
         given = (self.inputs, *self.state, *self.cell.parameters())
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+
+    @property
+    def absent(self) -> Tensor:
+        """(tokens, 1): whether the row of an input has ended before it."""
+        assert self.lengths is not None
+        step = torch.arange(len(self.sizes), device=self.lengths.device).unsqueeze(-1)
+        return (step >= self.lengths).flatten().unsqueeze(-1)
+
+    def ended(self, hidden: Tensor) -> Tensor:
+        """What each row has in `hidden` (tokens, width) at its last token; without tokens, what it had before."""
+        assert self.lengths is not None
+        rows = torch.arange(self.sizes[0], device=hidden.device)
+        last = hidden.index_select(0, (self.lengths - 1).clamp(min=0) * self.sizes[0] + rows)
+        return torch.where(self.lengths.unsqueeze(-1) > 0, last, self.state[0].to(hidden.dtype))
 
 
 def previous(first: Tensor, steps: Tensor, sizes: tuple[int, ...]) -> Tensor:

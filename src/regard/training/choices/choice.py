@@ -31,6 +31,8 @@ class Device:
     """Bytes."""
     lowered: bool
     """Whether it has bfloat16 in its matrix units."""
+    count: int = 1
+    """How many of them there are, each with a process and batches of its own."""
 
     @property
     def fast(self) -> bool:

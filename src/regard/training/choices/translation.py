@@ -8,23 +8,30 @@ On a CPU everything is smaller: what takes minutes on a GPU would take days. The
 It knows numbers of pairs and tokens. It does not know the pairs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from regard.training.choices.choice import Choice, Device, grade, sized, value
 
 RECIPE = "transformer"
+SUBWORDS = ("unigram", "bpe")
+"""The tokenizers whose vocabulary is a matter of choice."""
 SIZES = ((400_000, "small"), (20_000_000, "base"))
 """Below so many pairs, on a GPU."""
 SMALLER = {"small": "tiny", "base": "small", "big": "base"}
 """On a CPU."""
 
 
-def tokenizer(pairs: int) -> Iterator[Choice]:
-    """The choices that are made before the texts are cut."""
+def tokenizer(pairs: int, asked: Mapping[str, Any]) -> Iterator[Choice]:
+    """The choices that are made before the texts are cut.
+
+    Args:
+        asked: the table [tokenizer] as far as somebody has set it.
+    """
     size = grade(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
     yield Choice("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
-    yield Choice("tokenizer.vocabulary", size, f"{pairs:,} pairs: subwords must be met often enough to be learned")
+    if value(asked, "kind", "unigram") in SUBWORDS:
+        yield Choice("tokenizer.vocabulary", size, f"{pairs:,} pairs: subwords must be met often enough to be learned")
     yield Choice("data.joint", True, "names and numbers are written alike on both sides")
 
 
@@ -37,33 +44,32 @@ def recipe(pairs: int, device: Device, asked: str | None) -> Choice:
     return Choice("recipe", sized(asked or RECIPE, size), f"{pairs:,} pairs, on a GPU")
 
 
-def model(pairs: int, kind: str, mixer: str) -> Iterator[Choice]:
-    """What the recipe leaves open.
+def model(pairs: int, table: Mapping[str, Any]) -> Iterator[Choice]:
+    """Dropout, which is a matter of the data more than of the recipe.
 
     Args:
-        kind: of the model, as its config names it.
-        mixer: of its blocks, where it has blocks.
+        table: [model], as the recipe or somebody has it. What it is without gets no dropout.
     """
     dropout = grade(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
     reason = f"{pairs:,} pairs: {'few, so the model must not learn them by heart' if pairs < 1_000_000 else 'many'}"
-    if kind == "seq2seq":
+    if table["kind"] == "seq2seq":
         yield Choice("model.dropout", dropout, reason)
         return
     for part in ("embedding", "encoder", "decoder"):
         yield Choice(f"model.{part}.dropout", dropout, reason)
-    if dropout > 0.1:
-        more = [f"model.{side}.feed_forward.dropout" for side in ("encoder", "decoder")] + ["model.decoder.cross.dropout"]
-        if mixer == "attention":
-            more += [f"model.{side}.mixer.dropout" for side in ("encoder", "decoder")]
-        for key in more:
-            yield Choice(key, 0.1, "some dropout inside the layers too")
+    inside = [f"{side}.{part}" for side in ("encoder", "decoder") for part in ("feed_forward", "cross", "mixer")]
+    for part in inside if dropout > 0.1 else ():
+        if value(table, part) is not None and value(table, f"{part}.kind", "attention") == "attention":
+            yield Choice(f"model.{part}.dropout", 0.1, "some dropout inside the layers too")
 
 
-def training(pairs: int, tokens: int, kind: str, device: Device, asked: Mapping[str, Any]) -> Iterator[Choice]:
+def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
+             asked: Mapping[str, Any]) -> Iterator[Choice]:
     """How the model is trained.
 
     Args:
         tokens: of all pairs, both sides.
+        mixers: the kinds of those in the blocks of the model, where it has blocks.
         asked: the table [training] as far as somebody has set it, from which other choices follow.
     """
     few = pairs < 1_000_000
@@ -72,26 +78,32 @@ def training(pairs: int, tokens: int, kind: str, device: Device, asked: Mapping[
     batch = value(asked, "batches.tokens", _batch(pairs, device))
     yield Choice("training.batches.tokens", batch, "source and target together; more smooths the gradient, less is "
                                                    "more steps for few pairs")
-    if device.fast:
+    if device.fast and value(asked, "batches.layout", "padded") == "padded":
         yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
-    elif kind == "encoder-decoder":
+    elif not device.fast and set(mixers) == {"attention"} and value(asked, "batches.shapes", "as_drawn") == "as_drawn":
         yield Choice("training.batches.layout", "packed", "nothing is computed for padding")
     yield Choice("training.smoothing", 0.1, "a translation is one of several good ones")
-    if few and (device.fast or pairs < 20_000):
+    if few and (device.fast or pairs < 20_000) and value(asked, "consistency", 1.0):
         yield Choice("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
+        yield Choice("training.cutoff", 0.1, "and from one of them some words are hidden, so that it looks at others")
     yield Choice("training.average", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
-    epochs = value(asked, "epochs", _epochs(pairs, device))
-    yield Choice("training.epochs", epochs, "so often all pairs are seen, unless the score stops rising before")
-    steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / batch / value(asked, "accumulate", 1))))
+    steps = value(asked, "schedule.steps")
+    if steps is None:
+        epochs = value(asked, "epochs", _epochs(pairs, device))
+        yield Choice("training.epochs", epochs, "so often all pairs are seen, unless the score stops rising before")
+        steps = max(1, round(epochs * tokens / batch / value(asked, "accumulate", 1) / device.count))
     yield Choice("training.schedule.shape", "linear", "constant, then down to nothing, which settles the model")
     yield Choice("training.schedule.peak", 1e-3 if few else 7e-4, "as high as such a model bears")
     yield Choice("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "post-norm needs a slow "
                                                                                             "start")
     yield Choice("training.schedule.hold", 0.5, "half of the steps at the peak")
     yield Choice("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
-    every = value(asked, "validation.every", max(1, steps // 20))
-    yield Choice("training.validation.every", every, "about 20 times in all")
-    yield Choice("training.validation.score", "chrf", "the score that judges short texts and rich endings best")
+    every = value(asked, "validation.every", max(1, steps // 16))
+    yield Choice("training.validation.every", every, "about 16 times in all")
+    if value(asked, "sharing", "replicated") == "sharded":
+        yield Choice("training.validation.score", "loss", "no process has the whole model, to translate with it")
+    else:
+        yield Choice("training.validation.score", "chrf", "the score that judges short texts and rich endings best")
     yield Choice("training.validation.patience", 6, "without a better score for so long there will be none")
     yield Choice("training.checkpoints.every", every, "with every validation")
     yield Choice("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
@@ -106,4 +118,4 @@ def _batch(pairs: int, device: Device) -> int:
 def _epochs(pairs: int, device: Device) -> int:
     if not device.fast:
         return grade(pairs, ((5_000, 60), (50_000, 30), (300_000, 12), (2_000_000, 5)), 2)
-    return grade(pairs, ((10_000, 150), (60_000, 77), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)
+    return grade(pairs, ((10_000, 150), (60_000, 100), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)

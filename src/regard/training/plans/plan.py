@@ -43,8 +43,12 @@ class Request:
 class Plan(Protocol):
     """One way to train."""
 
-    recipe: str
-    """The recipe where none is asked for."""
+    recipes: tuple[str, ...]
+    """The recipe where none is asked for; several where only the data tells which."""
+    kinds: tuple[str, ...]
+    """Of the models that are trained so, as their configs name them."""
+    open: Mapping[str, Any]
+    """What configs must have and only the data tells: keys, with values that some data would give."""
 
     def survey(self, request: Request, config: DataConfig) -> Any:
         """What is in the files."""
@@ -55,8 +59,8 @@ class Plan(Protocol):
     def warnings(self, survey: Any) -> Sequence[str]:
         """What a person should know of the data."""
 
-    def before(self, survey: Any) -> list[Choice]:
-        """The choices about data and tokenizer."""
+    def before(self, survey: Any, asked: Mapping[str, Any]) -> list[Choice]:
+        """The choices about data and tokenizer; the tables have what was asked for."""
 
     def prepare(self, survey: Any, document: Document, place: Path) -> Any:
         """Everything as numbers on disk, with the tokenizer and filters that the document asks for."""
@@ -77,3 +81,11 @@ class Plan(Protocol):
         """What the loop is given."""
 
 
+def held(given: bool, share: float, reason: str, otherwise: str) -> Choice:
+    """How much of the data is held out to judge by: nothing where other data is given for that, or there is too little.
+
+    Args:
+        reason: why something is.
+        otherwise: why nothing is, where there is too little.
+    """
+    return Choice("data.held", share, "validation data is given" if given else reason if share else otherwise)

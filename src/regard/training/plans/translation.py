@@ -23,7 +23,10 @@ from regard.training.works.translation import Prepared, Survey, Translation
 class TranslationPlan:
     """From pairs of sentences to a translator."""
 
-    recipe = choices.RECIPE
+    recipes: tuple[str, ...] = (choices.RECIPE,)
+    kinds: tuple[str, ...] = ("encoder-decoder", "seq2seq")
+    open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.source_vocabulary": 1000,
+                               "model.target_vocabulary": 1000}
 
     def survey(self, request: Request, config: DataConfig) -> Survey:
         """What is in the files."""
@@ -41,7 +44,7 @@ class TranslationPlan:
         told = [f"{dropped.total:,} of {survey.found.read:,} pairs are left out: {', '.join(left)}."] if left else []
         return [*told, *survey.found.warnings()]
 
-    def before(self, survey: Survey) -> list[Choice]:
+    def before(self, survey: Survey, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer."""
         count, given = survey.found.kept, survey.validation is not None
         held = 0.0 if given else works.held_share(count)
@@ -51,7 +54,7 @@ class TranslationPlan:
             reason = f"about {held * count:,.0f} pairs to judge by, whose sources are not learned from"
         else:
             reason = f"{count} pairs are too few: the model is judged by what it has learned"
-        return [Choice("data.held", held, reason), *choices.tokenizer(count)]
+        return [Choice("data.held", held, reason), *choices.tokenizer(count, asked.get("tokenizer", {}))]
 
     def prepare(self, survey: Survey, document: Document, place: Path) -> Prepared:
         """The pairs as ids."""
@@ -70,16 +73,16 @@ class TranslationPlan:
 
     def after(self, prepared: Prepared, tables: Mapping[str, Any], device: Device) -> list[Choice]:
         """The choices about model and training."""
-        pairs, kind = len(prepared.store), value(tables, "model.kind", "")
-        mixer = value(tables, "model.encoder.mixer.kind", "")
+        pairs, kind = len(prepared.store), tables["model"]["kind"]
+        mixers = [value(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
         reason = "the size of the tokenizer"
         return [Choice("model.source_vocabulary", prepared.tokenizer.source.size, reason),
                 Choice("model.target_vocabulary", prepared.tokenizer.target.size, reason),
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
                   [Choice("model.shared", False, "each side has its own tokenizer")]),
-                *choices.model(pairs, kind, mixer),
-                *choices.training(pairs, tokens, kind, device, tables.get("training", {}))]
+                *choices.model(pairs, tables["model"]),
+                *choices.training(pairs, tokens, mixers, device, tables.get("training", {}))]
 
     def steps(self, prepared: Prepared, document: Document) -> int:
         """How many batches an epoch has."""

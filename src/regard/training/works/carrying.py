@@ -81,6 +81,7 @@ class CarriedObjective(Objective):
         super().__init__(model)
         self.smoothing = smoothing
         self._kept: tuple[Tensor, ...] = ()
+        self._aside: tuple[Tensor, ...] = ()  # the same while judging, which must not disturb what is learned
 
     def forward(self, window: Window) -> Loss:
         """The sums over the labels of a window."""
@@ -88,14 +89,11 @@ class CarriedObjective(Objective):
         assert isinstance(model, LanguageModel)
         start = model.start(rows=ids.shape[0], capacity=ids.shape[1])
         fresh = start.memories()
-        if not self._kept:
-            self._kept = tuple(memory.detach().clone() for memory in fresh)
-        if [memory.shape for memory in self._kept] != [memory.shape for memory in fresh]:
-            raise checks.wrong("window", f"of {self._kept[0].shape[0]} rows, as those before it", f"of {len(ids)}")
-        memories = [torch.where(window.first, new, old) for new, old in zip(fresh, self._kept, strict=True)]
+        kept = self._places(fresh)
+        memories = [torch.where(window.first, new, old) for new, old in zip(fresh, kept, strict=True)]
         features, after = model.read(start.remembering(memories), ids)
         with torch.no_grad():
-            for place, memory in zip(self._kept, after.memories(), strict=True):
+            for place, memory in zip(kept, after.memories(), strict=True):
                 place.copy_(memory)
         return token_loss(features, model.output, window.batch.labels, self.smoothing)
 
@@ -112,6 +110,19 @@ class CarriedObjective(Objective):
         else:
             device = next(self.model.parameters()).device
             self._kept = tuple(one.to(device, copy=True) for one in given)
+
+    def _places(self, fresh: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Where the memories lie; made where there are none for so many rows."""
+        shapes = [memory.shape for memory in fresh]
+        if not self.training:
+            if [memory.shape for memory in self._aside] != shapes:
+                self._aside = tuple(memory.detach().clone() for memory in fresh)
+            return self._aside
+        if not self._kept:
+            self._kept = tuple(memory.detach().clone() for memory in fresh)
+        if [memory.shape for memory in self._kept] != shapes:
+            raise checks.wrong("window", f"of {len(self._kept[0])} rows, as those before it", f"of {len(fresh[0])}")
+        return self._kept
 
 
 def carries(made_from: LanguageConfig) -> bool:

@@ -12,7 +12,7 @@ It does not know the loop.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,17 @@ from torch import nn
 
 from regard import checks
 from regard.data.batches.batch import LAYOUTS, Stored, padded
-from regard.data.batches.buckets import Numbers
 from regard.data.batches.config import BatchConfig
 from regard.data.batches.feed import Feed
-from regard.data.batches.labelled import FittedRows, ImageRows, Maker, TextRows, in_order, labelled_feed
+from regard.data.batches.labelled import (
+    FittedRows,
+    ImageRows,
+    LabelledBatch,
+    Maker,
+    TextRows,
+    in_order,
+    labelled_feed,
+)
 from regard.data.batches.plan import plan_batches
 from regard.data.batches.windows import WindowPlan
 from regard.data.images import idx
@@ -148,8 +155,8 @@ class Classification(ABC):
         """A classifier."""
 
     @abstractmethod
-    def judged(self) -> tuple[Maker, Iterator[Numbers]]:
-        """How batches of what the model is judged by are made, and the numbers of all of them."""
+    def judged(self) -> list[LabelledBatch]:
+        """What the model is judged by, in batches."""
 
     @abstractmethod
     def shown(self, number: int) -> str:
@@ -164,9 +171,8 @@ class Classification(ABC):
         assert isinstance(task, Classifier)
         model, sums, found = task.model, Sums(task.device), dict[int, Example]()
         with evaluating(model):
-            maker, batches = self.judged()
-            for numbers in batches:
-                batch = maker(numbers, 0).to(task.device)
+            for batch in self.judged():
+                batch, numbers = batch.to(task.device), batch.numbers
                 features = model.features(as_read(batch.inputs))  # type: ignore[operator]
                 sums.judge(features, model.output, batch.labels)  # type: ignore[arg-type]
                 wanted = np.flatnonzero(numbers < self.settings.validation.shown)
@@ -199,12 +205,13 @@ class TextClassification(Classification):
         return fitting(model, self.made_from, tokenizer.special, tokenizer=tokenizer, labels=self.labels,
                        record=self.record)
 
-    def judged(self) -> tuple[Maker, Iterator[Numbers]]:
-        """Padded rows, the shortest first."""
+    def judged(self) -> list[LabelledBatch]:
+        """The texts to judge by in padded rows, the shortest first."""
         store = self.prepared.validation
         long = lengths(store)[:self.settings.validation.most]
         rows = TextRows(shortened(Stored(store), self.room), self.prepared.validation_labels, padded)
-        return rows, in_order(long if self.room is None else np.minimum(long, self.room), self.settings.batches.tokens)
+        long = long if self.room is None else np.minimum(long, self.room)
+        return [rows(numbers, 0) for numbers in in_order(long, self.settings.batches.tokens)]
 
     def shown(self, number: int) -> str:
         """The text."""
@@ -235,11 +242,11 @@ class ImageClassification(Classification):
         """A classifier."""
         return fitting(model, self.made_from, SpecialConfig(), labels=self.labels, record=self.record)
 
-    def judged(self) -> tuple[Maker, Iterator[Numbers]]:
-        """The images as they are, in their order."""
+    def judged(self) -> list[LabelledBatch]:
+        """The images to judge by as they are, in their order."""
         count = min(len(self.prepared.validation), self.settings.validation.most)
         rows = ImageRows(self.prepared.validation, self.prepared.validation_labels, self.prepared.shape)
-        return rows, in_order(np.full(count, self.tokens), self.settings.batches.tokens)
+        return [rows(numbers, 0) for numbers in in_order(np.full(count, self.tokens), self.settings.batches.tokens)]
 
     def shown(self, number: int) -> str:
         """What the image is called."""

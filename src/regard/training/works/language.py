@@ -30,11 +30,10 @@ from regard.data.store import TextStore
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.models.language import LanguageConfig, LanguageModel
+from regard.models.language import LanguageConfig
 from regard.tasks.loading import fitting
 from regard.tasks.task import Task
 from regard.tasks.writing import Completer
-from regard.training.loss import token_loss
 from regard.training.settings import DataConfig, TrainingConfig
 from regard.training.work import Example, Feeding, Objective, Verdict
 from regard.training.works import continuous
@@ -239,34 +238,27 @@ class Completion:
         tokenizer = self.prepared.tokenizer
         return fitting(model, self.made_from, tokenizer.special, tokenizer=tokenizer, record=self.record)
 
+    def judged(self) -> Sequence[Batch | Window]:
+        """The text to judge by, every id of it once, in windows that each go on after the one before where the model
+        does."""
+        text, length, most = self.prepared.validation, self.windows.length, self.settings.validation.most
+        if self.carried:
+            rows = max(1, min(self.windows.rows, len(text.stream) // (STREAM * length)))
+            feed = ContinuousFeed(Streams(text, length=length, rows=rows))
+            return [feed.at(step) for step in range(min(feed.steps, -(-most // rows)))]
+        windows = FilledWindows(Windows(text, length))
+        last = min(windows.windows.count, most)
+        return [windows(np.arange(first, min(first + self.windows.rows, last)), 0)
+                for first in range(0, last, self.windows.rows)]
+
     def validate(self, task: Task) -> Verdict:
-        """The loss of the text that is judged by, every id of it once, and how the model goes on with some of it."""
+        """The loss of the text to judge by, and how the model goes on with some of it."""
         assert isinstance(task, Completer)
-        with evaluating(task.model):
-            sums = self._carried(task) if self.carried else self._windows(task)
+        sums, objective = Sums(task.device), self.objective(task.model)
+        with evaluating(objective):
+            for batch in self.judged():
+                sums.add(objective(batch.to(task.device)))
             return Verdict({"loss": sums.loss}, tuple(self._examples(task)))
-
-    def _windows(self, task: Task) -> Sums:
-        model, windows = task.model, Windows(self.prepared.validation, self.windows.length)
-        assert isinstance(model, LanguageModel)
-        sums = Sums(task.device)
-        last = min(windows.count, self.settings.validation.most)
-        for first in range(0, last, self.windows.rows):
-            batch = windows(np.arange(first, min(first + self.windows.rows, last)), 0).to(task.device)
-            sums.add(token_loss(model.features(batch.inputs), model.output, batch.labels))
-        return sums
-
-    def _carried(self, task: Task) -> Sums:
-        model, text, length = task.model, self.prepared.validation, self.windows.length
-        assert isinstance(model, LanguageModel)
-        rows = max(1, min(self.windows.rows, len(text.stream) // (STREAM * length)))
-        windows, sums = ContinuousFeed(Streams(text, length=length, rows=rows)), Sums(task.device)
-        state = model.start(rows=rows, capacity=length)
-        for step in range(min(windows.steps, -(-self.settings.validation.most // rows))):
-            batch = windows.at(step).batch.to(task.device)
-            features, state = model.read(state, batch.inputs.ids)
-            sums.add(token_loss(features, model.output, batch.labels))
-        return sums
 
     def _examples(self, task: Completer) -> Iterator[Example]:
         """Prompts at equal distances, what follows them, and what the model makes of them."""

@@ -22,7 +22,7 @@ from torch import nn
 from regard import checks
 from regard import config as configs
 from regard.data import store as stores
-from regard.data.batches.batch import LAYOUTS, Stored, padded
+from regard.data.batches.batch import LAYOUTS, Batch, Stored, padded
 from regard.data.batches.buckets import Numbers
 from regard.data.batches.config import BatchConfig
 from regard.data.batches.feed import Feed, Maker
@@ -221,14 +221,18 @@ class Filling:
         tokenizer = self.prepared.tokenizer
         return fitting(model, self.made_from, tokenizer.special, tokenizer=tokenizer, record=self.record)
 
+    def judged(self) -> list[Batch]:
+        """The texts to judge by, always masked in the same way."""
+        return [self.hidden(numbers, 0) for numbers in self._batches()]
+
     def validate(self, task: Task) -> Verdict:
         """Loss and accuracy of hidden tokens, always the same ones, and what the model puts in some places."""
         model, sums = task.model, Sums(task.device)
         assert isinstance(task, Filler)
         assert isinstance(model, MaskedModel)
         with evaluating(model):
-            for numbers in self._batches():
-                batch = self.hidden(numbers, 0).to(task.device)
+            for batch in self.judged():
+                batch = batch.to(task.device)
                 sums.judge(model.features(batch.inputs), model.output, batch.labels)
             return Verdict({"loss": sums.loss, "accuracy": sums.accuracy}, tuple(self._examples(task)))
 

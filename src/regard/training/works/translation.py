@@ -9,9 +9,9 @@ same source are all on one side, whatever their order. It does not know the loop
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from regard.data.doctor.report import Report
 from regard.data.pair import DataError, Pair
 from regard.data.sources import opening
 from regard.data.store import PairStore, Ragged
+from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
@@ -43,6 +44,7 @@ from regard.training.consistency import agreement_loss
 from regard.training.loss import Loss, token_loss
 from regard.training.settings import DataConfig, TrainingConfig
 from regard.training.work import Example, Objective, Verdict
+from regard.training.works import files as paths
 from regard.training.works.tokenizers import stored_pair
 
 BLOCK = 1024
@@ -51,6 +53,8 @@ ROWS = 64
 """Pairs of a batch to judge by."""
 FEWEST = 20
 """Pairs, below which none is held out."""
+ENOUGH = 500
+"""Pairs that a share may be left to chance of."""
 
 
 @dataclass(frozen=True)
@@ -65,27 +69,25 @@ class Survey:
     """The sha256 of every file by its name, without its folder."""
     reading: dict[str, str | None]
     """How the files were asked to be read."""
+    limit: int = 0
+    """Sources with a hash below this are held out. With 0 none is: the model is judged by what it learns from, where
+    no validation data is given."""
 
     def training(self) -> Iterator[Pair]:
         """The pairs to learn from, in their order."""
         limit = self.limit
-        return (pair for pair in kept(self.pairs, self.config.filters) if limit == 0 or _hash(pair.source) >= limit)
+        return (pair for pair in self.kept() if limit == 0 or _hash(pair.source) >= limit)
 
     def judged(self, most: int) -> list[Pair]:
         """The pairs to judge by, at most so many."""
-        limit, found = self.limit, list[Pair]()
-        given = self.validation if self.validation is not None else self.pairs
-        for pair in kept(given, self.config.filters):
-            if self.validation is not None or limit == 0 or _hash(pair.source) < limit:
-                found.append(pair)
-                if len(found) == most:
-                    break
-        return found
+        if self.validation is not None:
+            return list(islice(kept(self.validation, self.config.filters), most))
+        limit = self.limit
+        return list(islice((pair for pair in self.kept() if limit == 0 or _hash(pair.source) < limit), most))
 
-    @property
-    def limit(self) -> int:
-        """Sources with a hash below this are held out."""
-        return 0 if self.validation is not None else round(self.config.held * 2**64)
+    def kept(self) -> Iterator[Pair]:
+        """All pairs but those that are left out, validation data not among them."""
+        return kept(self.pairs, self.config.filters)
 
 
 def survey(data: Sequence[str], validation: Sequence[str], config: DataConfig, *, source: str | None = None,
@@ -96,8 +98,7 @@ def survey(data: Sequence[str], validation: Sequence[str], config: DataConfig, *
     Args:
         counted: passes the pairs on, and may count them to show that something happens.
     """
-    if "-" in (*data, *validation):
-        raise DataError("standard input: Training reads its data more than once. Save it to a file first.")
+    paths.inputs((*data, *validation))
     left_out = doctor.LeftOut()
     pairs = opening.pairs(data, source=source, target=target, format=format, left_out=left_out)
     held = opening.pairs(validation, source=source, target=target, format=format) if validation else None
@@ -105,9 +106,9 @@ def survey(data: Sequence[str], validation: Sequence[str], config: DataConfig, *
     if not found.kept:
         raise DataError(f"{', '.join(data)}: " + " ".join(found.warnings()) + " There is nothing to train on.")
     if found.overlap is not None and not found.overlap.pairs:
-        raise DataError(f"{', '.join(validation)}: No pair of the validation data is kept: there is nothing to judge by.")
-    files = {os.path.basename(path): stores.file_digest(path) for path in (*data, *validation)}
-    return Survey(pairs, held, found, config, files, {"source": source, "target": target, "format": format})
+        raise DataError(f"{', '.join(validation)}: No pair of it is kept: there is nothing to judge by.")
+    reading = {"source": source, "target": target, "format": format}
+    return Survey(pairs, held, found, config, paths.digests((*data, *validation)), reading)
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,9 @@ class Translation:
 
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
-        return TranslationObjective(model, self.settings.smoothing, self.settings.consistency)
+        tokenizer, settings = self.prepared.tokenizer, self.settings
+        hidden = tuple(Hidden.of(one, settings.cutoff) for one in (tokenizer.source, tokenizer.target))
+        return TranslationObjective(model, settings.smoothing, settings.consistency, *hidden)
 
     def task(self, model: nn.Module) -> Task:
         """A translator."""
@@ -200,12 +203,40 @@ def feed(prepared: Prepared, config: BatchConfig, seed: int, sampling: float = 0
                       processes=processes, read=read)
 
 
-class TranslationObjective(Objective):
-    """The loss of an encoder-decoder on pairs; with a consistency, that of two passes which must agree."""
+class Hidden(nn.Module):
+    """Hides ordinary tokens behind the unknown id, each with the same probability (Shen et al. 2020, token cutoff)."""
 
-    def __init__(self, model: nn.Module, smoothing: float, consistency: float) -> None:
+    def __init__(self, ordinary: torch.Tensor, unknown: int, share: float) -> None:
+        super().__init__()
+        self.register_buffer("ordinary", ordinary, persistent=False)
+        self.unknown, self.share = unknown, share
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, share: float) -> "Hidden":
+        """One that knows which ids of a tokenizer are ordinary; without an unknown id it hides nothing."""
+        apart = tokenizer.special.ids()
+        unknown = tokenizer.special.unknown
+        ordinary = torch.tensor([number not in apart for number in range(tokenizer.size)])
+        return Hidden(ordinary, unknown or 0, 0.0 if unknown is None else share)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The ids, some of them hidden."""
+        if not self.share:
+            return ids
+        chosen = torch.rand(ids.shape, device=ids.device) < self.share
+        return torch.where(chosen & self.ordinary[ids], self.unknown, ids)  # type: ignore[index]
+
+
+class TranslationObjective(Objective):
+    """The loss of an encoder-decoder on pairs; with a consistency, that of two passes which must agree.
+
+    The two differ by dropout, and in what is hidden from the second.
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float, consistency: float, source: Hidden, target: Hidden) -> None:
         super().__init__(model)
         self.smoothing, self.consistency = smoothing, consistency
+        self.source, self.target = source, target
 
     def forward(self, batch: Batch) -> Loss:
         """The sums over the labels."""
@@ -214,17 +245,17 @@ class TranslationObjective(Objective):
         output: nn.Linear = self.model.output  # type: ignore[assignment]
         if not self.consistency or not self.training:
             return token_loss(features(batch.source, batch.inputs), output, batch.labels, self.smoothing)
-        states = features(twice(batch.source), twice(batch.inputs))
+        states = features(twice(batch.source, self.source), twice(batch.inputs, self.target))
         states = states.reshape(2, *batch.labels.shape, states.shape[-1])
         return agreement_loss(states, output, batch.labels, self.smoothing, self.consistency)
 
 
-def twice(tokens: AnyTokens) -> AnyTokens:
-    """All sequences, and behind them all of them again."""
+def twice(tokens: AnyTokens, hidden: Hidden) -> AnyTokens:
+    """All sequences, and behind them all of them again, with some tokens hidden."""
+    both = torch.cat([tokens.ids, hidden(tokens.ids)], dim=1 if isinstance(tokens, PackedTokens) else 0)
     if isinstance(tokens, PackedTokens):
-        return PackedTokens(tokens.ids.repeat(1, 2), tokens.lengths.repeat(2))
-    lengths = None if tokens.lengths is None else tokens.lengths.repeat(2)
-    return Tokens(tokens.ids.repeat(2, 1), lengths, tokens.side)
+        return PackedTokens(both, tokens.lengths.repeat(2))
+    return Tokens(both, None if tokens.lengths is None else tokens.lengths.repeat(2), tokens.side)
 
 
 def _settings(survey: Survey) -> dict[str, Any]:
@@ -275,4 +306,12 @@ def held_share(count: int) -> float:
 
 def configured(survey: Survey, config: DataConfig) -> Survey:
     """The survey, whose files are now read as the config says. Its filters are those it was made with."""
-    return replace(survey, config=replace(config, filters=survey.config.filters))
+    asked = replace(survey, config=replace(config, filters=survey.config.filters))
+    if survey.validation is not None or not config.held:
+        return asked
+    if config.held * survey.found.kept >= ENOUGH:
+        return replace(asked, limit=round(config.held * 2**64))
+    # Of few pairs a share by chance may be none of them, or all: it is counted.
+    different = sorted({_hash(pair.source) for pair in asked.kept()})
+    count = min(len(different) - 1, max(1, round(config.held * len(different))))
+    return replace(asked, limit=different[count] if count else 0)

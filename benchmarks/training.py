@@ -1,0 +1,312 @@
+"""Training measured: the loop of `regard train` against a plain loop around the same model in `transformers` (Marian).
+
+    python benchmarks/training.py                                     the model that the device is meant for
+    python benchmarks/training.py --shape base --device cuda --data FOLDER
+
+Both learn the same pairs in the same batches, which hold pairs of like lengths; speed is counted in target tokens that
+are there, never in padding. All take turns in one process, a window of steps each, and the medians of the windows are
+compared. What comes before the first window (on a GPU: recording a graph for each shape) is told on its own.
+
+Ours is put together as `regard train` does it, from files to the step, with batches made meanwhile; the mean of the
+weights is left out, which the other has not, and shown on a line of its own, as are two passes that must agree (R-Drop).
+The other has AdamW (fused), clipping, label smoothing and dropout as ours; its batches are all made before.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import hardware, table
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from regard.data import phrasebook
+from regard.data.batches.batch import Batch, Ends, Shifted, Stored, padded
+from regard.data.batches.feed import Feed, prefetched
+from regard.models.build import build
+from regard.models.contract import IGNORED, Tokens
+from regard.toml import document as toml
+from regard.training import devices, run
+from regard.training.engine import Engine
+from regard.training.graphs import pinned
+from regard.training.plans.plan import Request
+from regard.training.plans.translation import TranslationPlan
+from regard.training.processes import Processes
+from regard.training.settings import TrainingConfig
+from regard.training.works.translation import Translation
+
+OURS, AVERAGED, AGREEING, THEIRS = "regard", "regard, mean of weights", "regard, R-Drop", "transformers"
+POSITIONS = 512
+PAIRS = 20_000
+"""Of the phrasebook, where no data is given."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Transformer, and the batches it is trained with."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    vocabulary: int
+    dropout: float
+    inside: float
+    """Dropout of attention weights and inside the feed-forward layers."""
+    tokens: int
+    """Of a batch, source and target together, padding counted."""
+
+
+SHAPES = {
+    "base": Shape(6, 512, 2048, 8, 16_000, dropout=0.1, inside=0.0, tokens=24_000),
+    "small": Shape(4, 256, 1024, 4, 8000, dropout=0.3, inside=0.1, tokens=12_000),
+    "cpu": Shape(4, 128, 256, 4, 8000, dropout=0.3, inside=0.0, tokens=4_200),
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The data and all settings, ready to be learned from."""
+
+    work: Translation
+    shape: Shape
+    model: Any
+    settings: TrainingConfig
+    device: torch.device
+
+    @property
+    def feed(self) -> Feed:
+        """The batches as our loop gets them."""
+        return self.work.feed(0, 1)
+
+
+def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Path) -> Prepared:
+    """Everything up to the first step, as `regard train` does it."""
+    sides = ("encoder", "decoder")
+    changes: dict[str, Any] = {
+        "tokenizer.vocabulary": shape.vocabulary, "model.source_vocabulary": shape.vocabulary,
+        "model.target_vocabulary": shape.vocabulary, "model.width": shape.width, "model.decoder.cross.heads": shape.heads,
+        "model.decoder.cross.dropout": shape.inside, "model.embedding.dropout": shape.dropout,
+        "training.batches.tokens": shape.tokens, "training.average": 0.0, "training.consistency": 0.0,
+    }
+    for side in sides:
+        changes |= {f"model.{side}.layers": shape.layers, f"model.{side}.mixer.heads": shape.heads,
+                    f"model.{side}.mixer.dropout": shape.inside, f"model.{side}.feed_forward.inner": shape.inner,
+                    f"model.{side}.feed_forward.dropout": shape.inside, f"model.{side}.dropout": shape.dropout}
+    request = Request(task="seq2seq", data=tuple(data), output=place)
+    asked = toml.changed(toml.given({"recipe": "transformer"}, "benchmark"), changes)
+    ready = run.prepare(request, TranslationPlan(), asked, devices.about(device), lambda event: None)
+    assert isinstance(ready.work, Translation)
+    return Prepared(ready.work, shape, ready.model, ready.settings, device)
+
+
+def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
+    """Our loop without what it does between steps. Each turn of the iterator is a step."""
+    settings = replace(given.settings, **changes)
+    torch.manual_seed(settings.seed)
+    model = build(given.model).to(given.device).train()
+    engine = Engine(replace_settings(given.work, settings).objective(model), settings, Processes.alone())
+    feed, ready = given.feed, pinned if given.device.type == "cuda" else _same
+    for step, batch in zip(steps, prefetched(lambda step: ready(feed.at(step)), steps), strict=True):
+        engine.step(step + 1, [batch], settings.schedule.rate(step + 1))
+        yield
+    assert engine.read().bad is None
+
+
+def replace_settings(work: Translation, settings: TrainingConfig) -> Translation:
+    """The same work with other settings."""
+    return Translation(work.prepared, work.made_from, settings)
+
+
+def theirs(given: Prepared, steps: range) -> Iterator[None]:
+    """A plain loop around Marian. Each turn of the iterator is a step."""
+    cuda = given.device.type == "cuda"
+    torch.manual_seed(given.settings.seed)
+    model = marian(given.shape).to(given.device).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    batches = [pinned(batch) if cuda else batch for batch in rows(given, steps)]
+    for step, batch in zip(steps, batches, strict=True):
+        for group in optimiser.param_groups:
+            group["lr"] = given.settings.schedule.rate(step + 1)
+        loss = plain_loss(model, batch, given)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), given.settings.clip)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        yield
+    assert loss.isfinite()
+
+
+def marian(shape: Shape) -> nn.Module:
+    """The same model in transformers."""
+    from transformers import MarianConfig, MarianMTModel
+
+    sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
+             (("layers", shape.layers), ("attention_heads", shape.heads), ("ffn_dim", shape.inner))}
+    return MarianMTModel(MarianConfig(
+        vocab_size=shape.vocabulary, d_model=shape.width, activation_function="relu", dropout=shape.dropout,
+        attention_dropout=shape.inside, activation_dropout=shape.inside, scale_embedding=True,
+        max_position_embeddings=POSITIONS, pad_token_id=0, eos_token_id=1, bos_token_id=None, decoder_start_token_id=0,
+        forced_eos_token_id=None, **sides))
+
+
+def plain_loss(model: nn.Module, batch: Batch, given: Prepared) -> Tensor:
+    """The mean over the labels, with smoothing."""
+    source, target = batch.source, batch.inputs
+    assert isinstance(source, Tokens) and isinstance(target, Tokens) and source.lengths is not None
+    device = given.device
+    lengths = source.lengths.to(device, non_blocking=True)
+    ids = source.ids.to(device, non_blocking=True)
+    mask = (torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(-1)).long()
+    labels = batch.labels.to(device, non_blocking=True)
+    with torch.autocast(device.type, torch.bfloat16, enabled=given.settings.precision == "bfloat16"):
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False,
+                       decoder_input_ids=target.ids.to(device, non_blocking=True)).logits
+        return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                             label_smoothing=given.settings.smoothing)
+
+
+def rows(given: Prepared, steps: range) -> Iterator[Batch]:
+    """The pairs of our batches as rows, filled up to the longest of each."""
+    feed, ends = given.feed, Ends.of(given.work.prepared.tokenizer.target.special)
+    make = Shifted(Stored(given.work.prepared.store), ends, padded)
+    return (make(feed.at(step).numbers, 0) for step in steps)
+
+
+def contestants(given: Prepared, steps: range) -> dict[str, Iterator[None]]:
+    """All that are measured; nothing of them is made before their first step."""
+    found = {OURS: ours(given, steps)}
+    if importlib.util.find_spec("transformers") is not None:
+        found[THEIRS] = theirs(given, steps)
+    return found | {AVERAGED: ours(given, steps, average=0.998), AGREEING: ours(given, steps, consistency=5.0)}
+
+
+def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:
+    """How long the next steps take."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in itertools.islice(steps, many):
+        pass
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measured(given: Prepared, warm: int, many: int, windows: int) -> list[dict[str, Any]]:
+    """What each contestant needed."""
+    steps, device = range(warm + many * windows), given.device
+    tokens = [batch.tokens for batch in rows(given, steps)]
+    works, found = contestants(given, steps), dict[str, dict[str, Any]]()
+    for name, work in works.items():
+        before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        found[name] = {"name": name, "before_s": seconds(work, warm, device), "rates": []}
+        if device.type == "cuda":
+            found[name]["memory"] = torch.cuda.max_memory_allocated() - before
+    for window in range(windows):
+        real = sum(tokens[warm + window * many:warm + (window + 1) * many])
+        for name, work in works.items():
+            found[name]["rates"].append(real / seconds(work, many, device))
+    return list(found.values())
+
+
+def alone(given: Prepared, name: str, warm: int) -> int:
+    """The most memory of this process, in bytes, while one contestant alone is trained."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest so far was that of preparing the data
+    seconds(contestants(given, range(warm))[name], warm, given.device)
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+def printed(given: Prepared, found: list[dict[str, Any]], tokens: float) -> str:
+    """The results as a table."""
+    base = next((statistics.median(each["rates"]) for each in found if each["name"] == THEIRS), None)
+    lines = []
+    for each in found:
+        rate = statistics.median(each["rates"])
+        lines.append([each["name"], f"{rate:,.0f}", f"{min(each['rates']):,.0f} to {max(each['rates']):,.0f}",
+                      "" if base is None else f"{rate / base:.2f}", f"{each['before_s']:.1f}",
+                      f"{each['memory'] / 2**20:,.0f}"])
+    shape = given.shape
+    return (f"{shape.layers} + {shape.layers} layers, width {shape.width}, feed-forward {shape.inner}, {shape.heads} "
+            f"heads, vocabulary {shape.vocabulary:,}, {given.model.parameters():,} parameters, dropout {shape.dropout} "
+            f"({shape.inside} inside), {given.settings.precision}; {tokens:,.0f} target tokens a step\n\n"
+            + table(["loop", "target tokens/s", "of all windows", "speed against transformers", "s before the first "
+                     "window", "MB at most"], lines))
+
+
+def files(folder: str | None, languages: str, place: Path) -> list[str]:
+    """The files of the data; of the phrasebook where no folder is given."""
+    if folder is not None:
+        return [str(Path(folder, f"train.{language}.gz")) for language in languages.split("-")]
+    path = place / "phrasebook.tsv"
+    if not path.exists():
+        path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in phrasebook.pairs(PAIRS)))
+    return [str(path)]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shape", choices=SHAPES, help="small on a GPU, cpu on a CPU where it is not given")
+    parser.add_argument("--data", metavar="FOLDER", help="with train.LANGUAGE.gz of two languages")
+    parser.add_argument("--languages", default="en-de")
+    parser.add_argument("--tokens", type=int, help="of a batch, source and target together, padding counted")
+    parser.add_argument("--steps", type=int, help="of a window")
+    parser.add_argument("--windows", type=int, default=7)
+    parser.add_argument("--warm", type=int, help="steps before the first window; on a GPU three epochs")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)  # the memory of one contestant, in a process of its own
+    parser.add_argument("--place", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure as the command line asks."""
+    given = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(given.place or folder)
+        device = Processes.alone().device(given.device)
+        if device.type == "cpu":
+            torch.set_flush_denormal(True)
+        shape = SHAPES[given.shape or ("small" if device.type == "cuda" else "cpu")]
+        shape = replace(shape, tokens=given.tokens or shape.tokens)
+        everything = prepared(shape, device, files(given.data, given.languages, place), place)
+        epoch = everything.feed.steps
+        warm = given.warm or (3 * epoch if device.type == "cuda" else 3)
+        if given.alone:
+            print(alone(everything, given.alone, warm))
+            return
+        found = measured(everything, warm, given.steps or (epoch if device.type == "cuda" else 8), given.windows)
+        for each in found if device.type == "cpu" else ():
+            command = [sys.executable, *sys.argv, "--place", str(place), "--alone", each["name"]]
+            each["memory"] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        tokens = statistics.mean(batch.tokens for batch in rows(everything, range(epoch)))
+    if given.json:
+        print(json.dumps({"hardware": hardware(device.type), "arguments": vars(given), "target_tokens_per_step": tokens,
+                          "loops": found}, indent=1))
+    else:
+        print(f"{hardware(device.type)}\n`python benchmarks/{Path(__file__).name} {' '.join(sys.argv[1:])}`\n\n"
+              + printed(everything, found, tokens))
+
+
+def _same(batch: Batch) -> Batch:
+    return batch
+
+
+if __name__ == "__main__":
+    main()

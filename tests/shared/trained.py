@@ -1,0 +1,179 @@
+"""Short trainings of tiny translators, from a few pairs of the phrasebook; and some that end before their time.
+
+As a script it makes a list of calls of `regard train`, each in a process of its own that is forked when all is imported:
+
+    python trained.py FOLDER < calls.json      prints the exit code of each; what it says is in FOLDER/NUMBER.err
+
+A call may have a `moment`, at which a signal is sent to the process: when it is told of an event of a step, or before
+its n-th touch of the file system after that.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from regard.data import phrasebook
+
+TINY = {
+    "model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1, "model.encoder.mixer.heads": 2,
+    "model.decoder.mixer.heads": 2, "model.decoder.cross.heads": 2, "model.encoder.feed_forward.inner": 32,
+    "model.decoder.feed_forward.inner": 32, "tokenizer.vocabulary": 330, "training.batches.tokens": 300,
+    "training.schedule.steps": 6, "training.validation.every": 3, "training.validation.most": 3,
+    "training.checkpoints.every": 2, "training.checkpoints.keep": 1, "training.report": 1,
+}
+TOUCHES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
+TIMES = ("time", "seconds", "tokens_per_second", "memory")
+"""What differs from one training to the next."""
+
+
+def pairs(path, count=60, seed=0, split="train"):
+    """A file of pairs."""
+    found = phrasebook.pairs(count, seed=seed, split=split, longest=6)
+    Path(path).write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in found), encoding="utf-8")
+    return str(path)
+
+
+def arguments(data, output, *more, **changes):
+    """Those of a call of a tiny training."""
+    given = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return ["train", str(data), "-o", str(output), "--device", "cpu",
+            *(part for key, value in given.items() for part in ("--set", f"{key}={value}")), *map(str, more)]
+
+
+def called(folder, calls):
+    """The exit codes of calls, made one after another: (arguments, moment) of each."""
+    asked = [{"arguments": given, "moment": moment} for given, moment in calls]
+    done = subprocess.run([sys.executable, __file__, str(folder)], input=json.dumps(asked), capture_output=True,
+                          text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def metrics(folder):
+    """The lines of metrics, without times."""
+    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+
+
+def contents(folder):
+    """All files of a training by their names, without times."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        name, data = str(path.relative_to(folder)), path.read_bytes() if path.is_file() else None
+        if path.name == "values.json":
+            data = {**json.loads(data)}
+            data["values"]["standing"].pop("seconds")
+        elif path.suffix == ".safetensors":
+            data = tensors(data)
+        elif path.name == "metrics.jsonl":
+            data = metrics(folder)
+        elif path.name == "manifest.json" and path.parent.parent.name == "checkpoints":
+            data = None  # it has the sha256 of values.json
+        found[name] = data
+    return found
+
+
+def tensors(data):
+    """The header and the bytes of a safetensors file. Its metadata is in no order."""
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8:8 + length]), hashlib.sha256(data[8 + length:]).hexdigest()
+
+
+class Signals:
+    """A logger that sends signals to its own process at a moment."""
+
+    name = "signals"
+
+    def __init__(self, event, step, signal="SIGKILL", times=1, touch=None):
+        self.event, self.step, self.times, self.touch = event, step, times, touch
+        self.signal = getattr(__import__("signal"), signal)
+        self.reached, self.counted = False, itertools.count()
+        if touch is not None:
+            sys.addaudithook(self._hook)
+            self._sync, os.fsync = os.fsync, self._touched
+
+    def __call__(self, event):
+        if type(event).__name__ == self.event and getattr(event, "step", None) == self.step:
+            self.reached = True
+            if self.touch is None:
+                self._send()
+
+    def close(self):
+        pass
+
+    def _hook(self, event, given):
+        if event in TOUCHES or (event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)):
+            self._touched()
+
+    def _touched(self, handle=None):
+        if self.reached and next(self.counted) == self.touch:
+            self._send()
+
+    def _send(self):
+        for _ in range(self.times):
+            os.kill(os.getpid(), self.signal)
+
+
+def _child(folder, number, call):
+    """One call, as a process of its own would make it."""
+    from regard.cli import main, progress
+
+    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.flush()
+        os.dup2(os.open(f"{folder}/{number}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
+    if call["moment"] is None:
+        os.fsync = lambda handle: None
+    else:
+        signals, shown = Signals(**call["moment"]), progress.progress
+        progress.progress = lambda stream: _Both(signals, shown(stream))
+    sys.argv = ["regard", *call["arguments"]]
+    try:
+        main.run()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 99
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+class _Both:
+    """Two loggers, the first of which is told first."""
+
+    name = "progress"
+
+    def __init__(self, *loggers):
+        self.loggers = loggers
+
+    def __call__(self, event):
+        for logger in self.loggers:
+            logger(event)
+
+    def close(self):
+        for logger in self.loggers:
+            logger.close()
+
+
+def _main(folder):
+    import regard.cli.progress  # noqa: F401 (once, for all)
+    import regard.cli.train  # noqa: F401
+    import regard.training.run  # noqa: F401
+
+    codes = []
+    for number, call in enumerate(json.load(sys.stdin)):
+        child = os.fork()
+        if not child:
+            _child(folder, number, call)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(json.dumps(codes))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,196 @@
+"""The work of a classifier, of texts and of images: which data it is, what it learns, and how it is judged."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import EMBEDDINGS, READING, stack
+from torch.nn import functional as F
+
+from regard.data.batches.config import BatchConfig
+from regard.data.images.reading import Shape
+from regard.data.images.scaling import scaled
+from regard.data.pair import DataError
+from regard.data.tokenizer.settings import CharactersConfig
+from regard.models.contract import Tokens
+from regard.models.labels import ClassifierConfig
+from regard.models.vision import VisionConfig
+from regard.training.settings import DataConfig
+from regard.training.work import Work
+from regard.training.works import classification
+from regard.training.works.labelled_images import ImageSurvey
+from regard.training.works.labelled_texts import TextSurvey
+
+TSV = "".join(f"{number} {word}\t{label}\n" for number in range(40)
+              for word, label in (("good", "plus"), ("bad", "minus")))
+
+
+def idx(folder, count, first=0):
+    """Images that are bright at the top or at the bottom, and the labels that say where."""
+    folder.mkdir()
+    chance = np.random.default_rng(first)
+    labels = np.arange(count, dtype=np.uint8) % 2
+    images = chance.integers(0, 60, (count, 6, 4), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[3 * label:3 * label + 3] += 120
+    paths = []
+    for name, array in (("images", images), ("labels", labels)):
+        sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+        (folder / name).write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+        paths.append(str(folder / name))
+    return paths
+
+
+def texts(file, tmp_path, **options):
+    survey = classification.survey([file("a.tsv", TSV)], [], DataConfig(held=0.2, **options))
+    prepared = classification.prepare(survey, CharactersConfig(), tmp_path / "data")
+    return prepared, ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2,
+                                      embedding=EMBEDDINGS["learned"], stack=stack())
+
+
+def images(file, tmp_path, **options):
+    survey = classification.survey(idx(tmp_path / "idx", 60), [], DataConfig(held=0.2, **options))
+    prepared = classification.prepare(survey, None, tmp_path / "data")
+    return prepared, VisionConfig(height=6, breadth=4, channels=1, patch=2, labels=2, width=8, stack=stack())
+
+
+MADE = {"texts": texts, "images": images}
+
+
+@pytest.fixture(params=MADE)
+def made(request, file, tmp_path):
+    return MADE[request.param](file, tmp_path)
+
+
+def test_data_is_known_by_what_it_is(file, tmp_path):
+    survey = classification.survey([file("labels.idx", TSV)], [], DataConfig())
+    assert isinstance(survey, TextSurvey)  # in spite of its name
+    paths = idx(tmp_path / "one", 30)
+    survey = classification.survey(paths, idx(tmp_path / "two", 4, first=1), DataConfig())
+    assert isinstance(survey, ImageSurvey)
+    assert survey.labels == ("0", "1")
+    assert classification.held_share(survey) == 0.0
+    assert classification.held_share(classification.survey(paths, [], DataConfig())) == 0.1
+    for data, validation, message in (([file("a.tsv", TSV)], paths, "These are images, but the training data is text"),
+                                      (paths, [file("a.tsv", TSV)], "This is text, but the training data is images"),
+                                      (paths[:1], [], "Images come in two IDX files"),
+                                      ([str(tmp_path / "one")], [], "There are no folders in it")):
+        with pytest.raises(DataError, match=message):
+            classification.survey(data, validation, DataConfig())
+
+
+def test_a_folder_of_classes(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for number in range(24):
+        folder = tmp_path / "set" / "abc"[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((4, 4), 10 * number, np.uint8)).save(folder / f"{number}.png")
+    survey = classification.survey([str(tmp_path / "set")], [], DataConfig(held=0.1))
+    prepared = classification.prepare(survey, None, tmp_path / "data", shape=Shape(2, 2, 3))
+    assert prepared.labels == ("a", "b", "c")
+    assert prepared.shape == Shape(2, 2, 3)
+    assert len(prepared.training) + len(prepared.validation) == 24
+    assert prepared.shown[0][:2] in ("a/", "b/", "c/")
+
+
+def test_it_learns_and_is_judged(made, settings):
+    prepared, made_from = made
+    work = classification.work(prepared, made_from, settings(tokens=120))
+    assert isinstance(work, Work)
+    model = made_from.build()
+    task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
+    model.train()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(80):
+        batch = feed.at(step)
+        (objective(batch).total / batch.tokens).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    state = torch.get_rng_state()
+    verdict = work.validate(task)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert verdict.scores["accuracy"] > 0.9
+    assert verdict.scores["loss"] < 0.4
+    assert len(verdict.examples) == 2
+    assert {example.wanted for example in verdict.examples} <= set(prepared.labels)
+    assert task.labels == prepared.labels
+
+
+def test_the_scores_are_those_of_all_examples(made, settings):
+    prepared, made_from = made
+    work = classification.work(prepared, made_from, settings(tokens=30, most=7))
+    model = made_from.build().eval()
+    store, labels = prepared.validation, torch.from_numpy(prepared.validation_labels[:7])
+    rows = [store[number] for number in range(7)]
+    given = (Tokens.of([row[:12].tolist() for row in rows]) if isinstance(made_from, ClassifierConfig)
+             else scaled(torch.from_numpy(np.stack(rows)).reshape(7, 1, 6, 4)))
+    with torch.no_grad():
+        logits = model(given)
+    scores = work.validate(work.task(model)).scores
+    assert abs(scores["loss"] - float(F.cross_entropy(logits, labels))) < 1e-5
+    assert abs(scores["accuracy"] - float((logits.argmax(-1) == labels).float().mean())) < 1e-6
+
+
+def test_what_a_person_uses_gives_what_training_saw(file, tmp_path, settings):
+    prepared, made_from = images(file, tmp_path)
+    work = classification.work(prepared, made_from, settings())
+    model = made_from.build().eval()
+    task = work.task(model)
+    batch = work.judged()[0]
+    loss = work.objective(model)(batch).nll
+    probabilities = task.label_images(scaled(batch.inputs))
+    torch.testing.assert_close(-probabilities.log().gather(1, batch.labels[:, None]).sum(), loss.detach())
+
+
+def test_every_example_once_an_epoch(made, settings):
+    prepared, made_from = made
+    for options in ({}, {"rows": 5}, {"shapes": "few"}):
+        chosen = settings()
+        chosen = type(chosen)(**{**{name: getattr(chosen, name) for name in chosen.__dataclass_fields__},
+                                 "batches": BatchConfig(tokens=100, **options)})
+        work = classification.work(prepared, made_from, chosen)
+        feeds = [work.feed(rank, 2) for rank in range(2)]
+        batches = [feed.at(step) for feed in feeds for step in range(feed.steps)]
+        assert sorted(int(number) for batch in batches for number in batch.numbers) == list(
+            range(len(prepared.training)))
+        assert sum(batch.tokens for batch in batches) == len(prepared.training)
+        assert all(batch.tokens <= options.get("rows", 100) for batch in batches)
+        assert feeds[0].largest()
+
+
+def test_images_are_moved_in_training_alone(file, tmp_path, settings):
+    prepared, made_from = images(file, tmp_path)
+    still, moving = (classification.work(prepared, made_from, settings(), shift=shift) for shift in (0, 2))
+    one, other = still.feed(0, 1).at(0), moving.feed(0, 1).at(0)
+    assert np.array_equal(one.numbers, other.numbers)
+    assert not torch.equal(one.inputs, other.inputs)
+    assert torch.equal(moving.judged()[0].inputs, still.judged()[0].inputs)
+
+
+def test_what_does_not_go_together(file, tmp_path, settings):
+    prepared, made_from = images(file, tmp_path)
+    text, text_model = texts(file, tmp_path / "text")
+    with pytest.raises(ValueError, match=r'`model.kind` must be "classifier", for texts, but is "vision"'):
+        classification.work(text, made_from, settings())
+    with pytest.raises(ValueError, match=r'`model.kind` must be "vision", for images, but is "classifier"'):
+        classification.work(prepared, text_model, settings())
+    with pytest.raises(ValueError, match=r"`model.labels` must be 2, as many as the data has, but is 3"):
+        classification.work(text, READING["mean"], settings())
+    other = VisionConfig(height=6, breadth=6, channels=1, patch=2, labels=2, width=8, stack=stack())
+    with pytest.raises(ValueError, match=r"must be those of the images, 6 × 4 pixels, grey, but is 6 × 6 pixels, grey"):
+        classification.work(prepared, other, settings())
+    with pytest.raises(ValueError, match=r"`tokenizer` must be given, to cut texts"):
+        classification.prepare(text.survey, None, tmp_path / "more")
+
+
+def test_long_texts_are_cut(file, tmp_path, settings):
+    long = TSV + "a very long text that goes on\tplus\n"
+    survey = classification.survey([file("a.tsv", long)], [], DataConfig())
+    prepared = classification.prepare(survey, CharactersConfig(), tmp_path / "data")
+    made_from = ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2, embedding=EMBEDDINGS["learned"],
+                                 stack=stack())
+    work = classification.work(prepared, made_from, settings())
+    assert work.notes == ("1 of 81 texts are longer than the 12 positions of the model, and are cut.",)
+    feed = work.feed(0, 1)
+    assert max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps)) == 12
+    work.validate(work.task(made_from.build()))

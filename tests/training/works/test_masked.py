@@ -1,0 +1,187 @@
+"""The work of a masked model: from lines to hidden tokens and back to words."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import EMBEDDINGS, LANGUAGE, stack
+from torch.nn import functional as F
+
+from regard.data import phrasebook
+from regard.data.batches.batch import Stored
+from regard.data.batches.config import BatchConfig
+from regard.data.batches.masking import MaskingConfig
+from regard.data.doctor.rules import FilterConfig
+from regard.data.pair import DataError
+from regard.data.tokenizer.settings import UnigramConfig
+from regard.models.contract import IGNORED
+from regard.models.masked import MaskedConfig
+from regard.training.settings import DataConfig
+from regard.training.work import Work
+from regard.training.works import masked
+
+TEXTS = [pair.source for pair in phrasebook.pairs(300, split="train")]
+TOKENIZER = UnigramConfig(vocabulary=400)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts, some of them twice, and their survey."""
+    path = tmp_path_factory.mktemp("masked") / "texts.txt"
+    path.write_text("\n".join([*TEXTS, "", *TEXTS[:50]]) + "\n")
+    return masked.survey([str(path)], [], DataConfig(held=0.1))
+
+
+@pytest.fixture(scope="module")
+def prepared(data, tmp_path_factory):
+    return masked.prepare(data, TOKENIZER, tmp_path_factory.mktemp("ids"))
+
+
+def model_of(prepared, embedding="sinusoidal"):
+    return MaskedConfig(vocabulary=prepared.vocabulary, width=16, embedding=EMBEDDINGS[embedding],
+                        stack=stack(order="pre"))
+
+
+def test_what_is_in_the_files(data):
+    distinct = len(set(TEXTS))
+    assert data.found.count == distinct
+    assert data.found.dropped == {"empty": 1, "duplicate": 350 - distinct}
+    assert data.warnings == (f"{351 - distinct} of 351 texts are left out: "
+                             + ", ".join(f"{name} {many}" for name, many in data.found.dropped.items()) + ".",)
+    assert data.held.sum() == round(0.1 * distinct)
+    learned, judged = list(data.training()), list(data.judged())
+    assert sorted(learned + judged) == sorted(set(TEXTS))
+    assert not set(learned) & set(judged)
+    assert masked.held_share(data) == 0.1
+
+
+def test_equal_texts_are_on_one_side(file):
+    text = file("a.txt", "\n".join(TEXTS * 2))
+    survey = masked.survey([text], [], DataConfig(held=0.2, filters=FilterConfig(drop=())))
+    learned, judged = list(survey.training()), list(survey.judged())
+    assert len(learned) + len(judged) == 2 * len(TEXTS)
+    assert not set(learned) & set(judged)
+    assert judged
+
+
+def test_validation_that_is_given(file):
+    survey = masked.survey([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
+                           DataConfig(held=0.5))
+    assert not survey.held.any()
+    assert list(survey.judged()) == [TEXTS[3], "Something else."]
+    assert survey.warnings[-1] == "1 of 2 validation texts are in the training data too."
+    assert masked.held_share(survey) == 0.0
+    for data, validation, message in ((" \n", "a", r"a.txt: There is not a single text to learn from"),
+                                      ("a", "", r"b.txt: There is not a single text to judge by")):
+        with pytest.raises(DataError, match=message):
+            masked.survey([file("a.txt", data)], [file("b.txt", validation)], DataConfig())
+
+
+def test_ids_are_those_of_the_texts(prepared):
+    decode = prepared.tokenizer.decode
+    assert [decode(prepared.training[number].tolist()) for number in range(len(prepared.training))] == [
+        prepared.tokenizer.normalise(text) for text in prepared.survey.training()]
+    assert len(prepared.validation) == int(prepared.survey.held.sum())
+    assert prepared.longest == max(len(prepared.training[number]) for number in range(len(prepared.training)))
+    assert prepared.tokens == len(prepared.training.stream)
+
+
+def test_the_second_time_nothing_is_trained(data, tmp_path, monkeypatch):
+    first = masked.prepare(data, TOKENIZER, tmp_path)
+    monkeypatch.setattr("regard.data.tokenizer.training.train", None)
+    monkeypatch.setattr("regard.data.storing.write", None)
+    assert masked.prepare(data, TOKENIZER, tmp_path).tokenizer.sha256 == first.tokenizer.sha256
+
+
+def test_it_learns_and_is_judged(prepared, settings):
+    made_from = model_of(prepared)
+    work = masked.Filling(prepared, made_from, settings(tokens=600, masking=MaskingConfig()))
+    assert isinstance(work, Work)
+    model = made_from.build()
+    task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
+    model.train()
+    before = work.validate(task)
+    assert work.validate(task).scores == before.scores  # the same tokens are hidden every time
+    assert model.training
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(40):
+        batch = feed.at(step)
+        (objective(batch).total / batch.tokens).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    verdict = work.validate(task)
+    assert verdict.scores["loss"] < before.scores["loss"] - 1
+    assert verdict.scores["accuracy"] > before.scores["accuracy"]
+    assert len(verdict.examples) == 2
+    for given, wanted, made in verdict.examples:
+        assert given.replace("___", wanted) in set(prepared.survey.judged())
+        assert wanted
+        assert isinstance(made, str)
+
+
+def test_the_scores_are_those_of_all_hidden_tokens(prepared, settings):
+    made_from = model_of(prepared)
+    work = masked.Filling(prepared, made_from, settings(tokens=100, masking=MaskingConfig(), shown=0))
+    model = made_from.build().eval()
+    batch = work.hidden(np.arange(len(prepared.validation)), 0)
+    with torch.no_grad():
+        logits = model(batch.inputs)
+    counted = batch.labels != IGNORED
+    scores = work.validate(work.task(model)).scores
+    assert abs(scores["loss"] - float(F.cross_entropy(logits[counted], batch.labels[counted]))) < 1e-5
+    right = (logits.argmax(-1) == batch.labels)[counted].float().mean()
+    assert abs(scores["accuracy"] - float(right)) < 1e-6
+
+
+def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
+    work = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(), shown=30))
+    task, asked = work.task(work.made_from.build()), []
+    fill_ids = task.fill_ids
+    monkeypatch.setattr(task, "fill_ids", lambda rows, count: asked.extend(rows) or fill_ids(rows, count=count))
+    examples, mask = work.validate(task).examples, prepared.tokenizer.special.mask
+    assert len(examples) == len(asked) > 10
+    assert max(row.count(mask) for row in asked) > 1
+    for number, (row, example) in enumerate(zip(asked, examples, strict=True)):
+        ids = prepared.validation[number].tolist()
+        assert [one for one, other in zip(ids, row, strict=True) if other != mask] == [id_ for id_ in row if id_ != mask]
+        hidden = [one for one, other in zip(ids, row, strict=True) if other == mask]
+        assert prepared.tokenizer.decode(hidden).strip() == example.wanted
+
+
+def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
+    work = masked.Filling(prepared, model_of(prepared, "learned"), settings(masking=MaskingConfig()))
+    count = len(prepared.training)
+    many = sum(len(prepared.training[number]) > 12 for number in range(count))
+    assert work.notes == (f"{many} of {count} texts are longer than the 12 positions of the model, and are cut.",)
+    feed = work.feed(0, 1)
+    longest = max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps))
+    assert longest == 12 < prepared.longest
+    work.validate(work.task(work.made_from.build()))
+    few = masked.feed(prepared, BatchConfig(tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
+    assert {few.at(step).inputs.ids.shape[1] for step in range(few.steps)} <= set(range(13))
+
+
+def test_epochs_hide_other_tokens(prepared, settings):
+    feed = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig())).feed(0, 1)
+    steps = range(feed.steps)
+    first, second = ({(int(number), place) for batch in (feed.at(epoch * feed.steps + step) for step in steps)
+                      for number, row in zip(batch.numbers, batch.labels.tolist(), strict=True)
+                      for place, label in enumerate(row) if label != IGNORED} for epoch in (0, 1))
+    assert first != second
+    assert 0.1 < len(first) / prepared.tokens < 0.2
+
+
+def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
+    survey = masked.survey([file("a.txt", "\n".join(TEXTS))], [file("b.txt", "Yes.\n")], DataConfig())
+    prepared = masked.prepare(survey, TOKENIZER, tmp_path / "data")
+    work = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(share=0.05)))
+    scores = work.validate(work.task(work.made_from.build())).scores
+    assert 0 < scores["loss"] < 20
+    assert Stored(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
+
+
+def test_what_does_not_go_together(prepared, settings):
+    for masking in (None, MaskingConfig(share=0)):
+        with pytest.raises(ValueError, match=r"`training.masking` must be given, to hide some tokens"):
+            masked.Filling(prepared, model_of(prepared), settings(masking=masking))
+    with pytest.raises(ValueError, match=r'`model.kind` must be "masked", .* but is "language"'):
+        masked.Filling(prepared, LANGUAGE["learned"], settings(masking=MaskingConfig()))
