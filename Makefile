@@ -1,5 +1,5 @@
 # make test   sets up .venv when needed, then lints, checks types and runs the tests
-# make demo   sets up .venv when needed, then runs a short tour in the terminal
+# make demo   sets up .venv when needed, then trains a small translator, in about a minute
 # make help   lists the rest
 
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WOR
 
 help:
 	@echo 'make test      lint, type check and tests'
-	@echo 'make demo      a short tour in the terminal'
+	@echo 'make demo      a small translator is trained, in about a minute'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make bench     every benchmark in benchmarks/'
 	@echo 'make setup     only .venv, with regard and the versions of constraints.txt'

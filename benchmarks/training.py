@@ -3,16 +3,18 @@
     python benchmarks/training.py                                     the model that the device is meant for
     python benchmarks/training.py --shape base --device cuda --data FOLDER
 
-Both learn the same pairs in the same batches, which hold pairs of like lengths; speed is counted in target tokens that
-are there, never in padding. All take turns in one process, a window of steps each, and the medians of the windows are
+All learn the same pairs in the same batches, which hold pairs of like lengths; speed is counted in target tokens that
+are there, never in padding. They take turns in one process, a window of steps each, and the medians of the windows are
 compared. What comes before the first window (on a GPU: recording a graph for each shape) is told on its own.
 
 Ours is put together as `regard train` does it, from files to the step, with batches made meanwhile; the mean of the
-weights is left out, which the other has not, and shown on a line of its own, as are two passes that must agree (R-Drop).
-The other has AdamW (fused), clipping, label smoothing and dropout as ours; its batches are all made before.
+weights is left out, which the other has not, and has a line of its own, as have two passes that must agree (R-Drop).
+The other has AdamW (fused), clipping, label smoothing and dropout as ours, and its batches are all made before. Where
+eole is installed, its model is measured in the same plain loop.
 """
 
 import argparse
+import copy
 import importlib.util
 import itertools
 import json
@@ -21,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,7 +38,7 @@ from regard.data import phrasebook
 from regard.data.batches.batch import Batch, Ends, Shifted, Stored, padded
 from regard.data.batches.feed import Feed, prefetched
 from regard.models.build import build
-from regard.models.contract import IGNORED, Tokens
+from regard.models.contract import IGNORED
 from regard.toml import document as toml
 from regard.training import devices, run
 from regard.training.engine import Engine
@@ -47,6 +50,8 @@ from regard.training.settings import TrainingConfig
 from regard.training.works.translation import Translation
 
 OURS, AVERAGED, AGREEING, THEIRS = "regard", "regard, mean of weights", "regard, R-Drop", "transformers"
+Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(source ids, their lengths, target ids) -> logits"""
 POSITIONS = 512
 PAIRS = 20_000
 """Of the phrasebook, where no data is given."""
@@ -71,7 +76,7 @@ class Shape:
 SHAPES = {
     "base": Shape(6, 512, 2048, 8, 16_000, dropout=0.1, inside=0.0, tokens=24_000),
     "small": Shape(4, 256, 1024, 4, 8000, dropout=0.3, inside=0.1, tokens=12_000),
-    "cpu": Shape(4, 128, 256, 4, 8000, dropout=0.3, inside=0.0, tokens=4_200),
+    "cpu": Shape(4, 128, 256, 4, 8000, dropout=0.3, inside=0.0, tokens=4_450),
 }
 
 
@@ -96,8 +101,9 @@ def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Pat
     sides = ("encoder", "decoder")
     changes: dict[str, Any] = {
         "tokenizer.vocabulary": shape.vocabulary, "model.source_vocabulary": shape.vocabulary,
-        "model.target_vocabulary": shape.vocabulary, "model.width": shape.width, "model.decoder.cross.heads": shape.heads,
-        "model.decoder.cross.dropout": shape.inside, "model.embedding.dropout": shape.dropout,
+        "model.target_vocabulary": shape.vocabulary, "model.width": shape.width,
+        "model.decoder.cross.heads": shape.heads, "model.decoder.cross.dropout": shape.inside,
+        "model.embedding.dropout": shape.dropout,
         "training.batches.tokens": shape.tokens, "training.average": 0.0, "training.consistency": 0.0,
     }
     for side in sides:
@@ -116,7 +122,9 @@ def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
     settings = replace(given.settings, **changes)
     torch.manual_seed(settings.seed)
     model = build(given.model).to(given.device).train()
-    engine = Engine(replace_settings(given.work, settings).objective(model), settings, Processes.alone())
+    work = copy.copy(given.work)
+    work.settings = settings
+    engine = Engine(work.objective(model), settings, Processes.alone())
     feed, ready = given.feed, pinned if given.device.type == "cuda" else _same
     for step, batch in zip(steps, prefetched(lambda step: ready(feed.at(step)), steps), strict=True):
         engine.step(step + 1, [batch], settings.schedule.rate(step + 1))
@@ -124,57 +132,84 @@ def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
     assert engine.read().bad is None
 
 
-def replace_settings(work: Translation, settings: TrainingConfig) -> Translation:
-    """The same work with other settings."""
-    return Translation(work.prepared, work.made_from, settings)
-
-
-def theirs(given: Prepared, steps: range) -> Iterator[None]:
-    """A plain loop around Marian. Each turn of the iterator is a step."""
-    cuda = given.device.type == "cuda"
-    torch.manual_seed(given.settings.seed)
-    model = marian(given.shape).to(given.device).train()
+def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module, Logits]]) -> Iterator[None]:
+    """A plain loop around a model of another library. Each turn of the iterator is a step."""
+    device, settings = given.device, given.settings
+    torch.manual_seed(settings.seed)
+    model, logits = make(given.shape)
+    model.to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    batches = [pinned(batch) if cuda else batch for batch in rows(given, steps)]
+    ready = pinned if device.type == "cuda" else _same
+    batches = [ready(batch) for batch in rows(given, steps)]
     for step, batch in zip(steps, batches, strict=True):
         for group in optimiser.param_groups:
-            group["lr"] = given.settings.schedule.rate(step + 1)
-        loss = plain_loss(model, batch, given)
+            group["lr"] = settings.schedule.rate(step + 1)
+        source, lengths, target, labels = (tensor.to(device, non_blocking=True) for tensor in (
+            batch.source.ids, batch.source.lengths, batch.inputs.ids, batch.labels))
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            loss = cross_entropy(logits(source, lengths, target).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                                 label_smoothing=settings.smoothing)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), given.settings.clip)
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         yield
     assert loss.isfinite()
 
 
-def marian(shape: Shape) -> nn.Module:
+def marian(shape: Shape) -> tuple[nn.Module, Logits]:
     """The same model in transformers."""
     from transformers import MarianConfig, MarianMTModel
 
     sides = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in
              (("layers", shape.layers), ("attention_heads", shape.heads), ("ffn_dim", shape.inner))}
-    return MarianMTModel(MarianConfig(
+    model = MarianMTModel(MarianConfig(
         vocab_size=shape.vocabulary, d_model=shape.width, activation_function="relu", dropout=shape.dropout,
         attention_dropout=shape.inside, activation_dropout=shape.inside, scale_embedding=True,
         max_position_embeddings=POSITIONS, pad_token_id=0, eos_token_id=1, bos_token_id=None, decoder_start_token_id=0,
         forced_eos_token_id=None, **sides))
 
+    def logits(source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        mask = (torch.arange(source.shape[1], device=source.device) < lengths.unsqueeze(-1)).long()
+        return model(input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
 
-def plain_loss(model: nn.Module, batch: Batch, given: Prepared) -> Tensor:
-    """The mean over the labels, with smoothing."""
-    source, target = batch.source, batch.inputs
-    assert isinstance(source, Tokens) and isinstance(target, Tokens) and source.lengths is not None
-    device = given.device
-    lengths = source.lengths.to(device, non_blocking=True)
-    ids = source.ids.to(device, non_blocking=True)
-    mask = (torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(-1)).long()
-    labels = batch.labels.to(device, non_blocking=True)
-    with torch.autocast(device.type, torch.bfloat16, enabled=given.settings.precision == "bfloat16"):
-        logits = model(input_ids=ids, attention_mask=mask, use_cache=False,
-                       decoder_input_ids=target.ids.to(device, non_blocking=True)).logits
-        return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
-                             label_smoothing=given.settings.smoothing)
+    return model, logits
+
+
+def eole(shape: Shape) -> tuple[nn.Module, Logits]:
+    """The same shape in eole, whose norms come first. It takes no padding but by its id, which is 0 here."""
+    from eole.config.models import TransformerModelConfig
+    from eole.models.model import EncoderDecoderModel
+
+    class Vocabulary:
+        def __len__(self) -> int:
+            return shape.vocabulary
+
+        def __getitem__(self, token: str) -> int:
+            return 0
+
+    config = TransformerModelConfig(
+        layers=shape.layers, hidden_size=shape.width, heads=shape.heads, transformer_ff=shape.inner,
+        share_embeddings=True, share_decoder_embeddings=True, mlp_activation_fn="relu", add_qkvbias=True,
+        add_ffnbias=True, add_final_linear_bias=True,
+        embeddings={"position_encoding_type": "SinusoidalInterleaved", "word_vec_size": shape.width})
+    running = SimpleNamespace(
+        dropout=[shape.dropout], attention_dropout=[shape.inside], self_attn_backend="pytorch", parallel_gpu=1,
+        use_ckpting=[], optim="adamw", context_length=0, dynamic_shapes=False, prefill_cache_size=0,
+        prefill_chunk_size=0, timeout=0)
+    vocabularies = {"src": Vocabulary(), "tgt": Vocabulary(), "specials": {"pad_token": "<pad>"}}
+    model = EncoderDecoderModel.build_blocks(config, vocabularies, running_config=running)
+    model.build_generator(config, running, vocabularies)
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding):
+            module.reset_parameters()
+    nn.init.normal_(model.tgt_emb.embeddings.weight, std=shape.width**-0.5)
+
+    def logits(source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        closed = torch.cat([target, target[:, :1]], dim=1)  # it leaves out the last one
+        return model.generator(model(source, closed, lengths)[0])
+
+    return model, logits
 
 
 def rows(given: Prepared, steps: range) -> Iterator[Batch]:
@@ -186,10 +221,11 @@ def rows(given: Prepared, steps: range) -> Iterator[Batch]:
 
 def contestants(given: Prepared, steps: range) -> dict[str, Iterator[None]]:
     """All that are measured; nothing of them is made before their first step."""
-    found = {OURS: ours(given, steps)}
-    if importlib.util.find_spec("transformers") is not None:
-        found[THEIRS] = theirs(given, steps)
-    return found | {AVERAGED: ours(given, steps, average=0.998), AGREEING: ours(given, steps, consistency=5.0)}
+    others = {THEIRS: marian, "eole": eole}
+    found = {OURS: ours(given, steps)} | {name: plain(given, steps, make) for name, make in others.items()
+                                          if importlib.util.find_spec(name) is not None}
+    return found | {AVERAGED: ours(given, steps, average=0.998),
+                    AGREEING: ours(given, steps, consistency=5.0, cutoff=0.1)}
 
 
 def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:
@@ -220,6 +256,8 @@ def measured(given: Prepared, warm: int, many: int, windows: int) -> list[dict[s
         real = sum(tokens[warm + window * many:warm + (window + 1) * many])
         for name, work in works.items():
             found[name]["rates"].append(real / seconds(work, many, device))
+    for work in works.values():
+        next(work, None)  # where each looks whether all was finite
     return list(found.values())
 
 

@@ -80,6 +80,8 @@ def test_a_language_model(place):
     assert (found["characters"], found["tokens"]) == (len(text), want.tokens)
     assert found["loss"] == pytest.approx(want.mean)
     assert found["bits_per_character"] == pytest.approx(want.nll / math.log(2) / len(text))
+    (both,) = tables("evaluate", place / "completer", place / "plain.en", place / "plain.en", "--window", "20")
+    assert both["tokens"] == 2 * want.tokens + 2  # the end of the first file, and the first character of the second
 
 
 def test_the_window_of_the_training_is_taken(place, tmp_path):

@@ -1,21 +1,21 @@
 """Short trainings of tiny translators, from a few pairs of the phrasebook; and some that end before their time.
 
-As a script it makes a list of calls of `regard train`, each in a process of its own that is forked when all is imported:
+As a script it makes calls of `regard train`, each in a process of its own, forked when everything is imported:
 
     python trained.py FOLDER < calls.json      prints the exit code of each; what it says is in FOLDER/NUMBER.err
 
 A call may have a `moment`, at which a signal is sent to the process: when it is told of an event of a step, or before
-its n-th touch of the file system after that.
+its n-th touch of the file system after that, until another event; without an event, from the beginning.
 """
 
 import hashlib
+import importlib
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 from regard.data import phrasebook
@@ -24,7 +24,8 @@ TINY = {
     "model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1, "model.encoder.mixer.heads": 2,
     "model.decoder.mixer.heads": 2, "model.decoder.cross.heads": 2, "model.encoder.feed_forward.inner": 32,
     "model.decoder.feed_forward.inner": 32, "tokenizer.vocabulary": 330, "training.batches.tokens": 300,
-    "training.schedule.steps": 6, "training.validation.every": 3, "training.validation.most": 3,
+    "training.schedule.steps": 6, "training.validation.every": 3, "training.validation.most": 2,
+    "training.validation.score": "loss",
     "training.checkpoints.every": 2, "training.checkpoints.keep": 1, "training.report": 1,
 }
 TOUCHES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
@@ -44,6 +45,38 @@ def arguments(data, output, *more, **changes):
     given = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
     return ["train", str(data), "-o", str(output), "--device", "cpu",
             *(part for key, value in given.items() for part in ("--set", f"{key}={value}")), *map(str, more)]
+
+
+def request(data, output, changes=(), **options):
+    """A request of a tiny training, to be made in this process."""
+    from regard.training.plans.plan import Request
+
+    given = {"task": "seq2seq", "device": "cpu"} | options
+    data = (data,) if isinstance(data, str | os.PathLike) else data
+    return Request(data=tuple(map(str, data)), output=Path(output), changes={**TINY, **dict(changes)}, **given)
+
+
+class Recorder:
+    """A logger that keeps all events, and may end the training."""
+
+    name = "recorder"
+
+    def __init__(self, stop=None):
+        self.told, self.stop, self.closed = [], stop, 0
+
+    def __call__(self, event):
+        self.told.append(event)
+        if self.stop == (type(event).__name__, getattr(event, "step", None)):
+            raise KeyboardInterrupt
+
+    def close(self):
+        self.closed += 1
+
+    def notes(self):
+        return [event.text for event in self.told if type(event).__name__ == "Note"]
+
+    def of(self, kind):
+        return [event for event in self.told if type(event).__name__ == kind]
 
 
 def called(folder, calls):
@@ -90,19 +123,22 @@ class Signals:
 
     name = "signals"
 
-    def __init__(self, event, step, signal="SIGKILL", times=1, touch=None):
-        self.event, self.step, self.times, self.touch = event, step, times, touch
-        self.signal = getattr(__import__("signal"), signal)
-        self.reached, self.counted = False, itertools.count()
+    def __init__(self, event, step, name="SIGKILL", times=1, touch=None, until=None):
+        self.event, self.step, self.times, self.touch, self.until = event, step, times, touch, until
+        self.signal = signal.Signals[name]
+        self.reached, self.counted = event is None, itertools.count()
         if touch is not None:
             sys.addaudithook(self._hook)
             self._sync, os.fsync = os.fsync, self._touched
 
     def __call__(self, event):
-        if type(event).__name__ == self.event and getattr(event, "step", None) == self.step:
+        what = [type(event).__name__, getattr(event, "step", None)]
+        if what == [self.event, self.step]:
             self.reached = True
             if self.touch is None:
                 self._send()
+        elif what == self.until:
+            self.reached = False
 
     def close(self):
         pass
@@ -136,12 +172,8 @@ def _child(folder, number, call):
     try:
         main.run()
     except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-        code = 99
-    sys.stderr.flush()
-    os._exit(code or 0)
+        sys.stderr.flush()
+        os._exit(end.code or 0)
 
 
 class _Both:
@@ -162,10 +194,8 @@ class _Both:
 
 
 def _main(folder):
-    import regard.cli.progress  # noqa: F401 (once, for all)
-    import regard.cli.train  # noqa: F401
-    import regard.training.run  # noqa: F401
-
+    for name in ("regard.cli.main", "regard.cli.progress", "regard.training.run", "torch._dynamo", "sacrebleu"):
+        importlib.import_module(name)  # once for all; the last two are imported by what a training uses
     codes = []
     for number, call in enumerate(json.load(sys.stdin)):
         child = os.fork()

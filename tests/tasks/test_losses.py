@@ -14,7 +14,7 @@ from regard.models.contract import Tokens
 from regard.tasks import losses
 from regard.tasks import texts as batching
 from regard.tasks.loading import fitting
-from regard.tasks.scores import mean_loss
+from regard.tasks.losses import mean_loss
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_windows_and_texts_that_cannot_be():
     task = texting.completer(embedding="learned")
     with pytest.raises(ValueError, match="`window` must be at most 12, the positions that the model knows, but is 13"):
         losses.of_text(task, "the big dog", window=13)
-    with pytest.raises(ValueError, match="`text` must be of at least two tokens, but is of 1"):
+    with pytest.raises(ValueError, match="`ids` must be at least two, for the second to be foretold, but is 1"):
         losses.of_text(task, "a")
 
 

@@ -111,8 +111,15 @@ def test_vectors_of_texts():
         torch.testing.assert_close(task.embed_ids([task.tokenizer.encode(text)])[0], vector)
 
 
-def test_a_text_beyond_the_positions_is_named():
-    config = texting.resized(texting.reading(texting.ClassifierConfig, labels=3), texting.tokenizer())  # 12 positions
-    task = fitting(texting.built(config), config, tokenizer=texting.tokenizer())
+def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():
+    tokenizer, long = texting.tokenizer(), "the big dog sees the big cat. " * 3
+    config = texting.resized(texting.reading(texting.ClassifierConfig, labels=3), tokenizer)  # 12 positions
+    task = fitting(texting.built(config), config, tokenizer=tokenizer)
+    assert task.text_ids(["no", long]) == [tokenizer.encode("no"), tokenizer.encode(long)[:12]]
+    assert len(task.classify(long)) == 3
+    framed = fitting(task.model, config, replace(task.special, first=2, separator=3), tokenizer=tokenizer)
+    assert framed.text_ids([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
+    config = texting.resized(texting.reading(texting.MaskedConfig), tokenizer)
+    filler = fitting(texting.built(config), config, tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* in text 1"):
-        task.classify(["no", "the big dog sees the big cat. " * 3])
+        filler.fill(["___", long + "___"])

@@ -6,8 +6,10 @@ doctor is imported inside the functions: the command's help answers at once, and
 """
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from regard.data.doctor.report import Report
     from regard.data.doctor.rules import FilterConfig
     from regard.data.pair import Pair
+    from regard.training.estimate import Estimate
 
 OFTEN = 1 << 16  # pairs between two signs of life
 Several = list[str] | None
@@ -59,7 +62,8 @@ def check(
     """Read pairs of sentences and tell what training would make of them.
 
     Shows how many pairs are kept, which are left out and why, with line numbers; lengths and words; suspicious
-    encodings; what the validation data shares with the training data; and the lines to look at first. Exit code 2
+    encodings; what the validation data shares with the training data; the lines to look at first; and about how long
+    a training would take, and how much memory, with what `regard train` would choose. Exit code 2
     means that the data cannot be read, or that no pair is left to train on.
     """
     from regard.data import pair
@@ -82,10 +86,14 @@ def check(
         found = report.check(_counted(pairs, sys.stderr), filters, validation=held, left_out=left_out)
     except (pair.DataError, ConfigError) as error:
         _fail(str(error))
+    estimates = _estimates(found)
     if as_json:
-        sys.stdout.write(json.dumps(found.tables(), indent=2) + "\n")
+        tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
+        sys.stdout.write(json.dumps(tables, indent=2) + "\n")
     else:
-        draw(found, Terminal.of(sys.stdout))
+        terminal = Terminal.of(sys.stdout)
+        draw(found, terminal)
+        _draw_estimates(estimates, terminal)
     if not found.kept:
         _fail(" ".join(found.warnings()) + " There is nothing to train on.")
 
@@ -156,6 +164,49 @@ def draw(report: "Report", terminal: Terminal) -> None:
         terminal.heading("Warnings")
     for warning in tables["warnings"]:
         terminal.text(escaped(warning), "  ")
+
+
+def _estimates(report: "Report") -> "dict[str, Estimate]":
+    """What a training would take, on this machine's cores ("cpu") and on a GPU ("gpu"); nothing where nothing is kept.
+
+    Whether there is a GPU here is not asked, which would take longer than to read most files.
+    """
+    from regard.training.choices.choice import Device
+    from regard.training.estimate import H200, estimate
+
+    if not report.kept:
+        return {}
+    tables = report.tables()
+    characters = tables["source"]["characters"], tables["target"]["characters"]
+    here = Device("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
+    return {"cpu": estimate(report.kept, characters, here, _cores()), "gpu": estimate(report.kept, characters, H200)}
+
+
+def _draw_estimates(estimates: "Mapping[str, Estimate]", terminal: Terminal) -> None:
+    if not estimates:
+        return
+    cores = _cores()
+    places = {"cpu": f"{cores} core{'s' if cores > 1 else ''} of this machine", "gpu": "a GPU such as an H200"}
+    rows = [["", "about", "memory", "parameters", "steps"]]
+    for name, each in estimates.items():
+        rows.append([places[name], duration(each.seconds), f"{each.memory / 2**30:.1f} GiB",
+                     f"{each.parameters / 1e6:.1f} million", f"{each.steps:,}"])
+    terminal.heading("Estimate of a training with what regard train would choose")
+    _columns(terminal, rows)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that a person would take, to two digits or so."""
+    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        count = seconds / length
+        if count >= 1.95:  # which is printed as 2.0
+            return f"{count:.1f} {unit}s" if count < 9.95 else f"{count:,.0f} {unit}s"
+    return "1 to 2 minutes" if seconds > 60 else "less than a minute"
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def escaped(text: str) -> str:

@@ -105,14 +105,16 @@ def _translator(task: "Translator", pairs: "Pairs", output: str | None, options:
 
 def _completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
     from regard.data.sources.inputs import Input
-    from regard.data.sources.lines import chunks
     from regard.tasks import losses
+    from regard.training.works import continuous
 
-    text = "".join(part for path in data for _, part in chunks(Input(path)))
+    pieces = [*continuous.pieces([Input(path) for path in data])]
+    ids = [id_ for some in continuous.encoded(task.text_tokenizer(), pieces) for id_ in some]
     asked = window or task.record.get("training", {}).get("windows", {}).get("length")
-    loss = losses.of_text(task, text, window=asked)
-    return {"task": "completer", "characters": len(text), **_loss(loss),
-            "bits_per_character": loss.nll / log(2) / max(1, len(text))}
+    loss = losses.of_stream(task, ids, window=asked)
+    characters = sum(len(piece) for piece in pieces if piece is not continuous.END)
+    return {"task": "completer", "characters": characters, **_loss(loss),
+            "bits_per_character": loss.nll / log(2) / max(1, characters)}
 
 
 def _filler(task: "Filler", data: Sequence[str]) -> Table:

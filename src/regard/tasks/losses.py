@@ -81,19 +81,24 @@ def of_pairs(task: Translator, pairs: Iterable[tuple[str, str]]) -> TokenLoss:
     return _total(parts)
 
 
-@torch.inference_mode()
 def of_text(task: Completer, text: str, *, window: int | None = None) -> TokenLoss:
-    """The loss of a language model on one text, which is read in windows of so many tokens, one after another.
+    """The loss of a language model on one text; see `of_stream`."""
+    return of_stream(task, task.text_tokenizer().encode(text), window=window)
+
+
+@torch.inference_mode()
+def of_stream(task: Completer, ids: Sequence[int], *, window: int | None = None) -> TokenLoss:
+    """The loss of a language model on the ids of one text, read in windows of so many tokens, one after another.
 
     A recurrent model keeps its state from window to window, as in training, and so do convolutions.
     """
     task.check_mode()
-    ids, positions = task.text_tokenizer().encode(text), room(task.model.decoder)
+    positions = room(task.model.decoder)
     length = min(WINDOW, positions or WINDOW) if window is None else whole("window", window, 1)
     if positions is not None and length > positions:
         raise checks.wrong("window", f"at most {positions}, the positions that the model knows", length)
     if len(ids) < 2:
-        raise checks.wrong("text", "of at least two tokens", f"of {len(ids)}")
+        raise checks.wrong("ids", "at least two, for the second to be foretold", len(ids))
     starts = range(0, len(ids) - 1, length)
     inputs = [ids[start:min(start + length, len(ids) - 1)] for start in starts]
     labels = [ids[start + 1:start + 1 + length] for start in starts]

@@ -61,15 +61,18 @@ class Reader(OneSided):
     """What tasks that read text share."""
 
     def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """What the model reads of each text, in training and in use."""
-        return self.framed(self.text_tokenizer().encode_many(texts))
+        """What the model reads of each text, as in training: a text that it has no positions for is cut."""
+        rows, limit = self.text_tokenizer().encode_many(texts), room(self._encoder())
+        most = None if limit is None else limit - len(self.framed([[]])[0])
+        return self.framed([row[:most] for row in rows])
 
     def framed(self, rows: Ids) -> list[list[int]]:
         """The ids of texts, with what stands in front of a text and behind it."""
         before, behind = ([] if id_ is None else [id_] for id_ in (self.special.first, self.special.separator))
-        framed = [[*before, *row, *behind] for row in rows]
-        check_lengths("texts", framed, room(getattr(self.model, "encoder", self.model)))
-        return framed
+        return [[*before, *row, *behind] for row in rows]
+
+    def _encoder(self) -> object:
+        return getattr(self.model, "encoder", self.model)
 
 
 class Filler(Reader):
@@ -86,6 +89,7 @@ class Filler(Reader):
         """
         given, tokenizer, mask = as_texts("texts", texts), self.text_tokenizer(), self.mask()
         rows = self.framed([with_blanks(tokenizer, text, mask) for text in given])
+        check_lengths("texts", rows, room(self._encoder()))  # to cut one might take its blanks away
         for number, row in enumerate(rows):
             if mask not in row:
                 raise checks.wrong("texts", f"texts with a blank, {SHOWN}", f"one without in text {number}")
@@ -127,7 +131,8 @@ class Classifier(Reader):
     def classify(self, given: str | Sequence[str] | Tensor) -> list[Label] | list[list[Label]]:
         """The labels of a text, the most probable first; or of each of several texts, or images.
 
-        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images.scaling` does.
+        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images.scaling` does. A text that is
+        longer than the model has positions is read as far as they go, as in training.
         """
         if isinstance(self.model, Tagger):
             raise checks.wrong("model", "one that gives a label to a whole text", "a tagger",

@@ -4,8 +4,7 @@
     by_length(sources, hypotheses, references)      the same for short sources, longer ones, and so on
 
 There must be as many hypotheses as references: sacrebleu leaves out what is too many without a word, and gives 100 for
-two hypotheses against one reference that the first of them equals. It knows texts alone; `mean_loss`, of models, is
-named here too, because it is the third score of a translator.
+two hypotheses against one reference that the first of them equals. It knows texts alone, and no models.
 """
 
 from collections.abc import Sequence
@@ -15,10 +14,6 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from regard import checks
-from regard.tasks.losses import mean_loss
-
-__all__ = ["EDGES", "TOKENIZERS", "Bucket", "Score", "Scores", "bleu", "by_length", "check_counts", "chrf",
-           "corpus_scores", "mean_loss"]
 
 TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 """How sacrebleu may cut texts into words for BLEU; its others need further packages, or a network."""

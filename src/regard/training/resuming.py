@@ -50,7 +50,7 @@ def stored_config(stored: Identity, request: Request, asked: Document) -> Docume
 
 def check_files(stored: Mapping[str, str], now: Mapping[str, str], request: Request) -> None:
     """Refuse files that are not what they were."""
-    changed = [f"  {name}: its sha256 is {now.get(name)}, and was {stored.get(name)}"
+    changed = [f"  {name}: its sha256 is {now.get(name, 'missing')}, and was {stored.get(name, 'missing')}"
                for name in {**stored, **now} if stored.get(name) != now.get(name)]
     if changed:
         raise DataError("\n".join([f"{request.output}: This training cannot go on with other data.", *changed,

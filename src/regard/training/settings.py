@@ -94,8 +94,6 @@ class TrainingConfig(Config):
     """How much of the probability of a label is spread over the whole vocabulary."""
     consistency: float = number(0.0, least=0.0)
     """R-Drop: how much two passes with other dropout must agree."""
-    cutoff: float = share(0.0)
-    """With a consistency: how many of the tokens that the second pass reads are hidden from it."""
     clip: float = number(1.0, least=0.0)
     """The longest that the gradient may be; 0 for any."""
     average: float = share(0.0)
@@ -128,5 +126,3 @@ class TrainingConfig(Config):
         """What does not go together: key, and why."""
         if self.schedule.steps is None:
             yield "schedule.steps", "a training must know when it ends"
-        if self.cutoff and not self.consistency:
-            yield "cutoff", "only where two passes must agree can tokens be hidden from one: it needs a consistency"

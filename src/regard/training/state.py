@@ -21,24 +21,24 @@ from regard.training.engine import Engine
 from regard.training.shards import Stored
 from regard.training.snapshot import Snapshot, optimiser_like, optimiser_state, resume_optimiser
 
+CARRIED = "carried"
+"""The part that is not known before the first step, and so cannot be compared."""
+
 
 def snapshot(engine: Engine, values: Mapping[str, Any]) -> Snapshot:
     """The state of an engine now, with values beside it."""
-    parts: dict[str, Mapping[str, Any]] = {
-        "model": _weights(engine), "optimiser": optimiser_state(engine.optimiser, engine.names),
-        "carried": engine.objective.carried(), "engine": {"sums": engine.sums},
-    }
-    if engine.average is not None:
-        parts["average"] = engine.average.state()
-    return Snapshot.of(parts, values)
+    return Snapshot.of(_parts(engine), values)
 
 
 @torch.no_grad()
 def resume(engine: Engine, stored: Stored) -> None:
     """Take in a stored state."""
+    own = {f"{part}.{name}": entry for part, tensors in _parts(engine).items() if part != CARRIED
+           for name, entry in modules.entries(tensors).items()}
+    there = {name: entry for name, entry in stored.tensors.items() if not name.startswith(f"{CARRIED}.")}
+    modules.match(own, there, origin="the checkpoint", owner="the training")
     weights = _weights(engine)
     found = stored.under("model", like=weights)
-    modules.match(modules.entries(weights), modules.entries(found), origin="the checkpoint", owner="the model")
     if engine.average is not None:
         engine.average.resume(stored.under("average", like=engine.average.state()))
     like = optimiser_like(engine.optimiser, engine.names)
@@ -47,8 +47,15 @@ def resume(engine: Engine, stored: Stored) -> None:
                                                       for name, tensor in moments.items()})
     for name, tensor in weights.items():
         tensor.copy_(found[name])
-    engine.objective.resume({name: tensor.to(engine.device) for name, tensor in stored.under("carried").items()})
+    engine.objective.resume({name: tensor.to(engine.device) for name, tensor in stored.under(CARRIED).items()})
     engine.sums.copy_(stored.tensor("engine.sums"))
+
+
+def _parts(engine: Engine) -> dict[str, Mapping[str, Tensor]]:
+    """All tensors, by the part of the training that they belong to."""
+    average = {} if engine.average is None else {"average": engine.average.state()}
+    return {"model": _weights(engine), "optimiser": optimiser_state(engine.optimiser, engine.names),
+            CARRIED: engine.objective.carried(), "engine": {"sums": engine.sums}, **average}
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:

@@ -23,7 +23,8 @@ class Drawn:
 
     @property
     def hashes(self):
-        return np.arange(self.first, self.first + len(self.labels)).astype(np.uint64) * np.uint64(7919)
+        numbers = np.arange(self.first, self.first + len(self.labels)).astype(np.uint64)
+        return numbers * np.uint64(7919) % np.uint64(1009)
 
     def files(self):
         return {self.name: str(self.first)}

@@ -141,9 +141,9 @@ def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
     assert len(examples) == len(asked) > 10
     assert max(row.count(mask) for row in asked) > 1
     for number, (row, example) in enumerate(zip(asked, examples, strict=True)):
-        ids = prepared.validation[number].tolist()
-        assert [one for one, other in zip(ids, row, strict=True) if other != mask] == [id_ for id_ in row if id_ != mask]
-        hidden = [one for one, other in zip(ids, row, strict=True) if other == mask]
+        both = list(zip(prepared.validation[number].tolist(), row, strict=True))
+        assert all(one == other for one, other in both if other != mask)
+        hidden = [one for one, other in both if other == mask]
         assert prepared.tokenizer.decode(hidden).strip() == example.wanted
 
 

@@ -2,6 +2,7 @@
 
     Streams(text, length=256, rows=32, padding=0)     row b of a step goes on where row b of the step before ended
     Feed(WindowPlan(...), Windows(...))               windows in an order that is new in every epoch
+    Feed(WindowPlan(...), MovingWindows(...))         and that begin elsewhere in every epoch
 
 A window has inputs and labels, which are the ids that come next. Every id of the text but the first is a label exactly
 once an epoch; at the end windows may be shorter. With `Streams` a state can be carried from step to step (truncated
@@ -103,6 +104,32 @@ class Windows:
         """The batch of these numbers; with none of them, a batch without rows."""
         first = numbers * self.length
         return _cut(self.text, first, np.minimum(first + self.length, _labels(self.text)), numbers, self.padding)
+
+
+@dataclass(frozen=True)
+class MovingWindows:
+    """As `Windows`, but in every epoch all of them begin elsewhere, so that a token is met with another past each time.
+
+    Window i begins at (i - 1) · length + shift, where the shift, from 1 to length, follows from (seed, epoch); what of
+    it lies outside the text is left out. The first and the last may be short, and the last may be empty.
+    """
+
+    text: TextStore
+    length: int
+    seed: int
+    padding: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many windows the text has, in every epoch."""
+        return -(-_labels(self.text) // self.length) + 1
+
+    def __call__(self, numbers: Numbers, epoch: int) -> Batch:
+        """The batch of these numbers; with none of them, a batch without rows."""
+        labels, shift = _labels(self.text), 1 + key(self.seed, epoch, 1) % self.length
+        first = (numbers - 1) * self.length + shift
+        last = np.clip(first + self.length, 0, labels)
+        return _cut(self.text, np.clip(first, 0, last), last, numbers, self.padding)
 
 
 def window_feed(text: TextStore, config: WindowConfig, *, seed: int, padding: int = 0, rank: int = 0,

@@ -1,7 +1,7 @@
 """How to learn to name what something is, from the number of examples, their size and the device.
 
-Images are cut into some 50 patches or more, and moved by a pixel or two each time they are seen, as far as they are
-small. It knows numbers and sizes. It does not know the examples.
+Images are cut into some 50 patches or more, and moved by a pixel or two each time they are seen, where they are
+large enough for that. It knows numbers and sizes. It does not know the examples.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,8 @@ PATCHES = 49
 """Of an image, at least, where its sides allow for it."""
 LARGEST = 16
 """Pixels of a patch's side."""
+SHIFTED = 20
+"""Pixels of an image's side, from which on it may be moved: in smaller ones a pixel is too much."""
 
 
 def tokenizer(texts: int, asked: Mapping[str, Any]) -> Iterator[Choice]:
@@ -51,25 +53,26 @@ def image_model(images: int, height: int, breadth: int, channels: int, device: D
         yield Choice("model.stack.feed_forward.inner", 256, "twice the width")
 
 
-def training(examples: int, tokens: int, device: Device, images: bool, asked: Mapping[str, Any]) -> Iterator[Choice]:
+def training(examples: int, tokens: int, device: Device, side: int | None,
+             asked: Mapping[str, Any]) -> Iterator[Choice]:
     """How the model is trained.
 
     Args:
         tokens: of all examples.
-        images: whether they are images.
+        side: pixels of the shorter side of images; None for texts.
         asked: the table [training] as far as somebody has set it.
     """
     if device.fast:
         yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
-        if not images:
+        if side is None:
             yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
     each = max(1, round(tokens / max(1, examples)))
     rows = grade(examples, ((2_000, 32), (20_000, 64)), 256 if device.fast else 128)
     batch = value(asked, "batches.tokens", rows * each)
     yield Choice("training.batches.tokens", batch, f"about {max(1, batch // each)} examples")
     yield Choice("training.smoothing", 0.1, "labels are not always right")
-    if images:
-        yield Choice("training.shift", 1 if examples < 5_000 else 2, "an image moved by a pixel is still the same")
+    if side is not None and side >= SHIFTED:
+        yield Choice("training.shift", max(1, side // 14), "an image moved a little is still the same")
     epochs = value(asked, "epochs", grade(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8))
     yield Choice("training.epochs", epochs, "so often all examples are seen, unless the score stops rising before")
     steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / batch)))

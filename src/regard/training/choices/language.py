@@ -28,6 +28,7 @@ def tokenizer(characters: int, asked: Mapping[str, Any]) -> Iterator[Choice]:
     if kind in ("unigram", "bpe"):
         size = grade(characters, ((5_000_000, 2000), (50_000_000, 8000), (500_000_000, 16_000)), 32_000)
         yield Choice("tokenizer.vocabulary", size, "subwords must be met often enough to be learned")
+        yield Choice("tokenizer.normalisation", "nfc", "line breaks belong to the text")
 
 
 def recipe(tokens: int, device: Device, asked: str | None) -> Choice:

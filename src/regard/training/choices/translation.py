@@ -85,7 +85,6 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
     yield Choice("training.smoothing", 0.1, "a translation is one of several good ones")
     if few and (device.fast or pairs < 20_000) and value(asked, "consistency", 1.0):
         yield Choice("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
-        yield Choice("training.cutoff", 0.1, "and from one of them some words are hidden, so that it looks at others")
     yield Choice("training.average", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
     steps = value(asked, "schedule.steps")
     if steps is None:

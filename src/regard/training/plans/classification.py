@@ -79,12 +79,12 @@ class ClassificationPlan:
         labels = Choice("model.labels", len(prepared.labels), "as many as the data has")
         if isinstance(prepared, PreparedTexts):
             return [labels, Choice("model.vocabulary", prepared.vocabulary, "the size of the tokenizer"),
-                    *choices.training(count, prepared.tokens, device, False, asked)]
+                    *choices.training(count, prepared.tokens, device, None, asked)]
         model = [labels, *choices.image_model(count, *prepared.shape, device)]
         patch = value(tables, "model.patch", next(choice.value for choice in model if choice.key == "model.patch"))
         height, breadth, _ = prepared.shape
         tokens = count * ((height // patch) * (breadth // patch) + 1)
-        return [*model, *choices.training(count, tokens, device, True, asked)]
+        return [*model, *choices.training(count, tokens, device, min(height, breadth), asked)]
 
     def steps(self, prepared: Prepared, document: Document) -> int:
         """How many batches an epoch has."""

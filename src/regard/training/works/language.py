@@ -2,11 +2,12 @@
 
     survey(data, validation, config)       what is in the files
     prepare(survey, tokenizer, place)      a tokenizer, trained once, and the text as ids on disk
-    Completion(prepared, config, settings)      the work
+    Completion(prepared, config, settings) the work
 
 The files are one continuous text, as `continuous` tells. Where no validation text is given, its last part is held out.
-Models with positions read windows in a shuffled order; recurrent ones, where the windows are continuous, go on from
-each to the next with what they remember (`carrying`), and are judged in the same way. It does not know the loop.
+Models with positions read windows in a shuffled order, which begin elsewhere in every epoch; recurrent ones, where the
+windows are continuous, go on from each to the next with what they remember (`carrying`), and are judged in the same
+way. It does not know the loop.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from regard.data import store as stores
 from regard.data.batches.batch import Batch
 from regard.data.batches.buckets import Numbers
 from regard.data.batches.feed import Feed
-from regard.data.batches.windows import Streams, WindowConfig, WindowPlan, Windows
+from regard.data.batches.windows import MovingWindows, Streams, WindowConfig, WindowPlan, Windows
 from regard.data.pair import DataError
 from regard.data.sources.inputs import Input
 from regard.data.store import TextStore
@@ -185,7 +186,7 @@ def _encoded(tokenizer: Tokenizer, text: Callable[[], Pieces]) -> Iterator[list[
 class FilledWindows:
     """Makes batches of windows that are all equally long."""
 
-    windows: Windows
+    windows: Windows | MovingWindows
 
     def __call__(self, numbers: Numbers, epoch: int) -> Batch:
         """The batch of these numbers."""
@@ -198,7 +199,7 @@ def feed(prepared: Prepared, config: WindowConfig, seed: int, rank: int = 0, pro
     if config.order == "continuous":
         return ContinuousFeed(Streams(prepared.training, length=config.length, rows=config.rows, padding=padding,
                                       rank=rank, processes=processes))
-    windows = Windows(prepared.training, config.length, padding)
+    windows = MovingWindows(prepared.training, config.length, seed, padding)
     return Feed(WindowPlan(windows.count, config.rows, seed), FilledWindows(windows), rank=rank, processes=processes)
 
 

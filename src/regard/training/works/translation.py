@@ -30,7 +30,6 @@ from regard.data.doctor.report import Report
 from regard.data.pair import DataError, Pair
 from regard.data.sources import opening
 from regard.data.store import PairStore, Ragged
-from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
@@ -163,9 +162,7 @@ class Translation:
 
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
-        tokenizer, settings = self.prepared.tokenizer, self.settings
-        hidden = tuple(Hidden.of(one, settings.cutoff) for one in (tokenizer.source, tokenizer.target))
-        return TranslationObjective(model, settings.smoothing, settings.consistency, *hidden)
+        return TranslationObjective(model, self.settings.smoothing, self.settings.consistency)
 
     def task(self, model: nn.Module) -> Task:
         """A translator."""
@@ -203,40 +200,12 @@ def feed(prepared: Prepared, config: BatchConfig, seed: int, sampling: float = 0
                       processes=processes, read=read)
 
 
-class Hidden(nn.Module):
-    """Hides ordinary tokens behind the unknown id, each with the same probability (Shen et al. 2020, token cutoff)."""
-
-    def __init__(self, ordinary: torch.Tensor, unknown: int, share: float) -> None:
-        super().__init__()
-        self.register_buffer("ordinary", ordinary, persistent=False)
-        self.unknown, self.share = unknown, share
-
-    @staticmethod
-    def of(tokenizer: Tokenizer, share: float) -> "Hidden":
-        """One that knows which ids of a tokenizer are ordinary; without an unknown id it hides nothing."""
-        apart = tokenizer.special.ids()
-        unknown = tokenizer.special.unknown
-        ordinary = torch.tensor([number not in apart for number in range(tokenizer.size)])
-        return Hidden(ordinary, unknown or 0, 0.0 if unknown is None else share)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The ids, some of them hidden."""
-        if not self.share:
-            return ids
-        chosen = torch.rand(ids.shape, device=ids.device) < self.share
-        return torch.where(chosen & self.ordinary[ids], self.unknown, ids)  # type: ignore[index]
-
-
 class TranslationObjective(Objective):
-    """The loss of an encoder-decoder on pairs; with a consistency, that of two passes which must agree.
+    """The loss of an encoder-decoder on pairs; with a consistency, that of two passes which must agree."""
 
-    The two differ by dropout, and in what is hidden from the second.
-    """
-
-    def __init__(self, model: nn.Module, smoothing: float, consistency: float, source: Hidden, target: Hidden) -> None:
+    def __init__(self, model: nn.Module, smoothing: float, consistency: float) -> None:
         super().__init__(model)
         self.smoothing, self.consistency = smoothing, consistency
-        self.source, self.target = source, target
 
     def forward(self, batch: Batch) -> Loss:
         """The sums over the labels."""
@@ -245,23 +214,24 @@ class TranslationObjective(Objective):
         output: nn.Linear = self.model.output  # type: ignore[assignment]
         if not self.consistency or not self.training:
             return token_loss(features(batch.source, batch.inputs), output, batch.labels, self.smoothing)
-        states = features(twice(batch.source, self.source), twice(batch.inputs, self.target))
+        states = features(twice(batch.source), twice(batch.inputs))
         states = states.reshape(2, *batch.labels.shape, states.shape[-1])
         return agreement_loss(states, output, batch.labels, self.smoothing, self.consistency)
 
 
-def twice(tokens: AnyTokens, hidden: Hidden) -> AnyTokens:
-    """All sequences, and behind them all of them again, with some tokens hidden."""
-    both = torch.cat([tokens.ids, hidden(tokens.ids)], dim=1 if isinstance(tokens, PackedTokens) else 0)
+def twice(tokens: AnyTokens) -> AnyTokens:
+    """All sequences, and behind them all of them again."""
     if isinstance(tokens, PackedTokens):
-        return PackedTokens(both, tokens.lengths.repeat(2))
-    return Tokens(both, None if tokens.lengths is None else tokens.lengths.repeat(2), tokens.side)
+        return PackedTokens(tokens.ids.repeat(1, 2), tokens.lengths.repeat(2))
+    lengths = None if tokens.lengths is None else tokens.lengths.repeat(2)
+    return Tokens(tokens.ids.repeat(2, 1), lengths, tokens.side)
 
 
 def _settings(survey: Survey) -> dict[str, Any]:
     """All that the pairs to learn from depend on besides the files."""
     held = None if survey.validation is not None else survey.config.held
-    return {"filters": configs.plain(survey.config.filters), "held": held, "end": True, **survey.reading}
+    return {"filters": configs.plain(survey.config.filters), "held": held, "end": True,
+            "files": len(survey.pairs.files), **survey.reading}  # behind so many comes validation data
 
 
 def _encoded(survey: Survey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:

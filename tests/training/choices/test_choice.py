@@ -1,0 +1,34 @@
+"""Choices: sizes of recipes, grades, and values at dotted keys."""
+
+import pytest
+
+from regard.training.choices.choice import Choice, Device, grade, sized, value
+
+
+@pytest.mark.parametrize(("recipe", "size", "name"), [
+    ("transformer", "tiny", "transformer-tiny"), ("transformer", "base", "transformer"),
+    ("transformer-small", "tiny", "transformer-small"), ("transformer", "huge", "transformer"),
+    ("seq2seq", "small", "seq2seq-small"), ("seq2seq-attention", "small", "seq2seq-attention-small"),
+    ("unknown", "tiny", "unknown"),
+])
+def test_a_recipe_in_a_size(recipe, size, name):
+    assert sized(recipe, size) == name
+
+
+def test_grades():
+    steps = ((10, "few"), (100, "some"))
+    assert [grade(number, steps, "many") for number in (0, 9, 10, 99, 100, 10**9)] == [
+        "few", "few", "some", "some", "many", "many"]
+    assert grade(5, (), "all") == "all"
+
+
+def test_values_at_dotted_keys():
+    tables = {"a": {"b": {"c": 1}, "d": 0}}
+    assert (value(tables, "a.b.c"), value(tables, "a.d"), value(tables, "a.b")) == (1, 0, {"c": 1})
+    assert (value(tables, "a.x"), value(tables, "a.d.x"), value(tables, "x", 7)) == (None, None, 7)
+
+
+def test_a_choice_is_three_things():
+    assert Choice("a.b", 1, "why") == ("a.b", 1, "why")
+    assert Device("cuda", 1, True).fast
+    assert not Device("cpu", 1, True).fast

@@ -1,0 +1,173 @@
+"""What is asked for: all mistakes at once, with their lines, before any data is read."""
+
+from pathlib import Path
+
+import pytest
+
+from regard.recipes import catalog
+from regard.toml.document import ConfigError
+from regard.training.asking import asked, filled, in_sizes, leaves, of_recipe
+from regard.training.choices.choice import Choice
+from regard.training.plans.plan import Request
+from regard.training.plans.table import PLANS
+
+
+def ask(task="seq2seq", recipe=None, **changes):
+    """With changes such as model__width=16."""
+    return change(task, recipe, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def change(task, recipe, changes):
+    return asked(Request(task, ("nowhere.tsv",), Path("nowhere"), recipe=recipe, changes=changes), PLANS[task]())
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_nothing_need_be_asked_for(task):
+    assert ask(task).tables == {}
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_what_is_asked_for_is_all_that_there_is(task):
+    assert ask(task, training__seed=3, training__schedule__peak=0.5).tables == {
+        "training": {"seed": 3, "schedule": {"peak": 0.5}}}
+
+
+@pytest.mark.parametrize(("task", "recipe"), [
+    ("seq2seq", "transformer"), ("seq2seq", "transformer-big"), ("seq2seq", "seq2seq"), ("seq2seq", "conv-tiny"),
+    ("seq2seq", "seq2seq-attention-small"), ("language", "gpt"), ("language", "lstm"), ("masked", "bert"),
+    ("classify", "vit")])
+def test_a_recipe_by_its_name(task, recipe):
+    assert ask(task, recipe).tables == {"recipe": recipe}
+
+
+@pytest.mark.parametrize(("task", "recipe", "message"), [
+    ("seq2seq", "gpt", "one for --task seq2seq, encoder-decoder or seq2seq, but is language, as the recipe gpt says"),
+    ("language", "transformer", "one for --task language, language, but is encoder-decoder"),
+    ("masked", "vit", "one for --task masked, masked, but is vision"),
+])
+def test_a_recipe_of_another_task(task, recipe, message):
+    with pytest.raises(ValueError, match=message):
+        ask(task, recipe)
+
+
+@pytest.mark.parametrize(("recipe", "message"), [
+    ("transfromer", 'is "transfromer" instead. Did you mean "transformer"?'),
+    ("transformer-tny", 'has the sizes tiny, small, big, base, but is "transformer-tny" instead. Did you mean'),
+])
+def test_an_unknown_recipe(recipe, message, tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(f'recipe = "{recipe}"\n')
+    for name, changes in ((recipe, {}), (str(file), {}), (None, {"recipe": recipe})):
+        with pytest.raises(ValueError, match="recipe") as error:
+            change("seq2seq", name, changes)
+        assert message in str(error.value)
+
+
+def test_misspelt_keys_of_single_values_are_all_told():
+    with pytest.raises(ConfigError) as error:
+        ask(model__widht=32, training__schedule__stpes=5, trainin__seed=1, training__clip=-1.0, tokenizer__size=3)
+    told = str(error.value).split("\n")
+    assert len(told) == 5
+    for part in ('unknown key "widht" in [model]; did you mean "width"?', 'unknown table "trainin"; did you mean',
+                 'unknown key "stpes" in [training.schedule]; did you mean "steps"?',
+                 'unknown key "size" in [tokenizer]',
+                 '"clip" in [training]: expected a finite number, at least 0.0, but got -1.0'):
+        assert any(part in line for line in told), part
+
+
+def test_mistakes_in_a_file_are_told_with_their_lines(tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text("""recipe = "transformer"
+
+[training]
+sed = 3
+smoothing = 1.5
+
+[training.schedule]
+peak = 1e-3
+learning_rat = 4
+
+[model.encoder]
+mixer = { heds = 2 }
+""")
+    with pytest.raises(ConfigError) as error:
+        ask(recipe=str(file), training__consistency="much")
+    assert str(error.value).split("\n") == [
+        f'{file}, as changed: "consistency" in [training]: expected a finite number, at least 0.0, but got "much"',
+        f'{file}:4: unknown key "sed" in [training]; did you mean "seed"?',
+        f'{file}:5: "smoothing" in [training]: expected a probability, at least 0 and below 1, but got 1.5',
+        f'{file}:9: unknown key "learning_rat" in [training.schedule]; expected one of "shape", "peak", "warmup", '
+        '"steps", "hold", "last"',
+        f'{file}:12: unknown key "heds" in [model.encoder.mixer]; did you mean "heads"?']
+
+
+def test_a_file_that_is_no_toml(tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text("[training\n")
+    with pytest.raises(ConfigError, match=rf"^{file}:1: not TOML"):
+        ask(recipe=str(file))
+    with pytest.raises(ConfigError, match="there is no such file"):
+        ask(recipe=str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("changes", [
+    {"tokenizer__vocabulary": 300}, {"tokenizer__kind": "bytes"}, {"model__width": 64}, {"data__held": 0.5},
+    {"model__width": 100},  # which four heads divide, as the smaller sizes have, and eight do not
+    {"training__batches__tokens": 10}, {"model__encoder__mixer__heads": 16}, {"training__schedule__shape": "cosine"},
+    {"training__schedule__warmup": 10**6}, {"model__embedding__positions__kind": "sinusoidal"},
+])
+def test_what_may_fit_some_data_is_not_refused(changes):
+    ask(**changes)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width 30'),
+    ({"training.cutoff": 0.1}, '"cutoff" in [training]'),
+    ({"training.batches.layout": "packed", "training.batches.shapes": "few"}, '"shapes" in [training.batches]'),
+    ({"training.sharing": "sharded", "training.validation.score": "bleu"},
+     '"score" in [training.validation]: expected "loss" where the parameters are sharded'),
+    ({"training.schedule.warmup": 9, "training.schedule.steps": 8}, '"warmup" in [training.schedule]: 9 steps'),
+    ({"recipe": 5}, '"recipe": expected text, but got 5'),
+    ({"model": 5}, 'cannot change "model"'),
+    ({"training": "fast"}, 'cannot change "training"'),
+    ({"model.kind": "transformer"}, '"kind" in [model]: expected one of'),
+])
+def test_what_fits_no_data_is_refused(changes, message):
+    with pytest.raises(ConfigError) as error:
+        change("seq2seq", None, changes)
+    assert message in str(error.value)
+
+
+def test_a_whole_model_of_their_own(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text('[model]\nkind = "seq2seq"\nwidth = 8\ncell = "gru"\n')
+    assert ask(recipe=str(file)).tables["model"]["width"] == 8
+    file.write_text('[model]\nkind = "language"\nwidth = 8\n')
+    with pytest.raises(ValueError, match="one for --task seq2seq, encoder-decoder or seq2seq, but is language instead"):
+        ask(recipe=str(file))
+
+
+def test_choices_fill_what_was_not_asked_for():
+    given = ask(model__width=64)
+    some = [Choice("model.width", 512, ""), Choice("model.tied", True, ""), Choice("recipe", "x", "")]
+    once = filled(given, some, given)
+    assert once.tables == {"model": {"width": 64, "tied": True}}
+    assert filled(once, [Choice("model.tied", False, "")], given).tables["model"]["tied"] is False  # a later one counts
+    assert given.tables == {"model": {"width": 64}}
+
+
+def test_recipes_and_their_sizes():
+    assert in_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big", "transformer"]
+    assert in_sizes("transformer-small") == ["transformer-small"]
+    assert {choice.key: choice.value for choice in of_recipe("transformer-tiny")}["model.encoder.layers"] == 2
+    assert all(choice.key.startswith("model.") for choice in of_recipe("seq2seq"))
+    assert list(leaves({"a": {"b": 1, "c": {}}, "d": [2]})) == [("a.b", 1), ("d", [2])]
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_plans_name_what_there_is(task):
+    """Recipes that exist, of the kinds that the plan trains."""
+    plan = PLANS[task]()
+    assert plan.recipes
+    for name in plan.recipes:
+        assert catalog.find(name).tables["model"]["kind"] in plan.kinds

@@ -1,0 +1,30 @@
+"""What is known of a device."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from regard.training.choices.choice import Device
+from regard.training.devices import about
+
+
+def test_a_cpu():
+    found = about(torch.device("cpu"))
+    assert found == Device("cpu", found.memory, lowered=False, count=1)
+    assert 2**28 < found.memory < 2**50
+    assert not found.fast
+    assert about(torch.device("cpu"), 3).count == 3
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+def test_a_gpu(monkeypatch, lowered):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties",
+                        lambda device: asked.append(device) or SimpleNamespace(total_memory=7 * 2**30))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported",
+                        lambda including_emulation: lowered and not including_emulation)
+    found = about(torch.device("cuda", 1), 2)
+    assert found == Device("cuda", 7 * 2**30, lowered, 2)
+    assert found.fast
+    assert asked == [torch.device("cuda", 1)]

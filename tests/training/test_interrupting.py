@@ -1,0 +1,60 @@
+"""Asking a long work to end: once is taken note of, twice ends it, and afterwards signals are as they were."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from regard.training.interrupting import SIGNALS, Interruption
+
+
+def handlers():
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_once_is_told_and_twice_ends(number):
+    before, told = handlers(), []
+    with Interruption(told.append) as interruption:
+        assert not interruption.asked
+        os.kill(os.getpid(), number)
+        assert interruption.asked
+        assert len(told) == 1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert handlers() == before
+    assert told == ["Ending after this step; the state will be saved. Once more ends at once."]
+
+
+def test_one_signal_and_then_the_other_end_too():
+    with Interruption(lambda text: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_handlers_come_back_after_an_error():
+    before = handlers()
+
+    def work():
+        with Interruption(lambda text: None):
+            assert handlers() != before
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert handlers() == before
+
+
+def test_in_another_thread_signals_are_left_alone():
+    before, seen = handlers(), []
+
+    def work():
+        with Interruption(lambda text: None) as interruption:
+            seen.append((interruption.asked, handlers()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]

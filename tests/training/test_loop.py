@@ -1,0 +1,257 @@
+"""The loop: when it tells, judges, stores and ends; and that none of these changes what is learned."""
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+from learning import Line, Made, Squares, model, numbers, settings
+
+from regard.training.checkpoints import Checkpoints
+from regard.training.engine import Engine
+from regard.training.loop import ASKED, DONE, PATIENCE, Standing, TrainingError, over, standing_of
+from regard.training.processes import Processes
+from regard.training.state import resume
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def learned(config, steps=None):
+    """The numbers after all steps, learned with nothing in between."""
+    engine = Engine(Squares(model(0.2)), config, Processes.alone())
+    feed = Line().feed(0, 1)
+    many = config.accumulate
+    for step in range(1, (steps or config.steps) + 1):
+        engine.step(step, [feed.at((step - 1) * many + part) for part in range(many)], config.schedule.rate(step))
+    return numbers(engine)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_what_is_learned_is_step_after_step_and_nothing_else(tmp_path, many):
+    """Told, judged and stored at every turn: the numbers are those of the bare steps, bit for bit."""
+    config = settings(every=2, store=3, average=0.9, accumulate=many)
+    made = Made(tmp_path / "checkpoints", config=config)
+    standing = made.training.run(Standing())
+    assert torch.equal(numbers(made.training.engine), learned(config))
+    assert (standing.step, standing.tokens) == (8, 8 * 3 * many)
+
+
+def test_the_order_of_events(tmp_path):
+    made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, report=5))
+    made.training.run(Standing())
+    assert made.order == [
+        ("Progress", 2), ("Stored", 2),
+        ("Progress", 3), ("Judged", 3), ("Stored", 3),
+        ("Progress", 4), ("Stored", 4),
+        ("Progress", 5),
+        ("Progress", 6), ("Judged", 6), ("Stored", 6),
+        ("Progress", 7), ("Judged", 7), ("Stored", 7),
+        ("Ended", 7)]
+    assert [event.better for event in made.events("Judged")] == [True, True, False]
+    assert [event.best["loss"] for event in made.events("Judged")] == [5.0, 4.0, 4.0]
+    assert [step for step, _ in made.kept] == [3, 6]
+    ended = made.events("Ended")[0]
+    assert (ended.reason, ended.best_step, ended.best["loss"]) == (DONE, 6, 4.0)
+    assert made.events("Judged")[0].examples[0].made == "made"
+
+
+def test_progress_counts_everything_once(tmp_path):
+    made = Made(tmp_path / "checkpoints", Line(empty=(2, 3)), settings(steps=6, every=6, store=6, report=2))
+    made.training.run(Standing())
+    told = made.events("Progress")
+    assert [(event.step, event.tokens, event.epoch) for event in told] == [(2, 6, 0.5), (6, 12, 1.5)]  # 3, 4: nothing
+    assert all(event.rate == 0.05 and event.loss > 0 and event.gradient_norm > 0 for event in told)
+
+
+def test_what_is_kept_is_the_mean_of_the_weights(tmp_path):
+    made = Made(tmp_path / "checkpoints", config=settings(steps=4, average=0.5))
+    made.training.run(Standing())
+    engine = made.training.engine
+    for name, mean in engine.average.mean.items():
+        assert torch.equal(made.kept[-1][1][name], mean)
+        assert not torch.equal(made.kept[-1][1][name], engine.names[name])
+
+
+def test_a_judgement_leaves_the_random_state_and_the_mode(tmp_path, monkeypatch):
+    made = Made(tmp_path / "checkpoints", config=settings(steps=4, every=1))
+    states = []
+    judge = made.training._judge
+
+    def watched(standing):
+        engine = made.training.engine
+        before = torch.get_rng_state(), [module.training for module in engine.module.modules()]
+        found = judge(standing)
+        states.append((before[0], torch.get_rng_state(), before[1], [one.training for one in engine.module.modules()]))
+        return found
+
+    monkeypatch.setattr(made.training, "_judge", watched)
+    made.training.run(Standing())
+    assert made.training.work.modes == [False] * 4  # judged in evaluation mode
+    assert len(states) == 4
+    for random_before, random_after, modes_before, modes_after in states:
+        assert torch.equal(random_before, random_after)
+        assert modes_before == modes_after
+        assert all(modes_before)
+
+
+@pytest.mark.parametrize(("score", "scores", "kept", "ends"), [
+    ("loss", [3.0, 2.0, 2.0, 2.5, 1.0], [1, 2], 4),
+    ("accuracy", [0.1, 0.3, 0.3, 0.2, 0.9], [1, 2], 4),
+    ("loss", [3.0, 3.5, 2.0, 2.5, 1.0], [1, 3, 5], 6),
+    ("loss", [math.nan, math.inf, 2.0, math.nan, 1.0], [], 2),
+])
+def test_patience_and_the_best(tmp_path, score, scores, kept, ends):
+    """Two judgements without a better score end the training; what is no number is never the best."""
+    made = Made(tmp_path / "checkpoints", Line(scores=[*scores, 9.0 if score == "loss" else 0.0], score=score),
+                settings(steps=6, every=1, store=1, patience=2, score=score))
+    standing = made.training.run(Standing())
+    assert [step for step, _ in made.kept] == kept
+    assert standing.step == ends
+    assert made.events("Ended")[0].reason == (PATIENCE if ends < 6 else DONE)
+    assert standing.best is None or math.isfinite(standing.best)
+
+
+def test_over():
+    config = settings(steps=5, patience=2)
+    assert over(Standing(step=4, waited=1), config) is None
+    assert over(Standing(step=5), config) == DONE
+    assert over(Standing(step=4, waited=2), config) == PATIENCE
+    assert over(Standing(step=4, waited=9), settings(steps=5)) is None
+
+
+@pytest.mark.parametrize("stop", range(2, 9))
+def test_resumed_after_any_step_is_never_stopped(tmp_path, stop):
+    """From the stored state alone: numbers, patience, best score and what is told."""
+    config = settings(steps=8, every=3, store=1, patience=2, average=0.9, report=1, accumulate=2)
+    scores = [3.0, 2.0, 4.0]
+    whole = Made(tmp_path / "whole", Line(scores=scores), config)
+    end = whole.training.run(Standing())
+    first = Made(tmp_path / "parts", Line(scores=scores), config)
+    first.training.report = _stopping(stop)
+    with pytest.raises(ConnectionError):
+        first.training.run(Standing())
+    second = Made(tmp_path / "parts", Line(scores=scores[(stop - 1) // 3:]), config)
+    loaded = Checkpoints(tmp_path / "parts", keep=2).load()
+    standing = standing_of(loaded.snapshot)
+    assert standing.step == stop - 1
+    second.training.resume(loaded.snapshot)
+    resumed = second.training.run(standing)
+    assert torch.equal(numbers(second.training.engine), numbers(whole.training.engine))
+    assert _untimed(resumed) == _untimed(end)
+    assert [_untimed(event) for event in second.told] == [
+        _untimed(event) for event in whole.told if getattr(event, "step", 0) >= stop]
+
+
+def _stopping(stop):
+    """A reporter that ends the training when the first event of a step is told."""
+    def report(event):
+        if getattr(event, "step", None) == stop:
+            raise ConnectionError
+    return report
+
+
+def _untimed(value):
+    timed = ("seconds", "tokens_per_second", "memory")
+    return type(value), {key: each for key, each in vars(value).items() if key not in timed}
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
+    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=8, report=1))
+
+    def report(event):
+        made.told.append(event)
+        if type(event).__name__ == "Progress" and event.step == 2:
+            os.kill(os.getpid(), which)
+
+    made.training.report = report
+    standing = made.training.run(Standing())
+    assert standing.step == 3
+    assert made.order[-3:] == [("Progress", 3), ("Stored", 3), ("Ended", 3)]
+    assert made.events("Ended")[0].reason == ASKED
+    assert "Once more ends at once" in made.events("Note")[0].text
+    assert Checkpoints(tmp_path / "checkpoints", keep=1).load().step == 3
+
+
+def test_asked_twice_it_ends_at_once(tmp_path):
+    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=2, report=1))
+
+    def report(event):
+        made.told.append(event)
+        if type(event).__name__ == "Progress" and event.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    made.training.report = report
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        made.training.run(Standing())
+    assert signal.getsignal(signal.SIGINT) is before
+    assert Checkpoints(tmp_path / "checkpoints", keep=1).load().step == 2
+
+
+@pytest.mark.parametrize("bad", [2, 5])
+def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
+    """The batch is named; the last checkpoint is that of a step before; the best is not one of these numbers."""
+    class Poisoned(Squares):
+        step = 0
+
+        def forward(self, batch):
+            if self.training:
+                self.step += 1
+            loss = super().forward(batch)
+            return loss._replace(total=loss.total * (math.nan if self.step == bad else 1.0))
+
+    made = Made(tmp_path / "checkpoints", config=settings(every=1, store=1, average=0.5, report=3), objective=Poisoned)
+    first = 3 * (bad - 1) % 12
+    with pytest.raises(TrainingError) as error:
+        made.training.run(Standing())
+    assert f"step {bad}: the loss is not a finite number" in str(error.value)
+    assert f"the examples of numbers {first}, {first + 1}, {first + 2} (from 0" in str(error.value)
+    assert "--set training.schedule.peak=0.025" in str(error.value)
+    loaded = Checkpoints(tmp_path / "checkpoints", keep=2).load()
+    assert loaded.step == bad - 1
+    assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())
+    assert [step for step, _ in made.kept] == list(range(1, bad))
+    fresh = Engine(Squares(model(0.2)), made.training.settings, Processes.alone())
+    resume(fresh, loaded.snapshot)
+    assert torch.equal(numbers(fresh), learned(made.training.settings, bad - 1))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA"), RuntimeError("not enough memory")])
+def test_the_largest_batch_is_tried_first(tmp_path, error, monkeypatch):
+    made = Made(tmp_path / "checkpoints")
+    before = numbers(made.training.engine)
+    made.training.try_largest()
+    assert torch.equal(numbers(made.training.engine), before)
+
+    def failing(batch):
+        raise error
+
+    monkeypatch.setattr(made.training.engine, "tried", failing)
+    with pytest.raises(TrainingError, match=r"3 tokens does not fit into the memory of cpu.*batches.tokens=2048 "
+                                            r"--set training.accumulate=2"):
+        made.training.try_largest()
+
+
+def test_other_errors_of_the_largest_batch_are_not_about_memory(tmp_path, monkeypatch):
+    made = Made(tmp_path / "checkpoints")
+
+    def failing(batch):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(made.training.engine, "tried", failing)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        made.training.try_largest()
+
+
+def test_batches_are_made_once_each_and_in_order(tmp_path):
+    feed = Line().feed(0, 1)
+    work = Line()
+    work.feed = lambda rank, processes: feed
+    Made(tmp_path / "checkpoints", work, settings(steps=5, accumulate=2)).training.run(Standing())
+    assert feed.asked == list(range(10))

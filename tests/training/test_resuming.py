@@ -1,0 +1,81 @@
+"""What a training that goes on must share with what was stored, and what is said where it does not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.data.pair import DataError
+from regard.toml import document as toml
+from regard.training.plans.plan import Request
+from regard.training.resuming import check_files, check_tokenizer, identity, stored_config
+
+CONFIG = {"recipe": "transformer-tiny", "model": {"width": 128}, "data": {"filters": {"drop": ["empty", "copy"]}},
+          "training": {"seed": 1, "epochs": 60.0}}
+
+
+def request(**options):
+    given = {"task": "seq2seq", "data": ("/here/en.txt", "/here/fr.txt"), "output": Path("model")} | options
+    return Request(**given)
+
+
+@pytest.fixture
+def stored():
+    """As it comes back from a checkpoint."""
+    return json.loads(json.dumps(identity(request(), CONFIG, {"en.txt": "aa", "fr.txt": "bb"}, "cc")))
+
+
+@pytest.mark.parametrize("asked", [
+    {}, {"recipe": "transformer"}, {"recipe": "transformer-tiny"}, {"training": {"epochs": 60}},
+    {"model": {"width": 128}, "training": {"seed": 1}}, {"data": {"filters": {"drop": ["empty", "copy"]}}},
+])
+def test_the_same_or_less_goes_on(stored, asked):
+    found = stored_config(stored, request(data=("/there/en.txt", "/there/fr.txt")), toml.given(asked))
+    assert found.tables == CONFIG
+
+
+@pytest.mark.parametrize(("options", "asked", "lines"), [
+    ({"task": "language"}, {}, ["task: seq2seq is stored, language is asked for"]),
+    ({"data": ("fr.txt", "en.txt")}, {}, ["DATA: en.txt fr.txt is stored, fr.txt en.txt is asked for"]),
+    ({"data": ("en.txt",), "validation": ("fr.txt",)}, {}, [
+        "DATA: en.txt fr.txt is stored, en.txt is asked for", "--validation: nothing is stored, fr.txt is asked for"]),
+    ({"source": "1", "target": "2"}, {}, ["--source: nothing is stored, 1 is asked for",
+                                          "--target: nothing is stored, 2 is asked for"]),
+    ({"format": "plain"}, {}, ["--format: nothing is stored, plain is asked for"]),
+    ({}, {"recipe": "transformer-small"}, ["recipe: transformer-tiny is stored, transformer-small is asked for"]),
+    ({}, {"recipe": "conv"}, ["recipe: transformer-tiny is stored, conv is asked for"]),
+    ({}, {"model": {"width": 64}, "training": {"seed": 1, "clip": 0.5}}, [
+        "model.width: 128 is stored, 64 is asked for", "training.clip: nothing is stored, 0.5 is asked for"]),
+    ({}, {"data": {"filters": {"drop": ["empty"]}}}, ["data.filters.drop: empty copy is stored, empty is asked for"]),
+])
+def test_every_difference_is_told(stored, options, asked, lines):
+    with pytest.raises(DataError) as error:
+        stored_config(stored, request(**options), toml.given(asked))
+    assert str(error.value).split("\n") == [
+        "model: This training cannot go on as another one.", *(f"  {line}" for line in lines),
+        "Ask for the same, or choose another folder."]
+
+
+def test_seq2seq_is_no_size_of_another_recipe(stored):
+    stored["config"]["recipe"] = "seq2seq-attention"
+    assert stored_config(stored, request(), toml.given({"recipe": "seq2seq-attention"}))
+    with pytest.raises(DataError, match="recipe: seq2seq-attention is stored, seq2seq is asked for"):
+        stored_config(stored, request(), toml.given({"recipe": "seq2seq"}))
+
+
+def test_files_that_are_others(stored):
+    check_files(stored["files"], {"en.txt": "aa", "fr.txt": "bb"}, request())
+    with pytest.raises(DataError) as error:
+        check_files(stored["files"], {"en.txt": "ab", "de.txt": "cc"}, request())
+    assert str(error.value).split("\n") == [
+        "model: This training cannot go on with other data.", "  en.txt: its sha256 is ab, and was aa",
+        "  fr.txt: its sha256 is missing, and was bb", "  de.txt: its sha256 is cc, and was missing",
+        "Give the files as they were, or choose another folder."]
+
+
+def test_another_tokenizer(stored):
+    check_tokenizer(stored, stored, Path("model/data"))
+    with pytest.raises(DataError, match=r"^model/data: The tokenizer is not the one .* is dd, and was cc\. Restore"):
+        check_tokenizer(stored, {**stored, "tokenizer": "dd"}, Path("model/data"))
+    with pytest.raises(DataError, match="is None, and was cc"):
+        check_tokenizer(stored, {**stored, "tokenizer": None}, Path("model/data"))

@@ -1,0 +1,370 @@
+"""Whole trainings: what is in the folder in the end, what goes on and what is refused, and that data is judged first."""
+
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import trained
+from trained import Recorder, request
+
+import regard
+from regard.data.pair import DataError
+from regard.data.tokenizer import training as tokenizer_training
+from regard.storage import folder as folders
+from regard.training import run
+from regard.training.checkpoints import Checkpoints
+from regard.training.loop import TrainingError
+from regard.training.works import tokenizers
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return trained.pairs(tmp_path_factory.mktemp("data") / "pairs.tsv")
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """A training that has come to its end: its folder, its outcome, and what it told."""
+    told, output = Recorder(), tmp_path_factory.mktemp("finished") / "model"
+    return output, run.train(request(data, output), [told]), told
+
+
+@pytest.fixture(scope="module")
+def stopped_once(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("stopped") / "model"
+    with pytest.raises(KeyboardInterrupt):
+        run.train(request(data, output), [Recorder(stop=("Progress", 5))])
+    return output
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A copy of a training that was interrupted in step 5, with checkpoints of steps 3 and 4."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "model"))
+
+
+def contents(folder):
+    """Every file with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*"))
+            if path.is_file() and path.name != "lock"}
+
+
+def test_a_folder_that_can_be_used(finished, data):
+    output, outcome, _ = finished
+    assert (outcome.finished, outcome.main, outcome.standing.step, outcome.folder) == (True, True, 6, output)
+    assert sorted(path.name for path in output.iterdir()) == [
+        "README.md", "checkpoints", "config.toml", "manifest.json", "metrics.jsonl", "model.safetensors",
+        "tokenizer.model", "tokenizer.toml"]  # and no data
+    translator = regard.load(output)
+    assert isinstance(translator.translate(["They are here."])[0].text, str)
+    judged = [line for line in trained.metrics(output) if line["event"] == "judged"]
+    assert outcome.standing.best == min(line["scores"]["loss"] for line in judged)
+
+
+def test_no_sentence_of_the_data_is_left(finished, data):
+    output, _, _ = finished
+    sentences = [side.encode() for line in Path(data).read_text().splitlines() for side in line.split("\t")]
+    for name, content in contents(output).items():
+        assert not [sentence for sentence in sentences if sentence in content], name
+
+
+def test_the_config_tells_how_it_came_to_be(finished, data):
+    output, outcome, _ = finished
+    config = tomllib.loads((output / "config.toml").read_text())
+    assert config["recipe"] == "transformer-tiny"
+    digest = hashlib.sha256(Path(data).read_bytes()).hexdigest()
+    assert config["data"]["files"] == [f"pairs.tsv {digest}"]
+    assert (config["model"]["width"], config["tokenizer"]["vocabulary"]) == (16, 330)
+    assert (config["training"]["schedule"]["steps"], config["training"]["validation"]["score"]) == (6, "loss")
+    assert config["scores"] == {"step": outcome.standing.best_step, **outcome.standing.best_scores}
+    assert set(config) == {"recipe", "model", "special", "data", "training", "tokenizer", "scores"}
+
+
+def test_moving_the_folder_breaks_nothing(finished, data, tmp_path):
+    output, outcome, _ = finished
+    moved = tmp_path / "elsewhere" / "with a space"
+    shutil.copytree(output, moved)
+    assert regard.load(moved).translate(["Yes."])[0].text == regard.load(output).translate(["Yes."])[0].text
+    again = Recorder()
+    assert run.train(request(data, moved, resume=True), [again]).standing == outcome.standing
+
+
+def test_what_is_told(finished):
+    _, _, told = finished
+    started = told.of("Started")[0]
+    assert (started.task, started.steps, started.first_step, started.device) == ("translation", 6, 1, "cpu")
+    chosen = {choice.key: choice for choice in started.choices}
+    assert chosen["recipe"].value == "transformer-tiny"
+    assert "model.width" not in chosen  # which was set
+    assert float(chosen["model.encoder.dropout"].value) == 0.3  # and not what the recipe has
+    assert all(choice.reason for choice in started.choices)
+    assert started.parameters == sum(one.numel() for one in regard.load(finished[0]).model.parameters())
+    assert [event.step for event in told.of("Stored")] == [2, 3, 4, 6]
+    assert told.closed == 1
+
+
+def test_nothing_left_to_do(finished, data, tmp_path):
+    output = Path(shutil.copytree(finished[0], tmp_path / "model"))
+    before = contents(output)
+    told = Recorder()
+    outcome = run.train(request(data, output, resume=True), [told])
+    assert outcome.finished
+    assert told.notes() == ["There is nothing left to do: the training ended after step 6. For another one choose "
+                            "another folder."]
+    assert told.of("Started") == []
+    after = contents(output)
+    assert trained.metrics(output)[-1]["event"] == "ended"
+    assert {name: data for name, data in after.items() if name != "metrics.jsonl"} == {
+        name: data for name, data in before.items() if name != "metrics.jsonl"}
+    assert trained.metrics(output) == trained.metrics(finished[0])
+    assert not (output / "data").exists()
+
+
+def test_it_goes_on(stopped, finished, data):
+    told = Recorder()
+    outcome = run.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
+    assert "Going on after step 4." in told.notes()
+    assert told.of("Started")[0].first_step == 5
+    assert told.of("Started")[0].choices == ()  # nothing is chosen anew
+    assert outcome.finished
+    assert trained.metrics(stopped) == trained.metrics(finished[0])
+    assert (stopped / "config.toml").read_bytes() == (finished[0] / "config.toml").read_bytes()
+
+
+def test_it_goes_on_with_what_was_stored_alone(stopped, finished, data):
+    """Nothing need be asked for again, and files may lie elsewhere."""
+    elsewhere = Path(data).parent / "there"
+    elsewhere.mkdir(exist_ok=True)
+    shutil.copy(data, elsewhere)
+    asked = run.Request("seq2seq", (str(elsewhere / "pairs.tsv"),), stopped, resume=True, device="cpu")
+    assert run.train(asked).standing.best == finished[1].standing.best
+
+
+@pytest.mark.parametrize(("options", "changes", "line"), [
+    ({}, {"training.seed": 2}, "  training.seed: 1 is stored, 2 is asked for"),
+    ({}, {"model.width": 32, "training.schedule.steps": 7}, "  model.width: 16 is stored, 32 is asked for"),
+    ({"recipe": "conv"}, {}, "  recipe: transformer-tiny is stored, conv is asked for"),
+    ({"source": "2", "target": "1"}, {}, "  --source: nothing is stored, 2 is asked for"),
+])
+def test_another_config_is_told(stopped, data, options, changes, line):
+    before = contents(stopped)
+    with pytest.raises(DataError) as error:
+        run.train(request(data, stopped, changes, resume=True, **options))
+    assert line in str(error.value).split("\n")
+    assert contents(stopped) == before
+
+
+def test_other_data_is_told(stopped, data, tmp_path):
+    """And nothing of what was prepared with the data of then is touched."""
+    before = contents(stopped)
+    changed, other = tmp_path / "pairs.tsv", trained.pairs(tmp_path / "more.tsv", 30)
+    changed.write_text(Path(data).read_text() + "One more.\tUne de plus.\n")
+    with pytest.raises(DataError, match=r"(?s)cannot go on with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
+        run.train(request(changed, stopped, resume=True))
+    with pytest.raises(DataError, match=r"DATA: pairs\.tsv is stored, more\.tsv is asked for"):
+        run.train(request(other, stopped, resume=True))
+    with pytest.raises(DataError, match=r"--validation: nothing is stored, more\.tsv is asked for"):
+        run.train(request(data, stopped, resume=True, validation=(other,)))
+    assert contents(stopped) == before
+
+
+def test_the_tokenizer_is_trained_once(stopped, data, monkeypatch):
+    monkeypatch.setattr(tokenizer_training, "train_joint", lambda *given: pytest.fail("trained again"))
+    assert run.train(request(data, stopped, resume=True)).finished
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.toml", "about.json"])
+def test_a_tokenizer_that_was_changed_is_refused_by_name(stopped, data, name):
+    path = stopped / "data" / "tokenizer" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(folders.FolderError, match=rf"tokenizer/{name}"):
+        run.train(request(data, stopped, resume=True))
+
+
+def test_another_tokenizer_is_refused(stopped, data):
+    """Whole, with a manifest and a sha256 that fit it, and trained on other texts."""
+    place = stopped / "data" / tokenizers.FOLDER
+    about = json.loads((place / tokenizers.ABOUT).read_text())
+    other = tokenizer_training.train_joint(["some other texts"] * 3, ["and more of them"] * 3,
+                                           tokenizers.TokenizerConfig.__args__[0](vocabulary=290)).tokenizer
+    folders.save(place, {**other.files(), tokenizers.ABOUT: json.dumps({**about, "sha256": other.sha256}).encode()})
+    with pytest.raises(ValueError, match=r"(?s)tokenizer|vocabulary"):
+        run.train(request(data, stopped, resume=True))
+
+
+def test_without_its_prepared_data_it_is_prepared_again(stopped, finished, data):
+    """The same tokenizer comes of the same texts; if it did not, it would be refused."""
+    shutil.rmtree(stopped / "data")
+    assert run.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
+    path = stopped / "checkpoints" / "step-00000004" / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    told = Recorder()
+    assert run.train(request(data, stopped, resume=True), [told]).standing.best == finished[1].standing.best
+    assert any("step-00000004" in note and "step-00000003 is used instead" in note for note in told.notes())
+    assert "Going on after step 3." in told.notes()
+
+
+def test_there_is_a_training_already(stopped, finished, data):
+    for output in (stopped, finished[0]):
+        before = contents(output)
+        with pytest.raises(folders.FolderError, match=r"There is a training already\. --resume goes on with it"):
+            run.train(request(data, output))
+        assert contents(output) == before
+
+
+def test_there_is_no_training(finished, data, tmp_path):
+    with pytest.raises(folders.FolderError, match=r"no training to go on with\. Leave out --resume to begin one"):
+        run.train(request(data, tmp_path / "none", resume=True))
+    model = Path(shutil.copytree(finished[0], tmp_path / "model"))
+    shutil.rmtree(model / "checkpoints")
+    for resume in (True, False):
+        before = contents(model)
+        with pytest.raises(folders.FolderError, match=r"There is a model, and no training to go on with\. Choose an"):
+            run.train(request(data, model, resume=resume))
+        assert contents(model) == before
+
+
+def test_a_folder_of_somebody_else(data, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").write_text("all of it")
+    for resume in (True, False):
+        with pytest.raises(folders.FolderError, match=r"theirs.*thesis\.txt"):
+            run.train(request(data, tmp_path / "theirs", resume=resume))
+    assert contents(tmp_path / "theirs") == {"thesis.txt": b"all of it"}
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
+    output = stopped if resume else tmp_path / "new"
+    if not resume:
+        folders.save(output, {})  # another one has just begun
+    with Checkpoints(output / "checkpoints", keep=1).hold():
+        before = contents(output)
+        with pytest.raises(folders.FolderError, match=rf"in use by another \(process {os.getpid()} on"):
+            run.train(request(data, output, resume=resume))
+        assert contents(output) == before
+
+
+def test_what_failed_before_the_first_step_can_be_begun_again(data, tmp_path):
+    with pytest.raises(DataError, match="There is no such file"):
+        run.train(request("nowhere.tsv", tmp_path / "model"))
+    with pytest.raises(KeyboardInterrupt):
+        run.train(request(data, tmp_path / "model"), [Recorder(stop=("Progress", 1))])
+    told = Recorder()
+    assert run.train(request(data, tmp_path / "model"), [told]).finished
+    assert told.of("Started")[0].first_step == 1
+    assert [line["step"] for line in trained.metrics(tmp_path / "model") if line["event"] == "progress"] == [*range(1, 7)]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("closed"), ValueError("no")])
+def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
+    class Dead(Recorder):
+        name = "dead"
+
+        def __call__(self, event):
+            super().__call__(event)
+            if type(event).__name__ == "Progress":
+                raise error
+
+    dead, alive = Dead(), Recorder()
+    outcome = run.train(request(data, tmp_path / "model"), [dead, alive])
+    assert outcome.standing.best == finished[1].standing.best
+    assert len(dead.of("Progress")) == 1
+    assert len(alive.of("Progress")) == 6
+    assert "dead: could not write" in capsys.readouterr().err
+
+
+def test_metrics_that_cannot_be_written_do_not_end_it(stopped, finished, data, capsys):
+    (stopped / "metrics.jsonl").unlink()
+    (stopped / "metrics.jsonl").mkdir()
+    assert run.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+    assert "metrics.jsonl: could not write: Is a directory" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_finite(data, tmp_path):
+    """A rate far too high: the step is named, the last checkpoint is whole, and nothing is the best that is no number."""
+    told, output = Recorder(), tmp_path / "model"
+    with pytest.raises(TrainingError, match=r"step \d: the loss is not a finite number\. Its batch has the examples"):
+        run.train(request(data, output, {"training.schedule.peak": 1e30, "training.validation.every": 1,
+                                         "training.schedule.warmup": 0}), [told])
+    loaded = Checkpoints(output / "checkpoints", keep=1).load()
+    assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())
+    best = loaded.snapshot.values["standing"]["best"]
+    assert best is None or abs(best) < float("inf")
+    assert (output / "model.safetensors").exists() == (best is not None)
+    assert trained.metrics(output)[-1]["event"] != "ended"
+
+
+def test_one_pair(tmp_path):
+    """Nothing to hold out: the model is judged by what it has learned, and that is told."""
+    path = tmp_path / "one.tsv"
+    path.write_text("A small house.\tUne petite maison.\n")
+    told = Recorder()
+    changes = {"training.schedule.steps": 2, "training.validation.every": 2}
+    assert run.train(request(path, tmp_path / "model", changes), [told]).finished
+    held = next(choice for choice in told.of("Started")[0].choices if choice.key == "data.held")
+    assert (held.value, held.reason) == ("0.0", "1 pairs are too few: the model is judged by what it has learned")
+    assert told.of("Judged")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
+
+
+def test_validation_that_is_the_training_data_is_told(data, tmp_path):
+    told = Recorder()
+    changes = {"training.schedule.steps": 1}
+    run.train(request(data, tmp_path / "model", changes, validation=(data,)), [told])
+    assert "The validation data is the training data: scores will only tell what the model remembers." in told.notes()
+
+
+@pytest.mark.parametrize(("task", "message"), [
+    ("seq2sec", '`task` must be one of .*"seq2seq".*, but is "seq2sec" instead. Did you mean "seq2seq"'),
+    ("translate", "`task` must be one of"),
+])
+def test_an_unknown_task(data, tmp_path, task, message):
+    with pytest.raises(ValueError, match=message):
+        run.train(request(data, tmp_path / "model", task=task))
+    assert not (tmp_path / "model").exists()
+
+
+def test_mistakes_are_told_before_data_is_read_and_a_folder_made(tmp_path):
+    with pytest.raises(ValueError, match='unknown key "widht" in'):
+        run.train(request("nowhere.tsv", tmp_path / "model", {"model.widht": 3}))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(("recipe", "changes"), [
+    ("seq2seq", {"model.width": 16}), ("seq2seq-attention", {"model.width": 16}),
+    ("conv", {"model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1})])
+def test_other_recipes_of_the_road(data, tmp_path, recipe, changes):
+    mine = {key: value for key, value in trained.TINY.items() if not key.startswith("model.")} | changes
+    asked = run.Request("seq2seq", (data,), tmp_path / "model", recipe=recipe, device="cpu",
+                        changes={**mine, "training.schedule.steps": 2, "training.validation.every": 2})
+    assert run.train(asked).finished
+    assert regard.load(tmp_path / "model").translate(["Yes."])[0] is not None
+
+
+def test_sides_with_tokenizers_of_their_own_and_sampled_texts(data, tmp_path):
+    changes = {"data.joint": False, "training.sampling": 0.3, "training.schedule.steps": 2}
+    assert run.train(request(data, tmp_path / "model", changes)).finished
+    assert not regard.load(tmp_path / "model").tokenizer.joint
+
+
+def test_an_unknown_device(data, tmp_path):
+    with pytest.raises(ValueError, match="`device` must be"):
+        run.train(request(data, tmp_path / "model", device="quantum"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="one of the 0 GPUs"):
+            run.train(request(data, tmp_path / "model", device="cuda"))

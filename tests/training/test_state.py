@@ -1,0 +1,133 @@
+"""The state of an engine: all of it comes back, and the state of another training changes nothing."""
+
+import os
+
+import pytest
+import tiny
+import torch
+from learning import Squares, model, numbers, points, settings
+from together import Translating, batch
+from torch import nn
+
+from regard.training.checkpoints import Checkpoints
+from regard.training.engine import Engine
+from regard.training.processes import Processes
+from regard.training.snapshot import Snapshot
+from regard.training.state import resume, snapshot
+
+SOME = [([3, 4, 5], [6, 7]), ([5, 6], [4])]
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def engine(config=None, network=None, objective=Squares):
+    return Engine(objective(network or model(0.3)), config or settings(average=0.9), Processes.alone())
+
+
+def stored(folder, made, values=None):
+    """What comes back from the disk."""
+    place = Checkpoints(folder, keep=9)
+    place.save(1, snapshot(made, values or {}))
+    return place.load().snapshot
+
+
+def learn(made, steps):
+    for step in steps:
+        made.step(step, [points(range(step, step + 3))], 0.05)
+
+
+def test_an_engine_goes_on_as_if_nothing_had_been(tmp_path):
+    one, other = engine(), engine()
+    learn(one, range(1, 5))
+    learn(other, range(1, 3))  # what is there is written over
+    resume(other, stored(tmp_path / "checkpoints", one, {"step": 4}))
+    assert torch.equal(numbers(other), numbers(one))
+    assert torch.equal(other.sums, one.sums)
+    assert other.average.steps == 4
+    for made in (one, other):
+        learn(made, range(5, 9))
+    assert torch.equal(numbers(other), numbers(one))
+    assert one.read() == other.read()
+
+
+def test_before_the_first_step(tmp_path):
+    one, other = engine(), engine(network=nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 1)))
+    resume(other, stored(tmp_path / "checkpoints", one))
+    for made in (one, other):
+        learn(made, range(1, 4))
+    assert torch.equal(numbers(other), numbers(one))
+
+
+@pytest.mark.parametrize("name", ["post-norm", "seq2seq-attention"])
+def test_weights_with_two_names_are_stored_once(tmp_path, name):
+    """Tied tables; and models in float64 keep all their digits."""
+    one, other = (engine(network=tiny.built(tiny.TRANSLATING[name]), objective=Translating) for _ in range(2))
+    one.step(1, [batch(SOME)], 0.05)
+    found = stored(tmp_path / "checkpoints", one)
+    assert found.under("model").keys() == one.names.keys()
+    resume(other, found)
+    for made in (one, other):
+        made.step(2, [batch(SOME)], 0.05)
+    assert torch.equal(numbers(other), numbers(one))
+
+
+class Carrying(Squares):
+    """Keeps something from step to step."""
+
+    def __init__(self, network):
+        super().__init__(network)
+        self.kept = {}
+
+    def carried(self):
+        return self.kept
+
+    def resume(self, carried):
+        self.kept = dict(carried)
+
+
+def test_what_the_objective_carries_comes_back(tmp_path):
+    one, other = (engine(objective=Carrying) for _ in range(2))
+    one.objective.kept = {"layer.0": torch.arange(6.0).view(2, 3), "layer.1": torch.zeros(0)}
+    resume(other, stored(tmp_path / "checkpoints", one))
+    assert other.objective.kept.keys() == one.objective.kept.keys()
+    assert torch.equal(other.objective.kept["layer.0"], torch.arange(6.0).view(2, 3))
+    one.objective.kept = {}
+    resume(other, stored(tmp_path / "again", one))
+    assert other.objective.kept == {}
+
+
+def without(prefix):
+    return lambda tensors: {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (without("optimiser.first.0.bias"), r"missing: 'optimiser\.first\.0\.bias'"),
+    (without("optimiser."), "missing: 'optimiser"),
+    (without("average."), "missing: 'average"),
+    (without("model.3"), r"missing: 'model\.3\.weight'"),
+    (without("engine."), r"missing: 'engine\.sums'"),
+    (lambda tensors: {**tensors, "model.4.weight": torch.ones(2)}, r"unexpected: 'model\.4\.weight'"),
+    (lambda tensors: {**tensors, "optimiser.second.0.weight": torch.ones(6, 5)},
+     r"different: 'optimiser\.second\.0\.weight' must be .*\(6, 4\), but is .*\(6, 5\)"),
+    (lambda tensors: {**tensors, "average.3.bias": torch.ones(2)}, r"different: 'average\.3\.bias'"),
+])
+def test_the_state_of_another_training_changes_nothing(tmp_path, change, message):
+    made = engine()
+    learn(made, range(1, 3))
+    place = Checkpoints(tmp_path / "checkpoints", keep=1)
+    place.save(1, Snapshot(change(dict(snapshot(made, {}).tensors)), {}))
+    learn(made, [3])
+    before, sums = numbers(made), made.sums.clone()
+    with pytest.raises(ValueError, match=message):
+        resume(made, place.load().snapshot)
+    assert torch.equal(numbers(made), before)
+    assert torch.equal(made.sums, sums)
+    assert made.average.steps == 3
+
+
+def test_a_mean_that_nobody_asks_for_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"unexpected: 'average\."):
+        resume(engine(settings()), stored(tmp_path / "checkpoints", engine()))

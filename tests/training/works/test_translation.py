@@ -1,0 +1,303 @@
+"""The work of translation: what is learned from, what is judged by, and that losses are what they say."""
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.batches.config import BatchConfig
+from regard.data.doctor.rules import FilterConfig
+from regard.data.pair import DataError
+from regard.data.tokenizer.settings import BytesConfig, UnigramConfig
+from regard.models.contract import IGNORED, PackedTokens, Tokens
+from regard.tasks.scores import corpus_scores
+from regard.training.consistency import agreement_loss
+from regard.training.engine import Engine
+from regard.training.processes import Processes
+from regard.training.settings import DataConfig
+from regard.training.works import tokenizers
+from regard.training.works import translation as works
+from regard.training.works.translation import Hidden, Translation, configured, prepare, survey, twice
+
+PLAIN = DataConfig(filters=FilterConfig(drop=()))
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven")
+
+
+def lines(count):
+    """Pairs of which every third has the source of the one before it."""
+    sources = [n - (n % 3 == 2) for n in range(count)]
+    return [f"{NUMBERS[source % 7]} thing {source}.\t{n} choses." for n, source in enumerate(sources)]
+
+
+@pytest.fixture
+def pairs(file):
+    """A file of 60 pairs."""
+    return file("pairs.tsv", "\n".join(lines(60)) + "\n")
+
+
+@pytest.fixture
+def work(pairs, settings, tmp_path):
+    """A function to a work on these pairs, with a tokenizer of bytes."""
+
+    def make(held=0.2, kind=tiny.translating, **options):
+        found = configured(survey([pairs], [], PLAIN), DataConfig(held=held))
+        prepared = prepare(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("sampling")))
+        size = prepared.tokenizer.source.size
+        config = kind(order="post", source_vocabulary=size, target_vocabulary=size, shared=True)
+        return Translation(prepared, config, settings(tokens=400, **options))
+
+    return make
+
+
+def texts(pairs):
+    return [(pair.source, pair.target) for pair in pairs]
+
+
+def test_every_pair_is_learned_from_or_judged_by(pairs):
+    found = configured(survey([pairs], [], PLAIN), DataConfig(held=0.2))
+    learned, judged = texts(found.training()), texts(found.judged(1000))
+    assert Counter(learned + judged) == Counter(tuple(line.split("\t")) for line in lines(60))
+    assert not {source for source, _ in learned} & {source for source, _ in judged}  # a source is on one side
+    assert len({source for source, _ in judged}) == 8  # of 40, a fifth
+    assert found.judged(3) == found.judged(1000)[:3]
+
+
+def test_what_is_held_out_does_not_depend_on_the_order(file):
+    shuffled = file("other.tsv", "\n".join(lines(60)[::-1]) + "\n")
+    first, second = (configured(survey([path], [], PLAIN), DataConfig(held=0.2)).judged(1000)
+                     for path in (file("pairs.tsv", "\n".join(lines(60)) + "\n"), shuffled))
+    assert set(texts(first)) == set(texts(second))
+
+
+@given(count=st.integers(1, 60), held=st.floats(0.001, 0.999))
+def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_factory):
+    """However few: a share by chance would now and then be none of them, or all."""
+    path = tmp_path_factory.mktemp("few") / "pairs.tsv"
+    path.write_text("\n".join(lines(count)) + "\n")
+    found = configured(survey([str(path)], [], PLAIN), DataConfig(held=held))
+    learned, judged = list(found.training()), found.judged(1000)
+    assert learned
+    assert judged
+    if len({source for source, _ in texts(learned)} | {source for source, _ in texts(judged)}) > 1:
+        assert len(learned) + len(judged) == count
+    else:  # there is one source alone: the model is judged by what it learns
+        assert texts(learned) == texts(judged)
+
+
+def test_of_many_pairs_about_the_share_is_held_out(file):
+    path = file("many.tsv", "".join(f"source {n}\tcible {n}\n" for n in range(3000)))
+    found = configured(survey([path], [], PLAIN), DataConfig(held=0.2))
+    assert len(found.judged(5000)) == pytest.approx(600, abs=90)
+    assert len(list(found.training())) + len(found.judged(5000)) == 3000
+
+
+def test_validation_data_that_is_given_is_all_that_is_judged_by(pairs, file):
+    other = file("dev.tsv", "".join(f"dev {n}\tdev {n}!\n" for n in range(5)))
+    found = configured(survey([pairs], [other], PLAIN), DataConfig(held=0.2))
+    assert len(list(found.training())) == 60
+    assert texts(found.judged(3)) == [(f"dev {n}", f"dev {n}!") for n in range(3)]
+
+
+def test_files_are_named_with_their_content(pairs, file, tmp_path):
+    (tmp_path / "more").mkdir()
+    same = tmp_path / "more" / "pairs.tsv"
+    same.write_text("a\tb\n")
+    found = survey([pairs, str(same)], [], PLAIN)
+    assert list(found.files) == ["pairs.tsv", "pairs.tsv (2)"]
+    assert len(set(found.files.values())) == 2
+    assert survey([str(same)], [], PLAIN).files == {"pairs.tsv": found.files["pairs.tsv (2)"]}
+
+
+@pytest.mark.parametrize(("data", "validation", "message"), [
+    ({"a.tsv": "one\tun\n"}, ["-"], "standard input: Training reads its data more than once"),
+    ({"en": "a\nb\nc\n", "fr": "x\ny\n"}, [], r"(?s)en.*3.*fr.*2|fr.*2.*en.*3"),
+    ({"a.tsv": ""}, [], r"a\.tsv: There is not a single pair in it"),
+    ({"a.tsv": "\t\n  \t \n"}, [], r"a\.tsv: No pair is kept\. There is nothing to train on"),
+    ({"en": "a\n"}, [], "Plain files come in twos"),
+])
+def test_data_that_cannot_be_learned_from(file, data, validation, message):
+    files = [file(name, text) for name, text in data.items()]
+    with pytest.raises(DataError, match=message):
+        survey(files, validation, DataConfig())
+
+
+def test_validation_of_which_nothing_is_kept(pairs, file):
+    with pytest.raises(DataError, match=r"dev\.tsv: No pair of it is kept: there is nothing to judge by"):
+        survey([pairs], [file("dev.tsv", " \t \n")], DataConfig())
+
+
+def test_what_can_be_read_only_once(pairs, tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(DataError, match=r"pipe\.tsv: Training reads its data more than once, and this can be read"):
+        survey([pairs], [str(tmp_path / "pipe.tsv")], DataConfig())
+
+
+def test_what_is_stored_is_what_is_learned_from(work):
+    made = work()
+    tokenizer, store = made.prepared.tokenizer, made.prepared.store
+    learned = list(made.prepared.survey.training())
+    assert len(store) == len(learned)
+    assert [list(store[n][0]) for n in range(len(store))] == tokenizer.source_ids([pair.source for pair in learned])
+    assert [list(store[n][1]) for n in range(len(store))] == tokenizer.target_ids([pair.target for pair in learned])
+
+
+def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
+    """Neither the tokenizer nor the ids are made again, unless what they are made from is another."""
+    config = UnigramConfig(vocabulary=290)
+    found = configured(survey([pairs], [], PLAIN), DataConfig(held=0.2))
+    first = prepare(found, config, tmp_path / "data")
+    trained = []
+    for name in ("train_joint", "train_separate"):
+        make = getattr(tokenizers.training, name)
+        monkeypatch.setattr(tokenizers.training, name, lambda *given, make=make: trained.append(1) or make(*given))
+    again = prepare(found, config, tmp_path / "data")
+    assert (trained, again.tokenizer.sha256, again.store.identity) == ([], first.tokenizer.sha256, first.store.identity)
+    other = prepare(configured(survey([pairs], [], PLAIN), DataConfig(held=0.4)), config, tmp_path / "data")
+    assert trained == [1]
+    assert len(other.store) < len(first.store)
+
+
+def test_which_files_are_learned_from_counts(file, tmp_path):
+    """The same files in other roles are other data."""
+    files = [file(f"{name}.tsv", f"{name} one\t{name} un\n") for name in "abc"]
+    stores = [prepare(configured(survey(files[:count], files[count:], PLAIN), PLAIN), BytesConfig(),
+                      tmp_path / "data").store for count in (1, 2)]
+    assert [len(store) for store in stores] == [1, 2]
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.5])
+def test_an_epoch_has_every_pair_once(work, sampling):
+    made = work(sampling=sampling)
+    feed = made.feed(0, 1)
+    seen = np.concatenate([feed.at(step).numbers for step in range(feed.steps)])
+    assert sorted(seen) == list(range(len(made.prepared.store)))
+    parts = [made.feed(rank, 2) for rank in (0, 1)]
+    together = [part.at(step) for step in range(parts[0].steps) for part in parts]
+    assert [sorted(batch.numbers) for batch in together][:feed.steps] == [
+        sorted(feed.at(step).numbers) for step in range(feed.steps)]
+
+
+def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
+    found = configured(survey([pairs], [], PLAIN), DataConfig())
+    prepared = prepare(found, UnigramConfig(vocabulary=310), tmp_path / "data", sampled=True)
+    config = tiny.translating(source_vocabulary=310, target_vocabulary=310)
+    plain, sampled = (Translation(prepared, config, settings(tokens=400, sampling=alpha)).feed(0, 1).at(0)
+                      for alpha in (0.0, 0.3))
+    target = prepared.tokenizer.target
+    for batch in (plain, sampled):
+        for row, number in enumerate(batch.numbers):
+            ids = batch.source.ids[row, :batch.source.lengths[row]].tolist()
+            assert ids[-1] == target.special.end[0]
+            pair = list(prepared.survey.training())[number]
+            assert target.decode(ids[:-1]) == pair.source
+            assert target.decode([one for one in batch.labels[row].tolist() if one != IGNORED][:-1]) == pair.target
+    assert sampled.source.ids.tolist() != plain.source.ids.tolist()
+
+
+def built(made):
+    """The model, which has no dropout."""
+    torch.manual_seed(1)
+    return made.made_from.build().double()
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_the_loss_is_the_sum_over_all_labels(work, layout, settings):
+    """Label by label from the logits: (1 - e) (-log p_label) + e mean(-log p)."""
+    made = work(smoothing=0.2)
+    network = built(made)
+    store, special = made.prepared.store, made.prepared.tokenizer.target.special
+    batch = works.feed(made.prepared, BatchConfig(tokens=400, layout=layout), 1).at(0)
+    loss = made.objective(network)(batch)
+    total = nll = tokens = 0
+    for number in batch.numbers:
+        source, target = (list(side) for side in store[int(number)])
+        logits = network(Tokens.of([source]), Tokens.of([[special.start, *target]]))
+        logs = logits[0].log_softmax(-1)
+        for place, label in enumerate([*target, special.end[0]]):
+            nll -= logs[place, label]
+            total += 0.8 * -logs[place, label] + 0.2 * -logs[place].mean()
+            tokens += 1
+    torch.testing.assert_close(loss.total, total, rtol=1e-9, atol=0)
+    torch.testing.assert_close(loss.nll, nll.detach(), rtol=1e-9, atol=0)
+    assert loss.tokens == tokens == batch.tokens
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_two_passes_that_must_agree(work, layout):
+    """With what the second pass reads in a second batch: the loss of R-Drop of the two."""
+    made = work(smoothing=0.1, consistency=3.0, cutoff=0.4)
+    network = built(made)
+    batch = works.feed(made.prepared, BatchConfig(tokens=300, layout=layout), 1).at(0)
+    objective = made.objective(network).train()
+    torch.manual_seed(4)
+    loss = objective(batch)
+    torch.manual_seed(4)
+    hidden = [objective.source(batch.source.ids), objective.target(batch.inputs.ids)]
+    assert (hidden[0] != batch.source.ids).any()
+    first = network.features(batch.source, batch.inputs)
+    kind = PackedTokens if layout == "packed" else Tokens
+    second = network.features(*(kind(ids, side.lengths) for ids, side in zip(hidden, (batch.source, batch.inputs),
+                                                                             strict=True)))
+    wanted = agreement_loss(torch.stack([first, second]), network.output, batch.labels, 0.1, 3.0)
+    torch.testing.assert_close(loss.total, wanted.total, rtol=1e-9, atol=0)
+    assert loss.tokens == batch.tokens
+    plain = objective.eval()(batch)
+    assert plain.total < loss.total  # outside of training one pass is judged, and nothing is hidden
+
+
+def test_only_ordinary_tokens_are_hidden(work):
+    made = work()
+    tokenizer = made.prepared.tokenizer.source
+    hidden = Hidden.of(tokenizer, 0.3)
+    ids = torch.arange(tokenizer.size).repeat(200, 1)
+    found = hidden(ids)
+    special = sorted(tokenizer.special.ids())
+    assert torch.equal(found[:, special], ids[:, special])
+    ordinary = [number for number in range(tokenizer.size) if number not in special]
+    changed = found[:, ordinary] != ids[:, ordinary]
+    assert changed.float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert set(found[:, ordinary][changed].tolist()) == {tokenizer.special.unknown}
+    assert hidden.state_dict() == {}
+    assert torch.equal(Hidden.of(tokenizer, 0.0)(ids), ids)
+
+
+def test_twice_keeps_what_it_is_given(work):
+    hidden = Hidden.of(work().prepared.tokenizer.source, 0.0)
+    rows = twice(Tokens(torch.tensor([[7, 8], [9, 0]]), torch.tensor([2, 1])), hidden)
+    assert (rows.ids.tolist(), rows.lengths.tolist()) == ([[7, 8], [9, 0], [7, 8], [9, 0]], [2, 1, 2, 1])
+    packed = twice(PackedTokens(torch.tensor([[7, 8, 9]]), torch.tensor([2, 1])), hidden)
+    assert (packed.ids.tolist(), packed.lengths.tolist()) == ([[7, 8, 9, 7, 8, 9]], [2, 1, 2, 1])
+
+
+def test_a_judgement_is_that_of_greedy_translations(work):
+    made = work(shown=2, most=5)
+    network = built(made).float()
+    task = made.task(network)
+    state = torch.get_rng_state()
+    verdict = made.validate(task)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not network.training
+    assert len(made.sources) == 5
+    found = [one.text for one in task.translate(made.sources, beams=1, length_penalty="none")]
+    scores = corpus_scores(found, made.targets)
+    assert (verdict.scores["bleu"], verdict.scores["chrf"]) == (scores.bleu, scores.chrf)
+    assert [tuple(example) for example in verdict.examples] == list(zip(made.sources, made.targets, found,
+                                                                        strict=True))[:2]
+    assert list(made.validate(task).scores) == ["loss", "bleu", "chrf"]
+
+
+def test_all_ways_to_the_loss_of_the_validation_data_agree(work):
+    """As a translator has it, and in batches, for models of which no process has all."""
+    made = work(most=11)
+    network = built(made).float()
+    verdict = made.validate(made.task(network))
+    engine = Engine(made.objective(network), made.settings, Processes.alone())
+    engine.module.eval()
+    assert engine.mean_loss(made.judged()) == pytest.approx(verdict.scores["loss"], rel=1e-5)
+    assert sum(batch.tokens for batch in made.judged()) == sum(
+        len(ids) + 1 for ids in made.prepared.tokenizer.target_ids(made.targets))
