@@ -225,7 +225,7 @@ def contestants(given: Prepared, steps: range) -> dict[str, Iterator[None]]:
     found = {OURS: ours(given, steps)} | {name: plain(given, steps, make) for name, make in others.items()
                                           if importlib.util.find_spec(name) is not None}
     return found | {AVERAGED: ours(given, steps, average=0.998),
-                    AGREEING: ours(given, steps, consistency=5.0, cutoff=0.1)}
+                    AGREEING: ours(given, steps, consistency=5.0)}
 
 
 def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:

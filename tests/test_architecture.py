@@ -41,7 +41,7 @@ LAYERS = (
     ("reference",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-MAY_USE_REFERENCE = {"src/regard/cli/demo.py"}
+MAY_USE_REFERENCE = {"src/regard/cli/tour.py"}
 # What a kernel must not know: it reads values (score, normaliser, mask), and others call it.
 UNKNOWN_TO_KERNELS = {f"regard.attention.{name}" for name in ("attend", "layer", "cache", "tap")}
 LONGEST = 400
@@ -260,7 +260,7 @@ GOOD = {
     "src/regard/attention/score.py": '"""."""\ntry:\n    x = 1\nexcept (OSError, ValueError):\n    pass',
     "src/regard/attention/kernels/exact.py": '"""."""\nfrom regard.attention.mask import Causal',
     "src/regard/checks.py": '"""."""',
-    "src/regard/cli/demo.py": '"""."""\nimport regard\nfrom regard.reference import attention',
+    "src/regard/cli/tour.py": '"""."""\nimport regard\nfrom regard.reference import attention',
     "src/regard/reference/__init__.py": '"""."""',
     "src/regard/reference/attention.py": '"""."""\nimport math\nimport numpy as np\nfrom regard.reference import score',
     "tests/attention/test_mask_gradients.py": '"""."""',

@@ -10,8 +10,6 @@ import sys
 
 import pytest
 
-from regard.cli.data import duration
-
 REGARD = [sys.executable, "-m", "regard", "data", "check"]
 GOOD = "one\tun\ntwo\tdeux\nthree\ttrois\n"
 
@@ -255,35 +253,6 @@ def test_limits_and_rules_can_be_chosen(tables, call):
         code, out, err = call("a.tsv", *wrong)
         assert (code, out) == (2, "")
         assert said in err
-
-
-def test_what_a_training_would_take(tables, call):
-    files = {"a.tsv": "".join(f"the source number {number}\tla cible {number}\n" for number in range(3000))}
-    found = tables("a.tsv", files=files)["estimate"]
-    assert set(found) == {"cpu", "gpu"}
-    for each in found.values():
-        assert each["tokens"] > 3 * 3000  # an end on each side and a start, and what is between
-        assert min(each["seconds"], each["steps"], each["parameters"], each["memory"]) > 0
-    assert found["gpu"]["parameters"] > found["cpu"]["parameters"]
-    heading, names, *lines = call("a.tsv")[1].split("\n\n")[-1].splitlines()
-    assert heading.startswith("Estimate of a training")
-    assert re.split("  +", names.strip()) == ["about", "memory", "parameters", "steps"]
-    assert [re.split("  +", line.strip())[-1] for line in lines] == [f"{each['steps']:,}" for each in found.values()]
-
-
-def test_nothing_is_estimated_where_nothing_is_kept(call):
-    files = {"a.tsv": "same\tsame\n"}
-    assert json.loads(call("a.tsv", "--json", files=files)[1])["estimate"] is None
-    assert "Estimate" not in call("a.tsv")[1]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.1, "less than a minute"), (61, "1 to 2 minutes"), (118, "2.0 minutes"), (150, "2.5 minutes"),
-     (3000, "50 minutes"), (7199, "2.0 hours"), (36_000, "10 hours"), (86_400, "24 hours"), (2e8, "2,315 days")],
-)  # fmt: skip
-def test_times_in_the_unit_that_a_person_would_take(seconds, said):
-    assert duration(seconds) == said
 
 
 HOSTILE = "[/bold] [red]x\t\x1b[31mred\x1b[0m\u202e\u2066\n :smile: \ta\u2028b\x07\n"

@@ -333,6 +333,16 @@ def test_choices_beside_or_below_each_other():
     assert ascii_only.getvalue().splitlines()[2] == "  a  <= 3  ?"
 
 
+def test_a_reason_is_told_once_for_those_that_share_it():
+    out = io.StringIO()
+    same = [Choice("a", "1", "few"), Choice("b", "2", "few"), Choice("c", "3", "many"), Choice("d", "4", "few")]
+    choices_table(same, Terminal(out, width=52))
+    assert out.getvalue().splitlines()[2:] == ["  a  1  few", "  b  2", "  c  3  many", "  d  4  few"]
+    narrow = io.StringIO()
+    choices_table(same, Terminal(narrow, width=12))
+    assert narrow.getvalue().count("few") == 2
+
+
 def test_no_choices_no_table():
     out = io.StringIO()
     choices_table([], Terminal(out))

@@ -3,9 +3,10 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+from regard.config import make_all
 from regard.toml import document as toml
 from regard.training import asking, run
-from regard.training.choices.choice import Device
+from regard.training.choices.choice import Choice, Device
 from regard.training.plans.plan import Request
 from regard.training.plans.translation import TranslationPlan
 
@@ -67,3 +68,11 @@ def ready(count, device=CPU, recipe=None, given=False, **changes):
 def plain(tables):
     """A document of nothing but tables."""
     return toml.given(tables, "config")
+
+
+def config(recipe, choices, asked=None):
+    """The whole config of a training from choices, and what somebody has set."""
+    given = plain(asked or {})
+    document = asking.filled(given, asking.of_recipe(recipe), given)
+    document = asking.filled(document, choices, given)
+    return make_all(asking.TABLES, asking.filled(document, [Choice(asking.STEPS, 1000, "")], document))

@@ -3,6 +3,7 @@
 As a script it makes calls of `regard train`, each in a process of its own, forked when everything is imported:
 
     python trained.py FOLDER < calls.json      prints the exit code of each; what it says is in FOLDER/NUMBER.err
+    python trained.py call CALL                one call in this process, as JSON; so torchrun can start it
 
 A call may have a `moment`, at which a signal is sent to the process: when it is told of an event of a step, or before
 its n-th touch of the file system after that, until another event; without an event, from the beginning.
@@ -158,22 +159,27 @@ class Signals:
 
 def _child(folder, number, call):
     """One call, as a process of its own would make it."""
-    from regard.cli import main, progress
-
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
         os.dup2(os.open(f"{folder}/{number}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
     if call["moment"] is None:
         os.fsync = lambda handle: None
-    else:
-        signals, shown = Signals(**call["moment"]), progress.progress
-        progress.progress = lambda stream: _Both(signals, shown(stream))
-    sys.argv = ["regard", *call["arguments"]]
     try:
-        main.run()
+        _call(call)
     except SystemExit as end:
         sys.stderr.flush()
         os._exit(end.code or 0)
+
+
+def _call(call):
+    """Run the command line, which sends itself signals where it is told to."""
+    from regard.cli import main, progress
+
+    if call["moment"] is not None:
+        signals, shown = Signals(**call["moment"]), progress.progress
+        progress.progress = lambda stream: _Both(signals, shown(stream))
+    sys.argv = ["regard", *call["arguments"]]
+    main.run()
 
 
 class _Both:
@@ -206,4 +212,7 @@ def _main(folder):
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    if sys.argv[1] == "call":
+        _call(json.loads(sys.argv[2]))
+    else:
+        _main(sys.argv[1])

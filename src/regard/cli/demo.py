@@ -228,7 +228,7 @@ def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
 def show_score(terminal: Terminal, tested: Tested, wanted: float, seconds: float) -> None:
     """The score, and whether it is what it should be."""
     terminal.heading(f"BLEU {tested.bleu:.1f} on {len(tested.pairs):,} sentences that it has not seen")
-    terminal.text(f"{tested.exact:,} of them are the reference, letter by letter. All took {seconds:.0f} s.")
+    terminal.text(f"{tested.exact:,} of them are the reference, letter by letter. All of this took {seconds:.0f} s.")
     terminal.text(f"({tested.signature})")
     if not tested.bleu > wanted:
         terminal.text(f"That is too low: it should be above {wanted:g}.")
@@ -241,7 +241,7 @@ def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
     name = "my-model" if folder is None else shlex.quote(str(folder))
     steps = [] if folder is not None else [("The model is removed now; this keeps one", "regard demo -o my-model")]
     steps += [("Translate what you like, in words of the phrasebook", f"regard translate {name} {shlex.quote(text)}"),
-              ("See all sentences", "regard data phrasebook -n 1000"),
+              ("See more of its sentences", "regard data phrasebook -n 1000"),
               ("Train on pairs of your own", "regard train pairs.tsv -o another-model"),
               ("See masks, weights and backends", "regard demo --tour")]
     for what, command in steps:

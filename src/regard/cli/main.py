@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import classify, complete, data, evaluate, fill, train, translate
+from regard.cli import classify, complete, data, demo, evaluate, fill, train, translate
 
 app = typer.Typer(
     name="regard",
@@ -26,7 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
-for command in (train.train, translate.translate, complete.complete, fill.fill, classify.classify, evaluate.evaluate):
+for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
+                evaluate.evaluate):
     app.command()(command)
 
 
@@ -45,18 +46,6 @@ def regard(
     ] = False,
 ) -> None:
     """Sequence models from the recurrent network to the Transformer."""
-
-
-@app.command()
-def demo() -> None:
-    """A short tour in the terminal.
-
-    Draws masks as matrices and weights as a heat map, says which backend would run and why, checks the results against
-    the float64 oracle, and measures two backends. Exit code 1 means that a result differed from the oracle.
-    """
-    from regard.cli.demo import tour
-
-    raise typer.Exit(tour(sys.stdout))
 
 
 def run() -> None:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
 
 from regard.cli.data import escaped
@@ -205,19 +206,25 @@ def draw(event: Event, terminal: Terminal, score: str) -> None:
 
 
 def choices_table(choices: Sequence[Choice], terminal: Terminal) -> None:
-    """What was chosen, and why: key, value and reason beside each other, or below where the width is too small."""
+    """What was chosen, and why: key, value and reason beside each other, or below where the width is too small.
+
+    A reason that is the one above it is not told again.
+    """
     rows = [(escaped(key), escaped(str(value)), escaped(reason)) for key, value, reason in choices]
+    again = [False, *(one[2] == other[2] for one, other in pairwise(rows))]
     if not rows:
         return
     terminal.heading("What was chosen, and why")
     keys, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     room = terminal.width - keys - values - 6
-    for key, value, reason in rows:
+    for (key, value, reason), told in zip(rows, again, strict=False):
         if room >= NARROWEST:
-            terminal.beside([[f"  {key.ljust(keys)}  {value.ljust(values)}"], wrapped(reason, room)], gap=2)
+            lines = [""] if told else wrapped(reason, room)
+            terminal.beside([[f"  {key.ljust(keys)}  {value.ljust(values)}"], lines], gap=2)
         else:
             terminal.text(f"{key} = {value}", "  ")
-            terminal.text(reason, "      ")
+            if not told:
+                terminal.text(reason, "      ")
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -4,7 +4,7 @@ Of equal ones the earlier hypothesis goes first, and then the lower token, so th
 device sorts. It knows no models, and not what is done with the best.
 
 Legend: R hypotheses of all rows, B rows, K hypotheses of a row, V vocabulary, M tokens considered of one hypothesis,
-C = K·M candidates of a row.
+C = K·M candidates of a row, J some of them, W tokens that are wanted.
 """
 
 from collections.abc import Callable
@@ -74,27 +74,50 @@ class Candidates:
     """The log-probability of the token."""
 
     @staticmethod
-    def of(totals: Tensor, logs: Tensor, count: int, find: Find) -> "tuple[Candidates, Tensor]":
+    def of(totals: Tensor, logs: Tensor, count: int, find: Find, handicap: Tensor | None = None,
+           wanted: Tensor | None = None) -> "tuple[Candidates, Tensor]":
         """From totals (B, K) and log-probabilities (B, K, V), of each hypothesis its `count` best; and whether unsure.
 
         Tokens of one hypothesis are compared before its total is added, because the sum may round two of them to one.
+
+        Args:
+            handicap: (B, V), taken from the log-probabilities for the comparison, and for nothing else.
+            wanted: (B, K, W), tokens that are candidates too, wherever they stand; below 0 for none.
         """
         B, K, V = logs.shape
-        values, tokens, unsure = find(logs.reshape(B * K, V), min(count, V))
-        values_BKM, tokens_BC = values.view(B, K, -1), tokens.reshape(B, -1)
-        totals_BKM = totals.unsqueeze(-1) + values_BKM
-        totals_BC, order_BC = totals_BKM.reshape(B, -1).sort(dim=-1, descending=True, stable=True)
+        compared = logs if handicap is None else logs - handicap.unsqueeze(1)
+        values, tokens, unsure = find(compared.reshape(B * K, V), min(count, V))
+        values_BKM, tokens_BKM = values.view(B, K, -1), tokens.view(B, K, -1)
+        if wanted is not None:
+            values_BKM, tokens_BKM = _with(wanted, compared, values_BKM, tokens_BKM)
+        ranks_BC, order_BC = (totals.unsqueeze(-1) + values_BKM).reshape(B, -1).sort(dim=-1, descending=True, stable=True)
         parents_BC = order_BC // values_BKM.shape[-1]
-        return Candidates(totals_BC, parents_BC, tokens_BC.gather(-1, order_BC),
-                          values_BKM.reshape(B, -1).gather(-1, order_BC)), unsure
+        tokens_BC = tokens_BKM.reshape(B, -1).gather(-1, order_BC)
+        if handicap is None:
+            return Candidates(ranks_BC, parents_BC, tokens_BC, values_BKM.reshape(B, -1).gather(-1, order_BC)), unsure
+        own_BC = logs.reshape(B, -1).gather(-1, parents_BC * V + tokens_BC)
+        return Candidates(totals.gather(-1, parents_BC) + own_BC, parents_BC, tokens_BC, own_BC), unsure
 
     def first(self, count: int) -> "Candidates":
         """The best `count` of each row."""
-        return Candidates(*(part[:, :count] for part in (self.totals, self.parents, self.tokens, self.logs)))
+        return Candidates(*(part[:, :count] for part in self._parts()))
 
     def without(self, dropped: Tensor, count: int) -> "Candidates":
         """The best `count` of each row that are not `dropped` (B, C); where there are fewer, totals of −∞."""
         behind, order = dropped.long().sort(dim=-1, stable=True)
-        kept = Candidates(*(part.gather(-1, order) for part in (self.totals, self.parents, self.tokens, self.logs)))
-        totals = kept.totals.masked_fill(behind.bool(), -torch.inf)
-        return Candidates(totals, kept.parents, kept.tokens, kept.logs).first(count)
+        return self.pick(order[:, :count], behind[:, :count].bool())
+
+    def pick(self, index: Tensor, dropped: Tensor) -> "Candidates":
+        """Those of these places (B, J); those that are dropped have totals of −∞."""
+        kept = Candidates(*(part.gather(-1, index) for part in self._parts()))
+        return Candidates(kept.totals.masked_fill(dropped, -torch.inf), kept.parents, kept.tokens, kept.logs)
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self.totals, self.parents, self.tokens, self.logs
+
+
+def _with(wanted: Tensor, compared: Tensor, values: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and tokens (B, K, M), and the wanted ones (B, K, W) behind them that are not among them."""
+    more = compared.gather(-1, wanted.clamp(min=0))
+    there = (wanted.unsqueeze(-1) == tokens.unsqueeze(-2)).any(-1) | (wanted < 0)
+    return torch.cat([values, more.masked_fill(there, -torch.inf)], -1), torch.cat([tokens, wanted.clamp(min=0)], -1)

@@ -14,7 +14,7 @@ import torch
 
 from regard import checks
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.reading import CHUNK
+from regard.decoding.reading import CHUNK, looked
 from regard.decoding.request import Prompts, Request
 from regard.models.contract import Memory, Tokens, Writer
 
@@ -38,9 +38,7 @@ def with_cross(model: Writer, memory: Memory, hypotheses: Sequence[Hypothesis], 
     pieces = []
     for chunk_Bn in ids_BN.split(CHUNK, dim=1):
         _, state, cross_BLHnN = model.step(state, chunk_Bn)
-        if cross_BLHnN is None:
-            raise checks.wrong("model", "one that attends to its memory", f"a {type(model).__name__} that does not")
-        pieces.append(cross_BLHnN)
+        pieces.append(looked(model, cross_BLHnN))
     cross = torch.cat(pieces, dim=-2)
     count = memory.states.shape[1]
     sources = [count] * len(texts) if memory.lengths is None else memory.lengths.tolist()

@@ -8,18 +8,20 @@ from torch import Tensor
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Limit, Prompts, Request
 from regard.decoding.rules import Rule, Written
+from regard.decoding.sources import Given
 from regard.decoding.writing import write
-from regard.models.contract import Memory, Writer
+from regard.models.contract import Writer
 
 
 @torch.no_grad()
-def greedy(model: Writer, memory: Memory | None = None, *, prompts: Prompts, end: int | Iterable[int], limit: Limit,
-           least: int = 0, rules: Sequence[Rule] = ()) -> list[Hypothesis]:
+def greedy(model: Writer, memory: Given = None, *, prompts: Prompts, end: int | Iterable[int], limit: Limit,
+           least: int = 0, rules: Sequence[Rule] = (), room: int | None = None) -> list[Hypothesis]:
     """One hypothesis for each prompt, in their order; a row's result does not depend on the others.
 
     Args:
         model: in evaluation mode.
-        memory: what the model has read of a source, a row for each prompt; None for a language model.
+        memory: what the model has read of the sources, a row for each prompt; or `Sources`, which it reads when their
+            turn comes; None for a language model.
         prompts: what each row reads first: [START] for a translation, the text so far for a completion. Rows of ids,
             of different lengths if need be.
         end: the token, or the tokens, at which a row ends. With none at all, (), every row is cut at its limit.
@@ -27,8 +29,10 @@ def greedy(model: Writer, memory: Memory | None = None, *, prompts: Prompts, end
             have room for the longest prompt and the highest limit together.
         least: how many tokens come before an end may.
         rules: further rules of what may be written.
+        room: how many tokens, of prompts and limits, the rows may have together that are written at once; others wait.
+            Without it all are.
     """
-    return write(model, memory, Request.of(model, memory, prompts, end, limit, least, rules), highest)
+    return write(model, memory, Request.of(model, memory, prompts, end, limit, least, rules, room), highest)
 
 
 def highest(log_probabilities: Tensor, written: Written) -> Tensor:

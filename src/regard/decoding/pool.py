@@ -6,7 +6,8 @@ the one that came first. It stays on the device of the model. It knows neither m
 Legend: B rows, P places of a row, J hypotheses offered to a row, t tokens.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,28 +44,43 @@ class Pool:
         """(B,): the score that a hypothesis must exceed to come in; −∞ while not all places hold one that has ended."""
         return self.scores[:, -1].masked_fill(self.cut[:, -1], -torch.inf)
 
-    def end(self, ids: Tensor, logs: Tensor, scores: Tensor) -> "Pool":
-        """Offer hypotheses (B, J, t) that have ended, with scores (B, J); what scores −∞ is not taken."""
-        return self._offer(ids, logs, scores, scores == -torch.inf)
+    def end(self, ids: Tensor, logs: Tensor, lengths: Tensor, scores: Tensor) -> "Pool":
+        """Offer hypotheses (B, J, t) that have ended, `lengths` (B,) long, with scores (B, J); −∞ is not taken."""
+        return self._offer(ids, logs, lengths, scores, scores == -torch.inf)
 
-    def fill(self, ids: Tensor, logs: Tensor, scores: Tensor) -> "Pool":
+    def fill(self, ids: Tensor, logs: Tensor, lengths: Tensor, scores: Tensor) -> "Pool":
         """Offer hypotheses that were cut: they come in where places are free."""
-        return self._offer(ids, logs, scores, torch.ones_like(scores, dtype=torch.bool))
+        return self._offer(ids, logs, lengths, scores, torch.ones_like(scores, dtype=torch.bool))
 
-    def pick(self, index: Tensor) -> "Pool":
+    def pick(self, index: Tensor | slice) -> "Pool":
         """The pool of these rows."""
-        return Pool(*(part[index] for part in (self.scores, self.cut, self.lengths, self.ids, self.logs)))
+        return Pool(*(part[index] for part in self._parts()))
+
+    def joined(self, other: "Pool") -> "Pool":
+        """The pool of these rows, and of others behind them."""
+        return Pool(*(rows_joined(pair) for pair in zip(self._parts(), other._parts(), strict=True)))
+
+    @staticmethod
+    def woven(pools: "Sequence[Pool]") -> "Pool":
+        """Of pools of equally many rows, the first row of each, then the second of each, and so on."""
+        longest = max(pool.ids.shape[-1] for pool in pools)
+        filled = [replace(pool, ids=widened(pool.ids, longest), logs=widened(pool.logs, longest)) for pool in pools]
+        return Pool(*(torch.stack(parts, 1).flatten(0, 1)
+                      for parts in zip(*(pool._parts() for pool in filled), strict=True)))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """What is in the places of each row."""
-        parts = (part.tolist() for part in (self.scores, self.cut, self.lengths, self.ids, self.logs))
+        parts = (part.tolist() for part in self._parts())
         return [[_hypothesis(*place) for place in zip(*row, strict=True) if place[0] > -torch.inf]
                 for row in zip(*parts, strict=True)]
 
-    def _offer(self, ids: Tensor, logs: Tensor, scores: Tensor, cut: Tensor) -> "Pool":
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self.scores, self.cut, self.lengths, self.ids, self.logs
+
+    def _offer(self, ids: Tensor, logs: Tensor, lengths_B: Tensor, scores: Tensor, cut: Tensor) -> "Pool":
+        lengths = torch.cat([self.lengths, lengths_B.unsqueeze(-1).expand_as(cut)], dim=-1)
         scores, places = torch.cat([self.scores, scores], dim=-1), self.scores.shape[-1]
         cut = torch.cat([self.cut, cut], dim=-1)
-        lengths = torch.cat([self.lengths, torch.full_like(cut[:, places:], ids.shape[-1], dtype=torch.long)], dim=-1)
         by_score = scores.sort(dim=-1, descending=True, stable=True).indices
         order = by_score.gather(-1, cut.gather(-1, by_score).long().sort(dim=-1, stable=True).indices)[:, :places]
         tokens = order.unsqueeze(-1).expand(-1, -1, max(self.ids.shape[-1], ids.shape[-1]))
@@ -72,10 +88,21 @@ class Pool:
         return Pool(scores.gather(-1, order), cut.gather(-1, order), lengths.gather(-1, order), ids, logs)
 
 
+def widened(part: Tensor, width: int, value: float = 0) -> Tensor:
+    """(..., t) filled up to (..., width)."""
+    return pad(part, (0, width - part.shape[-1]), value=value)
+
+
+def rows_joined(parts: Sequence[Tensor], value: float = 0) -> Tensor:
+    """(B, ..., t) and (C, ..., t) -> (B + C, ..., t), the shorter ones filled up."""
+    longest = max(part.shape[-1] for part in parts)
+    return torch.cat([widened(part, longest, value) for part in parts])
+
+
 def _joined(mine: Tensor, theirs: Tensor) -> Tensor:
     """(B, P, t) and (B, J, t) -> (B, P + J, t), the shorter ones filled up."""
-    longer = max(mine.shape[-1], theirs.shape[-1])
-    return torch.cat([pad(part, (0, longer - part.shape[-1])) for part in (mine, theirs)], dim=1)
+    longest = max(mine.shape[-1], theirs.shape[-1])
+    return torch.cat([widened(part, longest) for part in (mine, theirs)], dim=1)
 
 
 def _hypothesis(score: float, cut: bool, length: int, ids: list[int], logs: list[float]) -> Hypothesis:

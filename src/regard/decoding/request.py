@@ -1,4 +1,4 @@
-"""What is asked of a search, checked once: prompts, ends, limits, rules. Every search begins here.
+"""What is asked of a search, checked once: prompts, ends, limits, rules, room. Every search begins here.
 
 The search itself, and how a next token is chosen, are not known here.
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.decoding.rules import Least, Rule, Written, as_ids, below_vocabulary, whole
+from regard.decoding.sources import Given
 from regard.models.contract import Memory, Tokens, Writer
 
 Prompts = Tensor | Tokens | Sequence[Sequence[int]]
@@ -30,10 +31,14 @@ class Request:
     """How many tokens each row may write, the end not counted."""
     rules: tuple[Rule, ...]
     device: torch.device
+    room: int | None = None
+    """How many tokens the hypotheses that are followed at once may have together; None for any number."""
+    tries: int = 1
+    """How often each prompt is continued. Try j of prompt b has the number b · tries + j."""
 
     @staticmethod
-    def of(model: Writer, memory: Memory | None, prompts: Prompts, end: int | Iterable[int], limit: Limit,
-           least: int, rules: Sequence[Rule]) -> "Request":
+    def of(model: Writer, memory: Given, prompts: Prompts, end: int | Iterable[int], limit: Limit, least: int,
+           rules: Sequence[Rule], room: int | None = None, tries: int = 1) -> "Request":
         """The request made of the arguments of a search; a ValueError says which of them is wrong."""
         if model.training:
             remedy = "Call model.eval() first: dropout would make the result a matter of chance."
@@ -47,19 +52,43 @@ class Request:
         if whole("least", least) > min(limits, default=least):
             raise checks.wrong("least", f"at most the limit, {min(limits)}", least)
         first = (Least(least, ends),) if least else ()
-        return Request(rows, ends, limits, (*first, *rules), _device(model, memory))
+        if room is not None:
+            whole("room", room, 1)
+        return Request(rows, ends, limits, (*first, *rules), _device(model, memory), room, whole("tries", tries, 1))
 
     @property
     def capacity(self) -> int:
         """How many tokens a row may have at most: the longest prompt, and all that may be written after it."""
         return max(map(len, self.prompts)) + max(self.limits)
 
-    def is_end(self, vocabulary: int) -> Tensor:
-        """(V,): which tokens are ends."""
+    @property
+    def numbers(self) -> range:
+        """The numbers of all that is to be written."""
+        return range(len(self.prompts) * self.tries)
+
+    def prompt(self, number: int) -> int:
+        """Which prompt is continued."""
+        return number // self.tries
+
+    def limit(self, number: int) -> int:
+        """How many tokens may be written, the end not counted."""
+        return self.limits[self.prompt(number)]
+
+    def written(self, ids: Tensor, numbers: Sequence[int], counts: Sequence[int], each: int = 1) -> Written:
+        """What is written so far, ids (R, t), for rules to read: `each` hypotheses of every number, one count long."""
+        rows = [[self.prompt(number), count, number % self.tries]
+                for number, count in zip(numbers, counts, strict=True) for _ in range(each)]
+        # To wait for the device here would keep it idle at every step.
+        of_R3 = torch.tensor(rows, dtype=torch.long).view(-1, 3).to(ids.device, non_blocking=True)
+        return Written(ids, *of_R3.unbind(-1))
+
+    def is_end(self, tokens: Tensor, vocabulary: int) -> Tensor:
+        """Which of these tokens are ends, in their shape; the vocabulary is that of the model."""
         below_vocabulary("end", self.ends, vocabulary)
-        table = torch.zeros(vocabulary, dtype=torch.bool, device=self.device)
-        table[self.ends] = True
-        return table
+        found = torch.zeros_like(tokens, dtype=torch.bool)
+        for end in self.ends:  # numbers need not be copied to the device
+            found = found | (tokens == end)
+        return found
 
     def log_probabilities(self, logits: Tensor, written: Written) -> Tensor:
         """Logits (R, V) to log-probabilities in float32 or more, as the rules leave them."""
@@ -109,9 +138,9 @@ def _limits(limit: Limit, rows: int) -> list[int]:
     return [whole("limit", value) for value in limit]
 
 
-def _device(model: Writer, memory: Memory | None) -> torch.device:
+def _device(model: Writer, memory: Given) -> torch.device:
     """Where the model computes: where its memory lies, or its parameters."""
-    if memory is not None:
+    if isinstance(memory, Memory):
         return memory.states.device
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     return next((parameter.device for parameter in parameters), torch.device("cpu"))

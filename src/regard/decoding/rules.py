@@ -7,7 +7,7 @@ continuation can win any more, and count on it that one never gains. What is lef
 keeps the probabilities that the model gave. A rule remembers nothing, since hypotheses change places between steps;
 what it needs is read off what is written. It knows neither models nor searches.
 
-Legend: R hypotheses, t tokens written so far, V vocabulary.
+Legend: R hypotheses, t tokens written so far, n of a sequence, W sequences of the text, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,13 @@ class Written:
     """The hypotheses that a search follows."""
 
     ids: Tensor
-    """(R, t): the tokens after the prompt."""
+    """(R, t): the tokens after the prompt. Where some have fewer than t, what stands behind them means nothing."""
     rows: Tensor
     """(R,): which prompt each hypothesis continues, from 0."""
+    lengths: Tensor
+    """(R,): how many tokens each has. All have t, but where prompts wait for their turn."""
+    tries: Tensor
+    """(R,): which of several tries of one prompt each is, from 0."""
 
 
 class Rule(Protocol):
@@ -59,9 +63,29 @@ class Least:
 
     def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
         """−∞ for the tokens, as long as too few are written."""
-        if written.ids.shape[-1] >= self.count:
+        enough_R1 = (written.lengths >= self.count).unsqueeze(-1)
+        return torch.where(enough_R1, log_probabilities, self.forbidden(log_probabilities.clone(), written))
+
+
+class NoRepeat:
+    """No sequence of `size` tokens is written twice. What stands in the prompt does not count."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole("size", size, 1)
+
+    def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
+        """−∞ for tokens that would complete a sequence that is there."""
+        t = written.ids.shape[-1]
+        if t < self.size:
             return log_probabilities
-        return self.forbidden(log_probabilities, written)
+        there_RWn = written.ids.unfold(-1, self.size, 1)
+        back_n = torch.arange(1 - self.size, 0, device=written.ids.device)
+        last_Rn = written.ids.gather(-1, (written.lengths.unsqueeze(-1) + back_n).clamp(min=0))
+        ends_W = torch.arange(self.size, t + 1, device=written.ids.device)
+        same_RW = (there_RWn[..., :-1] == last_Rn.unsqueeze(1)).all(-1) & (ends_W <= written.lengths.unsqueeze(-1))
+        # A token that completes several of them is named several times: the lowest of its entries counts.
+        lowered_RW = torch.full_like(same_RW, torch.inf, dtype=log_probabilities.dtype).masked_fill(same_RW, -torch.inf)
+        return log_probabilities.scatter_reduce(-1, there_RWn[..., -1], lowered_RW, "amin")
 
 
 def whole(argument: str, value: object, least: int = 0) -> int:

@@ -1,22 +1,24 @@
 """Writing one hypothesis a row, token by token. How the next token is chosen is for the caller to say.
 
-Rows that have finished stay in the batch, unread, until they are half of it: to take rows out copies what the state
-remembers of the others. It knows the contract of the models, and nothing of how tokens are ranked or drawn.
+When rows come and go is for `regard.decoding.queue` to say. It knows nothing of models, nor of how tokens are ranked or
+drawn.
 
-Legend: B rows in the batch, t tokens written so far, V vocabulary.
+Legend: B places of the batch, t tokens of the longest, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.reading import read
+from regard.decoding.queue import Turn, run
 from regard.decoding.request import Request, no_number
 from regard.decoding.rules import Written
-from regard.models.contract import Memory, Writer
+from regard.decoding.sources import Given
+from regard.models.contract import Writer
 
 Choice = Callable[[Tensor, Written], Tensor]
 """Log-probabilities (B, V) and what is written so far -> the next token of each row, (B,)."""
@@ -29,60 +31,91 @@ class Lines:
     """What the rows of the batch have written, those that have finished with them."""
 
     ids: Tensor
-    """(B, t), the end token with them; what stands behind it means nothing."""
+    """(B, t), the end token with them; what stands behind the count of a row means nothing."""
     logs: Tensor
     """(B, t)"""
-    rows: Tensor
-    """(B,): which prompt each row of the batch continues."""
+    numbers: list[int]
+    counts: list[int]
+    """How many tokens each row has, the end token with them."""
+    verdicts: list[int]
+    tokens: Tensor
+    """(B,): what each row reads next; of one that has finished, anything."""
 
-    def extend(self, token_B: Tensor, log_B: Tensor) -> "Lines":
-        """One more token in every row."""
-        ids, logs = (torch.cat([old, new.unsqueeze(-1)], dim=-1)
-                     for old, new in ((self.ids, token_B), (self.logs, log_B)))
-        return Lines(ids, logs, self.rows)
+    def extended(self, tokens: Tensor, logs: Tensor, verdicts: list[int]) -> "Lines":
+        """One more token in every row that had not finished, but where it was cut."""
+        width = max(self.counts) + 1
+        places = torch.tensor(self.counts, dtype=torch.long).to(tokens.device, non_blocking=True).unsqueeze(-1)
+        ids, probabilities = (pad(old.to(new.dtype), (0, width - old.shape[1])).scatter(1, places, new.unsqueeze(-1))
+                              for old, new in ((self.ids, tokens), (self.logs, logs)))
+        now = [old if old != GOES_ON else new for old, new in zip(self.verdicts, verdicts, strict=True)]
+        counts = [count + (old == GOES_ON and new != CUT)
+                  for count, old, new in zip(self.counts, self.verdicts, now, strict=True)]
+        return Lines(ids, probabilities, self.numbers, counts, now, tokens)
 
-    def pick(self, index: Tensor) -> "Lines":
+    def pick(self, places: Sequence[int]) -> "Lines":
         """These rows of the batch."""
-        return Lines(self.ids[index], self.logs[index], self.rows[index])
+        index = torch.tensor(places, dtype=torch.long, device=self.ids.device)
+        numbers, counts, verdicts = ([part[place] for place in places]
+                                     for part in (self.numbers, self.counts, self.verdicts))
+        width = max(counts, default=0)
+        ids, logs = self.ids[index, :width], self.logs[index, :width]
+        return Lines(ids, logs, numbers, counts, verdicts, self.tokens[index])
+
+    def joined(self, other: "Lines") -> "Lines":
+        """These rows, and others behind them."""
+        width = max(self.ids.shape[1], other.ids.shape[1])
+        ids, logs = (torch.cat([pad(part, (0, width - part.shape[1])) for part in parts])
+                     for parts in ((self.ids, other.ids), (self.logs, other.logs)))
+        return Lines(ids, logs, self.numbers + other.numbers, self.counts + other.counts,
+                     self.verdicts + other.verdicts, torch.cat([self.tokens, other.tokens]))
 
 
-def write(model: Writer, memory: Memory | None, request: Request, choose: Choice) -> list[Hypothesis]:
-    """One hypothesis for each prompt; its score is the sum of its log-probabilities."""
-    if not request.prompts:
-        return []
-    logits_BV, state = read(model, memory, request)
-    is_end_V = request.is_end(logits_BV.shape[-1])
-    limit_B = torch.tensor(request.limits, device=request.device)
-    count = len(request.prompts)
-    rows_B = torch.arange(count, device=request.device)
-    lines = Lines(rows_B.new_zeros(count, 0), torch.zeros(count, 0, device=request.device), rows_B)
-    open_rows = dict(enumerate(range(count)))  # place in the batch: number of the prompt
-    finished = dict[int, tuple[int, int]]()    # place in the batch: verdict, and the step of it
-    results = dict[int, Hypothesis]()          # by the number of the prompt
+@dataclass(frozen=True)
+class Writing:
+    """A search that follows one hypothesis a row."""
 
-    for t in range(max(request.limits) + 1):
-        written = Written(lines.ids, lines.rows)
-        logs_BV = request.log_probabilities(logits_BV, written)
-        token_B = choose(logs_BV, written)
+    request: Request
+    choose: Choice
+    width: int = 1
+    watches: bool = False
+
+    def first(self, numbers: Sequence[int], present: Tensor | None) -> Lines:
+        """Rows in which nothing is written."""
+        rows, device = len(numbers), self.request.device
+        ids = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return Lines(ids, torch.zeros(rows, 0, device=device), [*numbers], [0] * rows, [GOES_ON] * rows,
+                     ids.new_zeros(rows))
+
+    def turn(self, batch: Lines, logits: Tensor, cross: Tensor | None) -> Turn[Lines]:
+        """One more token for every row."""
+        written = self.request.written(batch.ids, batch.numbers, batch.counts)
+        logs_BV = self.request.log_probabilities(logits, written)
+        token_B = self.choose(logs_BV, written)
         log_B = logs_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1)
-        lines = lines.extend(token_B, log_B)
-        verdicts = _verdict(log_B, is_end_V[token_B], limit_B[lines.rows] == t).tolist()
-        for place in [place for place in open_rows if verdicts[place] != GOES_ON]:
+        full = [self.request.limit(number) <= count for number, count in zip(batch.numbers, batch.counts, strict=True)]
+        full_B = torch.tensor(full).to(log_B.device, non_blocking=True)
+        verdicts = _verdict(log_B, self.request.is_end(token_B, logits.shape[-1]), full_B).tolist()
+        finished = [place for place, verdict in enumerate(verdicts)
+                    if verdict != GOES_ON and batch.verdicts[place] == GOES_ON]
+        for place in finished:
             if verdicts[place] == BROKEN:
-                raise no_number(open_rows[place], t)
-            finished[place] = (verdicts[place], t)
-            del open_rows[place]
-        if not open_rows:
-            break
-        if 2 * len(open_rows) <= len(verdicts):
-            results |= _hypotheses(lines, finished)
-            stay = torch.tensor(list(open_rows), dtype=torch.long, device=request.device)
-            lines, state, token_B = lines.pick(stay), state.pick(stay), token_B[stay]
-            open_rows, finished = dict(enumerate(open_rows.values())), {}
-        logits_BnV, state, _ = model.step(state, token_B.unsqueeze(-1))
-        logits_BV = logits_BnV[:, -1]
-    results |= _hypotheses(lines, finished)
-    return [results[row] for row in range(count)]
+                raise no_number(self.request.prompt(batch.numbers[place]), batch.counts[place])
+        return Turn(batch.extended(token_B, log_B, verdicts), None, finished)
+
+    def results(self, batch: Lines) -> list[tuple[int, Hypothesis]]:
+        """What the rows have written; the score is the sum of the log-probabilities."""
+        found = []
+        parts = (batch.numbers, batch.ids.tolist(), batch.logs.tolist(), batch.counts, batch.verdicts)
+        for number, ids, logs, count, verdict in zip(*parts, strict=True):
+            ended, logs = verdict == ENDED, logs[:count]
+            end = ids[count - 1] if ended else None
+            found.append((number, Hypothesis(ids[:count - ended], logs, sum(logs, 0.0), end)))
+        return found
+
+
+def write(model: Writer, given: Given, request: Request, choose: Choice) -> list[Hypothesis]:
+    """One hypothesis for each number of the request."""
+    return run(model, given, request, Writing(request, choose))
 
 
 def _verdict(log_B: Tensor, ended_B: Tensor, full_B: Tensor) -> Tensor:
@@ -91,15 +124,3 @@ def _verdict(log_B: Tensor, ended_B: Tensor, full_B: Tensor) -> Tensor:
     verdict_B = torch.where(ended_B, ENDED, verdict_B)
     verdict_B = torch.where(log_B == -torch.inf, CUT, verdict_B)  # nothing may be written
     return torch.where(log_B.isnan(), BROKEN, verdict_B)
-
-
-def _hypotheses(lines: Lines, finished: dict[int, tuple[int, int]]) -> dict[int, Hypothesis]:
-    """What the finished rows have written, by the number of the prompt; `finished` has the step at which each was."""
-    index = torch.tensor(list(finished), dtype=torch.long, device=lines.ids.device)
-    picked, results = lines.pick(index), dict[int, Hypothesis]()
-    parts = (picked.rows.tolist(), picked.ids.tolist(), picked.logs.tolist(), finished.values())
-    for row, ids, logs, (verdict, t) in zip(*parts, strict=True):
-        end = ids[t] if verdict == ENDED else None
-        logs = logs[:t] if end is None else logs[:t + 1]
-        results[row] = Hypothesis(ids[:t], logs, sum(logs, 0.0), end)
-    return results

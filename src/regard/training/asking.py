@@ -15,7 +15,7 @@ from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.recipes import catalog
 from regard.toml import document as toml
-from regard.toml.document import ConfigError, Document, Problem
+from regard.toml.document import ConfigError, Document
 from regard.toml.lines import KeyPath
 from regard.training.choices.choice import Choice, sized, value
 from regard.training.plans.plan import Plan, Request
@@ -90,12 +90,8 @@ def _check(document: Document, request: Request, plan: Plan) -> None:
 def _fault(document: Document, left: Set[KeyPath]) -> ConfigError | None:
     """All that is wrong with a whole config, but for what is left open."""
     try:
-        settings: TrainingConfig = config.make_all(TABLES, document)["training"]
+        config.make_all(TABLES, document)
     except ConfigError as error:
         found = [problem for problem in error.found if problem.path not in left]
         return document.error(found) if found else None
-    if settings.sharing == "sharded" and settings.validation.score != "loss":
-        return document.error([Problem(("training", "validation", "score"), "",
-                                       ': expected "loss" where the parameters are sharded and no process has the '
-                                       f'whole model, but got "{settings.validation.score}"')])
     return None

@@ -126,3 +126,5 @@ class TrainingConfig(Config):
         """What does not go together: key, and why."""
         if self.schedule.steps is None:
             yield "schedule.steps", "a training must know when it ends"
+        if self.sharing == "sharded" and self.validation.score != "loss":
+            yield "validation.score", 'only "loss" is known where the parameters are sharded: no process has the model'

@@ -32,7 +32,6 @@ def test_more_data_gives_more_of_everything_but_of_care(name):
         "inside": [one.model.decoder.cross.dropout for one in made],
         "epochs": [one.settings.epochs for one in made],
         "consistency": [one.settings.consistency for one in made],
-        "cutoff": [one.settings.cutoff for one in made],
     }
     for key, values in grown.items():
         assert values == sorted(values), key

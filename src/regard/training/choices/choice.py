@@ -52,6 +52,30 @@ def grade(value: float, steps: Iterable[tuple[float, Any]], last: Any) -> Any:
     return next((entry for limit, entry in steps if value < limit), last)
 
 
+def length(asked: Mapping[str, Any], epochs: float, batches: float, device: Device,
+           reason: str) -> tuple[list[Choice], int]:
+    """How long a training is: the choice of epochs, where no steps are set, and about how many steps it has.
+
+    Args:
+        asked: the table [training] as far as somebody has set it.
+        epochs: so many, where nobody has set them.
+        batches: of an epoch.
+    """
+    steps = value(asked, "schedule.steps")
+    if steps is not None:
+        return [], steps
+    epochs = value(asked, "epochs", epochs)
+    many = value(asked, "accumulate", 1) * device.count
+    return [Choice("training.epochs", epochs, reason)], max(1, round(epochs * batches / many))
+
+
+def score(asked: Mapping[str, Any], name: str, reason: str) -> Choice:
+    """What tells the better model: the score of this name, where a process has a whole model to judge."""
+    if value(asked, "sharing", "replicated") == "sharded":
+        name, reason = "loss", "no process has the whole model"
+    return Choice("training.validation.score", name, reason)
+
+
 def value(tables: Mapping[str, Any], key: str, otherwise: Any = None) -> Any:
     """What tables have at a dotted key, or something else where they have nothing."""
     found: Any = tables

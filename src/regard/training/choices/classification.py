@@ -7,7 +7,7 @@ large enough for that. It knows numbers and sizes. It does not know the examples
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.training.choices.choice import Choice, Device, grade, sized, value
+from regard.training.choices.choice import Choice, Device, grade, length, score, sized, value
 
 TEXTS, IMAGES = "classifier", "vit"
 PATCHES = 49
@@ -64,7 +64,7 @@ def training(examples: int, tokens: int, device: Device, side: int | None,
     """
     if device.fast:
         yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
-        if side is None:
+        if side is None and value(asked, "batches.layout", "padded") == "padded":
             yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
     each = max(1, round(tokens / max(1, examples)))
     rows = grade(examples, ((2_000, 32), (20_000, 64)), 256 if device.fast else 128)
@@ -73,9 +73,10 @@ def training(examples: int, tokens: int, device: Device, side: int | None,
     yield Choice("training.smoothing", 0.1, "labels are not always right")
     if side is not None and side >= SHIFTED:
         yield Choice("training.shift", max(1, side // 14), "an image moved a little is still the same")
-    epochs = value(asked, "epochs", grade(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8))
-    yield Choice("training.epochs", epochs, "so often all examples are seen, unless the score stops rising before")
-    steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / batch)))
+    often = grade(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8)
+    epochs, steps = length(asked, often, tokens / batch, device,
+                           "so often all examples are seen, unless the score stops rising before")
+    yield from epochs
     yield Choice("training.average", 0.99 if steps < 3000 else 0.998, "the mean over steps is better than any of them")
     yield Choice("training.schedule.shape", "cosine", "slowly down, which settles the model")
     yield Choice("training.schedule.peak", 1e-3, "as high as such a model bears")
@@ -83,7 +84,7 @@ def training(examples: int, tokens: int, device: Device, side: int | None,
     yield Choice("training.optimiser.decay", 0.05, "weights that nothing asks for fade")
     every = value(asked, "validation.every", max(1, steps // 15))
     yield Choice("training.validation.every", every, "about 15 times in all")
-    yield Choice("training.validation.score", "accuracy", "what a classifier is judged by")
+    yield score(asked, "accuracy", "what a classifier is judged by")
     yield Choice("training.validation.most", 10_000, "each takes little time")
     yield Choice("training.checkpoints.every", every, "with every validation")
     yield Choice("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")

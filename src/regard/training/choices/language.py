@@ -10,7 +10,7 @@ It knows numbers of characters and tokens. It does not know the text.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.training.choices.choice import Choice, Device, grade, sized, value
+from regard.training.choices.choice import Choice, Device, grade, length, sized, value
 
 RECIPE = "gpt"
 CHARACTERS = 5_000_000
@@ -63,16 +63,16 @@ def training(tokens: int, table: Mapping[str, Any], device: Device, asked: Mappi
     if device.fast:
         yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
     room = value(table, "embedding.positions.count", 10**9)
-    length = value(asked, "windows.length", min(room, 128 if recurrent else 256, max(8, tokens // 64)))
-    yield Choice("training.windows.length", length, "how far back a step learns" if recurrent else
+    window = value(asked, "windows.length", min(room, 128 if recurrent else 256, max(8, tokens // 64)))
+    yield Choice("training.windows.length", window, "how far back a step learns" if recurrent else
                  "how far back the model can look")
-    rows = value(asked, "windows.rows", max(1, min(64 if device.fast else 16, tokens // (4 * length))))
+    rows = value(asked, "windows.rows", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
     yield Choice("training.windows.rows", rows, "windows of a batch")
     yield Choice("training.windows.order", "continuous" if recurrent else "shuffled",
                  "what was read is remembered from window to window" if recurrent else "each window stands for itself")
-    epochs = value(asked, "epochs", _epochs(tokens, device, recurrent))
-    yield Choice("training.epochs", epochs, "so often the text is read, unless the loss stops falling before")
-    steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / (length * rows))))
+    epochs, steps = length(asked, _epochs(tokens, device, recurrent), tokens / (window * rows), device,
+                           "so often the text is read, unless the loss stops falling before")
+    yield from epochs
     average = 0.99 if steps < 20_000 else 0.999
     yield Choice("training.average", average, "the mean over steps is better than any of them")
     yield Choice("training.schedule.shape", "cosine", "slowly down to a tenth and less, which settles the model")

@@ -7,7 +7,7 @@ tokens. It does not know the texts.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.training.choices.choice import Choice, Device, grade, sized, value
+from regard.training.choices.choice import Choice, Device, grade, length, sized, value
 
 RECIPE = "bert"
 SIZES = ((5_000_000, "small"), (100_000_000, "base"))
@@ -38,14 +38,15 @@ def training(texts: int, tokens: int, device: Device, asked: Mapping[str, Any]) 
     """
     if device.fast:
         yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
-        yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
+        if value(asked, "batches.layout", "padded") == "padded":
+            yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
     yield Choice("training.masking.share", 0.15, "enough to learn from, and enough left to learn it by")
     large = 16_000 if device.fast else 4000
     batch = value(asked, "batches.tokens", grade(texts, ((10_000, 2000), (100_000, 4000)), large))
     yield Choice("training.batches.tokens", batch, "only one of seven tokens is learned from")
-    epochs = value(asked, "epochs", grade(texts, ((10_000, 60), (500_000, 40 if device.fast else 8)), 3))
-    yield Choice("training.epochs", epochs, "every time other words are hidden")
-    steps = value(asked, "schedule.steps", max(1, round(epochs * tokens / batch)))
+    often = grade(texts, ((10_000, 60), (500_000, 40 if device.fast else 8)), 3)
+    epochs, steps = length(asked, often, tokens / batch, device, "every time other words are hidden")
+    yield from epochs
     yield Choice("training.average", 0.995, "the mean over steps is better than any of them")
     yield Choice("training.schedule.shape", "linear", "down to nothing, which settles the model")
     yield Choice("training.schedule.peak", 5e-4, "as high as such a model bears")

@@ -11,7 +11,7 @@ It knows numbers of pairs and tokens. It does not know the pairs.
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from regard.training.choices.choice import Choice, Device, grade, sized, value
+from regard.training.choices.choice import Choice, Device, grade, length, score, sized, value
 
 RECIPE = "transformer"
 SUBWORDS = ("unigram", "bpe")
@@ -86,11 +86,9 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
     if few and (device.fast or pairs < 20_000) and value(asked, "consistency", 1.0):
         yield Choice("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
     yield Choice("training.average", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
-    steps = value(asked, "schedule.steps")
-    if steps is None:
-        epochs = value(asked, "epochs", _epochs(pairs, device))
-        yield Choice("training.epochs", epochs, "so often all pairs are seen, unless the score stops rising before")
-        steps = max(1, round(epochs * tokens / batch / value(asked, "accumulate", 1) / device.count))
+    epochs, steps = length(asked, _epochs(pairs, device), tokens / batch, device,
+                           "so often all pairs are seen, unless the score stops rising before")
+    yield from epochs
     yield Choice("training.schedule.shape", "linear", "constant, then down to nothing, which settles the model")
     yield Choice("training.schedule.peak", 1e-3 if few else 7e-4, "as high as such a model bears")
     yield Choice("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "post-norm needs a slow "
@@ -99,10 +97,7 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
     yield Choice("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
     every = value(asked, "validation.every", max(1, steps // 16))
     yield Choice("training.validation.every", every, "about 16 times in all")
-    if value(asked, "sharing", "replicated") == "sharded":
-        yield Choice("training.validation.score", "loss", "no process has the whole model, to translate with it")
-    else:
-        yield Choice("training.validation.score", "chrf", "the score that judges short texts and rich endings best")
+    yield score(asked, "chrf", "the score that judges short texts and rich endings best")
     yield Choice("training.validation.patience", 6, "without a better score for so long there will be none")
     yield Choice("training.checkpoints.every", every, "with every validation")
     yield Choice("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")

@@ -9,6 +9,7 @@ same source are all on one side, whatever their order. It does not know the loop
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -181,8 +182,10 @@ class Translation:
     def validate(self, task: Task) -> Verdict:
         """Loss, BLEU and chrF of greedy translations."""
         assert isinstance(task, Translator)
-        made = [found.text for found in task.translate(self.sources, beams=1, length_penalty="none")]
         loss = mean_loss(task, list(zip(self.sources, self.targets, strict=True)))
+        if not math.isfinite(loss):  # nothing can be translated with such a model
+            return Verdict({"loss": loss, "bleu": math.nan, "chrf": math.nan})
+        made = [found.text for found in task.translate(self.sources, beams=1, length_penalty="none")]
         scores = corpus_scores(made, self.targets)
         shown = map(Example, self.sources, self.targets, made)
         return Verdict({"loss": loss, "bleu": scores.bleu, "chrf": scores.chrf},

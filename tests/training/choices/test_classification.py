@@ -1,0 +1,61 @@
+"""Zero configuration of classifiers: from the number of examples, the size of images and the device."""
+
+import pytest
+import torch
+from planned import CPU, GPU, config
+
+from regard.models.build import build
+from regard.training.choices import classification as choices
+
+DEVICES = {"cpu": CPU, "gpu": GPU}
+SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (64, 48, 3), (224, 224, 3), (7, 13, 1), (1, 1, 3)]
+
+
+def images(count, shape, device=CPU, training=None):
+    named, asked = choices.image_recipe(count, min(shape[:2]), device, None), training or {}
+    model = list(choices.image_model(count, *shape, device))
+    found = [*model, *choices.training(count, 50 * count, device, min(shape[:2]), asked)]
+    return config(named.value, found, {"model": {"labels": 3}, "training": asked}), [*found, named]
+
+
+def texts(count, device=CPU, training=None):
+    named, asked = choices.text_recipe(count, device, None), training or {}
+    found = [*choices.tokenizer(count, {}), *choices.training(count, 20 * count, device, None, asked)]
+    return config(named.value, found, {"model": {"labels": 3, "vocabulary": 100}, "training": asked}), [*found, named]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_images_of_any_shape_are_cut_into_patches(shape, name):
+    for count in (10, 5_000, 60_000, 2_000_000):
+        tables, found = images(count, shape, DEVICES[name])
+        model = tables["model"]
+        assert (model.height, model.breadth, model.channels) == shape
+        assert model.height % model.patch == model.breadth % model.patch == 0
+        with torch.device("meta"):
+            assert build(model)
+        assert all(choice.reason for choice in found)
+        assert tables["training"].validation.score == "accuracy"
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_texts(name):
+    vocabularies = []
+    for count in (10, 5_000, 60_000):
+        tables, found = texts(count, DEVICES[name])
+        with torch.device("meta"):
+            assert build(tables["model"])
+        assert all(choice.reason for choice in found)
+        vocabularies.append(tables["tokenizer"].vocabulary)
+    assert vocabularies == sorted(vocabularies)
+
+
+@pytest.mark.parametrize("make", [lambda *given: images(500, (28, 28, 1), *given), lambda *given: texts(500, *given)])
+@pytest.mark.parametrize("device", DEVICES.values())
+def test_what_is_set_is_followed(make, device):
+    tables, found = make(device, {"schedule": {"steps": 20}})
+    assert "training.epochs" not in {choice.key for choice in found}
+    assert tables["training"].schedule.warmup <= 5
+    assert tables["training"].validation.every <= 2
+    assert make(device, {"sharing": "sharded"})[0]["training"].validation.score == "loss"
+    assert make(device, {"batches": {"layout": "packed"}})[0]["training"].batches.layout == "packed"

@@ -1,0 +1,94 @@
+"""The plan of translation: what is told of the data, and what follows from it."""
+
+import os
+from pathlib import Path
+
+import pytest
+import trained
+
+from regard.toml import document as toml
+from regard.training.choices.choice import Device
+from regard.training.plans.plan import Request
+from regard.training.plans.translation import TranslationPlan
+from regard.training.settings import DataConfig
+
+CPU = Device("cpu", 2**34, lowered=False)
+PLAN = TranslationPlan()
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return trained.pairs(tmp_path / "pairs.tsv", 40)
+
+
+def survey(data, **options):
+    return PLAN.survey(Request("seq2seq", (str(data),), Path("model"), **options), DataConfig())
+
+
+def prepared(path, place, **tables):
+    config = {"data": {"held": 0.1, "joint": True}, "tokenizer": {"kind": "characters"}} | tables
+    return PLAN.prepare(survey(path), toml.given(config), place)
+
+
+def test_what_is_left_out_is_told(data, tmp_path):
+    path = tmp_path / "more.tsv"
+    first = Path(data).read_text().splitlines()[0]
+    path.write_text(f"{Path(data).read_text()}{first}\n\tx\ny\t\n")
+    assert PLAN.warnings(survey(path)) == ["3 of 43 pairs are left out: empty 2, duplicate 1."]
+    assert PLAN.warnings(survey(data)) == []
+
+
+def test_pairs_are_counted_as_they_are_read(data):
+    seen = []
+
+    def counted(pairs):
+        for pair in pairs:
+            seen.append(pair)
+            yield pair
+
+    survey(data, counted=counted)
+    assert len(seen) == 40
+
+
+def test_why_so_much_is_held_out(data, tmp_path):
+    held = PLAN.before(survey(data), {})[0]
+    assert held == ("data.held", 0.04, "about 2 pairs to judge by, whose sources are not learned from")
+    given = PLAN.before(survey(data, validation=(data,)), {})[0]
+    assert given == ("data.held", 0.0, "validation data is given")
+    few = tmp_path / "few.tsv"
+    few.write_text("a b\tc d\n")
+    assert PLAN.before(survey(few), {})[0].reason == "1 pairs are too few: the model is judged by what it has learned"
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [(None, True), ("unigram", True), ("bpe", True), ("bytes", False),
+                                              ("characters", False)])
+def test_only_subwords_have_a_vocabulary_to_choose(data, kind, chosen):
+    asked = {} if kind is None else {"tokenizer": {"kind": kind}}
+    assert ("tokenizer.vocabulary" in {choice.key for choice in PLAN.before(survey(data), asked)}) == chosen
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_vocabularies_are_those_of_the_tokenizers(data, tmp_path, joint):
+    made = prepared(data, tmp_path / "data", data={"held": 0.1, "joint": joint})
+    tables = {"model": {"kind": "encoder-decoder", "shared": True}}
+    found = {choice.key: choice.value for choice in PLAN.after(made, tables, CPU)}
+    assert found["model.source_vocabulary"] == made.tokenizer.source.size
+    assert found["model.target_vocabulary"] == made.tokenizer.target.size
+    assert found.get("model.shared") == (None if made.tokenizer.joint else False)
+
+
+def test_an_epoch_has_as_many_steps_as_its_feed(data, tmp_path):
+    made = prepared(data, tmp_path / "data")
+    configs = [toml.given({"training": {"batches": {"tokens": tokens}}}) for tokens in (200, 400, 10**6)]
+    few, fewer, one = (PLAN.steps(made, config) for config in configs)
+    assert few > fewer > one == 1
+
+
+def test_texts_are_stored_where_they_are_sampled(data, tmp_path):
+    assert prepared(data, tmp_path / "a").texts is None
+    assert prepared(data, tmp_path / "b", training={"sampling": 0.1}).texts is not None
