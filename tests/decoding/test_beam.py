@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from writers import Table, drawn, every, keyed, logs_of, plain_beam
 
-from regard.decoding.beam import beam, precision
+from regard.decoding.beam import beam
 from regard.decoding.greedy import greedy
 from regard.decoding.ranking import Mean, Power
 from regard.decoding.rules import Forbidden
+from regard.decoding.search import precision
 
 INF = math.inf
 PENALTIES = st.sampled_from(["none", "mean", 0.6, 1.0, 2.0])

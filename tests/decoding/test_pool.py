@@ -13,7 +13,8 @@ def offer(pool, how, *ones):
     """Offer one row hypotheses (score, ids)."""
     ids = torch.tensor([[ids for _, ids in ones]])
     logs = -ids.double() / 10
-    return getattr(pool, how)(ids, logs, torch.tensor([[score for score, _ in ones]], dtype=torch.float64))
+    scores = torch.tensor([[score for score, _ in ones]], dtype=torch.float64)
+    return getattr(pool, how)(ids, logs, torch.tensor([ids.shape[-1]]), scores)
 
 
 def empty(rows=1, places=2):
@@ -50,7 +51,8 @@ def test_what_was_cut_only_fills_free_places_whatever_its_score():
 
 
 def test_nothing_at_all_written_and_cut():
-    pool = empty().fill(torch.zeros(1, 1, 0, dtype=torch.long), torch.zeros(1, 1, 0), torch.zeros(1, 1).double())
+    nothing = torch.zeros(1, 1, 0)
+    pool = empty().fill(nothing.long(), nothing, torch.tensor([0]), torch.zeros(1, 1).double())
     assert pool.hypotheses() == [[Hypothesis([], [], 0.0, None)]]
 
 
@@ -63,6 +65,6 @@ def test_a_score_of_minus_infinity_is_not_taken(how):
 def test_rows_keep_to_themselves_and_can_be_picked():
     pool = empty(rows=3, places=1)
     ids = torch.tensor([[[1, 0]], [[2, 0]], [[3, 0]]])
-    pool = pool.end(ids, ids.double(), torch.tensor([[-1.0], [-INF], [-3.0]]).double())
+    pool = pool.end(ids, ids.double(), torch.tensor([2, 2, 2]), torch.tensor([[-1.0], [-INF], [-3.0]]).double())
     picked = pool.pick(torch.tensor([2, 1]))
     assert [[one.ids for one in row] for row in picked.hypotheses()] == [[[3]], []]

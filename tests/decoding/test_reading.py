@@ -6,12 +6,9 @@ from writers import Table, drawn, keyed, translator
 
 from regard.decoding import reading
 from regard.decoding.reading import read
-from regard.decoding.request import Request
 from regard.models.contract import Tokens
 
-
-def request(model, memory, prompts):
-    return Request.of(model, memory, prompts, (), 2, 0, ())
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 64])
@@ -21,7 +18,8 @@ def test_the_logits_after_the_last_token_of_each_row(monkeypatch, chunk, lengths
     function, keys = drawn(6), list(range(len(lengths)))
     prompts = [[(row + place) % 6 for place in range(length)] for row, length in enumerate(lengths)]
     model, memory = Table(function), keyed(keys)
-    logits, state = read(model, memory, request(model, memory, prompts))
+    logits, state, cross = read(model, memory, prompts, 9, CPU)
+    assert cross is None
     want = [function(key, tuple(prompt)) for key, prompt in zip(keys, prompts, strict=True)]
     assert logits.tolist() == want
     assert state.texts == [tuple(prompt) for prompt in prompts]
@@ -31,7 +29,7 @@ def test_the_logits_after_the_last_token_of_each_row(monkeypatch, chunk, lengths
 def test_lengths_are_given_only_where_rows_differ(monkeypatch):
     monkeypatch.setattr(reading, "CHUNK", 2)
     model = Table(drawn(4))
-    read(model, None, request(model, None, [[1, 2, 3, 1, 2, 3], [1, 2, 3]]))
+    read(model, None, [[1, 2, 3, 1, 2, 3], [1, 2, 3]], 6, CPU)
     assert model.lengths == [None, [2, 1], [2, 0]]
     assert model.batches == [(2, 2)] * 3
 
@@ -42,7 +40,8 @@ def test_a_recurrent_model_reads_as_all_at_once(monkeypatch, kind):
     model = translator(kind)
     memory = model.encode(Tokens(torch.tensor([[1, 2, 3], [4, 5, 0], [6, 1, 2]]), torch.tensor([3, 2, 3])))
     prompts = [[1, 2, 3], [4], [5, 4, 3, 2, 1]]
-    logits, state = read(model, memory, request(model, memory, prompts))
+    logits, state, cross = read(model, memory, prompts, 9, CPU)
+    assert cross is None
     assert state.positions.tolist() == [3, 1, 5]
     for row, prompt in enumerate(prompts):
         want = model.decode(Tokens(torch.tensor([prompt])), memory.pick([row]))[0, -1]

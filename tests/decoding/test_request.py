@@ -48,7 +48,8 @@ def test_the_least_length_is_the_first_rule():
 ])
 def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(given, dtype):
     logits = torch.randn(3, 5).to(given)
-    written = Written(torch.zeros(3, 0, dtype=torch.long), torch.arange(3))
+    nothing = torch.zeros(3, dtype=torch.long)
+    written = Written(nothing.view(3, 1)[:, :0], torch.arange(3), nothing, nothing)
     got = asked(rules=[Forbidden([2])]).log_probabilities(logits, written)
     want = logits.double().log_softmax(-1)
     want[:, 2] = -torch.inf
@@ -57,9 +58,10 @@ def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(give
 
 
 def test_which_tokens_are_ends():
-    assert asked(end=(1, 3)).is_end(5).tolist() == [False, True, False, True, False]
-    assert asked(end=()).is_end(2).tolist() == [False, False]
-    assert_named(lambda: asked(end=(1, 5)).is_end(5), ["`end`", "below 5", "is 5"])
+    tokens = torch.tensor([[4, 1], [3, 0]])
+    assert asked(end=(1, 3)).is_end(tokens, 5).tolist() == [[False, True], [True, False]]
+    assert asked(end=()).is_end(tokens, 5).tolist() == [[False, False]] * 2
+    assert_named(lambda: asked(end=(1, 5)).is_end(tokens, 5), ["`end`", "below 5", "is 5"])
 
 
 def test_the_device_is_that_of_the_memory_or_of_the_parameters():

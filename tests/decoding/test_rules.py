@@ -2,15 +2,24 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from refusals import assert_named
 
-from regard.decoding.rules import Forbidden, Least, Written, below_vocabulary
+from regard.decoding.rules import Forbidden, Least, NoRepeat, Written, below_vocabulary
 
 INF = float("inf")
 
 
 def written(count, rows=2):
-    return Written(torch.zeros(rows, count, dtype=torch.long), torch.arange(rows))
+    return of([[0] * count] * rows)
+
+
+def of(texts, lengths=None):
+    """What is written so far; without lengths all of it."""
+    ids = torch.tensor(texts, dtype=torch.long).view(len(texts), -1)
+    lengths = torch.full((len(texts),), ids.shape[1]) if lengths is None else torch.tensor(lengths)
+    return Written(ids, torch.arange(len(texts)), lengths, torch.zeros_like(lengths))
 
 
 def test_forbidden_tokens_and_no_others():
@@ -36,8 +45,38 @@ def test_ends_come_only_after_the_least_number_of_tokens(count, forbidden):
     (lambda: Forbidden([True]), ["`ids`", "True"]),
     (lambda: Forbidden("a"), ["`ids`", "made of ids", "'a'"]),
     (lambda: Forbidden([5])(torch.zeros(1, 5), written(0, 1)), ["`ids`", "below 5", "is 5"]),
+    (lambda: NoRepeat(0), ["`size`", "at least 1", "is 0"]),
     (lambda: Least(-1, [0]), ["`count`", "at least 0", "-1"]),
     (lambda: below_vocabulary("end", [1, 9], 4), ["`end`", "below 4", "is 9"]),
 ])
 def test_what_is_no_rule(call, parts):
     assert_named(call, parts)
+
+
+@pytest.mark.parametrize("lengths", [[0, 3], [4, 2]])
+def test_rows_may_have_written_different_numbers_of_tokens(lengths):
+    logs = torch.randn(2, 5)
+    got = Least(3, [0, 4])(logs.clone(), of([[1] * 4] * 2, lengths))
+    for row, length in enumerate(lengths):
+        assert torch.equal(got[row, 1:4], logs[row, 1:4])
+        assert bool((got[row, [0, 4]] == -INF).all()) is (length < 3)
+
+
+def repeating(text, size, vocabulary):
+    """The tokens that would complete a sequence that is in the text."""
+    there = {tuple(text[first:first + size]) for first in range(len(text) - size + 1)}
+    return {token for token in range(vocabulary) if tuple([*text, token][-size:]) in there and len(text) >= size}
+
+
+@given(texts=st.integers(0, 9).flatmap(lambda n: st.lists(st.lists(st.integers(0, 2), min_size=n, max_size=n),
+                                                          min_size=1, max_size=4)),
+       size=st.integers(1, 4), data=st.data())
+def test_no_sequence_is_completed_again(texts, size, data):
+    lengths = [data.draw(st.integers(0, len(text))) for text in texts]
+    logs = torch.randn(len(texts), 4)
+    got = NoRepeat(size)(logs.clone(), of(texts, lengths))
+    for row, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        want = repeating(text[:length], size, 4)
+        assert {token for token in range(4) if got[row, token] == -INF} == want
+        others = [token for token in range(4) if token not in want]
+        assert torch.equal(got[row, others], logs[row, others])

@@ -75,4 +75,4 @@ def config(recipe, choices, asked=None):
     given = plain(asked or {})
     document = asking.filled(given, asking.of_recipe(recipe), given)
     document = asking.filled(document, choices, given)
-    return make_all(asking.TABLES, asking.filled(document, [Choice(asking.STEPS, 1000, "")], document))
+    return make_all(asking.TABLES, asking.filled(document, [Choice(asking.STEPS, asking.ANY, "")], document))

@@ -12,6 +12,7 @@ from torch import nn
 from regard.training.checkpoints import Checkpoints
 from regard.training.engine import Engine
 from regard.training.processes import Processes
+from regard.training.shards import Part, Stored, write
 from regard.training.snapshot import Snapshot
 from regard.training.state import resume, snapshot
 
@@ -131,3 +132,41 @@ def test_the_state_of_another_training_changes_nothing(tmp_path, change, message
 def test_a_mean_that_nobody_asks_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"unexpected: 'average\."):
         resume(engine(settings()), stored(tmp_path / "checkpoints", engine()))
+
+
+class Some(Processes):
+    """One of several processes, of which all carry five rows."""
+
+    def sum(self, number):
+        return 5
+
+
+class Rows(Squares):
+    """Carries the rows that it is given."""
+
+    kept = torch.zeros(0, 2)
+
+    def carried(self):
+        return {"rows": self.kept}
+
+    def resume(self, carried):
+        self.kept = carried["rows"]
+
+
+def test_what_several_processes_carry_goes_on_with_any_number_of_them(tmp_path):
+    rows = torch.arange(10.0).reshape(5, 2)
+    parts = []
+    for rank, own in enumerate((rows[:2], rows[2:])):
+        made = engine(objective=Rows)
+        made.objective.kept, made.processes = own, Some(rank, 2, 0)
+        taken = snapshot(made, {})
+        write(tmp_path / f"{rank}.safetensors", {name: tensor for name, tensor in taken.tensors.items()
+                                                 if rank == 0 or isinstance(tensor, Part)})
+        parts.append(tmp_path / f"{rank}.safetensors")
+    found = Stored.of(parts, {})
+    for count, shares in ((1, [rows]), (2, [rows[:2], rows[2:]]), (3, [rows[:1], rows[1:3], rows[3:]])):
+        for rank, share in enumerate(shares):
+            made = engine(objective=Rows)
+            made.processes = Some(rank, count, 0)
+            resume(made, found)
+            assert torch.equal(made.objective.kept, share)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import classify, complete, data, demo, evaluate, fill, train, translate
+from regard.cli import classify, complete, data, demo, evaluate, export, fill, train, translate
 
 app = typer.Typer(
     name="regard",
@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                evaluate.evaluate):
+                evaluate.evaluate, export.export):
     app.command()(command)
 
 

@@ -90,7 +90,8 @@ class Candidates:
         values_BKM, tokens_BKM = values.view(B, K, -1), tokens.view(B, K, -1)
         if wanted is not None:
             values_BKM, tokens_BKM = _with(wanted, compared, values_BKM, tokens_BKM)
-        ranks_BC, order_BC = (totals.unsqueeze(-1) + values_BKM).reshape(B, -1).sort(dim=-1, descending=True, stable=True)
+        ranks_BC = (totals.unsqueeze(-1) + values_BKM).reshape(B, -1)
+        ranks_BC, order_BC = ranks_BC.sort(dim=-1, descending=True, stable=True)
         parents_BC = order_BC // values_BKM.shape[-1]
         tokens_BC = tokens_BKM.reshape(B, -1).gather(-1, order_BC)
         if handicap is None:

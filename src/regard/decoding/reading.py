@@ -36,7 +36,7 @@ def read(model: Writer, memory: Memory | None, prompts: Sequence[Sequence[int]],
     lengths = [len(row) for row in prompts]
     lengths_B, rows_B = torch.tensor(lengths, device=device), torch.arange(len(lengths), device=device)
     state = model.start(memory, rows=len(lengths), capacity=capacity, cross=cross)
-    found: tuple[Tensor, ...] = ()
+    found = list[Tensor]()
     for first in range(0, max(lengths), CHUNK):
         chunk_Bn = ids_BN[:, first:first + CHUNK]
         here_B = (lengths_B - first).clamp(min=0, max=chunk_Bn.shape[1])
@@ -45,10 +45,10 @@ def read(model: Writer, memory: Memory | None, prompts: Sequence[Sequence[int]],
         else:
             step = model.step(state, chunk_Bn, lengths=here_B)
         state, last_B = step.state, (here_B - 1).clamp(min=0)
-        parts = (step.logits[rows_B, last_B],)
+        parts = [step.logits[rows_B, last_B]]
         if cross:
-            parts += (looked(model, step.cross)[rows_B, ..., last_B, :],)
-        found = tuple(_where(here_B > 0, new, old) for new, old in zip(parts, found or parts, strict=True))
+            parts.append(looked(model, step.cross)[rows_B, ..., last_B, :])
+        found = [_where(here_B > 0, new, old) for new, old in zip(parts, found or parts, strict=True)]
     return Read(found[0], state, found[1] if cross else None)
 
 

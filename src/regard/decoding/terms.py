@@ -11,6 +11,7 @@ It knows neither models nor probabilities.
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from typing import Any, TypeGuard
 
 from regard import checks
 from regard.decoding.rules import as_ids, below_vocabulary
@@ -102,15 +103,19 @@ def check_vocabulary(made: Iterable[Automaton], vocabulary: int) -> None:
                 below_vocabulary("terms", ids, vocabulary)
 
 
-def _check(alternatives: Alternatives, ends: set[int], row: int) -> None:
+def _check(alternatives: object, ends: set[int], row: int) -> None:
     form = "lists of alternatives, each of at least one id, such as [[[5, 6], [7]], [[8]]]"
-    if isinstance(alternatives, str) or not isinstance(alternatives, Sequence) or not alternatives:
+    if not _filled(alternatives):
         raise checks.wrong("terms", form, f"{alternatives!r} in row {row}")
     for ids in alternatives:
-        if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
+        if not _filled(ids):
             raise checks.wrong("terms", form, f"{ids!r} in row {row}")
         if as_ids("terms", ids) & ends:
             raise checks.wrong("terms", "made of tokens that are no end", f"{[*ids]} in row {row}")
+
+
+def _filled(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
 
 
 def _ends_with(text: tuple[int, ...], ids: tuple[int, ...]) -> bool:

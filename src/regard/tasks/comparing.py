@@ -1,8 +1,8 @@
 """What an exported model says beside what our own says, to the same ids.
 
-Rows of ids are drawn at random, of several lengths, so that no language and no tokenizer is needed; or they are those of
-texts that are given. Our model writes after each by greedy search. Then both read what was written, and their numbers
-are compared; and the exported model writes by itself, and what it writes is compared.
+Rows of ids are drawn at random, of several lengths, so that no language and no tokenizer is needed; or they are those
+of texts that are given. Our model writes after each by greedy search. Then both read what was written, and their
+numbers are compared; and the exported model writes by itself, and what it writes is compared.
 
 Two greedy searches may part where two tokens are as good as equally probable: that is no difference. Numbers that were
 quantised on purpose may differ more, and what is written from them is counted and not asked for.
@@ -28,7 +28,7 @@ LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 LIMIT, MOST = 20, 100
 """How many tokens are written after a row; how many texts are taken of those that are given."""
 SEED = 1
-TOLERANCE = {"float32": 1e-4, "float16": 0.05, "int16": 0.2, "bfloat16": 0.5, "int8": 1.0}
+TOLERANCE = {"float32": 1e-4, "float16": 0.005, "bfloat16": 0.02, "int8": 0.2}
 """How far numbers may be apart, as a share of the largest of our own where that is above 1."""
 
 
@@ -83,8 +83,8 @@ def asked(task: Task, texts: Sequence[str] = ()) -> Asked:
     return Asked(rows, [[task.start(), *hypotheses[0].ids] for hypotheses in found])
 
 
-def compare(task: Task, runner: Runner, asked: Asked, precision: str) -> Comparison:
-    """What the two say to the same ids; `precision` is that of the exported numbers, a key of TOLERANCE."""
+def compare(task: Task, runner: Runner, asked: Asked, quantization: str = "float32") -> Comparison:
+    """What the two say to the same ids; `quantization` is what the exported numbers are."""
     ours, theirs = _numbers(task, asked), runner.numbers(asked)
     what = "log-probabilities" if runner.gathered else "outputs"
     if runner.gathered:
@@ -95,10 +95,10 @@ def compare(task: Task, runner: Runner, asked: Asked, precision: str) -> Compari
         raise checks.wrong("export", f"of outputs of {[*ours[0].shape]}", f"of {[*theirs[0].shape]}")
     apart = torch.cat([(mine - other.float()).abs().flatten() for mine, other in zip(ours, theirs, strict=True)])
     scale = max(1.0, *(float(mine.abs().max()) for mine in ours))
-    tolerance, same, parted = TOLERANCE[precision] * scale, None, 0
+    tolerance, same, parted = TOLERANCE[quantization] * scale, None, 0
     if isinstance(task, Translator | Completer):
         same, parted = _written(task, runner, asked, tolerance)
-        parted = parted if precision == "float32" else 0
+        parted = parted if quantization == "float32" else 0
     largest = float(apart.nan_to_num(nan=torch.inf).max())
     return Comparison(len(ours), len(apart), what, largest, float(apart.mean()), tolerance, same, parted)
 

@@ -4,13 +4,14 @@
 
     ctranslate2    translators and language models with attention, for its fast search; quantised where asked for
     onnx           graphs of all models without recurrence
-    huggingface    what one of the architectures of `transformers` can hold, with the tokenizer where it has a form there
+    huggingface    what an architecture of `transformers` can hold, with the tokenizer where it has a form there
 
 Every export is compared on the spot; one that differs is an `ExportError`, and there is no folder then. A folder is
 saved as all of ours are: never over what regard did not save. How files are written is the business of `storage`.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from regard.data.tokenizer.marian import MarianTokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
+from regard.storage import manifest as manifests
 from regard.storage import reordering
 from regard.storage.ctranslate2 import fit
 from regard.storage.ctranslate2 import writing as ctranslate2
@@ -39,7 +41,7 @@ from regard.storage.manifest import NAME as MANIFEST
 from regard.storage.onnx import writing as onnx
 from regard.tasks import comparing, loading, runners
 from regard.tasks.comparing import Comparison
-from regard.tasks.runners import Asked, Ends, Runner
+from regard.tasks.runners import Runner
 from regard.tasks.task import Task
 from regard.tasks.writing import Translator
 
@@ -71,7 +73,7 @@ class Target:
 
     write: Callable[[Task, Path, str], tuple[str, ...]]
     """It writes into a folder that is there, and gives notes; a ValueError for a model that does not fit."""
-    run: Callable[[Task, Path, Ends], Runner]
+    run: Callable[[Task, Path, str], Runner]
 
 
 def export(task: Task, target: str, folder: str | os.PathLike[str], *, quantization: str = "float32",
@@ -86,7 +88,7 @@ def export(task: Task, target: str, folder: str | os.PathLike[str], *, quantizat
         origin: what tells the model from others, to be kept in export.json.
     """
     chosen = checks.pick("target", target, TARGETS)
-    checks.pick("quantization", quantization, dict.fromkeys(QUANTIZATIONS))
+    checks.pick("quantization", quantization, QUANTIZATIONS)
     if quantization != "float32" and target != "ctranslate2":
         raise checks.wrong("quantization", f'"float32" for {target}', f'"{quantization}"',
                            "Only CTranslate2 has quantised numbers.")
@@ -96,8 +98,8 @@ def export(task: Task, target: str, folder: str | os.PathLike[str], *, quantizat
         place = Path(name)
         notes = chosen.write(task, place, quantization)
         asked = comparing.asked(task, texts)
-        runner = chosen.run(task, place, comparing.ends(task))
-        found = comparing.compare(task, runner, asked, _precision(quantization))
+        runner = chosen.run(task, place, quantization)
+        found = comparing.compare(task, runner, asked, quantization)
         if not found.passed:
             raise ExportError(f"The exported model differs from ours, and is not kept: {told(found)}.")
         record = {"regard": __version__, "target": target, "quantization": quantization, "model": origin}
@@ -117,6 +119,14 @@ def told(found: Comparison) -> str:
     return f"{text}, and after {found.parted} something that our model finds worse" if found.parted else text
 
 
+def origin(folder: str | os.PathLike[str]) -> str:
+    """What tells the model in a folder from any other: a sha256 of its manifest, or of the files of an imported one."""
+    place = Path(folder)
+    own = [place / MANIFEST] if (place / MANIFEST).exists() else [place / "config.json", *place.glob("*.safetensors")]
+    found = {path.name: manifests.digest(path).sha256 for path in own}
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
 def names(task: Task) -> Names:
     """What CTranslate2 calls the ids of a model."""
     if isinstance(task.tokenizer, PairTokenizer):
@@ -132,12 +142,8 @@ def _check_place(folder: Path) -> None:
     """Refuse a folder that an export may not replace, such as that of the model itself."""
     folders.prepare(folder)
     if (folder / MANIFEST).exists() and not (folder / RECORD).exists():
-        raise checks.wrong(str(folder), "new, empty, or an export that was saved before", "something else that regard saved",
+        raise checks.wrong(str(folder), "new, empty, or an export that was saved before", "a model or a training",
                            "Choose another folder.")
-
-
-def _precision(quantization: str) -> str:
-    return "int8" if quantization.startswith("int8") else quantization
 
 
 def _copied(source: Path, path: Path) -> None:
@@ -154,10 +160,9 @@ def _to_ctranslate2(task: Task, folder: Path, quantization: str) -> tuple[str, .
     return tuple(notes)
 
 
-def _run_ctranslate2(task: Task, folder: Path, ends: Ends) -> Runner:
-    if isinstance(task, Translator):
-        return runners.CTranslate2Translator(folder, names(task), ends)
-    return runners.CTranslate2Generator(folder, names(task), ends)
+def _run_ctranslate2(task: Task, folder: Path, quantization: str) -> Runner:
+    chosen = runners.CTranslate2Translator if isinstance(task, Translator) else runners.CTranslate2Generator
+    return chosen(folder, names(task), comparing.ends(task), ctranslate2.QUANTIZATIONS[quantization])
 
 
 def _to_onnx(task: Task, folder: Path, quantization: str) -> tuple[str, ...]:
@@ -166,8 +171,9 @@ def _to_onnx(task: Task, folder: Path, quantization: str) -> tuple[str, ...]:
     return ("All tokens so far are given at each step: a graph has no cache.",) if hasattr(task.model, "decode") else ()
 
 
-def _run_onnx(task: Task, folder: Path, ends: Ends) -> Runner:
-    return (runners.OnnxTranslator if isinstance(task, Translator) else runners.OnnxModel)(folder, ends)
+def _run_onnx(task: Task, folder: Path, quantization: str) -> Runner:
+    chosen = runners.OnnxTranslator if isinstance(task, Translator) else runners.OnnxModel
+    return chosen(folder, comparing.ends(task))
 
 
 def _to_huggingface(task: Task, folder: Path, quantization: str) -> tuple[str, ...]:
@@ -175,16 +181,15 @@ def _to_huggingface(task: Task, folder: Path, quantization: str) -> tuple[str, .
     files, note = _their_tokenizer(task)
     inner = folder / "model"  # which is saved as a folder of its own, with a manifest that the whole will have too
     huggingface.write(inner, config, task.special, _float32(tensors), labels=task.labels or (), others=files)
-    for path in inner.iterdir():
-        if path.name in folders.verify(inner).files:
-            path.rename(folder / path.name)
+    for name in folders.verify(inner).files:
+        (inner / name).rename(folder / name)
     shutil.rmtree(inner)
     return note
 
 
-def _run_huggingface(task: Task, folder: Path, ends: Ends) -> Runner:
+def _run_huggingface(task: Task, folder: Path, quantization: str) -> Runner:
     if runners.has_transformers():
-        return runners.Transformers(folder, ends)
+        return runners.Transformers(folder, comparing.ends(task))
     return comparing.Reread(loading.load(folder))
 
 

@@ -10,7 +10,8 @@ Legend: B rows, N tokens, V vocabulary.
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,11 +102,15 @@ class CTranslate2Generator:
         return [logits_NV[:len(row)] for logits_NV, row in zip(logits_BNV, asked.rows, strict=True)]
 
     def written(self, asked: Asked, limit: int) -> Rows:
-        found = self.inner.generate_batch(
-            _named(asked.rows, self.names.target), beam_size=1, max_length=limit, min_length=0,
+        # One by one: of prompts of several lengths, those beyond the shortest count as written.
+        return [self._one([row], limit) for row in asked.rows]
+
+    def _one(self, prompt: Rows, limit: int) -> list[int]:
+        (found,) = self.inner.generate_batch(
+            _named(prompt, self.names.target), beam_size=1, max_length=limit, min_length=0,
             include_prompt_in_result=False, end_token=[*self.ends.special.end],
             suppress_sequences=[[self.names.target[id_]] for id_ in self.ends.never] or None)
-        return [one.sequences_ids[0] for one in found]
+        return found.sequences_ids[0]
 
 
 class OnnxTranslator:
@@ -170,7 +175,8 @@ class Transformers:
     def __init__(self, folder: Path, ends: Ends) -> None:
         transformers = importlib.import_module("transformers")
         architecture = transformers.AutoConfig.from_pretrained(folder).architectures[0]
-        self.inner = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
+        with _quiet(transformers.utils.logging):
+            self.inner = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
         self.ends = ends
 
     @torch.inference_mode()
@@ -194,6 +200,20 @@ class Transformers:
 
         starts = asked.rows if asked.targets is None else [[row[0]] for row in asked.targets]
         return greedy(starts, self.ends, limit, following)
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """`transformers` without its bars and its advice."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def has_transformers() -> bool:

@@ -142,6 +142,13 @@ class Checkpoints:
         place = self.folder / folder_of(step)
         return _loaded(step, Saved(place, manifests.read(place)))
 
+    def tidy(self, step: int, best: int | None) -> list[str]:
+        """End what a killed save of this step, the newest, may have begun. Returns what could not be removed."""
+        with system.told(self.folder):
+            notes = removal.tidied(self.folder)
+            self._point(step, best)
+            return notes + self._thinned(step)
+
     def _put(self, step: int, files: Sequence[Path], values: bytes) -> list[str]:
         """Make a checkpoint of files that were written aside, all of whose parts must be there."""
         target, notes = self.folder / folder_of(step), list[str]()

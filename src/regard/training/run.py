@@ -90,12 +90,19 @@ def train(request: Request, loggers: Sequence[Logger] = ()) -> Outcome:
         place = Checkpoints(request.output / CHECKPOINTS, keep=1)
         with (place.hold() if processes.main else contextlib.nullcontext(),
               Reporters(loggers if processes.main else ()) as report):
-            return _train(request, plan, document, processes, device, report, place.load() if request.resume else None)
+            stored = _stored(place, processes) if request.resume else None
+            return _train(request, plan, document, processes, device, report, stored)
+
+
+def _stored(place: Checkpoints, processes: Processes) -> Loaded | None:
+    """The newest whole checkpoint, which the first process looks for, and the others then read too."""
+    found = place.load() if processes.main else None
+    step = processes.told(None if found is None else found.step)
+    return found if processes.main or step is None else place.at(step)
 
 
 def _train(request: Request, plan: Plan, asked: Document, processes: Processes, device: torch.device,
            report: Reporters, stored: Loaded | None) -> Outcome:
-    metrics = Metrics(request.output / METRICS)
     standing, known = Standing(), None
     if stored is not None:
         for note in stored.notes:
@@ -104,7 +111,7 @@ def _train(request: Request, plan: Plan, asked: Document, processes: Processes, 
         asked = resuming.stored_config(known, request, asked)
         settings = config.make(TrainingConfig, asked, ("training",))
         if (reason := over(standing, settings)) is not None:
-            return _nothing_left(request, standing, reason, processes, metrics, report)
+            return _nothing_left(request, stored, settings, reason, processes, report)
     ready = prepare(request, plan, asked, devices.about(device, processes.count), report,
                     None if known is None else known["files"])
     checkpoints = Checkpoints(request.output / CHECKPOINTS, keep=ready.settings.checkpoints.keep)
@@ -115,7 +122,7 @@ def _train(request: Request, plan: Plan, asked: Document, processes: Processes, 
         training.resume(stored.snapshot)
         report(reports.Note(f"Going on after step {standing.step:,}."))
     if processes.main:
-        report.loggers.append(metrics)
+        report.loggers.append(Metrics(request.output / METRICS))
     _tell(training, ready, device, standing, report)
     training.try_largest()
     standing = training.run(standing)
@@ -126,12 +133,17 @@ def _train(request: Request, plan: Plan, asked: Document, processes: Processes, 
     return Outcome(standing, request.output, finished, processes.main)
 
 
-def _nothing_left(request: Request, standing: Standing, reason: str, processes: Processes, metrics: Metrics,
+def _nothing_left(request: Request, stored: Loaded, settings: TrainingConfig, reason: str, processes: Processes,
                   report: Reporters) -> Outcome:
     """Say so; and do what comes after the last step, in case that it was killed before that."""
+    standing = standing_of(stored.snapshot)
     report(reports.Note(f"There is nothing left to do: the training ended after step {standing.step:,}. For another "
                         f"one choose another folder."))
     if processes.main:
+        place = Checkpoints(request.output / CHECKPOINTS, keep=settings.checkpoints.keep)
+        for note in place.tidy(stored.step, stored.best):
+            report(reports.Note(note))
+        metrics = Metrics(request.output / METRICS)
         metrics.resume(standing.step)
         report.loggers.append(metrics)
         _tidy(request)

@@ -3,7 +3,7 @@
     model.*          parameters and buffers
     average.*        the mean of the parameters
     optimiser.*      the moments of every parameter
-    carried.*        what the objective keeps from step to step
+    carried.*        what the objective keeps from step to step; of several processes each has some rows of it
     engine.sums      what was counted and not told yet
 
 Everything is compared before anything is taken in: the state of another model changes nothing. It knows names and
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from regard.storage import modules
 from regard.training.engine import Engine
-from regard.training.shards import Stored
+from regard.training.processes import Processes
+from regard.training.shards import Part, Stored
 from regard.training.snapshot import Snapshot, optimiser_like, optimiser_state, resume_optimiser
 
 CARRIED = "carried"
@@ -27,13 +28,14 @@ CARRIED = "carried"
 
 def snapshot(engine: Engine, values: Mapping[str, Any]) -> Snapshot:
     """The state of an engine now, with values beside it."""
-    return Snapshot.of(_parts(engine), values)
+    carried = {name: _part(tensor, engine.processes) for name, tensor in engine.objective.carried().items()}
+    return Snapshot.of({**_parts(engine), CARRIED: carried}, values)
 
 
 @torch.no_grad()
 def resume(engine: Engine, stored: Stored) -> None:
     """Take in a stored state."""
-    own = {f"{part}.{name}": entry for part, tensors in _parts(engine).items() if part != CARRIED
+    own = {f"{part}.{name}": entry for part, tensors in _parts(engine).items()
            for name, entry in modules.entries(tensors).items()}
     there = {name: entry for name, entry in stored.tensors.items() if not name.startswith(f"{CARRIED}.")}
     modules.match(own, there, origin="the checkpoint", owner="the training")
@@ -47,15 +49,16 @@ def resume(engine: Engine, stored: Stored) -> None:
                                                       for name, tensor in moments.items()})
     for name, tensor in weights.items():
         tensor.copy_(found[name])
-    engine.objective.resume({name: tensor.to(engine.device) for name, tensor in stored.under(CARRIED).items()})
+    engine.objective.resume({name: _own_rows(tensor, engine.processes).to(engine.device)
+                             for name, tensor in stored.under(CARRIED).items()})
     engine.sums.copy_(stored.tensor("engine.sums"))
 
 
 def _parts(engine: Engine) -> dict[str, Mapping[str, Tensor]]:
-    """All tensors, by the part of the training that they belong to."""
+    """All tensors but those that are carried, by the part of the training that they belong to."""
     average = {} if engine.average is None else {"average": engine.average.state()}
     return {"model": _weights(engine), "optimiser": optimiser_state(engine.optimiser, engine.names),
-            CARRIED: engine.objective.carried(), "engine": {"sums": engine.sums}, **average}
+            "engine": {"sums": engine.sums}, **average}
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:
@@ -67,3 +70,18 @@ def _weights(engine: Engine) -> dict[str, Tensor]:
             seen.add(id(tensor))
             found[name] = tensor.detach()
     return found
+
+
+def _part(tensor: Tensor, processes: Processes) -> Tensor | Part:
+    """What this process carries, as a part of what all carry: the rows of the text are shared out in their order."""
+    if processes.count == 1:
+        return tensor
+    rows = processes.sum(len(tensor))
+    first = processes.rank * rows // processes.count
+    return Part(tensor, (rows, *tensor.shape[1:]), (first, *[0] * (tensor.dim() - 1)))
+
+
+def _own_rows(tensor: Tensor, processes: Processes) -> Tensor:
+    """The rows of this process."""
+    rows = len(tensor)
+    return tensor[processes.rank * rows // processes.count:(processes.rank + 1) * rows // processes.count]

@@ -73,7 +73,8 @@ def _stack(name: str, stack: StackConfig) -> Iterator[Problem]:
         if stack.mixer.window is not None:
             yield f"{name}.mixer.window", "every token sees all others, or all before it"
         if stack.mixer.position is not None:
-            yield f"{name}.mixer.position", f'positions are those of the embedding, and not "{stack.mixer.position.kind}"'
+            kind = stack.mixer.position.kind
+            yield f"{name}.mixer.position", f'positions are those of the embedding, and not "{kind}"'
     if stack.feed_forward is None:
         yield f"{name}.feed_forward", "every block has one"
 

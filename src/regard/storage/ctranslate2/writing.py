@@ -1,8 +1,8 @@
 """Write a model as a folder that CTranslate2 loads.
 
-    model.bin                                           the weights, quantised where asked for
-    config.json                                         the names of the special tokens
-    source_vocabulary.json, target_vocabulary.json      what each id is called; shared_vocabulary.json where they are one
+    model.bin                                        the weights, quantised where asked for
+    config.json                                      the names of the special tokens
+    source_vocabulary.json, target_vocabulary.json   what each id is called; shared_vocabulary.json where they are one
 
 CTranslate2 is given texts as names of tokens. An id is called as its tokenizer shows it, and <ID> where it has no name
 or one that another id has already. A source ends with the end token, which whoever calls adds, as for our own models.
@@ -21,7 +21,8 @@ from regard.models.special import SpecialConfig
 from regard.storage.ctranslate2 import spec
 from regard.storage.ctranslate2.spec import Tensors
 
-QUANTIZATIONS = ("float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+QUANTIZATIONS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "int8": "int8_float32"}
+"""As what numbers matrices are stored, and as what a CPU computes with them. A GPU computes with what is stored."""
 POSITIONS = 2048
 """Rows of the table of positions that have no end."""
 
@@ -69,7 +70,7 @@ def write(folder: Path, config: ModelConfig, special: SpecialConfig, tensors: Te
         tensors: the state of the model, by our names.
         quantization: one of QUANTIZATIONS: as what numbers matrices are stored.
     """
-    checks.pick("quantization", quantization, dict.fromkeys(QUANTIZATIONS))
+    checks.pick("quantization", quantization, QUANTIZATIONS)
     if not special.end:
         raise checks.wrong("special.end", "an id, for a model that writes", "none")
     if special.start is None and isinstance(config, EncoderDecoderConfig):

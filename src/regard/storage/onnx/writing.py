@@ -6,8 +6,8 @@
     model.onnx      ids (B, N), lengths (B,) -> logits or states                     of a model that reads
     model.onnx      images (B, C, H, W) -> logits (B, labels)                        of a model of images
 
-Rows are filled up on the right, and `lengths` says how far each goes; what stands behind that means nothing. A graph has
-no cache: whoever writes with it gives all tokens so far each time, and takes the logits of the last.
+Rows are filled up on the right, and `lengths` says how far each goes; what stands behind that means nothing. A graph
+has no cache: whoever writes with it gives all tokens so far each time, and takes the logits of the last.
 
 Torch's exporter follows tensors, and cannot follow a recurrence, whose steps depend on the lengths: models with one are
 refused. It does not know tokenizers, nor what is done with the graphs.
@@ -123,7 +123,8 @@ def check(config: ModelConfig) -> None:
 
 
 def write(folder: Path, config: ModelConfig, model: nn.Module) -> tuple[str, ...]:
-    """Write the graphs into a folder that is there, and give the names of the files; a ValueError for what cannot be."""
+    """Write the graphs into a folder that is there, and give the names of the files; a ValueError says what does not
+    fit."""
     check(config)
     for name in PACKAGES:
         package(name)

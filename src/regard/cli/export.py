@@ -1,0 +1,78 @@
+"""`regard export`: a model for other programs, compared with ours on the spot.
+
+It opens the model, hands it to `regard.tasks.exporting`, and tells what came of the comparison.
+"""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli import models
+from regard.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from regard.tasks.exporting import Report
+
+
+def export(
+    model: models.Model,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="ctranslate2, onnx or huggingface.",
+                                    show_default=False)],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where it is written: a folder that is "
+                      "not there yet, or that an export was written to before.", show_default=False)],
+    quantization: Annotated[str, typer.Option("--quantization", metavar="NAME", help="As what numbers matrices are "
+                            "stored: float32, float16, bfloat16 or int8; others than float32 for ctranslate2 "
+                            "alone.")] = "float32",
+    check: Annotated[str | None, typer.Option("--check", metavar="FILE", help="Sentences, one on each line, of which "
+                     "the first hundred are given to both models.", show_default="ids drawn at random")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Write a model for CTranslate2, ONNX or the package transformers.
+
+    The other program runs what was written, on the spot, and what it says is compared with what our own model says.
+    Where they differ there is no folder, and the exit code is 1. A model that the target cannot hold is refused, with
+    the keys of its config that are in the way.
+    """
+    from regard.tasks import exporting
+
+    task = models.opened(model, "cpu", *models.COMMANDS, "Embedder")
+    try:
+        texts = [] if check is None else _lines(check)
+        report = exporting.export(task, to, output, quantization=quantization, texts=texts,
+                                  origin=exporting.origin(model))
+    except ValueError as error:
+        models.fail(str(error))
+    except exporting.ExportError as error:
+        models.fail(str(error), 1)
+    except OSError as error:
+        models.fail(f"{error.filename or output}: {error.strerror}", 1)
+    if as_json:
+        models.write_json({**asdict(report), "folder": output})
+    else:
+        _draw(report, output, Terminal.of(sys.stdout))
+
+
+def _lines(path: str) -> list[str]:
+    """The sentences of a file."""
+    from regard.data.sources import opening
+
+    return [line.text for line in opening.texts([path], format="plain")]
+
+
+def _draw(report: "Report", folder: str, terminal: Terminal) -> None:
+    found = report.comparison
+    rows = {
+        "folder": folder,
+        "files": ", ".join(report.files),
+        "compared": f"{found.numbers:,} {found.what} of {found.rows} rows, run by {report.program}",
+        "difference": f"{found.difference:.1e} at most, {found.mean:.1e} on average (allowed: {found.tolerance:.1e})",
+    }
+    if found.same is not None:
+        rows["greedy search"] = f"the same after {found.same} of {found.rows} rows"
+    width = max(map(len, rows))
+    for key, value in rows.items():
+        terminal.text(f"{key.ljust(width)}  {models.escaped(value)}")
+    for note in report.notes:
+        terminal.text(note)

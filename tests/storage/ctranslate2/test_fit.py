@@ -1,0 +1,58 @@
+"""What CTranslate2 can hold: every recipe has an answer, and every refusal names its keys."""
+
+from dataclasses import replace
+
+import pytest
+from tiny import ALL, LANGUAGE, TRANSLATING, language, translating
+
+from regard.attention.layer import AttentionConfig
+from regard.models.build import model_config
+from regard.recipes import catalog
+from regard.storage.ctranslate2 import fit
+
+FITTING = {"transformer", "gpt"}
+
+
+def keys(config):
+    return [key for key, _ in fit.problems(config)]
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_recipes(name):
+    tables = catalog.find(f"{name}-tiny").tables
+    sizes = {"encoder-decoder": ("source_vocabulary", "target_vocabulary"), "seq2seq": ("source_vocabulary",
+             "target_vocabulary"), "vision": ("labels",), "classifier": ("vocabulary", "labels")}
+    given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocabulary",)), 9)
+    assert (keys(model_config(f"{name}-tiny", **given)) == []) == (name in FITTING)
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    (TRANSLATING["additive"], ["score", "normalize", "head_width"]), (TRANSLATING["bilinear"], ["score", "normalize"]),
+    (TRANSLATING["rotary"], ["key_heads", "position"]), (TRANSLATING["alibi"], ["position"]),
+    (TRANSLATING["window"], ["window"]), (TRANSLATING["convolution"], ["kind"]), (TRANSLATING["lstmn"], ["kind"]),
+])
+def test_what_is_in_the_way_of_a_translator(config, expected):
+    assert keys(config) == [f"{side}.mixer.{key}" for side in ("encoder", "decoder") for key in expected]
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    (TRANSLATING["beside"], ["embedding.joined"]), (TRANSLATING["seq2seq"], ["kind"]),
+    (LANGUAGE["segments"], ["embedding.segments", "embedding.norm"]), (ALL["reading masked"], ["kind"]),
+    (ALL["vision class"], ["kind"]), (LANGUAGE["old"], ["stack.order", "stack.mixer.kind", "stack.feed_forward"]),
+    (language(norm="rms"), ["embedding.norm"]),
+])
+def test_what_is_in_the_way_of_others(config, expected):
+    assert keys(config) == expected
+
+
+def test_what_must_be_one_for_both_sides():
+    config = translating()
+    decoder = replace(config.decoder, epsilon=1e-6, norm="rms", cross=AttentionConfig(heads=4, score="additive"))
+    assert keys(replace(config, decoder=decoder)) == ["decoder.cross.score", "decoder.cross.heads", "decoder.norm",
+                                                      "decoder.epsilon"]
+
+
+def test_a_refusal_has_every_key():
+    with pytest.raises(ValueError, match=r"CTranslate2 can run.*\n  model\.encoder\.mixer\.score: .*additive.*\n  model"):
+        fit.check(TRANSLATING["additive"])
+    fit.check(TRANSLATING["post-norm"])

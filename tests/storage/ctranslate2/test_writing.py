@@ -1,0 +1,139 @@
+"""Folders for CTranslate2: run by it, they give the probabilities that our models give."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import ATTENTION, LANGUAGE, SOURCE, TARGET, TRANSLATING, WIDTH, built, language, stack, translating
+
+from regard.attention.layer import AttentionConfig
+from regard.attention.mixing import SelfAttentionConfig
+from regard.models.contract import Tokens
+from regard.models.special import SpecialConfig
+from regard.storage.ctranslate2 import spec
+from regard.storage.ctranslate2.writing import POSITIONS, QUANTIZATIONS, Names, room, unique, write
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+SPECIAL = SpecialConfig(start=2, end=(3,), padding=0)
+SOURCES, TARGETS = [[5, 6, 7, 3], [4, 3], [8, 9, 10, 4, 5, 6, 3]], [[5, 6], [7, 8, 9, 10], []]
+
+
+def with_parts(feed_forward=None, mixer=None, cross=None, **options):
+    """A translator whose blocks have other parts."""
+    config = translating(**options)
+    sides = {}
+    for side in ("encoder", "decoder"):
+        own = getattr(config, side)
+        own = replace(own, feed_forward=replace(own.feed_forward, **(feed_forward or {})), mixer=mixer or own.mixer)
+        sides[side] = replace(own, cross=cross) if cross and side == "decoder" else own
+    return replace(config, **sides)
+
+
+CONFIGS = {
+    "pre-norm": TRANSLATING["attention"], "post-norm": TRANSLATING["post-norm"], "untied": TRANSLATING["untied"],
+    "halves": translating(embedding="halves"), "linear": translating(embedding="linear"),
+    "formal": translating(embedding="formal"), "no positions": translating(embedding="none"),
+    "gelu": with_parts({"activation": "gelu"}), "gelu_tanh": with_parts({"activation": "gelu_tanh"}),
+    "gated": with_parts({"form": "gated", "activation": "silu"}),
+    "no biases": with_parts({"bias": False}, replace(ATTENTION, bias=False), AttentionConfig(heads=2, bias=False)),
+    "dot": with_parts(mixer=replace(ATTENTION, score="dot"), cross=AttentionConfig(heads=2, score="scaled_dot_d")),
+    "mixed": replace(translating(), encoder=replace(stack(order="post"), mixer=SelfAttentionConfig(heads=4))),
+    "rms": replace(translating(), encoder=stack(norm="rms"), decoder=stack(norm="rms", cross=True)),
+    "epsilon": replace(translating(), encoder=stack(epsilon=0.3), decoder=stack(epsilon=0.3, cross=True)),
+}
+
+
+def names(config):
+    return Names(unique((), config.source_vocabulary), unique((), config.target_vocabulary))
+
+
+def of(rows, called):
+    return [[called[id_] for id_ in row] for row in rows]
+
+
+def ours(model, source, target):
+    """The log-probabilities of a target, and of its end."""
+    logits = model.decode(Tokens.of([[2, *target]]), model.encode(Tokens.of([source])))[0]
+    return [float(logits.log_softmax(-1)[at, id_]) for at, id_ in enumerate([*target, 3])]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
+def test_a_translator(name, tmp_path):
+    config = CONFIGS[name]
+    model, called = built(config), names(config)
+    files = write(tmp_path, config, SPECIAL, model.state_dict(), called)
+    assert sorted(files) == sorted(path.name for path in tmp_path.iterdir())
+    inner = ctranslate2.Translator(str(tmp_path), compute_type="float32")
+    found = inner.score_batch(of(SOURCES, called.source), of(TARGETS, called.target))
+    for source, target, one in zip(SOURCES, TARGETS, found, strict=True):
+        np.testing.assert_allclose(one.log_probs, ours(model, source, target), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention", "sinusoidal", "none", "learned"])
+@torch.no_grad()
+def test_a_language_model(name, tmp_path):
+    config = LANGUAGE[name]
+    model = built(config)
+    files = write(tmp_path, config, SPECIAL, model.state_dict(), Names(unique((), TARGET), unique((), TARGET)))
+    assert "vocabulary.json" in files
+    rows = [[5, 6, 7, 8], [9, 4]]
+    found = np.array(ctranslate2.Generator(str(tmp_path), compute_type="float32").forward_batch(rows))
+    for one, row in zip(found, rows, strict=True):
+        np.testing.assert_allclose(one[:len(row)], model.decode(Tokens.of([row]))[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_quantised_matrices_are_smaller(quantization, tmp_path):
+    config = translating(source_vocabulary=200, target_vocabulary=200)
+    sizes = {}
+    for name in ("float32", quantization):
+        place = tmp_path / name
+        place.mkdir(exist_ok=True)
+        write(place, config, SPECIAL, built(config).state_dict(), names(config), name)
+        sizes[name] = (place / "model.bin").stat().st_size - POSITIONS * WIDTH * 4
+    assert (sizes[quantization] < sizes["float32"]) == (quantization != "float32")
+
+
+def test_what_the_special_tokens_are_called(tmp_path):
+    config = translating(shared=True, target_vocabulary=SOURCE)
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
+    called = unique(pieces, SOURCE)
+    files = write(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(), Names(called, called))
+    told = json.loads((tmp_path / "config.json").read_text())
+    assert (told["eos_token"], told["unk_token"], told["decoder_start_token"]) == ("</s>", "<unk>", "<s>")
+    assert not told["add_source_eos"]
+    assert files[2:] == ("shared_vocabulary.json",)
+    assert json.loads((tmp_path / "shared_vocabulary.json").read_text()) == [*pieces, *(f"<{n}>" for n in range(6, 11))]
+
+
+def test_every_id_has_a_name_of_its_own():
+    called = unique(["a", "a", "", "<4>", "b", "<2>"], 8)
+    assert called == ("a", "<1>", "<2>", "<3>", "b", "<5>", "<6>", "<7>")
+
+
+def test_positions():
+    assert room(language()) == 12
+    assert room(translating()) == POSITIONS
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"special": SpecialConfig(start=2)}, r"`special.end` must be an id"),
+    ({"special": SpecialConfig(end=(3,))}, r"`special.start` must be an id"),
+    ({"quantization": "int4"}, r'`quantization` must be one of "float32", '),
+    ({"config": TRANSLATING["rotary"]}, r"model.encoder.mixer.position"),
+])
+def test_refusals_leave_nothing(change, message, tmp_path):
+    config = change.get("config", translating())
+    with pytest.raises(ValueError, match=message):
+        write(tmp_path, config, change.get("special", SPECIAL), built(config).state_dict(), names(config),
+              change.get("quantization", "float32"))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
+    with pytest.raises(ValueError, match=r"pip install 'regard\[export\]'"):
+        spec.package()
