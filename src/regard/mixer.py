@@ -14,7 +14,24 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-Rows = list[int] | Tensor
+
+@dataclass(frozen=True)
+class Siblings:
+    """Rows in families of `size`, one family after another; each row continues one of a single family's.
+
+    What all rows of a family share, such as the source that they look at, need not be copied for each of them.
+    """
+
+    rows: Tensor
+    """(families · size,): which row each of them continues, or replaces."""
+    size: int
+    before: int
+    """The size of the families that they continue: the same, or 1 where families begin."""
+    families: Tensor | None = None
+    """(families,): which of those families each continues, or replaces; None where all stay in their places."""
+
+
+Rows = list[int] | Tensor | Siblings
 
 
 class State(Protocol):
@@ -69,4 +86,5 @@ class RowState:
 
 def indices(rows: Rows, like: Tensor) -> Tensor:
     """Rows as indices from 0 on, which every kind of indexing takes, on the device of `like`."""
+    rows = rows.rows if isinstance(rows, Siblings) else rows
     return torch.as_tensor(rows, dtype=torch.long, device=like.device) % max(1, like.shape[0])

@@ -12,7 +12,7 @@ from writers import Table, drawn, every, keyed, logs_of, plain_beam
 from regard.decoding.beam import beam
 from regard.decoding.greedy import greedy
 from regard.decoding.ranking import Mean, Power
-from regard.decoding.rules import Forbidden
+from regard.decoding.rules import Forbidden, NoRepeat
 from regard.decoding.search import precision
 
 INF = math.inf
@@ -85,7 +85,7 @@ def test_the_best_is_never_worse_than_in_a_shorter_list(seed, beams, penalty):
     [whole] = beam(model, nbest=beams, **options)
     for nbest in range(1, beams):
         assert beam(model, nbest=nbest, **options) == [whole[:nbest]]
-    assert [one.score for one in whole] == sorted((one.score for one in whole), reverse=True)
+    assert whole == sorted(whole, key=lambda one: (one.cut, -one.score))
     assert len({tuple(one.ids) for one in whole}) == len(whole)
 
 
@@ -242,6 +242,21 @@ def test_a_rule_forbids_by_what_is_written():
     want = [one for one in every(function, 0, (1,), [0], 3, 0, "none") if len(set(one[1])) == len(one[1])]
     assert_same(got, want)
     assert len(got) == 1 + 3 + 6 + 6
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("penalty", ["none", "mean"])
+def test_no_sequence_is_written_twice(size, penalty):
+    function = drawn(3, seed=6)
+    [got] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=200, nbest=200, rules=[NoRepeat(size)],
+                 length_penalty=penalty)
+    def repeats(ids):
+        there = [tuple(ids[first:first + size]) for first in range(len(ids) - size + 1)]
+        return len(set(there)) < len(there)
+
+    want = [one for one in every(function, 0, (1,), [0], 6, 0, penalty) if not repeats(one[1])]
+    assert_same(got, want)
+    assert len(got) == {1: 5, 2: 25, 3: 89}[size]
 
 
 def test_no_rows_at_all():

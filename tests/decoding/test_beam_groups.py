@@ -70,7 +70,9 @@ def test_it_is_the_plain_search_in_groups(seed, vocabulary, groups, each, streng
 
 def test_the_best_of_each_group_differ_where_beams_do_not():
     def function(key, text):  # the first token decides little, and all that follows is one way
-        return [-30.0, 3.0, 2.9, 2.8, -30.0] if len(text) == 1 else [5.0 if len(text) > 3 else -30.0, 3.0, 0.0, 0.0, 2.0]
+        if len(text) == 1:
+            return [-30.0, 3.0, 2.9, 2.8, -30.0]
+        return [5.0 if len(text) > 3 else -30.0, 3.0, 0.0, 0.0, 2.0]
 
     options = {"prompts": [[1]], "end": 0, "limit": 6, "beams": 3, "nbest": 3}
     [plain] = beam(Table(function), **options)
@@ -88,7 +90,8 @@ def test_groups_without_diversity_all_find_the_same_and_none_is_given_twice():
 
 
 @pytest.mark.parametrize(("options", "parts"), [
-    ({"groups": 2, "beams": 3}, ["`groups`", "divides the 3 beams", "is 2"]), ({"groups": 0}, ["`groups`", "at least 1"]),
+    ({"groups": 2, "beams": 3}, ["`groups`", "divides the 3 beams", "is 2"]),
+    ({"groups": 0}, ["`groups`", "at least 1"]),
     ({"diversity": -1}, ["`diversity`", "at least 0", "-1"]), ({"diversity": math.nan}, ["`diversity`", "nan"]),
     ({"diversity": "a"}, ["`diversity`", "'a'"]),
 ])

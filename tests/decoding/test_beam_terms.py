@@ -79,7 +79,7 @@ def test_alternatives_that_fit_better_are_taken():
     def function(key, text):
         return [2.0 if len(text) > 3 else -3.0, 1.0, 0.0, -5.0, -1.0]
 
-    [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=5, terms=[[[[3, 3]], [[2]]][:1] + []])
+    [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=5, terms=[[[[3, 3]]]])
     assert appear([[[3, 3]]], one.ids)
     [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=5, terms=[[[[3, 3], [2]]]])
     assert 2 in one.ids
@@ -105,7 +105,8 @@ def test_models_of_every_kind_and_any_batch(kind):
 
 
 def test_with_groups_and_places_that_are_filled_again():
-    model, keys, terms = Moving(drawn(6, seed=2)), [*range(7)], [[[[row % 3 + 1, 4]]] if row else [] for row in range(7)]
+    model, keys = Moving(drawn(6, seed=2)), [*range(7)]
+    terms = [[[[row % 3 + 1, 4]]] if row else [] for row in range(7)]
     options = {"prompts": [[1]] * 7, "end": 0, "limit": 6, "beams": 4, "groups": 2, "nbest": 3, "terms": terms}
     together = beam(model, keyed(keys), **options)
     assert all(appear(terms[row], one.ids) for row in range(7) for one in together[row])

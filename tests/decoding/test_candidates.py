@@ -83,3 +83,22 @@ def test_what_is_dropped_goes_behind_and_has_no_total():
     assert kept.parents.tolist()[0] == [1, 3]
     assert kept.tokens.tolist()[0] == [11, 13]
     assert kept.logs.tolist()[0] == [-9, -7]
+
+
+def test_a_handicap_changes_the_order_and_nothing_else():
+    totals, logs = torch.tensor([[-1.0, -2.0]]), torch.tensor([[[-3.0, -2.0, -9.0], [-9.0, -1.0, -4.0]]])
+    candidates, _ = Candidates.of(totals, logs, 2, quick, torch.tensor([[0.0, 5.0, 0.0]]))
+    assert list(zip(candidates.parents.tolist()[0], candidates.tokens.tolist()[0], strict=True)) == [
+        (0, 0), (1, 2), (0, 1), (1, 1)]
+    assert candidates.totals.tolist() == [[-4, -6, -3, -3]]
+    assert candidates.logs.tolist() == [[-3, -4, -2, -1]]
+
+
+@pytest.mark.parametrize("handicap", [None, torch.tensor([[0.0, 0.5, 0.0, 0.0]])])
+def test_what_is_wanted_is_a_candidate_once(handicap):
+    totals, logs = torch.tensor([[-1.0, -2.0]]), torch.tensor([[[-3.0, -2.0, -9.0, -8.0], [-9.0, -1.0, -4.0, -5.0]]])
+    wanted = torch.tensor([[[1, 2, -1], [0, -1, -1]]])
+    candidates, _ = Candidates.of(totals, logs, 2, quick, handicap, wanted)
+    parts = (part.tolist()[0] for part in (candidates.parents, candidates.tokens, candidates.totals))
+    there = [one for one in zip(*parts, strict=True) if one[2] > -INF]
+    assert sorted(there) == [(0, 0, -4), (0, 1, -3), (0, 2, -10), (1, 0, -11), (1, 1, -3), (1, 2, -6)]

@@ -6,6 +6,7 @@ import random
 import torch
 from writers import Table, TableState
 
+from regard.mixer import indices
 from regard.models.contract import Memory, Step
 
 LAYERS = 2
@@ -14,24 +15,24 @@ LAYERS = 2
 class MovingState(TableState):
     """The texts so far, whose rows can be replaced by others."""
 
-    def __init__(self, keys, texts, capacity, sources, watched):
+    def __init__(self, keys, texts, capacity, sources, states, watched):
         super().__init__(keys, texts, capacity)
-        self.sources, self.watched = sources, watched
+        self.sources, self.states, self.watched = sources, states, watched
 
     def pick(self, rows):
         picked = super().pick(rows)
-        sources = [self.sources[row] for row in torch.as_tensor(rows).tolist()]
-        return MovingState(picked.keys, picked.texts, self.capacity, sources, self.watched)
+        sources = [self.sources[row] for row in indices(rows, torch.empty(len(self.texts))).tolist()]
+        return MovingState(picked.keys, picked.texts, self.capacity, sources, self.states, self.watched)
 
     def put(self, rows, other):
         assert not self.consumed, "a consumed state is used again"
         assert not other.consumed, "a consumed state is used again"
         keys, texts, sources = [*self.keys], [*self.texts], [*self.sources]
-        for row, key, text, source in zip(torch.as_tensor(rows).tolist(), other.keys, other.texts, other.sources,
-                                          strict=True):
+        places = indices(rows, torch.empty(len(keys))).tolist()
+        for row, key, text, source in zip(places, other.keys, other.texts, other.sources, strict=True):
             assert len(text) <= self.capacity
             keys[row], texts[row], sources[row] = key, text, source
-        return MovingState(keys, texts, self.capacity, sources, self.watched)
+        return MovingState(keys, texts, self.capacity, sources, max(self.states, other.states), self.watched)
 
 
 class Moving(Table):
@@ -39,19 +40,17 @@ class Moving(Table):
 
     def start(self, memory=None, *, rows=None, capacity, cross=False):
         state = super().start(memory, rows=rows, capacity=capacity)
-        sources = [0] * rows
-        if memory is not None:
-            count = memory.states.shape[1]
-            sources = [count] * rows if memory.lengths is None else memory.lengths.tolist()
-        return MovingState(state.keys, state.texts, capacity, sources, cross)
+        count = 0 if memory is None else memory.states.shape[1]
+        sources = [count] * rows if memory is None or memory.lengths is None else memory.lengths.tolist()
+        return MovingState(state.keys, state.texts, capacity, sources, count, cross)
 
     def step(self, state, ids, lengths=None):
         before = state.texts
         logits, after, _ = super().step(state, ids, lengths)
-        moved = MovingState(after.keys, after.texts, after.capacity, state.sources, state.watched)
+        moved = MovingState(after.keys, after.texts, after.capacity, state.sources, state.states, state.watched)
         if not state.watched:
             return Step(logits, moved)
-        cross = torch.zeros(len(before), LAYERS, 1, ids.shape[1], max(state.sources))
+        cross = torch.zeros(len(before), LAYERS, 1, ids.shape[1], state.states)
         for row, (key, text, source) in enumerate(zip(state.keys, before, state.sources, strict=True)):
             for place in range(ids.shape[1]):
                 for layer in range(LAYERS):

@@ -84,7 +84,7 @@ def called(folder, calls):
     """The exit codes of calls, made one after another: (arguments, moment) of each."""
     asked = [{"arguments": given, "moment": moment} for given, moment in calls]
     done = subprocess.run([sys.executable, __file__, str(folder)], input=json.dumps(asked), capture_output=True,
-                          text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                          text=True, timeout=100 + 20 * len(calls), env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -10,6 +10,7 @@ import random
 
 import torch
 
+from regard.mixer import indices
 from regard.models.contract import Memory, Step
 from regard.models.seq2seq import AttendingDecoder, OneContextDecoder, RecurrentEncoder, Seq2Seq
 
@@ -28,7 +29,7 @@ class TableState:
 
     def pick(self, rows):
         assert not self.consumed, "a consumed state is used again"
-        rows = torch.as_tensor(rows).tolist()
+        rows = indices(rows, torch.empty(len(self.texts))).tolist()
         return TableState([self.keys[row] for row in rows], [self.texts[row] for row in rows], self.capacity)
 
 

@@ -115,6 +115,7 @@ def test_a_file_that_is_no_toml(tmp_path):
     {"model__width": 100},  # which four heads divide, as the smaller sizes have, and eight do not
     {"training__batches__tokens": 10}, {"model__encoder__mixer__heads": 16}, {"training__schedule__shape": "cosine"},
     {"training__schedule__warmup": 10**6}, {"model__embedding__positions__kind": "sinusoidal"},
+    {"model__encoder__mixer__key_heads": 8},  # which the smallest size has too few heads for
 ])
 def test_what_may_fit_some_data_is_not_refused(changes):
     ask(**changes)

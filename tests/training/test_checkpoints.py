@@ -352,3 +352,16 @@ def test_a_place_that_cannot_be(tmp_path):
     with pytest.raises(OSError, match="step-00000001 could not be saved: No such file"):
         Checkpoints(tmp_path / "no" / "checkpoints", 1).save(1, snapshot(1))
     assert names(tmp_path) == ["file"]
+
+
+def test_what_a_killed_save_has_begun_is_ended(tmp_path):
+    """It is there and whole; those that it makes room for are there too, the pointer is the old one, and some rubbish."""
+    saved(tmp_path / "checkpoints", [1, 2, 3], keep=9, best={1: 1, 2: 1, 3: 1})
+    folder = tmp_path / "checkpoints"
+    (folder / "newest.json").write_text('{"format": 1, "step": 2, "best": 1}')
+    (folder / ".writing").mkdir()
+    checkpoints = Checkpoints(folder, keep=1)
+    assert checkpoints.tidy(3, 1) == []
+    assert names(folder) == ["newest.json", "step-00000001", "step-00000003"]
+    assert json.loads((folder / "newest.json").read_text())["step"] == 3
+    assert checkpoints.load().notes == ()

@@ -194,9 +194,8 @@ def test_asked_twice_it_ends_at_once(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints", keep=1).load().step == 2
 
 
-@pytest.mark.parametrize("bad", [2, 5])
-def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
-    """The batch is named; the last checkpoint is that of a step before; the best is not one of these numbers."""
+def poisoned(bad):
+    """An objective that gives no number in one of its steps."""
     class Poisoned(Squares):
         step = 0
 
@@ -206,7 +205,23 @@ def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
             loss = super().forward(batch)
             return loss._replace(total=loss.total * (math.nan if self.step == bad else 1.0))
 
-    made = Made(tmp_path / "checkpoints", config=settings(every=1, store=1, average=0.5, report=3), objective=Poisoned)
+    return Poisoned
+
+
+def test_what_is_not_finite_is_found_at_once(tmp_path):
+    """On a CPU, where to look costs nothing: also between two lines of metrics."""
+    made = Made(tmp_path / "checkpoints", config=settings(every=8, store=8, report=8), objective=poisoned(3))
+    with pytest.raises(TrainingError, match=r"^step 3: "):
+        made.training.run(Standing())
+    assert made.training.engine.objective.step == 3
+    assert made.told == []
+
+
+@pytest.mark.parametrize("bad", [2, 5])
+def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
+    """The batch is named; the last checkpoint is that of a step before; the best is not one of these numbers."""
+    config = settings(every=1, store=1, average=0.5, report=3)
+    made = Made(tmp_path / "checkpoints", config=config, objective=poisoned(bad))
     first = 3 * (bad - 1) % 12
     with pytest.raises(TrainingError) as error:
         made.training.run(Standing())

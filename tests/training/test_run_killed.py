@@ -141,14 +141,14 @@ def test_killed_at_any_moment(folder, codes, which):
     while ends == {KILLED}:
         calls = []
         for touch in range(first, first + MANY):
-            name, moment = str(touch), {"event": event, "step": step, "touch": touch, "until": later}
+            name, moment = f"{which} {touch}", {"event": event, "step": step, "touch": touch, "until": later}
             for more, each in (((), moment), (("--resume",), None)):
                 calls.append((trained.arguments(folder / "pairs.tsv", folder / name, *more), each))
         found = trained.called(folder, calls)
         ends = set(found[::2])
         assert ends <= {KILLED, 0}
         for touch in range(first, first + MANY):
-            place = folder / str(touch)
+            place = folder / f"{which} {touch}"
             assert found[2 * (touch - first) + 1] == 0 or not place.exists()  # killed before it was there
             if place.exists():
                 assert_same(folder, place.name)

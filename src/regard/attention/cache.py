@@ -9,7 +9,7 @@ A cache that was passed to a step is consumed: its storage is written. Copy it f
 Legend: B rows, H key heads, C capacity, N tokens, D width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from regard import checks
 from regard.attention.looked import Looked
 from regard.attention.mask import Causal, Mask, Padding, Placed
-from regard.mixer import Rows, indices
+from regard.mixer import Rows, Siblings, indices
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,10 @@ class Cache:
 
 @dataclass(frozen=True)
 class ContextCache:
-    """The keys and values of a whole context, (B, H, N, D), of which each row has `lengths` tokens (all, if None).
+    """The keys and values of contexts, (B, H, N, D), of which each has `lengths` tokens (all, if None).
 
-    Those behind the lengths were made of zeros, whatever stood there.
+    Those behind the lengths were made of zeros, whatever stood there. Where rows come in families that look at one
+    context, it is kept once for all of them.
     """
 
     key: Tensor
@@ -113,34 +114,56 @@ class ContextCache:
     lengths: Tensor | None
     mask: Looked | None
     """The tokens of the context that are there; None for all."""
+    each: int = 1
+    """How many rows, one after another, look at one context."""
 
     @staticmethod
-    def of(key: Tensor, value: Tensor, lengths: Tensor | None) -> "ContextCache":
+    def of(key: Tensor, value: Tensor, lengths: Tensor | None, each: int = 1) -> "ContextCache":
         """The cache of keys and values; its mask is looked up here, once for all steps."""
         if lengths is None:
-            return ContextCache(key, value, None, None)
+            return ContextCache(key, value, None, None, each)
         allowed = Padding(lengths).matrix(1, key.shape[-2], leading=2, device=key.device)
-        return ContextCache(key, value, lengths, Looked(allowed))
+        return ContextCache(key, value, lengths, Looked(allowed), each)
 
     def pick(self, rows: Rows) -> "ContextCache":
-        """The cache of these rows; a row may be picked more than once."""
-        index = indices(rows, self.key)
-        lengths, mask = None if self.lengths is None else self.lengths[index], self.mask
-        return ContextCache(self.key[index], self.value[index], lengths, None if mask is None else mask.pick(index))
+        """The cache of these rows; a row may be picked more than once. Families share what they shared before."""
+        if isinstance(rows, Siblings) and rows.before % self.each == 0:
+            if rows.families is None and rows.before == self.each:
+                return replace(self, each=rows.size)
+            families = range(len(self.key) * self.each // rows.before) if rows.families is None else rows.families
+            first = indices(torch.as_tensor(families, device=self.key.device) * (rows.before // self.each), self.key)
+            return replace(self._picked(first), each=rows.size)
+        return self._picked(_wrapped(rows, self.key, self.each) // self.each)
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        index = indices(rows, self.key)
-        longest = max(self.key.shape[-2], other.key.shape[-2])
-        key, value = (_padded(mine, longest).index_copy(0, index, _padded(theirs, longest).to(mine.dtype))
-                      for mine, theirs in ((self.key, other.key), (self.value, other.value)))
-        lengths = self._lengths().index_copy(0, index, other._lengths().to(self._lengths().dtype))
-        return ContextCache.of(key, value, lengths)
+        if isinstance(rows, Siblings) and rows.families is not None and rows.size == self.each == other.each:
+            mine, theirs, index = self, other, indices(rows.families, self.key)
+        else:
+            mine, theirs = self.apart(), other.apart()
+            index = indices(rows, mine.key)
+        longest = max(mine.key.shape[-2], theirs.key.shape[-2])
+        key, value = (_padded(old, longest).index_copy(0, index, _padded(new, longest).to(old.dtype))
+                      for old, new in ((mine.key, theirs.key), (mine.value, theirs.value)))
+        lengths = mine._lengths().index_copy(0, index, theirs._lengths().to(mine._lengths().dtype))
+        return ContextCache.of(key, value, lengths, mine.each)
 
     def copy(self) -> "ContextCache":
         """The same, in storage of its own."""
         lengths = None if self.lengths is None else self.lengths.clone()
-        return ContextCache(self.key.clone(), self.value.clone(), lengths, self.mask)
+        return ContextCache(self.key.clone(), self.value.clone(), lengths, self.mask, self.each)
+
+    def apart(self) -> "ContextCache":
+        """The same with a context for each row."""
+        if self.each == 1:
+            return self
+        rows = torch.arange(len(self.key), device=self.key.device).repeat_interleave(self.each)
+        return self._picked(rows)
+
+    def _picked(self, index: Tensor) -> "ContextCache":
+        """These contexts, for one row each."""
+        lengths, mask = None if self.lengths is None else self.lengths[index], self.mask
+        return ContextCache(self.key[index], self.value[index], lengths, None if mask is None else mask.pick(index))
 
     def _lengths(self) -> Tensor:
         if self.lengths is not None:
@@ -158,6 +181,21 @@ def step_mask(before: Cache, count: int, lengths: Tensor | None, extra: Mask | N
     if lengths is not None:  # what fills up a shorter row is no key for anybody
         mask = mask & Padding(before.positions + lengths)
     return mask if extra is None else mask & extra
+
+
+def families_together(query: Tensor, each: int) -> Tensor:
+    """Queries (B, H, N, D) of families of rows as queries of one row a family: (B / each, H, each · N, D)."""
+    return query.unflatten(0, (-1, each)).transpose(1, 2).flatten(2, 3)
+
+
+def families_apart(output: Tensor, each: int) -> Tensor:
+    """The way back: (B / each, H, each · N, D) -> (B, H, N, D)."""
+    return output.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _wrapped(rows: Rows, key: Tensor, each: int) -> Tensor:
+    """Rows as indices from 0 on, of which a context has `each`."""
+    return indices(rows, key.new_empty(len(key) * each, 0))
 
 
 def _padded(tensor: Tensor, count: int) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.attention.attend import AnyNormalizer, AnyScore, attend
-from regard.attention.cache import Cache, ContextCache, step_mask
+from regard.attention.cache import Cache, ContextCache, families_apart, families_together, step_mask
 from regard.attention.kernels.choice import BACKENDS
 from regard.attention.look import Look
 from regard.attention.looked import over_heads
@@ -121,9 +121,7 @@ class AttentionLayer(nn.Module, ABC):
         extra = None if mask is None else over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
-            own = state.mask
-            both = extra if own is None else own if extra is None else own & extra
-            return self._look(query, state.key, state.value, both), state
+            return self._cross(query, state, extra), state
         key, value = self.keys_and_values(x)
         if self.rotary is not None:
             positions_BN = state.positions.unsqueeze(-1) + torch.arange(x.shape[-2], device=x.device)
@@ -136,14 +134,26 @@ class AttentionLayer(nn.Module, ABC):
         if self.rotary is not None:
             raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
 
+    def _cross(self, query: Tensor, context: ContextCache, extra: Mask | None) -> Tensor:
+        """Queries of rows to their contexts. Families of rows look at one together, where nobody tells them apart."""
+        each = context.each
+        if each > 1 and extra is None and self.position_bias is None and not self.tap.listeners:
+            together = families_together(query, each)
+            return self.merge(families_apart(self._attended(together, context.key, context.value, context.mask), each))
+        context = context.apart()
+        own = context.mask
+        both = extra if own is None else own if extra is None else own & extra
+        return self._look(query, context.key, context.value, both)
+
     def _look(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
-        score = self.score
         if self.tap.listeners:
-            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), score, self.normalize, mask,
+            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask,
                                self.position_bias))
-        output = attend(query, key, value, score=score, normalize=self.normalize, mask=mask,
-                        bias=self.position_bias, dropout=self.dropout if self.training else 0.0, backend=self.backend)
-        return self.merge(output)
+        return self.merge(self._attended(query, key, value, mask))
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+        return attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask, bias=self.position_bias,
+                      dropout=self.dropout if self.training else 0.0, backend=self.backend)
 
 
 class PlainAttention(AttentionLayer):

@@ -97,7 +97,8 @@ class Candidates:
         if handicap is None:
             return Candidates(ranks_BC, parents_BC, tokens_BC, values_BKM.reshape(B, -1).gather(-1, order_BC)), unsure
         own_BC = logs.reshape(B, -1).gather(-1, parents_BC * V + tokens_BC)
-        return Candidates(totals.gather(-1, parents_BC) + own_BC, parents_BC, tokens_BC, own_BC), unsure
+        totals_BC = (totals.gather(-1, parents_BC) + own_BC).masked_fill(ranks_BC == -torch.inf, -torch.inf)
+        return Candidates(totals_BC, parents_BC, tokens_BC, own_BC), unsure
 
     def first(self, count: int) -> "Candidates":
         """The best `count` of each row."""

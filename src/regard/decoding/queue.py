@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.decoding.reading import looked, read
 from regard.decoding.request import Request
 from regard.decoding.sources import Given, memory_of
+from regard.mixer import Rows, Siblings
 from regard.models.contract import Memory, Writer
 
 REFILLED = 4
@@ -165,11 +166,18 @@ class _Course(Generic[AnyBatch, Result]):
         """The state of those that go on."""
         if parents is None and stay is None:
             return state
+        families = None
         if parents is None:
             parents = torch.arange(len(state.positions), device=self.request.device).view(-1, self.search.width)
         if stay is not None and len(stay) < len(parents):
-            parents = parents[torch.tensor(stay, dtype=torch.long, device=self.request.device)]
-        return state.pick(parents.flatten())
+            families = torch.tensor(stay, dtype=torch.long, device=self.request.device)
+            parents = parents[families]
+        return state.pick(self._siblings(parents.flatten(), families))
+
+    def _siblings(self, rows: Tensor, families: Tensor | None, before: int | None = None) -> Rows:
+        """Rows of the state, where those of one prompt share its source."""
+        width = self.search.width
+        return rows if width == 1 else Siblings(rows, width, width if before is None else before, families)
 
     def _stepped(self, batch: AnyBatch, state: Any) -> "_Rows[AnyBatch]":
         logits_RnV, state, cross = self.model.step(state, batch.tokens.unsqueeze(-1))
@@ -186,7 +194,8 @@ class _Course(Generic[AnyBatch, Result]):
         each = [unique.index(self.request.prompt(number)) for number in numbers for _ in range(self.search.width)]
         index = torch.tensor(each, device=self.request.device)
         if each != list(range(len(unique))):
-            logits, state, cross = logits[index], state.pick(index), None if cross is None else cross[index]
+            state = state.pick(self._siblings(index, index[::self.search.width], before=1))
+            logits, cross = logits[index], None if cross is None else cross[index]
         present = None if memory is None else _present(memory)[index[::self.search.width]]
         batch = self.search.first(numbers, present)
         counts = [len(self.request.prompts[self.request.prompt(number)]) for number in numbers]
@@ -194,10 +203,14 @@ class _Course(Generic[AnyBatch, Result]):
 
     def _joined(self, rows: "_Rows[AnyBatch]", others: "_Rows[AnyBatch]") -> "_Rows[AnyBatch]":
         """The rows, and others behind them."""
-        mine, theirs = len(rows.logits), len(others.logits)
+        mine, theirs, width = len(rows.logits), len(others.logits), self.search.width
         places = torch.arange(mine + theirs, device=self.request.device)
+        families = places[:(mine + theirs) // width]
         # The state grows by rows that are picked twice, and replaced.
-        state = rows.state.pick(torch.where(places < mine, places, 0)).put(places[mine:], others.state)
+        grown = self._siblings(torch.where(places < mine, places, places % width),
+                               torch.where(families < mine // width, families, 0))
+        replaced = self._siblings(places[mine:], families[mine // width:])
+        state = rows.state.pick(grown).put(replaced, others.state)
         cross = rows.cross
         if cross is not None and others.cross is not None:
             longest = max(cross.shape[-1], others.cross.shape[-1])

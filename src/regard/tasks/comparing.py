@@ -120,7 +120,7 @@ def _written(task: "Translator | Completer", runner: Runner, asked: Asked, toler
 
 
 def _gap(task: "Translator | Completer", asked: Asked, number: int, mine: list[int], other: list[int]) -> float:
-    """How much more probable our model finds its own token, where the two part, as a difference of logits."""
+    """How far apart our model finds the two tokens at which they part, as a difference of logits."""
     at = next((at for at, pair in enumerate(zip(mine, other, strict=False)) if pair[0] != pair[1]),
               min(len(mine), len(other)))
     before, end = mine[:at], next(iter(task.special.end), 0)
@@ -130,7 +130,7 @@ def _gap(task: "Translator | Completer", asked: Asked, number: int, mine: list[i
     else:
         one = Asked([asked.rows[number]], [[task.start(), *before]])  # type: ignore[union-attr]
     logits_V = _numbers(task, one)[0][-1]
-    return float(logits_V[own] - logits_V[theirs])
+    return abs(float(logits_V[own] - logits_V[theirs]))
 
 
 class Reread:

@@ -35,7 +35,7 @@ PLACE = "ctranslate2"
 PENALTIES = {"none": 0.0, "mean": 1.0}
 STEP = 16
 """Sources are as long as the next multiple of it, where the limit is reckoned."""
-TOKENS = 1024
+TOKENS = 2048
 """Of a batch, those that fill it up among them."""
 
 

@@ -1,0 +1,75 @@
+"""A unigram tokenizer of ours as the files that `transformers` reads: tokenizer.json and tokenizer_config.json.
+
+Pieces, ids, scores, the bytes of what has no piece, normalisation and the space in front are told with the parts of the
+package `tokenizers`, so that a text gives the same ids. One thing cannot be told: a special token that is typed in a
+text, which is text to us, is the token there. Other kinds of tokenizers have no form here.
+
+It knows tokenizers. It does not know models, nor which of these files a model needs.
+"""
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from regard.data.tokenizer.normalisation import NORMALISATIONS
+from regard.data.tokenizer.sentencepieces import SentencePieceTokenizer, loaded
+from regard.data.tokenizer.surface import SPACE_SHOWN
+
+JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
+ROLES = {"pad_token": "padding", "unk_token": "unknown", "bos_token": "start", "mask_token": "mask"}
+"""Their names of special tokens, and ours; that of the end is apart, as there may be several."""
+WHITE = "[\\t-\\r\\x1c-\\x20\\x{85}\\x{1680}\\x{2000}-\\x{2006}\\x{2008}-\\x{200a}\\x{2028}\\x{2029}\\x{205f}\\x{3000}]+"
+"""White space, as `regard.data.tokenizer.normalisation` has it, in their spelling."""
+
+
+def fits(tokenizer: object) -> bool:
+    """Whether a tokenizer can be told so."""
+    return (isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.model == "unigram"
+            and importlib.util.find_spec("tokenizers") is not None)
+
+
+def files(tokenizer: SentencePieceTokenizer, *, behind: int | None = None) -> dict[str, bytes]:
+    """The files of a tokenizer that fits; `behind` is the id that stands behind every text."""
+    names = tokenizer.pieces(range(tokenizer.size))
+    special = tokenizer.special
+    ids = {theirs: getattr(special, ours) for theirs, ours in ROLES.items()} | {"eos_token": special.end[0]}
+    config: dict[str, Any] = {theirs: names[id_] for theirs, id_ in ids.items()}
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    made = _made(tokenizer, names, sorted(special.ids()), behind)
+    return {JSON: made.to_str().encode(), CONFIG: json.dumps(config, ensure_ascii=False, indent=2).encode()}
+
+
+def encoded(data: bytes, texts: Sequence[str]) -> list[list[int]]:
+    """The ids that a tokenizer.json gives, without what stands around a text."""
+    inner = importlib.import_module("tokenizers").Tokenizer.from_buffer(data)
+    return [one.ids for one in inner.encode_batch([*texts], add_special_tokens=False)]
+
+
+def _made(tokenizer: SentencePieceTokenizer, names: Sequence[str], special: Sequence[int], behind: int | None) -> Any:
+    parts = importlib.import_module("tokenizers")
+    scores = loaded(tokenizer.data, "data")
+    vocabulary = [(name, scores.get_score(id_)) for id_, name in enumerate(names)]
+    made = parts.Tokenizer(parts.models.Unigram(vocabulary, tokenizer.special.unknown, True))
+    made.normalizer = parts.normalizers.Sequence(_steps(parts, tokenizer.normalisation))
+    made.decoder = parts.decoders.Sequence([
+        parts.decoders.Replace(SPACE_SHOWN, " "), parts.decoders.ByteFallback(), parts.decoders.Fuse(),
+        parts.decoders.Strip(" ", 1, 0)])
+    made.add_special_tokens([names[id_] for id_ in special])
+    if behind is not None:
+        made.post_processor = parts.processors.TemplateProcessing(single=f"$A {names[behind]}",
+                                                                  special_tokens=[(names[behind], behind)])
+    return made
+
+
+def _steps(parts: Any, normalisation: str) -> list[Any]:
+    """What is done to a text, in their parts: our normalisation, the space in front, and ▁ for every space."""
+    assert normalisation in NORMALISATIONS
+    steps = []
+    if normalisation != "exact":
+        steps.append(parts.normalizers.NFC())
+    if normalisation == "line":
+        steps += [parts.normalizers.Replace(parts.Regex(WHITE), " "), parts.normalizers.Replace(
+            parts.Regex("^ | $"), "")]
+    return [*steps, parts.normalizers.Replace(" ", SPACE_SHOWN), parts.normalizers.Prepend(SPACE_SHOWN)]

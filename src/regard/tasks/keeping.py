@@ -1,0 +1,129 @@
+"""Texts translated so that their placeholders are kept, as many and in the same order, whatever the model does.
+
+    whole       the text as it is: a model that saw placeholders in training knows them
+    stand-ins   with a short code in place of each, which many models copy
+    pieces      what stands between the placeholders, each by itself
+    source      not at all: the text stays as it is
+
+Each way is tried on what the one before it has lost a placeholder of, or added one to. The lines of a text are
+translated by themselves, and the white space around each stays. Nothing but the text of a translation is looked at, so
+anything that translates will do. It does not know files.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from regard.data.doctor.characters import is_blank
+from regard.tasks.placeholders import Hidden, joined, pieces, placeholders
+
+_BREAKS = re.compile(r"(\r?\n)")
+
+
+class Found(Protocol):
+    """What is needed of a translation."""
+
+    @property
+    def text(self) -> str:
+        """As the model wrote it."""
+
+    @property
+    def score(self) -> float:
+        """By which the search ranked it."""
+
+    @property
+    def cut(self) -> bool:
+        """The model did not come to an end."""
+
+
+Ask = Callable[[list[str]], Sequence[Found]]
+"""Gives the translations of texts, in their order."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A translation with all placeholders of its source."""
+
+    text: str
+    score: float
+    """Where several texts were translated for it, the lowest of theirs; 0 where none was."""
+    cut: bool
+    how: str
+    """The way that it came about; of several lines the last that was needed."""
+
+
+class _Plan(NamedTuple):
+    """What is asked for a line, and what is made of the answers: None where a placeholder is lost."""
+
+    asked: list[str]
+    join: Callable[[list[str]], str | None]
+
+
+def kept(texts: Sequence[str], ask: Ask) -> list[Kept]:
+    """The translation of each text. Of one that is blank it is empty."""
+    cut = [_BREAKS.split(text) for text in texts]
+    lines = dict.fromkeys(line.strip() for parts in cut for line in parts[::2] if not is_blank(line))
+    known = _lines(list(lines), ask)
+    return [_together(parts, known) for parts in cut]
+
+
+def _together(parts: list[str], known: dict[str, Kept]) -> Kept:
+    """A text of its lines, every second part of which is a line break."""
+    found = [known[line.strip()] for line in parts[::2] if not is_blank(line)]
+    if not found:
+        return Kept("", 0.0, False, "whole")
+    text = "".join(part if number % 2 or is_blank(part) else _edged(part, known[part.strip()].text)
+                   for number, part in enumerate(parts))
+    last = max(found, key=lambda one: list(WAYS).index(one.how))
+    return Kept(text, min(one.score for one in found), any(one.cut for one in found), last.how)
+
+
+def _edged(line: str, text: str) -> str:
+    """A translation with the white space that is around its source."""
+    inner = line.strip()
+    begin = line.index(inner)
+    return f"{line[:begin]}{text}{line[begin + len(inner):]}"
+
+
+def _lines(lines: list[str], ask: Ask) -> dict[str, Kept]:
+    """The translations of different lines that are not blank."""
+    known = dict[str, Kept]()
+    for how, planned in WAYS.items():
+        plans = {line: planned(line) for line in lines if line not in known}
+        texts = list(dict.fromkeys(text for plan in plans.values() for text in plan.asked))
+        answers = dict(zip(texts, ask(texts) if texts else [], strict=True))
+        for line, plan in plans.items():
+            found = [answers[text] for text in plan.asked]
+            text = plan.join([one.text.strip() for one in found])
+            if text is not None and placeholders(text) == placeholders(line):
+                score = min((one.score for one in found), default=0.0)
+                known[line] = Kept(text, score, any(one.cut for one in found), how)
+    return known
+
+
+def _whole(line: str) -> _Plan:
+    if placeholders(line) and not any(piece.core for piece in pieces(line)):
+        return _Plan([], lambda found: line)  # without words there is nothing to translate
+    return _Plan([line], lambda found: found[0])
+
+
+def _stand_ins(line: str) -> _Plan:
+    hidden = Hidden.of(line)
+    if hidden is None or not hidden.placeholders:
+        return _Plan([], lambda found: None)
+    return _Plan([hidden.text], lambda found: hidden.shown(found[0]))
+
+
+def _pieces(line: str) -> _Plan:
+    parts = pieces(line)
+    return _Plan([part.core for part in parts if part.core], lambda found: joined(parts, found))
+
+
+def _source(line: str) -> _Plan:
+    return _Plan([], lambda found: line)
+
+
+WAYS: dict[str, Callable[[str], _Plan]] = {"whole": _whole, "stand-ins": _stand_ins, "pieces": _pieces,
+                                           "source": _source}
+"""From the one that reads best to the one that cannot fail."""

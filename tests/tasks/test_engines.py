@@ -1,0 +1,170 @@
+"""The engine of CTranslate2: what the translator itself gives, in its order, whatever stands beside a text."""
+
+import copy
+import json
+import shutil
+
+import pytest
+import texting
+import torch
+
+import regard
+from regard.tasks import engines, exporting
+from regard.tasks.engines import PLACE, CTranslate2Engine, opened
+from regard.tasks.loading import fitting
+
+pytest.importorskip("ctranslate2")
+TEXTS = [source for source, _ in texting.pairs()[:24]]
+
+
+def ending(weight=7.0, pair=texting.joint):
+    """A translator that has learned nothing, but ends at different places, at once or never, as its source is."""
+    task = texting.translator(pair=pair, tied=False, output_bias=True)
+    model = copy.deepcopy(task.model)
+    with torch.no_grad():
+        model.decoder.output.weight.mul_(25.0)
+        model.decoder.output.bias.zero_()[3] = weight
+        for block in model.decoder.stack.blocks:
+            block.cross.query.weight.mul_(3.0)
+            block.cross.output.weight.mul_(4.0)
+    return fitting(model.float(), task.config, tokenizer=task.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A translator and its engine."""
+    place = tmp_path_factory.mktemp("engine") / "model"
+    ending().save(place)
+    return regard.load(place), opened(place, threads=2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    ending().save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_greedy_search_is_ours(both):
+    translator, engine = both
+    options = {"beams": 1, "length_penalty": "none", "limit": 12}
+    found, want = engine.translate(TEXTS, **options), translator.translate(TEXTS, **options)
+    assert [one.ids for one in found] == [one.ids for one in want]
+    assert [one.text for one in found] == [one.text for one in want]
+    assert [one.cut for one in found] == [one.cut for one in want]
+    assert len({len(one.ids) for one in found}) > 2
+    assert 0 < sum(one.cut for one in found) < len(TEXTS)
+
+
+@pytest.mark.parametrize("penalty", ["none", "mean"])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_scores_are_those_of_our_model(both, penalty, beams):
+    """But for what is never written, which has a probability in ours: little, here."""
+    translator, engine = both
+    for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, limit=12), strict=True):
+        source = translator.tokenizer.source_ids([text])[0]
+        read = [2, *one.ids]
+        memory = translator.model.encode(translator.tokens([source]))
+        with torch.no_grad():
+            logits = translator.model.decode(translator.tokens([read]), memory)[0]
+            logits[:, 0] = -torch.inf  # padding
+            logs = logits.log_softmax(-1)
+        ids = [*one.ids] if one.cut else [*one.ids, 3]
+        logs = [float(logs[at, id_]) for at, id_ in enumerate(ids)]
+        want = sum(logs) / (len(logs) if penalty == "mean" else 1)
+        assert one.score == pytest.approx(want, abs=1e-3)
+
+
+def test_several_translations_of_a_text(both):
+    _, engine = both
+    one = engine.translate(TEXTS[0], beams=4, nbest=3, limit=12)
+    assert len(one.alternatives) == 2
+    assert len({one.ids, *(other.ids for other in one.alternatives)}) == 3
+    assert one.score >= one.alternatives[0].score >= one.alternatives[1].score
+
+
+def test_what_comes_of_a_text_does_not_depend_on_the_others(both):
+    _, engine = both
+    given = [TEXTS[0], "", *TEXTS[1:6], " \u00a0", " ".join(TEXTS[6:14])]
+    together = engine.translate(given, beams=3)
+    for text, one in zip(given, together, strict=True):
+        alone = engine.translate(text, beams=3)
+        assert (alone.ids, alone.text, alone.cut) == (one.ids, one.text, one.cut)
+    assert together[1].text == together[7].text == ""
+    assert [one.ids for one in engine.translate(given[::-1], beams=3)] == [one.ids for one in together[::-1]]
+    assert engine.translate([]) == []
+
+
+def test_limits(both):
+    _, engine = both
+    endless = {len(one.ids) for one in engine.translate(TEXTS, beams=1, limit=3)}
+    assert max(endless) == 3
+    assert engine.positions == 2048
+    with pytest.raises(ValueError, match="`texts` must be at most 2048 tokens long"):
+        engine.translate(["a cat", "cat " * 3000])
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"length_penalty": 0.6}, '`length_penalty` must be "none" or "mean"'), ({"nbest": 6}, "`nbest` must be at most"),
+    ({"beams": 0}, "`beams`"), ({"limit": 0}, "`limit`"),
+])
+def test_wrong_calls(both, options, message):
+    with pytest.raises(ValueError, match=message):
+        both[1].translate("a cat", **options)
+    with pytest.raises(ValueError, match="`texts` must be a text"):
+        both[1].translate(3)
+
+
+def test_two_tokenizers(tmp_path):
+    task = ending(pair=texting.separate)
+    task.save(tmp_path / "model")
+    found = opened(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", limit=9)
+    want = task.translate(TEXTS, beams=1, length_penalty="none", limit=9)
+    assert [one.text for one in found] == [one.text for one in want]
+
+
+def test_the_export_is_made_once(folder, monkeypatch):
+    made = []
+    export = exporting.export
+    monkeypatch.setattr(exporting, "export", lambda *given, **more: made.append(more) or export(*given, **more))
+    opened(folder)
+    opened(folder)
+    assert [one["quantization"] for one in made] == ["float32"]
+    opened(folder, quantization="int8")
+    assert len(made) == 2
+    assert json.loads((folder / PLACE / exporting.RECORD).read_text())["quantization"] == "int8"
+    ending(6.0).save(folder)  # another model in the same folder
+    opened(folder, quantization="int8")
+    opened(folder, quantization="int8")
+    assert len(made) == 3
+    assert isinstance(regard.load(folder), regard.Translator)
+
+
+def test_an_export_that_is_given(folder, tmp_path):
+    task = regard.load(folder)
+    exporting.export(task, "ctranslate2", tmp_path / "out", origin=exporting.origin(folder))
+    engine = opened(folder, tmp_path / "out")
+    assert isinstance(engine, CTranslate2Engine)
+    assert not (folder / PLACE).exists()
+    shutil.copytree(folder, tmp_path / "other")
+    ending(6.0).save(tmp_path / "other")
+    with pytest.raises(ValueError, match="must be an export of .*other, but is of another model"):
+        opened(tmp_path / "other", tmp_path / "out")
+    with pytest.raises(ValueError, match="export.json|manifest"):
+        opened(folder, folder)
+
+
+def test_a_damaged_export_is_refused(folder):
+    opened(folder)
+    path = folder / PLACE / "model.bin"
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.bin.*changed"):
+        opened(folder)
+
+
+def test_only_translators(tmp_path):
+    texting.completer().save(tmp_path / "model")
+    with pytest.raises(ValueError, match="must be a translator, but is a Completer"):
+        opened(tmp_path / "model")
+    assert engines.PENALTIES.keys() == {"none", "mean"}
