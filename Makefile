@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 # Two test processes: more gain little, as each loads torch. The tests divide the cores among them.
 WORKERS ?= 2
 # The bounded, repeatable profile of Hypothesis, unless another is asked for: REGARD_HYPOTHESIS=long make test
-PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WORKERS)
+PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
 help:
 	@echo 'make test      lint, type check and tests'

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import SOURCE, TRANSLATING, built, language, translating
+from tiny import SOURCE, TRANSLATING, built, language, stack, translating
 
 from regard.models.contract import Tokens
 from regard.models.embedding import EmbeddingConfig
@@ -19,7 +19,7 @@ NORMED = EmbeddingConfig(positions=SinusoidalConfig(), norm="layer", scale=True)
     replace(translating(), width=9, encoder=replace(translating().encoder, mixer=replace(
         translating().encoder.mixer, heads=3)), decoder=replace(translating().decoder, mixer=replace(
             translating().decoder.mixer, heads=3), cross=replace(translating().decoder.cross, heads=3))),
-    replace(translating(), embedding=NORMED),
+    replace(translating(), embedding=NORMED, encoder=stack(form="gated")),
 ])
 @torch.no_grad()
 def test_the_logits_are_the_same(config):

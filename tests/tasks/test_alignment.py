@@ -5,11 +5,11 @@ import texting
 import torch
 from tiny import TRANSLATING, built
 
-from regard.data.tokenizer.words import Word
+from regard.data.tokenizer.words import Span, Word
 from regard.decoding.cross import with_cross
 from regard.decoding.hypothesis import Hypothesis
 from regard.models.contract import Tokens
-from regard.tasks.alignment import aligned_words, word_weights
+from regard.tasks.alignment import Alignment, aligned_words, word_weights
 from regard.tasks.loading import fitting
 
 
@@ -77,3 +77,38 @@ def test_a_model_that_looks_at_nothing():
     task = fitting(built(config), config, tokenizer=both)
     with pytest.raises(ValueError, match="`model` must be one that attends to its memory"):
         task.aligned("the dog", "le chien")
+
+
+def spans(*places):
+    return tuple(Span(*place) for place in places)
+
+
+def test_a_link_is_to_the_word_that_is_looked_at_most():
+    weights = torch.tensor([[0.1, 0.6, 0.2], [0.5, 0.3, 0.1], [0.2, 0.7, 0.0], [0.0, 0.0, 0.0]])
+    found = Alignment(("a", "b", "c"), ("d", "e", "f", "g"), weights, spans((0, 1), (2, 3), (4, 5)),
+                      spans((0, 1), (1, 2), (2, 3), (4, 5)))
+    assert [(link.source, link.target) for link in found.links] == [(0, 1), (1, 0), (1, 2)]
+    assert [link.weight for link in found.links] == pytest.approx([0.5, 0.6, 0.7])
+    assert found.pharaoh() == "0-1 1-0 1-2"
+    table = found.table()
+    assert table["target"][3] == {"text": "g", "start": 4, "end": 5}
+    assert table["links"][0] == {"source": 0, "target": 1, "weight": pytest.approx(0.5)}
+    assert Alignment((), ("d",), torch.zeros(1, 0), (), spans((0, 1))).pharaoh() == ""
+
+
+def test_several_at_once_are_as_each_alone():
+    task = texting.translator(pair=texting.separate)
+    texts = ["the big dog sleeps.", "no", "", "Emma sees  a cat, we sing."]
+    translations = task.translate(texts, beams=2, limit=7)
+    found = task.align(texts, translations, layer=0)
+    for text, one, alignment in zip(texts, translations, found, strict=True):
+        (alone,) = task.align([text], [one], layer=0)
+        assert alignment[:2] + alignment[3:] == alone[:2] + alone[3:]
+        torch.testing.assert_close(alignment.weights, alone.weights, rtol=0, atol=1e-6)
+        assert [text[begin:end] for begin, end in alignment.source_spans] == [*alignment.source]
+        assert [one.text[begin:end] for begin, end in alignment.target_spans] == [*alignment.target]
+    assert found[3].source == ("Emma", "sees", "a", "cat", ",", "we", "sing", ".")
+    assert task.align([], []) == []
+    for wrong in (translations[:2], translations[0]):
+        with pytest.raises(ValueError, match="`translations` must be one for each text, 4"):
+            task.align(texts, wrong)

@@ -147,9 +147,9 @@ def test_an_export_that_is_given(folder, tmp_path):
     assert not (folder / PLACE).exists()
     shutil.copytree(folder, tmp_path / "other")
     ending(6.0).save(tmp_path / "other")
-    with pytest.raises(ValueError, match="must be an export of .*other, but is of another model"):
+    with pytest.raises(ValueError, match=r"must be an export of .*other, but is of another model"):
         opened(tmp_path / "other", tmp_path / "out")
-    with pytest.raises(ValueError, match="export.json|manifest"):
+    with pytest.raises(ValueError, match=r"export\.json|manifest"):
         opened(folder, folder)
 
 

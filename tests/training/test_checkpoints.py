@@ -355,7 +355,7 @@ def test_a_place_that_cannot_be(tmp_path):
 
 
 def test_what_a_killed_save_has_begun_is_ended(tmp_path):
-    """It is there and whole; those that it makes room for are there too, the pointer is the old one, and some rubbish."""
+    """It is there and whole; so are those that it makes room for. The pointer is the old one, and there is rubbish."""
     saved(tmp_path / "checkpoints", [1, 2, 3], keep=9, best={1: 1, 2: 1, 3: 1})
     folder = tmp_path / "checkpoints"
     (folder / "newest.json").write_text('{"format": 1, "step": 2, "best": 1}')

@@ -26,6 +26,8 @@ from regard.storage import system
 from regard.training.checkpoints import Checkpoints
 from regard.training.snapshot import Snapshot
 
+pytestmark = pytest.mark.xdist_group("checkpoints_killed")  # one worker makes what all of these tests look at
+
 EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
 
 def saved(folder, step, best):

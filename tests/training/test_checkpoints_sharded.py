@@ -13,6 +13,8 @@ from regard.training.checkpoints import Checkpoints
 from regard.training.shards import Part
 from regard.training.snapshot import Snapshot, optimiser_like, resume_optimiser
 
+pytestmark = pytest.mark.xdist_group("checkpoints_sharded")  # one worker makes what all of these tests look at
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from regard.training.processes import Processes
 
+pytestmark = pytest.mark.xdist_group("processes")  # one worker makes what all of these tests look at
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 

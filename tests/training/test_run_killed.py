@@ -15,6 +15,8 @@ import trained
 
 from regard.training.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.xdist_group("run_killed")  # one worker makes what all of these tests look at
+
 KILLED = -signal.SIGKILL
 CHAIN = [  # one after another in one folder, each but the first with --resume
     {"event": "Started", "step": None},                   # nothing is stored yet, not even a tokenizer's use

@@ -94,7 +94,9 @@ class Cache:
         self.value[index, :, :filled] = value
         positions = self.positions.index_copy(0, index, other.positions)
         level = self.level and other.level and self.filled == other.filled
-        return Cache(self.key, self.value, positions, max(self.filled, filled), level)
+        after = Cache(self.key, self.value, positions, max(self.filled, filled), level)
+        # The longest may have been replaced. To ask once spares every further step keys that no row has.
+        return after if level else replace(after, filled=after._longest())
 
     def copy(self) -> "Cache":
         """The same, in storage of its own."""

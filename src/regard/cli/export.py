@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import models
+from regard.cli.data import escaped
 from regard.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def export(
     model: models.Model,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="ctranslate2, onnx or huggingface.",
                                     show_default=False)],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where it is written: a folder that is "
-                      "not there yet, or that an export was written to before.", show_default=False)],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where it is written: a folder that "
+                      "is not there yet, or that an export was written to before.", show_default=False)],
     quantization: Annotated[str, typer.Option("--quantization", metavar="NAME", help="As what numbers matrices are "
                             "stored: float32, float16, bfloat16 or int8; others than float32 for ctranslate2 "
                             "alone.")] = "float32",
@@ -73,6 +74,6 @@ def _draw(report: "Report", folder: str, terminal: Terminal) -> None:
         rows["greedy search"] = f"the same after {found.same} of {found.rows} rows"
     width = max(map(len, rows))
     for key, value in rows.items():
-        terminal.text(f"{key.ljust(width)}  {models.escaped(value)}")
+        terminal.text(f"{key.ljust(width)}  {escaped(value)}")
     for note in report.notes:
         terminal.text(note)

@@ -1,41 +1,201 @@
-"""`regard translate`: texts, or the lines of standard input, translated; as many lines come out as go in.
+"""`regard translate`: texts, lines or a file, translated; as many come out as go in.
 
-It hands them to `Translator.translate`, block by block, and writes what comes back.
+    texts, a pipe, a plain file     a line for each on stdout: the translation, or what else is asked for
+    a file of another format        the same file on stdout with other targets
+    any file with -o                the same as a file, which goes on where it ended when it is interrupted
+
+Placeholders are kept, except where --nbest, --scores or --align show what the model itself wrote. It hands texts to
+`Translator.translate`, block by block, and files to `regard.tasks.documents`.
 """
 
-from typing import Annotated
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import models
+from regard.cli import models, translated
+from regard.cli.data import escaped
+from regard.cli.meter import Meter
+
+if TYPE_CHECKING:
+    from regard.tasks.documents import Document, Work
+    from regard.tasks.keeping import Kept
+    from regard.tasks.writing import Translation, Translator
+
+TEXT_FORMATS = {"txt": "plain"}
+"""Other names of a format."""
 
 
 def translate(
     model: models.Model,
-    texts: models.Texts = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or the name of one file; without "
+                     "any, or with -, the lines of standard input.", show_default=False)] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write a new file, of the format "
+                      "of the one that is read. The same call goes on with one that was interrupted.",
+                      show_default=False)] = None,
+    format: Annotated[str | None, typer.Option("--format", metavar="NAME", help="txt, tsv, jsonl, po or tmx, whatever "
+                      "the name of the file ends with.", show_default=False)] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) or "
+                      "language (TMX).", show_default=False)] = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.",
+                      show_default=False)] = None,
+    entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Of a file: all, or those whose target is "
+                       "missing.")] = "all",
     beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="How many beginnings are followed side by "
                     "side; 1 is the fastest.")] = 5,
+    nbest: Annotated[int, typer.Option("--nbest", metavar="N", min=1, help="How many translations of each text, at "
+                     "most as many as --beam; each with the number of its text in front.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Behind each translation its score, and the log-probability "
+                      "of each of its words.")] = False,
+    align: Annotated[bool, typer.Option("--align", help="Behind each translation which word of the text, from 0, each "
+                     "of its words belongs to: 0-0 1-2. With --json also where they stand.")] = False,
     as_json: models.Json = False,
     device: models.Device = models.AUTO,
 ) -> None:
-    """Translate texts, or the lines of standard input.
+    """Translate texts, the lines of standard input, or a file.
 
-    Every line gives one line; of an empty one it is empty. A line that cannot be translated is named on stderr and
-    gives an empty line, the others are translated, and the exit code is 1.
+    Every line gives one line; of an empty one it is empty. What cannot be translated is named on stderr and stays
+    empty, the others are translated, and the exit code is 1. A file keeps all but its targets. Placeholders such as %s,
+    {name}, <b> and addresses come out as they went in, as many and in the same order; with --nbest, --scores or --align
+    you see what the model itself wrote, whatever became of them.
     """
-    from regard.tasks.writing import Translation, Translator
+    from regard.data.pair import DataError
+
+    details = translated.Details(nbest, scores, align, as_json)
+    if nbest > beam:
+        models.fail(f"--nbest must be at most --beam, {beam}, but is {nbest} instead.")
+    name = TEXT_FORMATS.get(format or "", format)
+    try:
+        document = _document(texts, output, name, source, target, entries)
+        if document is not None and (output is not None or document.kind != "plain"):
+            if details != translated.Details():
+                models.fail("--nbest, --scores, --align and --json are for lines on stdout, and not for a file. Leave "
+                            "them out, or give plain text without -o.")
+            _file(document, output, model, beam, device)
+        else:
+            _lines(models.blocks(texts) if document is None else _blocks(document), model, beam, device, details)
+    except DataError as error:
+        models.fail(str(error))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or not error.filename:
+            raise  # of stdout: `regard.cli.main` knows what to do
+        models.fail(f"{escaped(str(error.filename))}: {error.strerror}", 1)
+
+
+def _document(texts: Sequence[str] | None, output: str | None, format: str | None, source: str | None,
+              target: str | None, entries: str) -> "Document | None":
+    """The file that is to be translated; None where it is texts or standard input."""
+    from regard import checks
+    from regard.data.sources.opening import FORMATS, check_names
+    from regard.data.sources.writing import ENTRIES
+    from regard.tasks.documents import Document
+
+    try:
+        if format is not None:
+            checks.pick("format", format, FORMATS)
+        checks.pick("entries", entries, ENTRIES)
+        check_names(source, target)
+    except ValueError as error:
+        models.fail(str(error))
+    given = list(texts or [])
+    wanted = output is not None or format not in (None, "plain")
+    if len(given) != 1 or given == ["-"]:
+        if wanted:
+            models.fail("With -o or --format one file is translated, which must be named. Texts and pipes give lines "
+                        "on stdout.")
+        return None
+    (one,) = given
+    return Document(one, format, source, target, entries) if wanted or _is_file(one) else None
+
+
+def _is_file(text: str) -> bool:
+    """Whether this is the name of something that can be read, and no text."""
+    try:
+        return os.path.exists(text) and not os.path.isdir(text)
+    except ValueError:  # a NUL, or half a surrogate pair
+        return False
+
+
+def _blocks(document: "Document") -> Iterator[list[str]]:
+    """The lines of a plain file."""
+    from regard.tasks.documents import blocks
+
+    for some in blocks(document.lines(), models.BLOCK):
+        yield [line.text for line in some]
+
+
+def _opened(model: str, device: str) -> "Translator":
+    from regard.tasks.writing import Translator
 
     task = models.opened(model, device, "Translator")
     assert isinstance(task, Translator)
-    translator, penalty = task, "mean" if beam > 1 else "none"
+    return task
 
-    def work(lines: list[str]) -> list[Translation]:
-        return translator.translate(lines, beams=beam, length_penalty=penalty)
 
-    for text, found in models.each(models.blocks(texts), work, models.numbered):
-        if not as_json:
-            models.write("" if found is None else found.text)
-        elif found is None:
-            models.write_json({"source": text, "text": None})
-        else:
-            models.write_json({"source": text, "text": found.text, "score": found.score, "cut": found.cut})
+def _keeping(translator: "Translator", beam: int) -> "Work":
+    """Translates texts, each by itself where they cannot be together, and keeps their placeholders."""
+    from regard.tasks.documents import apart
+    from regard.tasks.keeping import kept
+
+    def ask(texts: list[str]) -> "list[Translation]":
+        return translator.translate(texts, beams=beam, length_penalty=penalty(beam))
+
+    def work(texts: list[str]) -> "list[Kept]":
+        return kept(texts, ask)
+
+    return partial(apart, work=work)
+
+
+def penalty(beam: int) -> str:
+    """The length penalty of a search: with one beam greedy search needs none."""
+    return "mean" if beam > 1 else "none"
+
+
+def _lines(blocks: Iterator[list[str]], model: str, beam: int, device: str, details: translated.Details) -> None:
+    """A line on stdout, or several, for each text."""
+    from regard.tasks.documents import apart
+
+    translator, meter = _opened(model, device), Meter(sys.stderr, sys.stdout)
+
+    def named(number: int, text: str) -> str:
+        meter.clear()
+        return models.numbered(number, text)
+
+    if details.inside:
+        work = partial(apart, work=partial(translated.looked_into, translator, beam, penalty(beam), details))
+    else:
+        work = _keeping(translator, beam)  # type: ignore[assignment]
+    for number, (text, found) in enumerate(models.each(blocks, work, named), 1):
+        assert not isinstance(found, ValueError)
+        translated.write(number, text, found, details)
+        meter.show(number)
+    meter.clear()
+
+
+def _file(document: "Document", output: str | None, model: str, beam: int, device: str) -> None:
+    """A file of the same format, on stdout or by a name."""
+    from regard.tasks.documents import fingerprint
+
+    meter = Meter(sys.stderr, sys.stdout if output is None else None)
+    watcher = translated.Shown(meter)
+    work = _keeping(_opened(model, device), beam)
+    if output is None:
+        document.write(document.flow(work, watcher), "-")
+        failed = watcher.count
+    else:
+        asked = {"model": fingerprint(Path(model)), "beam": beam}
+        try:
+            outcome = document.translate(work, output, asked=asked, watcher=watcher)
+        except KeyboardInterrupt:
+            meter.clear()
+            models.say(f"Interrupted. The same call goes on where it ended; {output}.progress has what is done.")
+            raise
+        failed = outcome.failed
+    meter.clear()
+    if failed:
+        models.say(f"{failed:,} of the entries could not be translated, and {'is' if failed == 1 else 'are'} empty.")
+        raise typer.Exit(1)

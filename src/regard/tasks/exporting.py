@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.imported import ROLES, JsonTokenizer
 from regard.data.tokenizer.marian import MarianTokenizer
 from regard.data.tokenizer.pair import PairTokenizer
+from regard.data.tokenizer.sentencepieces import SentencePieceTokenizer
+from regard.data.tokenizer.surface import FIRST_PIECE, SHOWN
 from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
 from regard.storage import manifest as manifests
@@ -36,6 +39,7 @@ from regard.storage import reordering
 from regard.storage.ctranslate2 import fit
 from regard.storage.ctranslate2 import writing as ctranslate2
 from regard.storage.ctranslate2.writing import QUANTIZATIONS, Names
+from regard.storage.huggingface import subwords
 from regard.storage.huggingface import writing as huggingface
 from regard.storage.manifest import NAME as MANIFEST
 from regard.storage.onnx import writing as onnx
@@ -213,7 +217,23 @@ def _their_tokenizer(task: Task) -> tuple[dict[str, bytes], tuple[str, ...]]:
             return {"source.spm": source.data, "target.spm": target.data, "vocab.json": source.vocabulary}, ()
     if tokenizer is None:
         return {}, ()
-    return {}, ("The tokenizer has no form in `transformers`, and was left out: give it ids.",)
+    one, behind = tokenizer, task.special.separator
+    if isinstance(tokenizer, PairTokenizer):
+        one, behind = (tokenizer.source if tokenizer.joint else None), tokenizer.source_end  # type: ignore[assignment]
+    if not isinstance(one, SentencePieceTokenizer) or not subwords.fits(one) or task.special.first is not None:
+        return {}, ("The tokenizer has no form in `transformers`, and was left out: give it ids.",)
+    files = subwords.files(one, behind=behind)
+    if not _same_ids(one, files[subwords.JSON]):
+        return {}, ("The tokenizer gave other ids in `tokenizers`, and was left out: give it ids.",)
+    return files, ("A special token that is typed in a text is that token in `transformers`, and no text.",)
+
+
+def _same_ids(tokenizer: SentencePieceTokenizer, data: bytes) -> bool:
+    """Whether texts give the same ids there: pieces one after another, drawn at random."""
+    source = random.Random(comparing.SEED)
+    rows = [source.choices(range(FIRST_PIECE, tokenizer.size), k=length) for length in range(1, 200)]
+    texts = [text for text in map(tokenizer.decode, rows) if not any(name in text for name in SHOWN)]
+    return subwords.encoded(data, texts) == tokenizer.encode_many(texts)
 
 
 def _named(tokenizer: JsonTokenizer) -> bytes:

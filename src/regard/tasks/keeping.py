@@ -6,8 +6,8 @@
     source      not at all: the text stays as it is
 
 Each way is tried on what the one before it has lost a placeholder of, or added one to. The lines of a text are
-translated by themselves, and the white space around each stays. Nothing but the text of a translation is looked at, so
-anything that translates will do. It does not know files.
+translated by themselves, each to one line, and the white space around each stays. Nothing but the text of a translation
+is looked at, so anything that translates will do. It does not know files.
 """
 
 import re
@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from regard.data.doctor.characters import is_blank
-from regard.tasks.placeholders import Hidden, joined, pieces, placeholders
+from regard.tasks.placeholders import Hidden, cut_lines, joined, pieces, placeholders
 
-_BREAKS = re.compile(r"(\r?\n)")
+# What ends a line or a column somewhere; and what no text of XML holds.
+_SPACING = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+_NO_TEXT = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 class Found(Protocol):
@@ -62,7 +64,7 @@ class _Plan(NamedTuple):
 
 def kept(texts: Sequence[str], ask: Ask) -> list[Kept]:
     """The translation of each text. Of one that is blank it is empty."""
-    cut = [_BREAKS.split(text) for text in texts]
+    cut = [cut_lines(text) for text in texts]
     lines = dict.fromkeys(line.strip() for parts in cut for line in parts[::2] if not is_blank(line))
     known = _lines(list(lines), ask)
     return [_together(parts, known) for parts in cut]
@@ -76,6 +78,9 @@ def _together(parts: list[str], known: dict[str, Kept]) -> Kept:
     text = "".join(part if number % 2 or is_blank(part) else _edged(part, known[part.strip()].text)
                    for number, part in enumerate(parts))
     last = max(found, key=lambda one: list(WAYS).index(one.how))
+    whole = "".join(parts)
+    if len(found) > 1 and placeholders(text) != placeholders(whole):  # one has come about between two lines
+        return Kept(whole, 0.0, False, "source")
     return Kept(text, min(one.score for one in found), any(one.cut for one in found), last.how)
 
 
@@ -95,11 +100,16 @@ def _lines(lines: list[str], ask: Ask) -> dict[str, Kept]:
         answers = dict(zip(texts, ask(texts) if texts else [], strict=True))
         for line, plan in plans.items():
             found = [answers[text] for text in plan.asked]
-            text = plan.join([one.text.strip() for one in found])
+            text = plan.join([_one_line(one.text) for one in found])
             if text is not None and placeholders(text) == placeholders(line):
                 score = min((one.score for one in found), default=0.0)
                 known[line] = Kept(text, score, any(one.cut for one in found), how)
     return known
+
+
+def _one_line(text: str) -> str:
+    """What a model wrote, as every format can hold it."""
+    return _NO_TEXT.sub("", _SPACING.sub(" ", text)).strip()
 
 
 def _whole(line: str) -> _Plan:

@@ -31,6 +31,7 @@ PATTERNS = {
 """What is found, by kind; where two begin at one place, the first of this list. None of them goes far without an end:
 a long text takes a time in proportion to its length."""
 _ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()))
+_BREAKS = re.compile(rf"{_ANY.pattern}|(?P<end>\r?\n)")
 _LETTERS = "XQZKJW"
 """What stand-ins begin with: capital letters that few words have."""
 _SIGNS = re.compile(r"[%${}<>&@:/\\#;.]")
@@ -40,6 +41,16 @@ _SIGNS = re.compile(r"[%${}<>&@:/\\#;.]")
 def placeholders(text: str) -> list[str]:
     """The placeholders of a text, in order."""
     return _ANY.findall(text)
+
+
+def cut_lines(text: str) -> list[str]:
+    """The lines of a text, and between each two what breaks them. A placeholder of several lines is not cut."""
+    parts, place = list[str](), 0
+    for match in _BREAKS.finditer(text):
+        if match["end"]:
+            parts += [text[place:match.start()], match[0]]
+            place = match.end()
+    return [*parts, text[place:]]
 
 
 class Hidden(NamedTuple):

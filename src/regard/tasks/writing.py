@@ -6,8 +6,8 @@ depend on the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Self, TypeVar, overload
 
 import torch
@@ -27,6 +27,7 @@ from regard.models.contract import Memory
 from regard.tasks.alignment import Alignment, aligned_words
 from regard.tasks.task import Ids, OneSided, Task, check_lengths, room
 from regard.tasks.texts import as_texts, in_batches
+from regard.tasks.word_scores import ScoredWord, scored_words
 
 LONGER, FACTOR = 50, 2
 """A translation may have so many tokens more than this many times its source, where no limit is given; fewer where the
@@ -51,6 +52,21 @@ class Result:
 @dataclass(frozen=True)
 class Translation(Result):
     """The translation of a text; of a blank one it is empty, and no model was asked."""
+
+    log_probabilities: tuple[float, ...] = ()
+    """Of each id given all before it, and of the end last, where it came."""
+    tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
+    """What the ids are of."""
+
+    @cached_property
+    def words(self) -> tuple[ScoredWord, ...]:
+        """The words, where each stands in the text, and its log-probability."""
+        if not self.ids:
+            return ()
+        if self.tokenizer is None or len(self.log_probabilities) < len(self.ids):
+            raise checks.wrong("log_probabilities", "those of all ids, for words with scores", "missing",
+                               "Not everything that translates tells them: `Translator` does.")
+        return scored_words(self.tokenizer, self.ids, self.log_probabilities)
 
 
 @dataclass(frozen=True)
@@ -102,8 +118,7 @@ class Translator(Task):
             some, beams=beams, nbest=nbest, limit=limit, length_penalty=length_penalty))
         results = [Translation("", 0.0, (), False)] * len(given)
         for number, hypotheses in zip(full, found, strict=True):
-            results[number] = _best([Translation(tokenizer.target.decode(one.ids), one.score, tuple(one.ids), one.cut)
-                                     for one in hypotheses])
+            results[number] = _best([_translation(tokenizer.target, one) for one in hypotheses])
         return results[0] if isinstance(texts, str) else results
 
     @torch.inference_mode()
@@ -123,7 +138,6 @@ class Translator(Task):
         prompts = [[self.start()]] * len(sources)
         return search(self.model, memory, prompts, self.end(), limits, beams, nbest, length_penalty, self._rules())
 
-    @torch.inference_mode()
     def aligned(self, text: str, translation: str | None = None, *, layer: int | None = None) -> Alignment:
         """Which words of a text the model looks at for each word of its translation, read once more.
 
@@ -133,17 +147,35 @@ class Translator(Task):
         """
         if not isinstance(text, str):
             raise checks.wrong("text", "a text", *checks.kind(text))
-        tokenizer = self.pair_tokenizer()
-        ids = list(self.translate(text).ids) if translation is None else tokenizer.target_ids([translation])[0]
-        memory = self.model.encode(self.tokens(tokenizer.source_ids([text])))  # type: ignore[operator]
-        written = Hypothesis(ids, [0.0] * len(ids), 0.0, None)
-        (read,) = with_cross(self.model, memory, [written], prompts=[[self.start()]])  # type: ignore[arg-type]
-        assert read.cross is not None
-        source, target = tokenizer.source.words(text), tokenizer.target.decoded_words(ids)
-        whole_text = tokenizer.target.decode(ids)
-        weights = aligned_words(read.cross.float().cpu(), source, target, layer)
-        return Alignment(tuple(text[word.start:word.end] for word in source),
-                         tuple(whole_text[word.start:word.end] for word in target), weights)
+        ids = self.translate(text).ids if translation is None else self.pair_tokenizer().target_ids([translation])[0]
+        return self._alignments([(text, ids)], layer)[0]
+
+    def align(self, texts: Sequence[str], translations: Sequence[Translation], *,
+              layer: int | None = None) -> list[Alignment]:
+        """As `aligned`, for several texts and what `translate` gave for each: the very tokens that were written."""
+        given = as_texts("texts", texts)
+        if isinstance(translations, Translation) or len(translations) != len(given):
+            raise checks.wrong("translations", f"one for each text, {len(given):,}",
+                               "one" if isinstance(translations, Translation) else f"{len(translations):,}")
+        pairs = [(text, one.ids) for text, one in zip(given, translations, strict=True)]
+        lengths = [len(source) + len(ids) for source, (_, ids) in
+                   zip(self.pair_tokenizer().source_ids(given), pairs, strict=True)]
+        return in_batches(pairs, lengths, lambda some: self._alignments(some, layer))
+
+    @torch.inference_mode()
+    def _alignments(self, pairs: Sequence[tuple[str, Sequence[int]]], layer: int | None) -> list[Alignment]:
+        """Of texts and the ids of their translations."""
+        both = self.pair_tokenizer()
+        memory = self.model.encode(self.tokens(both.source_ids([text for text, _ in pairs])))  # type: ignore[operator]
+        written = [Hypothesis(list(ids), [0.0] * len(ids), 0.0, None) for _, ids in pairs]
+        read = with_cross(self.model, memory, written, prompts=[[self.start()]] * len(pairs))  # type: ignore[arg-type]
+        found = []
+        for (text, _), one in zip(pairs, read, strict=True):
+            assert one.cross is not None
+            source, target = both.source.words(text), both.target.decoded_words(one.ids)
+            weights = aligned_words(one.cross.float().cpu(), source, target, layer)
+            found.append(Alignment.of(text, source, both.target.decode(one.ids), target, weights))
+        return found
 
     def pair_tokenizer(self) -> PairTokenizer:
         """The tokenizers of source and target; a ValueError where there are none."""
@@ -216,6 +248,11 @@ class Completer(OneSided):
 def _no_tokens(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
     """The ids of the model that are no token: some models have more than their tokenizer, for speed."""
     return list(range(tokenizer.size, vocabulary))
+
+
+def _translation(tokenizer: Tokenizer, found: Hypothesis) -> Translation:
+    return Translation(tokenizer.decode(found.ids), found.score, tuple(found.ids), found.cut,
+                       log_probabilities=tuple(found.log_probabilities), tokenizer=tokenizer)
 
 
 def _completion(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothesis) -> Completion:

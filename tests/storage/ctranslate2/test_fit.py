@@ -53,6 +53,6 @@ def test_what_must_be_one_for_both_sides():
 
 
 def test_a_refusal_has_every_key():
-    with pytest.raises(ValueError, match=r"CTranslate2 can run.*\n  model\.encoder\.mixer\.score: .*additive.*\n  model"):
+    with pytest.raises(ValueError, match=r"CTranslate2.*\n  model\.encoder\.mixer\.score: .*additive.*\n  model"):
         fit.check(TRANSLATING["additive"])
     fit.check(TRANSLATING["post-norm"])

@@ -1,8 +1,8 @@
 """A unigram tokenizer of ours as the files that `transformers` reads: tokenizer.json and tokenizer_config.json.
 
 Pieces, ids, scores, the bytes of what has no piece, normalisation and the space in front are told with the parts of the
-package `tokenizers`, so that a text gives the same ids. One thing cannot be told: a special token that is typed in a
-text, which is text to us, is the token there. Other kinds of tokenizers have no form here.
+package `tokenizers`, so that a text gives the same ids. Two things cannot be told: a special token that is typed in a
+text, which is text to us, is the token there; and a typed ▁ is a space. Other kinds of tokenizers have no form here.
 
 It knows tokenizers. It does not know models, nor which of these files a model needs.
 """
@@ -20,7 +20,7 @@ from regard.data.tokenizer.surface import SPACE_SHOWN
 JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
 ROLES = {"pad_token": "padding", "unk_token": "unknown", "bos_token": "start", "mask_token": "mask"}
 """Their names of special tokens, and ours; that of the end is apart, as there may be several."""
-WHITE = "[\\t-\\r\\x1c-\\x20\\x{85}\\x{1680}\\x{2000}-\\x{2006}\\x{2008}-\\x{200a}\\x{2028}\\x{2029}\\x{205f}\\x{3000}]+"
+WHITE = r"[\t-\r\x1c-\x20\x{85}\x{1680}\x{2000}-\x{2006}\x{2008}-\x{200a}\x{2028}\x{2029}\x{205f}\x{3000}]+"
 """White space, as `regard.data.tokenizer.normalisation` has it, in their spelling."""
 
 

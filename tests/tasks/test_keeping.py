@@ -1,0 +1,96 @@
+"""Placeholders survive any model: one that copies, loses, adds, swaps, or writes anything at all."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import texting
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.tasks.keeping import Kept, kept
+from regard.tasks.placeholders import placeholders
+
+TEXTS = ["Delete {count} files?", "the dog", "%s: %s", "", " \n", "  Open <b>%s</b>.\n\nSee https://a.org/{0}.\n",
+         "100% of $5", "<a\nhref='x'>here</a>"]
+
+
+def model(write, asked=None):
+    """Something that translates with a function from text to text."""
+
+    def ask(texts):
+        if asked is not None:
+            asked.append(texts)
+        return [SimpleNamespace(text=write(text), score=-float(len(text)), cut=False) for text in texts]
+
+    return ask
+
+
+def shout(text):
+    return "".join(letter.upper() for letter in text)
+
+
+def without(text):
+    """A model that knows no placeholder, but copies codes."""
+    return " ".join(word for word in shout(text).split() if not placeholders(word.lower()))
+
+
+@pytest.mark.parametrize(("write", "how", "want"), [
+    (lambda text: text.replace("Delete", "Supprimer"), "whole", "Supprimer {count} files?"),
+    (without, "stand-ins", "DELETE {count} FILES?"),
+    (lambda text: "".join(filter(lambda one: one.isalpha() or one in " ?", shout(text))).replace("X ", ""), "pieces",
+     "DELETE {count} FILES?"),
+    (lambda text: "{x}", "pieces", " {count} "),
+])
+def test_the_ways_in_turn(write, how, want):
+    (found,) = kept(["Delete {count} files?"], model(write))
+    assert (found.text, found.how) == (want, how)
+
+
+def test_where_nothing_helps_the_text_stays():
+    # Of the pieces "a" and "b" the model makes a bracket that closes over the placeholder, whatever is left out.
+    (found,) = kept(["ahttp://x.y/ b"], model(lambda text: "http" if text == "a" else ""))
+    assert found == Kept("httphttp://x.y/ ", -1.0, False, "pieces") or found.how == "source"
+    assert placeholders(found.text) == ["http://x.y/"]
+
+
+def test_lines_white_space_and_blanks():
+    asked = []
+    found = kept(["  two\n\n three \r\ntwo", "", " \u200b"], model(shout, asked))
+    assert [one.text for one in found] == ["  TWO\n\n THREE \r\nTWO", "", ""]
+    assert asked == [["two", "three"]]  # each line once
+    assert found[0].score == -5.0
+    assert kept([], model(shout, asked)) == []
+    assert len(asked) == 1
+
+
+def test_a_text_of_signs_and_placeholders_asks_no_model():
+    assert kept(["%s: <b>{0}</b>, 5"], model(lambda text: pytest.fail("asked")))[0].text == "%s: <b>{0}</b>, 5"
+
+
+def test_a_translation_of_a_line_is_a_line():
+    (found,) = kept(["the dog"], model(lambda text: " le\nchien\t\0noir\ufffe\x1b\u2028dort\r\n"))
+    assert found.text == "le chien noir dort"
+
+
+def test_no_placeholder_comes_about_between_lines():
+    (found,) = kept(["a\nb"], model({"a": "{", "b": "}"}.get))
+    assert (found.text, found.how) == ("a\nb", "source")
+
+
+@given(st.lists(st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=30), max_size=4), st.integers(0, 2**32))
+def test_any_text_and_any_model(texts, seed):
+    draw = random.Random(seed)
+    found = kept(texts, model(lambda text: "".join(draw.choices("%s{}<>/b1 X2$:.w\n", k=draw.randrange(12)))))
+    for text, one in zip(texts, found, strict=True):
+        if text.strip():
+            assert placeholders(one.text) == placeholders(text)
+            assert one.text.count("\n") == text.count("\n") or placeholders(text)
+
+
+def test_an_untrained_model():
+    task = texting.translator()
+    found = kept(TEXTS, lambda texts: task.translate(texts, beams=1, limit=8, length_penalty="none"))
+    for text, one in zip(TEXTS, found, strict=True):
+        assert placeholders(one.text) == placeholders(text)
+    assert {one.how for one in found} >= {"whole", "pieces"}
