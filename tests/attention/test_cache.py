@@ -332,3 +332,11 @@ def test_rows_of_a_context_in_another_precision_can_be_put():
     put = mine.put([1], other)
     assert put.key.dtype == torch.float32
     assert torch.equal(put.key[1], other.key[0].float())
+
+
+def test_keys_that_no_row_has_any_more_are_not_looked_at():
+    layer = make("attention")
+    long, short = (layer.step(normal(2, count, WIDTH), layer.start(2, 9))[1] for count in (7, 2))
+    assert long.copy().put([0], short.pick([0])).filled == 7
+    both = long.put([0, 1], short)
+    assert (both.filled, both.positions.tolist()) == (2, [2, 2])

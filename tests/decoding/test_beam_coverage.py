@@ -14,6 +14,7 @@ from writers import Table, drawn, every, keyed, plain_beam
 from regard.decoding.beam import beam
 from regard.decoding.coverage import Coverage
 from regard.decoding.cross import with_cross
+from regard.decoding.sources import Sources
 from regard.models.contract import Tokens
 
 PENALTIES = st.sampled_from(["none", "mean", 0.6, 1.0])
@@ -66,8 +67,9 @@ def test_rows_that_wait_for_their_turn():
     options = {"prompts": [[1]] * 9, "end": 0, "limit": 6, "beams": 3, "nbest": 2, "coverage": 0.7}
     model = Moving(drawn(5, seed=3))
     together = beam(model, kept(keys, sources), **options)
-    for room in (20, 50):
-        again = beam(model, kept(keys, sources), room=room, **options)
+    later = Sources(9, lambda numbers: kept([keys[one] for one in numbers], [sources[one] for one in numbers]))
+    for room in (20, 80):  # memories of different lengths come together
+        again = beam(model, later, room=room, **options)
         assert [[(one.ids, one.end) for one in row] for row in again] == [
             [(one.ids, one.end) for one in row] for row in together]
         for row, other in zip(again, together, strict=True):

@@ -57,8 +57,18 @@ def mixed(pools, nbest):
        strength=st.sampled_from([0.0, 0.37, 2.1]), penalty=st.sampled_from(["none", "mean", 0.6]),
        limit=st.integers(0, 6), nbest=st.integers(1, 9), forbidden=st.sampled_from([0.0, 0.4]))
 def test_it_is_the_plain_search_in_groups(seed, vocabulary, groups, each, strength, penalty, limit, nbest, forbidden):
-    function, beams = drawn(vocabulary, seed, forbidden), groups * each
-    nbest = min(nbest, beams)
+    assert_plain(drawn(vocabulary, seed, forbidden), groups, groups * each, strength, penalty, limit,
+                 min(nbest, groups * each))
+
+
+@pytest.mark.parametrize("penalty", ["none", "mean"])
+@pytest.mark.parametrize("nbest", [1, 2, 4])
+def test_no_group_stops_before_the_others(penalty, nbest):
+    for seed in range(12):
+        assert_plain(drawn(5, seed, spread=1.5), 2, 4, 0.8, penalty, 7, nbest)
+
+
+def assert_plain(function, groups, beams, strength, penalty, limit, nbest):
     rows = beam(Table(function), keyed([0, 1]), prompts=[[1], [1]], end=0, limit=limit, beams=beams, groups=groups,
                 diversity=strength, length_penalty=penalty, nbest=nbest)
     for key, got in enumerate(rows):

@@ -1,9 +1,9 @@
 """The engine of CTranslate2: what the translator itself gives, in its order, whatever stands beside a text."""
 
-import copy
 import json
 import shutil
 
+import ending
 import pytest
 import texting
 import torch
@@ -11,36 +11,22 @@ import torch
 import regard
 from regard.tasks import engines, exporting
 from regard.tasks.engines import PLACE, CTranslate2Engine, opened
-from regard.tasks.loading import fitting
 
 pytest.importorskip("ctranslate2")
 TEXTS = [source for source, _ in texting.pairs()[:24]]
-
-
-def ending(weight=7.0, pair=texting.joint):
-    """A translator that has learned nothing, but ends at different places, at once or never, as its source is."""
-    task = texting.translator(pair=pair, tied=False, output_bias=True)
-    model = copy.deepcopy(task.model)
-    with torch.no_grad():
-        model.decoder.output.weight.mul_(25.0)
-        model.decoder.output.bias.zero_()[3] = weight
-        for block in model.decoder.stack.blocks:
-            block.cross.query.weight.mul_(3.0)
-            block.cross.output.weight.mul_(4.0)
-    return fitting(model.float(), task.config, tokenizer=task.tokenizer)
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A translator and its engine."""
     place = tmp_path_factory.mktemp("engine") / "model"
-    ending().save(place)
+    ending.translator().save(place)
     return regard.load(place), opened(place, threads=2)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    ending().save(tmp_path / "model")
+    ending.translator().save(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -115,7 +101,7 @@ def test_wrong_calls(both, options, message):
 
 
 def test_two_tokenizers(tmp_path):
-    task = ending(pair=texting.separate)
+    task = ending.translator(pair=texting.separate)
     task.save(tmp_path / "model")
     found = opened(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", limit=9)
     want = task.translate(TEXTS, beams=1, length_penalty="none", limit=9)
@@ -132,7 +118,7 @@ def test_the_export_is_made_once(folder, monkeypatch):
     opened(folder, quantization="int8")
     assert len(made) == 2
     assert json.loads((folder / PLACE / exporting.RECORD).read_text())["quantization"] == "int8"
-    ending(6.0).save(folder)  # another model in the same folder
+    ending.translator(6.0).save(folder)  # another model in the same folder
     opened(folder, quantization="int8")
     opened(folder, quantization="int8")
     assert len(made) == 3
@@ -146,7 +132,7 @@ def test_an_export_that_is_given(folder, tmp_path):
     assert isinstance(engine, CTranslate2Engine)
     assert not (folder / PLACE).exists()
     shutil.copytree(folder, tmp_path / "other")
-    ending(6.0).save(tmp_path / "other")
+    ending.translator(6.0).save(tmp_path / "other")
     with pytest.raises(ValueError, match=r"must be an export of .*other, but is of another model"):
         opened(tmp_path / "other", tmp_path / "out")
     with pytest.raises(ValueError, match=r"export\.json|manifest"):

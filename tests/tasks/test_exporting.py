@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import ending
 import pytest
 import texting
 import torch
@@ -39,7 +40,7 @@ def gpt():
 
 
 @pytest.mark.parametrize("quantization", ctranslate2_writing.QUANTIZATIONS)
-@pytest.mark.parametrize("make", [texting.translator, texting.completer, transformer, gpt])
+@pytest.mark.parametrize("make", [ending.translator, texting.completer, transformer, gpt])
 def test_to_ctranslate2(make, quantization, tmp_path):
     pytest.importorskip("ctranslate2")
     task = make()
@@ -155,7 +156,7 @@ class Fake:
         return [found.numpy()]
 
 
-@pytest.mark.parametrize("make", [texting.translator, texting.filler, texting.classifier, texting.tagger])
+@pytest.mark.parametrize("make", [ending.translator, texting.filler, texting.classifier, texting.tagger])
 def test_how_graphs_are_asked(make, tmp_path, monkeypatch):
     """Rows filled up, cut to their lengths, and written after token by token; the graphs are tested apart."""
     task = make()

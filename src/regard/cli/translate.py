@@ -10,6 +10,7 @@ Placeholders are kept, except where --nbest, --scores or --align show what the m
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 TEXT_FORMATS = {"txt": "plain"}
 """Other names of a format."""
+ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
+"""A single word that ends so is the name of a file, and if it is missing no text to be translated."""
 
 
 def translate(
@@ -63,8 +66,6 @@ def translate(
     {name}, <b> and addresses come out as they went in, as many and in the same order; with --nbest, --scores or --align
     you see what the model itself wrote, whatever became of them.
     """
-    from regard.data.pair import DataError
-
     details = translated.Details(nbest, scores, align, as_json)
     if nbest > beam:
         models.fail(f"--nbest must be at most --beam, {beam}, but is {nbest} instead.")
@@ -78,7 +79,7 @@ def translate(
             _file(document, output, model, beam, device)
         else:
             _lines(models.blocks(texts) if document is None else _blocks(document), model, beam, device, details)
-    except DataError as error:
+    except ValueError as error:
         models.fail(str(error))
     except OSError as error:
         if isinstance(error, BrokenPipeError) or not error.filename:
@@ -94,13 +95,10 @@ def _document(texts: Sequence[str] | None, output: str | None, format: str | Non
     from regard.data.sources.writing import ENTRIES
     from regard.tasks.documents import Document
 
-    try:
-        if format is not None:
-            checks.pick("format", format, FORMATS)
-        checks.pick("entries", entries, ENTRIES)
-        check_names(source, target)
-    except ValueError as error:
-        models.fail(str(error))
+    if format is not None:
+        checks.pick("format", format, FORMATS)
+    checks.pick("entries", entries, ENTRIES)
+    check_names(source, target)
     given = list(texts or [])
     wanted = output is not None or format not in (None, "plain")
     if len(given) != 1 or given == ["-"]:
@@ -113,11 +111,12 @@ def _document(texts: Sequence[str] | None, output: str | None, format: str | Non
 
 
 def _is_file(text: str) -> bool:
-    """Whether this is the name of something that can be read, and no text."""
+    """Whether this is the name of something that can be read, or looks like one that should be there, and no text."""
     try:
-        return os.path.exists(text) and not os.path.isdir(text)
+        there = os.path.exists(text) and not os.path.isdir(text)
     except ValueError:  # a NUL, or half a surrogate pair
         return False
+    return there or (text.lower().endswith(ENDINGS) and len(text.split()) == 1)
 
 
 def _blocks(document: "Document") -> Iterator[list[str]]:
@@ -136,8 +135,8 @@ def _opened(model: str, device: str) -> "Translator":
     return task
 
 
-def _keeping(translator: "Translator", beam: int) -> "Work":
-    """Translates texts, each by itself where they cannot be together, and keeps their placeholders."""
+def _keeping(translator: "Translator", beam: int, ways: "Counter[str]") -> "Work":
+    """Translates texts, each by itself where they cannot be together, keeps their placeholders, and counts how."""
     from regard.tasks.documents import apart
     from regard.tasks.keeping import kept
 
@@ -145,7 +144,9 @@ def _keeping(translator: "Translator", beam: int) -> "Work":
         return translator.translate(texts, beams=beam, length_penalty=penalty(beam))
 
     def work(texts: list[str]) -> "list[Kept]":
-        return kept(texts, ask)
+        found = kept(texts, ask)
+        ways.update(one.how for one in found)
+        return found
 
     return partial(apart, work=work)
 
@@ -159,7 +160,7 @@ def _lines(blocks: Iterator[list[str]], model: str, beam: int, device: str, deta
     """A line on stdout, or several, for each text."""
     from regard.tasks.documents import apart
 
-    translator, meter = _opened(model, device), Meter(sys.stderr, sys.stdout)
+    translator, meter, ways = _opened(model, device), Meter(sys.stderr, sys.stdout), Counter[str]()
 
     def named(number: int, text: str) -> str:
         meter.clear()
@@ -168,12 +169,15 @@ def _lines(blocks: Iterator[list[str]], model: str, beam: int, device: str, deta
     if details.inside:
         work = partial(apart, work=partial(translated.looked_into, translator, beam, penalty(beam), details))
     else:
-        work = _keeping(translator, beam)  # type: ignore[assignment]
-    for number, (text, found) in enumerate(models.each(blocks, work, named), 1):
-        assert not isinstance(found, ValueError)
-        translated.write(number, text, found, details)
-        meter.show(number)
-    meter.clear()
+        work = _keeping(translator, beam, ways)  # type: ignore[assignment]
+    try:
+        for number, (text, found) in enumerate(models.each(blocks, work, named), 1):
+            assert not isinstance(found, ValueError)
+            translated.write(number, text, found, details)
+            meter.show(number)
+    finally:  # where a text could not be translated too
+        meter.clear()
+        translated.say_untouched(ways["source"])
 
 
 def _file(document: "Document", output: str | None, model: str, beam: int, device: str) -> None:
@@ -181,8 +185,8 @@ def _file(document: "Document", output: str | None, model: str, beam: int, devic
     from regard.tasks.documents import fingerprint
 
     meter = Meter(sys.stderr, sys.stdout if output is None else None)
-    watcher = translated.Shown(meter)
-    work = _keeping(_opened(model, device), beam)
+    watcher, ways = translated.Shown(meter), Counter[str]()
+    work = _keeping(_opened(model, device), beam, ways)
     if output is None:
         document.write(document.flow(work, watcher), "-")
         failed = watcher.count
@@ -196,6 +200,7 @@ def _file(document: "Document", output: str | None, model: str, beam: int, devic
             raise
         failed = outcome.failed
     meter.clear()
+    translated.say_untouched(ways["source"])
     if failed:
         models.say(f"{failed:,} of the entries could not be translated, and {'is' if failed == 1 else 'are'} empty.")
         raise typer.Exit(1)

@@ -77,6 +77,13 @@ def _table(found: "Looked | Kept | None", details: Details) -> dict[str, Any]:
     return {**every[0], **({"alternatives": every[1:]} if details.nbest > 1 else {})}
 
 
+def say_untouched(count: int) -> None:
+    """Say how many texts came out as they went in, where there were any."""
+    if count:
+        models.say(f"{count:,} {'text stays' if count == 1 else 'texts stay'} as before: no translation of "
+                   f"{'its' if count == 1 else 'theirs'} kept all placeholders.")
+
+
 class Shown:
     """Shows on stderr how the translation of a file goes: a `regard.tasks.documents.Watcher`."""
 

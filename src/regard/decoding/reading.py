@@ -47,7 +47,7 @@ def read(model: Writer, memory: Memory | None, prompts: Sequence[Sequence[int]],
         state, last_B = step.state, (here_B - 1).clamp(min=0)
         parts = [step.logits[rows_B, last_B]]
         if cross:
-            parts.append(looked(model, step.cross)[:, ..., -1, :])
+            parts.append(looked(model, step.cross)[rows_B, ..., last_B, :])
         found = [_where(here_B > 0, new, old) for new, old in zip(parts, found or parts, strict=True)]
     return Read(found[0], state, found[1] if cross else None)
 

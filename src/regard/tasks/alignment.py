@@ -35,9 +35,9 @@ class Alignment(NamedTuple):
     target: tuple[str, ...]
     weights: Tensor
     """(words of the target, words of the source)"""
-    source_spans: tuple[Span, ...]
+    source_spans: tuple[Span, ...] = ()
     """The characters of each word in the source, as it was given."""
-    target_spans: tuple[Span, ...]
+    target_spans: tuple[Span, ...] = ()
     """The characters of each word in the translation."""
 
     @classmethod

@@ -87,6 +87,8 @@ class Processes:
         if device.index is not None and self.count > 1:
             raise checks.wrong("device", '"cuda": each of the processes has a GPU of its own', repr(asked))
         index, there = self.local if device.index is None else device.index, torch.cuda.device_count()
+        if not there:
+            raise checks.wrong("device", "one that this machine has", repr(asked), "torch finds no GPU; take cpu.")
         if index >= there:
             raise checks.wrong("device", f"one of the {there} GPUs of this machine", f"number {index}, from 0",
                                "Start at most one process a GPU." if self.count > 1 else "")

@@ -1,0 +1,268 @@
+"""Files translated into files: as many entries, the same bytes around them, and the same result after any end."""
+
+import gzip
+import os
+import random
+import signal
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from regard.data.pair import DataError
+from regard.data.sources.opening import pairs
+from regard.tasks.documents import Document, apart, blocks, fingerprint
+from regard.tasks.keeping import kept
+from regard.tasks.placeholders import placeholders
+
+ASKED = {"model": "m" * 64, "beam": 5}
+
+
+class Told:
+    """Keeps what a watcher is told."""
+
+    def __init__(self):
+        self.starts, self.steps, self.errors = [], [], []
+
+    def begun(self, done, total):
+        self.starts.append((done, total))
+
+    def went(self, done):
+        self.steps.append(done)
+
+    def failed(self, where, error):
+        self.errors.append((where.line, str(error)))
+
+
+def shout(texts):
+    """A translator that cannot take long texts."""
+    for text in texts:
+        if len(text) > 40:
+            raise ValueError(f"too long: {text[:5]}")
+    return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
+
+
+WORK = partial(apart, work=shout)
+
+
+def translated(path, output, work=WORK, **options):
+    told = Told()
+    return Document(str(path), **options).translate(work, str(output), asked=ASKED, watcher=told, block=4), told
+
+
+def test_lines(tmp_path):
+    path, output = tmp_path / "a.txt", tmp_path / "b.txt"
+    path.write_bytes("\ufeffone\r\ntwo\n\nvier\u2028\nfive\n  \nseven".encode())
+    outcome, told = translated(path, output)
+    assert outcome == (7, 0, 0)
+    assert output.read_bytes() == "\ufeffONE\r\nTWO\n\nVIER\u2028\nFIVE\n  \nSEVEN".encode()
+    assert (told.starts, told.steps, told.errors) == ([(0, 7)], [4, 7], [])
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_one_bad_line_of_ten_thousand(tmp_path):
+    path, output, calls = tmp_path / "a.txt", tmp_path / "b.txt", []
+    path.write_text("".join("x" * 50 + "\n" if line == 6789 else f"line {line}\n" for line in range(1, 10_001)))
+    told = Told()
+    outcome = Document(str(path)).translate(partial(apart, work=lambda texts: calls.append(texts) or shout(texts)),
+                                            str(output), asked=ASKED, watcher=told)
+    assert outcome == (10_000, 1, 0)
+    assert told.errors == [(6789, "too long: xxxxx")]
+    found = output.read_text().split("\n")
+    assert found == ["" if line == 6789 else f"LINE {line}" for line in range(1, 10_001)] + [""]
+    assert len(calls) < 50  # halves, and not one by one
+
+
+def test_a_target_fits_its_format(tmp_path):
+    def work(texts):
+        return [SimpleNamespace(text="a\tb\r\nc\0", score=0.0, cut=False) for _ in texts]
+
+    for name, content, want in (("a.txt", "x\ny\n", "a\tb  c\na\tb  c\n"),
+                                ("a.tsv", "x\ny\tz\n", "x\ta b  c\ny\ta b  c\n"),
+                                ("a.jsonl", '{"source": "x"}\n', '{"source": "x", "target": "a\\tb\\r\\nc"}\n')):
+        path = tmp_path / name
+        path.write_text(content)
+        translated(path, tmp_path / f"out-{name}", work)
+        assert (tmp_path / f"out-{name}").read_bytes().decode() == want
+
+
+def test_gzip(tmp_path):
+    path, output = tmp_path / "a.txt.gz", tmp_path / "b.txt.gz"
+    path.write_bytes(gzip.compress(b"one\ntwo\n"))
+    translated(path, output)
+    assert gzip.decompress(output.read_bytes()) == b"ONE\nTWO\n"
+
+
+def test_entries_that_are_missing_alone(tmp_path):
+    path, output = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    path.write_text("one\teins\ntwo\t\n")
+    assert translated(path, output, entries="missing")[0].entries == 1
+    assert output.read_text() == "one\teins\ntwo\tTWO\n"
+
+
+def test_what_is_refused_before_any_work(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    os.link(path, tmp_path / "same.txt")
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"one\n" * 100 + b"\xff\n")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for given, output, message in ((path, path, "The output is the input"),
+                                   (path, tmp_path / "same.txt", "The output is the input"),
+                                   (path, tmp_path, "It is there already"),
+                                   (bad, tmp_path / "out", r"bad\.txt:101: byte 1: 0xFF is not UTF-8"),
+                                   (fifo, tmp_path / "out", "can be read only once"),
+                                   (tmp_path / "no", tmp_path / "out", "There is no such file")):
+        with pytest.raises(DataError, match=message):
+            translated(given, output, lambda texts: pytest.fail("asked"))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.txt", "bad.txt", "fifo", "same.txt"]
+    assert path.read_text() == "one\n"
+
+
+def test_an_interrupted_work_goes_on(tmp_path):
+    path, output = tmp_path / "a.txt", tmp_path / "b.txt"
+    path.write_text("".join(f"line {line}{'x' * 40 * (line == 3)}\n" for line in range(11)))
+    seen = []
+
+    def work(texts):
+        seen.extend(texts)
+        if len(seen) > 9:
+            raise KeyboardInterrupt
+        return WORK(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        translated(path, output, work)
+    assert not output.exists()
+    outcome, told = translated(path, output)
+    assert outcome == (11, 1, 8)
+    assert told.starts == [(8, 11)]
+    assert output.read_text() == "".join("\n" if line == 3 else f"LINE {line}\n" for line in range(11))
+
+
+def test_another_input_or_other_options_are_refused(tmp_path):
+    path, output = tmp_path / "a.txt", tmp_path / "b.txt"
+    path.write_text("one\n")
+    with pytest.raises(KeyboardInterrupt):
+        translated(path, output, lambda texts: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(DataError, match="begun otherwise: format was not there and is plain"):
+        translated(path, output, format="plain")
+    path.write_text("two\n")
+    with pytest.raises(DataError, match="begun otherwise: input was"):
+        translated(path, output)
+    path.write_text("one\n")
+    assert translated(path, output)[0].entries == 1
+
+
+PO = '''# head
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\n"
+
+'''
+
+
+def po(count):
+    """A PO file, in which entries have all kinds of placeholders."""
+    draw = random.Random(1)
+    marks = ["%s", "%(name)d", "{name}", "{0}", "${x}", "<b>", "</b>", "https://a.org/?x=%s", "%1$s", "&amp;"]
+    texts = [" ".join(draw.choice([*marks, "word", "File", "a,"]) for _ in range(draw.randrange(1, 7))) + f" {number}"
+             for number in range(count)]
+    return PO + "\n".join(f'#: a.c:{number}\nmsgid "{text}"\nmsgstr "old"\n' for number, text in enumerate(texts))
+
+
+@pytest.mark.parametrize("block", [4, 512])
+def test_killed_at_any_moment_and_called_again(tmp_path, block):
+    """A child translates, and is killed again and again, until it comes to the end."""
+    path = tmp_path / "a.po"
+    path.write_text(po(60))
+    draw, kills = random.Random(block), 0
+
+    def ask(texts):
+        time.sleep(0.0005 * len(texts))
+        return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
+
+    def work(texts):
+        return kept(texts, ask)
+
+    def run(output):
+        Document(str(path)).translate(work, str(output), asked=ASKED, watcher=Told(), block=block)
+
+    run(tmp_path / "whole.po")
+    output = tmp_path / "out.po"
+    pause = 0.0
+    while True:
+        child = os.fork()
+        if not child:
+            try:
+                run(output)
+            finally:
+                os._exit(0)
+        pause += draw.random() * 0.03
+        time.sleep(pause)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            break
+        kills += 1
+    assert kills > 1
+    assert output.exists()
+    assert output.read_bytes() == (tmp_path / "whole.po").read_bytes()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.po", "out.po", "whole.po"]
+
+
+def test_placeholders_of_two_hundred_entries_survive_any_model(tmp_path):
+    path, output, draw = tmp_path / "a.po", tmp_path / "b.po", random.Random(3)
+    path.write_text(po(200))
+
+    def ask(texts):
+        return [SimpleNamespace(text="".join(draw.choices('%s{}<>/b1 X"\\$\n', k=9)), score=0.0, cut=False)
+                for _ in texts]
+
+    outcome, _ = translated(path, output, lambda texts: kept(texts, ask))
+    assert outcome.entries == 200
+    found = list(pairs([output]))
+    assert [pair.source for pair in found] == [pair.source for pair in pairs([path])]
+    for pair in found:
+        assert placeholders(pair.target) == placeholders(pair.source)
+    after, before = ([line for line in place.read_text().split("\n") if not line.startswith("msgstr")]
+                     for place in (output, path))
+    assert after == before  # nothing else has changed
+
+
+def test_flow_gives_targets_as_they_come(tmp_path):
+    path, told, seen = tmp_path / "a.txt", Told(), []
+    path.write_text("one\ntwo\n" + "x" * 50 + "\n")
+    flow = Document(str(path)).flow(lambda texts: seen.append(texts) or WORK(texts), told, block=2)
+    assert next(flow) == "ONE"
+    assert len(seen) == 1
+    assert [*flow] == ["TWO", ""]
+    assert told.errors == [(3, "too long: xxxxx")]
+
+
+def test_what_does_not_fit_into_memory_is_left_out():
+    def work(numbers):
+        if 3 in numbers:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [2 * number for number in numbers]
+
+    found = apart([1, 2, 3, 4, 5], work)
+    assert found[:2] + found[3:] == [2, 4, 8, 10]
+    assert "memory" in str(found[2])
+    assert apart([], work) == []
+
+
+def test_blocks():
+    assert list(blocks(iter("abcde"), 2)) == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_a_model_is_known_by_its_manifest(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    before = fingerprint(tmp_path)
+    (tmp_path / "config.json").write_text("{ }")
+    assert fingerprint(tmp_path) != before
+    (tmp_path / "manifest.json").write_text("x")
+    listed = fingerprint(tmp_path)
+    (tmp_path / "README.md").write_text("changed")
+    assert fingerprint(tmp_path) == listed
