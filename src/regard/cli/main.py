@@ -50,8 +50,8 @@ def regard(
 
 def run() -> None:
     """Run the command line and end the process; the entry point of the script."""
-    # Threads that wait for work sleep. Where they spin, as they do by default, a machine that is busy with anything else
-    # trains five to twenty times as slowly. It is read when torch is imported.
+    # Threads that wait for work sleep. Where they spin, as they do by default, a machine that is busy with anything
+    # else trains five to twenty times as slowly. It is read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # A closed stream (`>&-`) is None in Python, and every write to it would be a traceback.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)

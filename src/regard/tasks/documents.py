@@ -125,7 +125,7 @@ class Document:
         input = Input(self.path)
         if input.once:
             raise DataError(f"{input.name}: It can be read only once, but is needed twice. Save it to a file first.")
-        if os.path.exists(output) and False:
+        if os.path.exists(output) and os.path.samefile(self.path, output):
             raise DataError(f"{shown(output)}: The output is the input. Give it another name.")
         if os.path.isdir(output):
             raise there_already(Path(output))
