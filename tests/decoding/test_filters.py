@@ -18,8 +18,9 @@ LOGS = st.lists(st.one_of(st.floats(-20, 0), st.sampled_from([-INF, -1.0, -2.0])
 def plain(logs, temperature, top_k, top_p, min_p):
     """The probability of each token, by sorting and adding."""
     top = max(logs)
-    shares = [math.exp((log - top) / temperature) for log in logs]
-    order = sorted(range(len(logs)), key=lambda token: (-shares[token], token))
+    heights = [(log - top) / temperature for log in logs]
+    shares = [math.exp(height) for height in heights]
+    order = sorted(range(len(logs)), key=lambda token: (-heights[token], token))
     if top_k is not None:
         order = order[:top_k]
     if top_p is not None:

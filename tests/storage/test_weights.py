@@ -198,3 +198,15 @@ def test_a_file_of_others(tmp_path):
     about = weights.header(str(tmp_path / "a.safetensors"))
     assert (about.metadata, about.aliases, about.elements) == ({}, {}, 5)
     assert json.dumps(sorted(weights.read(tmp_path / "a.safetensors"))) == '["a", "b"]'
+
+
+def test_equal_content_is_equal_bytes(tmp_path):
+    table = torch.arange(6.0).reshape(2, 3)
+    tensors = {"ü": table, "second": table, "b": torch.ones(2, dtype=torch.bool)}
+    written = set()
+    for number in range(20):
+        weights.write(tmp_path / f"{number}.safetensors", tensors, {"regard": "1", "a": 'ü"\\', "z": "2"})
+        written.add((tmp_path / f"{number}.safetensors").read_bytes())
+    assert len(written) == 1
+    assert torch.equal(weights.read(tmp_path / "0.safetensors")["second"], table)
+    assert weights.header(tmp_path / "0.safetensors").metadata["a"] == 'ü"\\'

@@ -6,8 +6,7 @@ at once. With one, those that need most room enter first, others wait; a place t
 state of the model has storage for the longest row in every place, so prompts run in shares: none needs less than half
 of what another of its share does. It knows the contract of the models, and not how tokens are chosen.
 
-Legend: B places, W hypotheses of each, R = B·W rows of the state, N states of a source,
-V vocabulary.
+Legend: B places, W hypotheses of each, R = B·W rows of the state, N states of a source, V vocabulary.
 """
 
 from collections import deque

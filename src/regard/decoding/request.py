@@ -76,11 +76,10 @@ class Request:
 
     def written(self, ids: Tensor, numbers: Sequence[int], counts: Sequence[int], each: int = 1) -> Written:
         """What is written so far, ids (R, t), for rules to read: `each` hypotheses of every number, one count long."""
-        rows = [[self.prompt(number), count, number % self.tries]
-                for number, count in zip(numbers, counts, strict=True) for _ in range(each)]
+        rows = [[self.prompt(number) for number in numbers], counts, [number % self.tries for number in numbers]]
         # To wait for the device here would keep it idle at every step.
-        of_R3 = torch.tensor(rows, dtype=torch.long).view(-1, 3).to(ids.device, non_blocking=True)
-        return Written(ids, *of_R3.unbind(-1))
+        known = torch.tensor(rows, dtype=torch.long).to(ids.device, non_blocking=True)
+        return Written(ids, *known.repeat_interleave(each, dim=1).unbind())
 
     def is_end(self, tokens: Tensor, vocabulary: int) -> Tensor:
         """Which of these tokens are ends, in their shape; the vocabulary is that of the model."""

@@ -99,7 +99,7 @@ class BeamSearch:
         if self.coverage is not None and cross is not None:
             look_BKN = self.coverage.look(cross).view(B, K, -1)
             batch = replace(batch, live=replace(before, seen=before.seen + look_BKN))
-        rows = self._rows(batch)
+        rows = self._rows(batch, written.lengths.view(B, K)[:, 0])
         after = self._groups(batch, rows, logs_BKV, quick)
         *verdicts, unsure = torch.cat([after.verdict, after.unsure.long().unsqueeze(0)]).tolist()
         if BROKEN in verdicts:
@@ -124,11 +124,9 @@ class BeamSearch:
             found.append((number, _mixed(groups)[:self.nbest] if self.groups > 1 else groups[0]))
         return found
 
-    def _rows(self, batch: Beams) -> Rows:
-        known = [[count, self.request.limit(number)] for number, count in zip(batch.numbers, batch.counts, strict=True)
-                 for _ in range(self.groups)]
-        counts, limits = torch.tensor(known).to(batch.live.totals.device, non_blocking=True).unbind(-1)
-        return Rows(counts, limits, max(batch.counts) + 1)
+    def _rows(self, batch: Beams, counts: Tensor) -> Rows:
+        limits = [self.request.limit(number) for number in batch.numbers for _ in range(self.groups)]
+        return Rows(counts, torch.tensor(limits).to(counts.device, non_blocking=True), max(batch.counts) + 1)
 
     def _groups(self, batch: Beams, rows: Rows, logs: Tensor, find: Find) -> After:
         """A turn of all groups, one after another: each is told which tokens those before it have taken."""

@@ -41,11 +41,10 @@ class Lines:
     tokens: Tensor
     """(B,): what each row reads next; of one that has finished, anything."""
 
-    def extended(self, tokens: Tensor, logs: Tensor, verdicts: list[int]) -> "Lines":
-        """One more token in every row that had not finished, but where it was cut."""
-        width = max(self.counts) + 1
-        places = torch.tensor(self.counts, dtype=torch.long).to(tokens.device, non_blocking=True).unsqueeze(-1)
-        ids, probabilities = (pad(old.to(new.dtype), (0, width - old.shape[1])).scatter(1, places, new.unsqueeze(-1))
+    def extended(self, tokens: Tensor, logs: Tensor, lengths: Tensor, verdicts: list[int]) -> "Lines":
+        """One more token in every row that had not finished, but where it was cut; `lengths` are the counts (B,)."""
+        width, places_B1 = max(self.counts) + 1, lengths.unsqueeze(-1)
+        ids, probabilities = (pad(old.to(new.dtype), (0, width - old.shape[1])).scatter(1, places_B1, new.unsqueeze(-1))
                               for old, new in ((self.ids, tokens), (self.logs, logs)))
         now = [old if old != GOES_ON else new for old, new in zip(self.verdicts, verdicts, strict=True)]
         counts = [count + (old == GOES_ON and new != CUT)
@@ -92,15 +91,15 @@ class Writing:
         logs_BV = self.request.log_probabilities(logits, written)
         token_B = self.choose(logs_BV, written)
         log_B = logs_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1)
-        full = [self.request.limit(number) <= count for number, count in zip(batch.numbers, batch.counts, strict=True)]
-        full_B = torch.tensor(full).to(log_B.device, non_blocking=True)
-        verdicts = _verdict(log_B, self.request.is_end(token_B, logits.shape[-1]), full_B).tolist()
+        asked = _verdict(log_B, self.request.is_end(token_B, logits.shape[-1])).tolist()
+        verdicts = [CUT if verdict == GOES_ON and count >= self.request.limit(number) else verdict
+                    for verdict, number, count in zip(asked, batch.numbers, batch.counts, strict=True)]
         finished = [place for place, verdict in enumerate(verdicts)
                     if verdict != GOES_ON and batch.verdicts[place] == GOES_ON]
         for place in finished:
             if verdicts[place] == BROKEN:
                 raise no_number(self.request.prompt(batch.numbers[place]), batch.counts[place])
-        return Turn(batch.extended(token_B, log_B, verdicts), None, finished)
+        return Turn(batch.extended(token_B, log_B, written.lengths, verdicts), None, finished)
 
     def results(self, batch: Lines) -> list[tuple[int, Hypothesis]]:
         """What the rows have written; the score is the sum of the log-probabilities."""
@@ -118,9 +117,8 @@ def write(model: Writer, given: Given, request: Request, choose: Choice) -> list
     return run(model, given, request, Writing(request, choose))
 
 
-def _verdict(log_B: Tensor, ended_B: Tensor, full_B: Tensor) -> Tensor:
-    """What becomes of each row: the later lines go before the earlier ones."""
-    verdict_B = torch.where(full_B, CUT, GOES_ON)
-    verdict_B = torch.where(ended_B, ENDED, verdict_B)
+def _verdict(log_B: Tensor, ended_B: Tensor) -> Tensor:
+    """What becomes of each row, whatever its limit: the later lines go before the earlier ones."""
+    verdict_B = torch.where(ended_B, ENDED, GOES_ON)
     verdict_B = torch.where(log_B == -torch.inf, CUT, verdict_B)  # nothing may be written
     return torch.where(log_B.isnan(), BROKEN, verdict_B)

@@ -161,8 +161,23 @@ def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     except SafetensorError as error:
         code = re.search(r"(?:os error|code:) (\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error)) from error
+    _sort_metadata(part)
     part.chmod(mode)
     system.sync(part)
+
+
+def _sort_metadata(part: Path) -> None:
+    """Put the keys of the metadata in order, which the library leaves to chance, so that equal content is equal bytes."""
+    with part.open("rb+") as file:
+        length = int.from_bytes(file.read(8), "little")
+        written = file.read(length)
+        found = json.loads(written)
+        if len(found.get("__metadata__", {})) > 1:
+            found["__metadata__"] = dict(sorted(found["__metadata__"].items()))
+            ordered = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode().ljust(length)
+            if len(ordered) == length:  # the same text in another order; anything else stays as it is
+                file.seek(8)
+                file.write(ordered)
 
 
 def _check_tensor(name: object, tensor: object) -> None:
