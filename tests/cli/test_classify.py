@@ -74,3 +74,25 @@ def test_images_come_in_files(eyes, tmp_path):
     code, _, said = call("classify", eyes, tmp_path / "none.png")
     assert code == 2
     assert "There is no such file" in said
+    code, out, said = call("classify", eyes, "a text and no name of a file " * 20)
+    assert (code, out) == (2, "")
+    assert "name too long" in said
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(eyes, tmp_path):
+    """Inside a folder it is one bad image; in the call it is told before anything is done."""
+    image = np.full((1, 8, 8), 7, np.uint8)
+    (tmp_path / "in").mkdir()
+    for name, content in (("a", idx(image)), ("b.gz", b"\x1f\x8b\x08\0"), ("c", idx(np.zeros(5, np.uint8))),
+                          ("e", idx(image))):
+        (tmp_path / "in" / name).write_bytes(content)
+    (tmp_path / "in" / "d").symlink_to(tmp_path / "nowhere")
+    code, out, said = call("classify", eyes, tmp_path / "in")
+    found = [line.split("\t") for line in out.splitlines()]
+    names = ("a[0]", "b.gz", "c", "d", "e[0]")
+    assert (code, [line[2] for line in found]) == (1, [f"{tmp_path}/in/{name}" for name in names])
+    assert [bool(line[0]) for line in found] == [True, False, False, False, True]
+    assert [part in said for part in ("image 2: ", "cut off", "three dimensions", "no such file")] == [True] * 4
+    code, out, said = call("classify", eyes, tmp_path / "in" / "a", tmp_path / "in" / "d")
+    assert (code, out) == (2, "")
+    assert "There is no such file" in said

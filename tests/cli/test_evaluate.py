@@ -8,6 +8,7 @@ import texting
 from calling import call, idx, lines, tables
 
 import regard
+from regard.cli import models
 from regard.tasks import losses
 from regard.tasks.evaluation import translated
 
@@ -61,8 +62,30 @@ def test_what_is_there_is_not_written_over(place, tmp_path):
     assert code == 2
     assert "Only a translator writes translations" in said
     code, _, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "no" / "such")
-    assert code == 1
-    assert "No such file or directory" in said
+    assert code == 2
+    assert "There is no such folder" in said
+
+
+def test_a_place_for_translations_is_looked_for_first(place, tmp_path, monkeypatch):
+    """A score that took an hour is not lost because the translations have no place."""
+    monkeypatch.setattr(models, "opened", lambda *arguments: pytest.fail("a model was read"))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for output, expected in ((tmp_path / "no" / "such", "no such folder"), (tmp_path / "link", "there already")):
+        code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", output)
+        assert (code, out) == (2, "")
+        assert expected in said
+
+
+@pytest.mark.parametrize(("model", "text", "expected"), [
+    ("completer", "", "There is not enough text in it"), ("classifier", "", "There is not a single line in it"),
+    ("filler", "\n\n", "All lines are empty"),
+])
+def test_data_in_which_nothing_is(place, tmp_path, model, text, expected):
+    """It has no score, and a loss of 0 would be the best there is."""
+    (tmp_path / "data").write_text(text)
+    code, out, said = call("evaluate", place / model, tmp_path / "data")
+    assert (code, out) == (2, "")
+    assert said.startswith(f"Error: {tmp_path / 'data'}: {expected}")
 
 
 @pytest.mark.parametrize(("data", "said"), [("none.tsv", "no such file"), ("plain.en", "twos")])

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import texting
+import typer
 from calling import call, lines, tables
 
 from regard.cli import models
@@ -59,8 +60,25 @@ def test_a_bad_text_is_named_and_the_others_are_done(folder):
     assert said.startswith("Error: text 2: `texts` must be at most 12 tokens long")
     assert said.count("\n") == 1
     assert found[0] == lines("translate", folder, "no", "--beam", "1")[0]
+    assert "in text" not in said  # the number is told once
     code, out, said = call("translate", folder, "--json", long)
     assert (code, json.loads(out)) == (1, {"source": long, "text": None})
+
+
+def test_one_bad_text_among_many_does_not_part_the_others():
+    calls = []
+
+    def work(some):
+        calls.append(len(some))
+        if "bad" in some:
+            raise ValueError("bad")
+        return [text.upper() for text in some]
+
+    found = []
+    with pytest.raises(typer.Exit):
+        found.extend(models.each([["a"] * 700 + ["bad"] + ["b"] * 323], work, models.numbered))
+    assert not found or len(found) == 1024
+    assert len(calls) == 21  # two at each of ten levels, and all of them
 
 
 @pytest.mark.parametrize(("stdin", "said"), [

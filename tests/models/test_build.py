@@ -12,7 +12,7 @@ from regard.toml.document import ConfigError
 
 NEEDED = {"encoder-decoder": {"source_vocabulary": 90, "target_vocabulary": 90}, "language": {"vocabulary": 70},
           "seq2seq": {"source_vocabulary": 80, "target_vocabulary": 70}, "masked": {"vocabulary": 60},
-          "vision": {"labels": 7}}
+          "vision": {"labels": 7}, "classifier": {"vocabulary": 60, "labels": 3}}
 RECIPES = [f"{name}-{size}" for name in catalog.names() for size in catalog.sizes(name)]
 
 
@@ -86,7 +86,7 @@ def test_what_only_looks_like_a_conflict_is_built(changes):
 
 
 @pytest.mark.parametrize(("given", "changes", "parts"), [
-    ("transformr", {}, ["one of bert, conv", 'Did you mean "transformer"?']),
+    ("transformr", {}, ["one of bert, classifier, conv", 'Did you mean "transformer"?']),
     ("transformer-huge", {}, ["has the sizes tiny, small, big, base"]),
     ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocabulary"]),
     ("gpt", {"vocabulary": 10**9}, ["parameters", "GiB in float32", "of this machine"]),

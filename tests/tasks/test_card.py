@@ -40,6 +40,12 @@ def test_without_a_tokenizer_it_shows_the_way_with_ids():
     assert "## Data" not in text
 
 
+def test_of_a_tagger_it_shows_what_a_tagger_does():
+    text = card("Classifier", texting.tagger().config, reads_text=True, labels=LABELS, record={})
+    assert "task.label_ids(" in text
+    assert "classify" not in text  # which gives a label to a whole text, and a tagger refuses
+
+
 def test_labels_are_named_and_nothing_is_markup():
     text = card("Classifier", texting.classifier().config, reads_text=True, record={},
                 labels=("a`b", "<script>", "x\ny"))

@@ -109,6 +109,8 @@ def test_vectors_of_texts():
     for text, vector in zip(TEXTS, together, strict=True):
         torch.testing.assert_close(task.embed(text)[0], vector)
         torch.testing.assert_close(task.embed_ids([task.tokenizer.encode(text)])[0], vector)
+    none = task.embed([])
+    assert (none.shape, none.dtype) == ((0, 8), together.dtype)
 
 
 def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.texts import as_texts, batches, in_batches
+from regard.tasks.texts import as_texts, batches, in_batches, which
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
 
@@ -44,3 +44,7 @@ def test_what_may_be_given():
     for wrong, said in ((5, "a int"), (b"a", "a bytes"), (["a", 5], "a list with a int at 1"), (None, "a NoneType")):
         with pytest.raises(ValueError, match=f"`texts` must be a text, or a list of texts, but is {said}"):
             as_texts("texts", wrong)
+
+
+def test_one_of_several_is_named_by_its_number():
+    assert (which(1, ["a", "b"]), which(0, ["a", "b"]), which(0, ["a"])) == (" in text 1", " in text 0", "")

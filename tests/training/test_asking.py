@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from regard import config
 from regard.recipes import catalog
 from regard.toml.document import ConfigError
 from regard.training.asking import asked, filled, in_sizes, leaves, of_recipe
 from regard.training.choices.choice import Choice
 from regard.training.plans.plan import Request
 from regard.training.plans.table import PLANS
+from regard.training.schedule import ScheduleConfig
+from regard.training.settings import DataConfig, TrainingConfig
+from regard.training.work import RISING
 
 
 def ask(task="seq2seq", recipe=None, **changes):
@@ -171,3 +175,35 @@ def test_plans_name_what_there_is(task):
     assert plan.recipes
     for name in plan.recipes:
         assert catalog.find(name).tables["model"]["kind"] in plan.kinds
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_a_score_of_another_task_is_refused(task):
+    plan = PLANS[task]()
+    for score in RISING:
+        if score in plan.scores:
+            ask(task, training__validation__score=score)
+        else:
+            with pytest.raises(ValueError, match=f"one for --task {task}, loss.*, but is {score} instead"):
+                ask(task, training__validation__score=score)
+
+
+@pytest.mark.parametrize(("task", "key", "asked_for"), [
+    ("seq2seq", "training.windows.length", 9), ("seq2seq", "training.masking.share", 0.3),
+    ("seq2seq", "training.shift", 1), ("language", "training.batches.tokens", 100), ("language", "data.joint", False),
+    ("language", "training.masking.share", 0.3), ("masked", "training.windows.rows", 3),
+    ("masked", "training.shift", 1), ("masked", "data.joint", False),
+    ("classify", "training.masking.share", 0.3), ("classify", "data.joint", False),
+])
+def test_what_would_change_nothing_is_refused(task, key, asked_for):
+    with pytest.raises(ValueError, match=f"left out for --task {task}, which has no use for it"):
+        change(task, None, {key: asked_for})
+
+
+@pytest.mark.parametrize("task", PLANS)
+def test_what_is_so_anyway_may_be_asked_for(task):
+    """As a config does that was stored."""
+    unused = {key: each for key, each in PLANS[task]().unused.items() if each is not None}
+    change(task, None, unused)
+    default = config.plain({"training": TrainingConfig(schedule=ScheduleConfig(steps=1)), "data": DataConfig()})
+    assert unused.items() <= dict(leaves(default)).items()

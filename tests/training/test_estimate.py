@@ -34,7 +34,7 @@ def test_it_estimates_what_would_be_chosen(pairs, device):
     made = {choice.key: choice.value for choice in choices.training(pairs, found.tokens, {"attention"}, device, {})}
     assert found.recipe == choices.recipe(pairs, device, None).value
     assert found.epochs == made["training.epochs"]
-    assert found.steps == pytest.approx(found.epochs * found.tokens / made["training.batches.tokens"], abs=1)
+    assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.tokens"]), abs=1)
     assert found.vocabulary in [choice.value for choice in choices.tokenizer(pairs, {})]
 
 
@@ -102,3 +102,8 @@ def test_nothing_cannot_be_estimated(wrong):
 def test_it_needs_no_torch():
     code = "import sys; import regard.training.estimate; sys.exit(not {'torch', 'numpy'}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_epoch_has_a_step_at_least():
+    found = estimate(3, (90, 90), CPU)
+    assert found.steps == found.epochs

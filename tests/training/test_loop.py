@@ -3,11 +3,13 @@
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from learning import Line, Made, Squares, model, numbers, settings
 
+from regard.data.batches.windows import WindowConfig
 from regard.training.checkpoints import Checkpoints
 from regard.training.engine import Engine
 from regard.training.loop import ASKED, DONE, PATIENCE, Standing, TrainingError, over, standing_of
@@ -250,6 +252,9 @@ def test_the_largest_batch_is_tried_first(tmp_path, error, monkeypatch):
     monkeypatch.setattr(made.training.engine, "tried", failing)
     with pytest.raises(TrainingError, match=r"3 tokens does not fit into the memory of cpu.*batches.tokens=2048 "
                                             r"--set training.accumulate=2"):
+        made.training.try_largest()
+    made.training.settings = replace(made.training.settings, windows=WindowConfig(length=9, rows=7))
+    with pytest.raises(TrainingError, match=r"Try --set training.windows.rows=3 --set training.accumulate=2"):
         made.training.try_largest()
 
 

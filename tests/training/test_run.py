@@ -371,5 +371,15 @@ def test_an_unknown_device(data, tmp_path):
     with pytest.raises(ValueError, match="`device` must be"):
         run.train(request(data, tmp_path / "model", device="quantum"))
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="one of the 0 GPUs"):
+        with pytest.raises(ValueError, match="one that this machine has"):
             run.train(request(data, tmp_path / "model", device="cuda"))
+
+
+def test_texts_that_are_cut_are_told(tmp_path):
+    (tmp_path / "texts.txt").write_text("One.\nA text that is much longer than all others of them are.\n")
+    told = Recorder()
+    changes = {"training.schedule.steps": 1, "model.width": 8, "model.stack.layers": 1, "model.stack.mixer.heads": 1,
+               "model.embedding.positions.count": 12}
+    run.train(run.Request("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
+              [told])
+    assert "1 of 2 texts are longer than the 12 positions of the model, and are cut." in told.notes()

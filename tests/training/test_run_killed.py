@@ -100,7 +100,7 @@ def test_killed_again_and_again_is_never_killed(folder, codes):
 
 def test_patience_counts_on(folder, codes):
     assert [code for code, _ in codes["patient"]] == [0]
-    assert "the score has stopped rising" in codes["patient"][0][1]
+    assert "the score has stopped getting better" in codes["patient"][0][1]
     assert trained.metrics(folder / "patient")[-1]["step"] == 3
     assert [code for code, _ in codes["impatient"]] == [KILLED, 0, 0]
     assert_same(folder, "impatient", "patient")

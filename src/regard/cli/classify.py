@@ -4,8 +4,10 @@ A line of the result is the label, its probability and what it belongs to, tab-s
 meant follows from the model.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -15,6 +17,7 @@ from regard.cli import models
 
 if TYPE_CHECKING:
     from regard.data.images.reading import Bytes, Shape
+    from regard.data.pair import DataError
     from regard.tasks.reading import Classifier, Label
 
 TOGETHER = 256
@@ -56,22 +59,43 @@ class Picture(NamedTuple):
 
 
 def pictures(paths: Iterable[Path]) -> Iterator[Picture]:
-    """All images of these files and folders, those of a folder by their names."""
-    from regard.data.images import idx, reading
+    """All images of these files and folders, those of a folder by their names.
+
+    A path that cannot be read is a DataError before the first image is given. What cannot be read inside a folder is
+    an image that says so when it is read.
+    """
+    return chain.from_iterable([_pictures(path) for path in paths])
+
+
+def _pictures(path: Path) -> Iterable[Picture]:
+    """The images of a file, or of a folder."""
+    from regard.data.images import folders, idx, reading
+    from regard.data.pair import DataError
+
+    if os.path.isdir(path):
+        return _inside(folders.entries(path))
+    if not idx.is_idx(path):
+        return [Picture(str(path), partial(reading.pixels, path))]
+    array = idx.read(path)
+    if array.ndim != 3:
+        raise DataError(f"{path}: Images have three dimensions (images, height, breadth), but this file has "
+                        f"{array.ndim}. Give the file of the images.")
+    return (Picture(f"{path}[{index}]", partial(reading.resized, image)) for index, image in enumerate(array))
+
+
+def _inside(paths: Iterable[Path]) -> Iterator[Picture]:
     from regard.data.pair import DataError
 
     for path in paths:
-        if path.is_dir():
-            yield from pictures(one for one in sorted(path.iterdir()) if not one.name.startswith("."))
-        elif idx.is_idx(path):
-            array = idx.read(path)
-            if array.ndim != 3:
-                raise DataError(f"{path}: Images have three dimensions (images, height, breadth), but this file has "
-                                f"{array.ndim}. Give the file of the images.")
-            yield from (Picture(f"{path}[{index}]", partial(reading.resized, image))
-                        for index, image in enumerate(array))
-        else:
-            yield Picture(str(path), partial(reading.pixels, path))
+        try:
+            found = _pictures(path)
+        except DataError as error:
+            found = [Picture(str(path), partial(_refuse, error))]
+        yield from found
+
+
+def _refuse(error: "DataError", shape: "Shape") -> "Bytes":
+    raise error
 
 
 def _images(task: "Classifier", inputs: Sequence[str], as_json: bool) -> None:
@@ -89,7 +113,7 @@ def _images(task: "Classifier", inputs: Sequence[str], as_json: bool) -> None:
     try:
         for picture, found in models.each(_blocks(pictures(map(Path, inputs))), work, _numbered):
             _write(picture.name, found, as_json)
-    except DataError as error:  # a path that is not there
+    except DataError as error:  # a path that cannot be read
         models.fail(str(error))
 
 

@@ -4,6 +4,7 @@ What the data must be, and what is told, follows from the model. The data is rea
 `regard.tasks.losses` judge, and what they find is drawn.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -59,8 +60,10 @@ def evaluate(
     from regard.tasks.reading import Classifier, Filler
     from regard.tasks.writing import Completer, Translator
 
-    if output is not None and Path(output).exists():
+    if output is not None and os.path.lexists(output):
         models.fail(f"{output}: It is there already, and is not written over. Choose another name.")
+    if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
+        models.fail(f"{output}: There is no such folder. Make it first.")
     task = models.opened(model, device, *models.COMMANDS)
     if output is not None and not isinstance(task, Translator):
         models.fail(f"{output}: Only a translator writes translations. Leave out -o.")
@@ -104,12 +107,15 @@ def _translator(task: "Translator", pairs: "Pairs", output: str | None, options:
 
 
 def _completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
+    from regard.data.pair import DataError
     from regard.data.sources.inputs import Input
     from regard.tasks import losses
     from regard.training.works import continuous
 
     pieces = [*continuous.pieces([Input(path) for path in data])]
     ids = [id_ for some in continuous.encoded(task.text_tokenizer(), pieces) for id_ in some]
+    if len(ids) < 2:
+        raise DataError(f"{', '.join(data)}: There is not enough text in it, of which a token could be foretold.")
     asked = window or task.record.get("training", {}).get("windows", {}).get("length")
     loss = losses.of_stream(task, ids, window=asked)
     characters = sum(len(piece) for piece in pieces if piece is not continuous.END)
@@ -118,15 +124,20 @@ def _completer(task: "Completer", data: Sequence[str], window: int | None) -> Ta
 
 
 def _filler(task: "Filler", data: Sequence[str]) -> Table:
+    from regard.data.pair import DataError
     from regard.data.sources import opening
     from regard.tasks import losses
 
     texts = [line.text for line in opening.texts(data, format="plain")]
-    return {"task": "filler", "texts": len(texts), **_loss(losses.of_lines(task, texts))}
+    loss = losses.of_lines(task, texts)
+    if not loss.tokens:
+        raise DataError(f"{', '.join(data)}: All lines are empty, so that nothing can be hidden. Give some with text.")
+    return {"task": "filler", "texts": len(texts), **_loss(loss)}
 
 
 def _classifier(task: "Classifier", data: Sequence[str]) -> Table:
     from regard.data.labelled import labelled_texts
+    from regard.data.pair import DataError
     from regard.data.sources.inputs import Input
     from regard.models.vision import VisionConfig
     from regard.tasks.evaluation import labelled
@@ -136,6 +147,8 @@ def _classifier(task: "Classifier", data: Sequence[str]) -> Table:
         found = labelled(task, images, labels)
     else:
         examples = [example for path in data for example in labelled_texts(Input(path))]
+        if not examples:
+            raise DataError(f"{', '.join(data)}: There is not a single line in it. Give a file with some.")
         found = labelled(task, [example.text for example in examples], [example.label for example in examples])
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 

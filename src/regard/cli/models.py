@@ -125,10 +125,11 @@ def write_json(table: Any) -> None:
 
 
 def _done(block: list[Given], work: Callable[[list[Given]], Sequence[Done]]) -> Sequence[Done | ValueError]:
-    """All at once; one by one where that fails, to find out which it is."""
+    """All at once; where that fails, each half by itself, to find out which it is."""
     try:
         return work(block)
     except ValueError as error:
         if len(block) == 1:
             return [error]
-    return [_done([one], work)[0] for one in block]
+    half = len(block) // 2
+    return [*_done(block[:half], work), *_done(block[half:], work)]

@@ -34,6 +34,7 @@ USES = {
     "Classifier": Use("gives labels", f"regard classify {FOLDER} ...", '.classify("...")', ".label_ids([[5, 6, 7]])"),
     "Embedder": Use("gives a vector for a text", "", '.embed("...")', ".embed_ids([[5, 6, 7]])"),
 }
+TAGS = Use("gives labels to tokens", "", ".label_ids([[5, 6, 7]])", ".label_ids([[5, 6, 7]])")
 IMAGES = Use("gives labels to images", f"regard classify {FOLDER} image.png", ".classify(images)", "")
 
 
@@ -52,7 +53,7 @@ def card(task: str, config: ModelConfig, *, reads_text: bool, labels: tuple[str,
 def _lines(task: str, config: ModelConfig, reads_text: bool, labels: tuple[str, ...] | None,
            record: Mapping[str, Any]) -> Iterator[str]:
     images = config.kind == "vision"
-    use = IMAGES if images else USES[task]
+    use = IMAGES if images else TAGS if config.kind == "tagger" else USES[task]
     recipe = record.get("recipe")
     yield f"# A model that {use.what}"
     yield ""

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from regard.data.pair import DataError
 from regard.data.sources.inputs import shown
+from regard.storage.system import sync
 
 ENDING, ENTRIES = ".progress", "entries.jsonl"
 WORK, FINISHED = "work", "finished"
@@ -83,6 +84,7 @@ class Journal:
             if self.output.exists():
                 raise there_already(self.output)
             self.aside.rename(self.output)
+            sync(self.output.parent)
         shutil.rmtree(self.folder)
 
     def _opened(self) -> BinaryIO:

@@ -20,7 +20,7 @@ from regard.models.labels import Tagger
 from regard.models.vision import ImageClassifier
 from regard.tasks.blanks import SHOWN, with_blanks
 from regard.tasks.task import Ids, OneSided, check_lengths, room
-from regard.tasks.texts import as_texts, in_batches
+from regard.tasks.texts import as_texts, in_batches, which
 
 IMAGES = 256
 """Of a batch."""
@@ -92,7 +92,7 @@ class Filler(Reader):
         check_lengths("texts", rows, room(self._encoder()))  # to cut one might take its blanks away
         for number, row in enumerate(rows):
             if mask not in row:
-                raise checks.wrong("texts", f"texts with a blank, {SHOWN}", f"one without in text {number}")
+                raise checks.wrong("texts", f"texts with a blank, {SHOWN}", f"one without{which(number, rows)}")
         never = {*self.special.ids(), *range(tokenizer.size, self.vocabularies[0])}
         more = whole("count", count, 1) + len(never)  # so many are left when none of these is among them
         found = in_batches(rows, [*map(len, rows)], lambda some: self.fill_ids(some, count=more))
@@ -186,6 +186,8 @@ class Embedder(Reader):
     def embed(self, texts: str | Sequence[str]) -> Tensor:
         """A vector of length 1 for each text: (texts, D). Their dot products are cosines."""
         rows = self.text_ids(as_texts("texts", texts))
+        if not rows:
+            return next(self.model.parameters()).new_zeros(0, self.config.width)
         return torch.stack(in_batches(rows, [*map(len, rows)], lambda some: [*self.embed_ids(some)]))
 
     @torch.inference_mode()

@@ -29,6 +29,7 @@ from regard.storage import folder as folders
 from regard.storage import weights
 from regard.tasks import description
 from regard.tasks.card import card
+from regard.tasks.texts import which
 
 CONFIG, WEIGHTS, CARD = "config.toml", "model.safetensors", "README.md"
 Ids = Sequence[Sequence[int]]
@@ -100,7 +101,10 @@ class Task:
             if not _is_sequence(row):
                 raise checks.wrong("rows", "sequences of ids, such as [[5, 6], [7]]", f"{row!r:.80} in row {number}")
             as_ids("rows", row)
-        return Tokens.of(rows, padding=self.special.padding or 0).to(self.device)
+        padding = self.special.padding or 0
+        if any(padding >= size for size in self.vocabularies):  # of the other side alone; none of them is looked at
+            padding = 0
+        return Tokens.of(rows, padding=padding).to(self.device)
 
     def check_mode(self) -> None:
         """Refuse a model that was put into training mode, where dropout would make results a matter of chance."""
@@ -188,7 +192,7 @@ def check_lengths(argument: str, rows: Ids, limit: int | None) -> None:
     for number, row in enumerate(rows):
         if limit is not None and len(row) > limit:
             raise checks.wrong(argument, f"at most {limit} tokens long, the positions that the model knows",
-                               f"{len(row)} tokens long in text {number}", "Cut it, or use a model with more.")
+                               f"{len(row)} tokens long{which(number, rows)}", "Cut it, or use a model with more.")
 
 
 def _sides(tokenizer: AnyTokenizer) -> tuple[Tokenizer, ...]:

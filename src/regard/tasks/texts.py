@@ -28,6 +28,11 @@ def as_texts(argument: str, given: object) -> list[str]:
     return list(given)
 
 
+def which(number: int, texts: Sequence[object]) -> str:
+    """The end of a message about one of several texts, which says which; nothing where there is only one."""
+    return f" in text {number}" if len(texts) > 1 else ""
+
+
 def batches(lengths: Sequence[int], tokens: int = TOKENS) -> Iterator[list[int]]:
     """The numbers of rows of these lengths, batch by batch, the longest first; a row that is too long is alone."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])

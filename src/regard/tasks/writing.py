@@ -26,7 +26,7 @@ from regard.decoding.rules import Forbidden, Rule, whole
 from regard.models.contract import Memory
 from regard.tasks.alignment import Alignment, aligned_words
 from regard.tasks.task import Ids, OneSided, Task, check_lengths, room
-from regard.tasks.texts import as_texts, in_batches
+from regard.tasks.texts import as_texts, in_batches, which
 from regard.tasks.word_scores import ScoredWord, scored_words
 
 LONGER, FACTOR = 50, 2
@@ -220,7 +220,8 @@ class Completer(OneSided):
                 for ids in tokenizer.encode_many(given)]
         for number, row in enumerate(rows):
             if not row:
-                raise checks.wrong("prompts", "texts that are not empty", f"{given[number]!r} in text {number}",
+                raise checks.wrong("prompts", "texts that are not empty",
+                                   f"{given[number]!r:.80}{which(number, given)}",
                                    "A model goes on from something: give at least one word.")
         check_lengths("prompts", rows, positions)
         most = [whole("limit", limit) if positions is None else min(limit, positions - len(row)) for row in rows]

@@ -85,6 +85,14 @@ def _check(document: Document, request: Request, plan: Plan) -> None:
     faults = [_fault(each, left) for each in whole]
     if faults[0] is not None and None not in faults:
         raise faults[0]
+    score = value(document.tables, "training.validation.score", "loss")
+    if score not in plan.scores:
+        raise checks.wrong("training.validation.score", f"one for --task {request.task}, {' or '.join(plan.scores)}",
+                           score)
+    for key, anyway in plan.unused.items():
+        if value(document.tables, key, anyway) != anyway:
+            raise checks.wrong(key, f"left out for --task {request.task}, which has no use for it",
+                               value(document.tables, key))
 
 
 def _fault(document: Document, left: Set[KeyPath]) -> ConfigError | None:

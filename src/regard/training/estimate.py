@@ -1,7 +1,7 @@
 """How long a training would take, and how much memory, told from the size of the data before anything is trained.
 
     tokens    = characters / characters of a token                                   of each side
-    steps     = epochs · tokens / tokens of a batch
+    steps     = epochs · tokens / tokens of a batch, of which an epoch has one at least
     seconds   = epochs · Σ tokens · (6 · parameters that they meet + attention) · passes / operations a second
     memory    = 20 bytes a parameter + what a batch leaves for the backward pass + what a process has anyway
 
@@ -85,7 +85,7 @@ def estimate(pairs: int, characters: tuple[int, int], device: Device, cores: int
     per_second = GPU if device.fast else grade(model["width"], CORE, MOST_CORE) * min(cores, MOST_CORES)
     factor = AGREEING[device.kind] if passes == 2 else 1.0
     count = vocabulary * model["width"] + sum(stack(model, name) for name in ("encoder", "decoder"))
-    return Estimate(recipe, vocabulary, count, tokens, epochs, max(1, math.ceil(epochs * tokens / batch)),
+    return Estimate(recipe, vocabulary, count, tokens, epochs, math.ceil(epochs * max(1.0, tokens / batch)),
                     epochs * operations * factor / per_second,
                     PROCESS[device.kind] + STATE * count + _kept(model, min(batch, tokens) * passes, device))
 

@@ -28,7 +28,7 @@ from regard.training.settings import TrainingConfig
 from regard.training.shards import Stored
 from regard.training.work import RISING, Feeding, Verdict, Work
 
-DONE, PATIENCE, ASKED = "all steps are done", "the score has stopped rising", "somebody asked to end"
+DONE, PATIENCE, ASKED = "all steps are done", "the score has stopped getting better", "somebody asked to end"
 
 
 class TrainingError(Exception):
@@ -110,10 +110,13 @@ class Training:
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "memory" not in str(error):
                     raise
-                half = max(1, self.settings.batches.tokens // 2)
+                windows = self.settings.windows
+                key, size = (("batches.tokens", self.settings.batches.tokens) if windows is None else
+                             ("windows.rows", windows.rows))
                 raise TrainingError(
                     f"a batch of {batch.tokens:,} tokens does not fit into the memory of {self.engine.device}. Try "
-                    f"--set training.batches.tokens={half} --set training.accumulate={2 * self.settings.accumulate}, "
+                    f"--set training.{key}={max(1, size // 2)} "
+                    f"--set training.accumulate={2 * self.settings.accumulate}, "
                     f"which learns the same in smaller parts, or a smaller model.") from error
 
     def _steps(self, feed: Feeding, first: int) -> Iterator[tuple[int, list[Any]]]:

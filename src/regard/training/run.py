@@ -175,10 +175,11 @@ def prepare(request: Request, plan: Plan, asked: Document, device: Device, repor
     made = [*first]
     if value(asked.tables, "model.kind") is None:  # a whole model of their own is not mixed with a recipe
         named = plan.named(prepared, device, asked.tables.get("recipe"))
-        document = toml.changed(filled(document, of_recipe(named.value), asked), {"recipe": named.value})
+        document = filled(document, of_recipe(named.value), asked)
         made.append(named)
     second = plan.after(prepared, document.tables, device)
-    document = filled(document, second, asked)
+    document = toml.changed(filled(document, second, asked),
+                            {choice.key: choice.value for choice in made if choice.key == "recipe"})
     made += second
     if "steps" not in document.tables["training"].get("schedule", {}):
         steps = _steps(document, plan.steps(prepared, document), device)
@@ -193,7 +194,7 @@ def prepare(request: Request, plan: Plan, asked: Document, device: Device, repor
                                                           plan.files(survey).items()]}
     work = plan.work(prepared, model, settings, record)
     kept = tuple(choice for choice in made if value(asked.tables, choice.key) is None)
-    return Ready(work, model, settings, kept, plain, plan.files(survey), tuple(plan.notes(prepared)))
+    return Ready(work, model, settings, kept, plain, plan.files(survey), (*plan.notes(prepared), *work.notes))
 
 
 def _assembled(request: Request, ready: Ready, processes: Processes, device: torch.device, checkpoints: Checkpoints,

@@ -97,6 +97,10 @@ class Verdict:
 class Work(Protocol):
     """One way to train, with its data."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a person should know of how the data fits the model."""
+
     def feed(self, rank: int, processes: int) -> Feeding:
         """The batches of one of so many processes."""
 

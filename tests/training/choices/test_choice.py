@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.training.choices.choice import Choice, Device, grade, sized, value
+from regard.training.choices.choice import Choice, Device, grade, length, sized, value
 
 
 @pytest.mark.parametrize(("recipe", "size", "name"), [
@@ -32,3 +32,11 @@ def test_a_choice_is_three_things():
     assert Choice("a.b", 1, "why") == ("a.b", 1, "why")
     assert Device("cuda", 1, True).fast
     assert not Device("cpu", 1, True).fast
+
+
+@pytest.mark.parametrize(("batches", "many", "steps"), [
+    (0.01, 1, 60), (1.0, 1, 60), (2.5, 1, 150), (0.01, 7, 9), (0.01, 1000, 1)])
+def test_an_epoch_has_a_batch_at_least(batches, many, steps):
+    made, found = length({"accumulate": many}, 60, batches, Device("cpu", 1, False), "why")
+    assert (found, [choice.value for choice in made]) == (steps, [60])
+    assert length({"schedule": {"steps": 3}}, 60, batches, Device("cpu", 1, False), "why") == ([], 3)

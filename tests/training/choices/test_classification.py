@@ -5,15 +5,16 @@ import torch
 from planned import CPU, GPU, config
 
 from regard.models.build import build
+from regard.recipes import catalog
 from regard.training.choices import classification as choices
 
 DEVICES = {"cpu": CPU, "gpu": GPU}
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (64, 48, 3), (224, 224, 3), (7, 13, 1), (1, 1, 3)]
 
 
-def images(count, shape, device=CPU, training=None):
-    named, asked = choices.image_recipe(count, min(shape[:2]), device, None), training or {}
-    model = list(choices.image_model(count, *shape, device))
+def images(count, shape, device=CPU, training=None, recipe=None):
+    named, asked = choices.image_recipe(count, min(shape[:2]), device, recipe), training or {}
+    model = list(choices.image_model(count, *shape, device, recipe))
     found = [*model, *choices.training(count, 50 * count, device, min(shape[:2]), asked)]
     return config(named.value, found, {"model": {"labels": 3}, "training": asked}), [*found, named]
 
@@ -59,3 +60,31 @@ def test_what_is_set_is_followed(make, device):
     assert tables["training"].validation.every <= 2
     assert make(device, {"sharing": "sharded"})[0]["training"].validation.score == "loss"
     assert make(device, {"batches": {"layout": "packed"}})[0]["training"].batches.layout == "packed"
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "big"])
+def test_a_size_that_is_asked_for_is_as_large_as_it_is(size):
+    model = images(60_000, (28, 28, 1), GPU, recipe=f"vit-{size}")[0]["model"]
+    table = catalog.find(f"vit-{size}").tables["model"]
+    assert (model.width, model.stack.layers) == (table["width"], table["stack"]["layers"])
+    open_one, left = (images(60_000, (28, 28, 1), GPU, recipe=recipe)[0]["model"] for recipe in (None, "vit"))
+    assert open_one == left
+    assert open_one.width == 128
+
+
+@pytest.mark.parametrize("make", [lambda: images(500, (28, 28, 1)), lambda: texts(500)])
+def test_a_training_that_ends_before_its_time_is_told_where_there_is_patience_alone(make):
+    tables, found = make()
+    (epochs,) = [choice for choice in found if choice.key == "training.epochs"]
+    assert ("unless" in epochs.reason) == (tables["training"].validation.patience is not None)
+
+
+@pytest.mark.parametrize(("natural", "read"), [
+    ((28, 28), (28, 28)), ((224, 224), (224, 224)), ((31, 29), (31, 29)), ((1, 1), (1, 1)), ((512, 512), (512, 512)),
+    ((97, 97), (96, 96)), ((375, 500), (368, 496)), ((251, 17), (240, 16)), ((3000, 4000), (432, 576)),
+    ((3, 100_000), (16, 16_384)), ((1, 1025), (16, 1024))])
+def test_no_image_is_cut_into_too_many_patches(natural, read):
+    assert choices.image_sides(*natural) == read
+    (patch,) = [choice.value for choice in choices.image_model(9, *read, 1, CPU, None) if choice.key == "model.patch"]
+    assert read[0] % patch == read[1] % patch == 0
+    assert (read[0] // patch) * (read[1] // patch) <= choices.MOST_PATCHES

@@ -72,3 +72,15 @@ def test_what_is_set_is_followed():
     assert (tables["training"].steps, tables["training"].windows.length) == (40, 10)
     assert tables["training"].schedule.warmup <= 10
     assert tables["training"].validation.every <= 4
+
+
+@pytest.mark.parametrize(("mixer", "positions", "order"), [
+    ({"kind": "recurrence", "cell": "lstm"}, None, "continuous"), ({"kind": "lstmn"}, None, "shuffled"),
+    ({"kind": "recurrence", "cell": "lstm"}, {"kind": "sinusoidal"}, "shuffled"),
+    ({"kind": "attention"}, None, "shuffled"), ({"kind": "convolution"}, None, "shuffled")])
+def test_windows_go_on_where_the_model_does(mixer, positions, order):
+    """A memory that is told of is one that is carried."""
+    table = {"stack": {"mixer": mixer}, "embedding": {} if positions is None else {"positions": positions}}
+    found = {choice.key: choice for choice in choices.training(10**5, table, CPU, {})}["training.windows.order"]
+    assert found.value == order
+    assert ("remembered" in found.reason) == (order == "continuous")

@@ -179,6 +179,12 @@ def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
     assert Stored(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
 
 
+def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeypatch):
+    monkeypatch.setattr(masked, "SEEDS", 3)
+    with pytest.raises(ValueError, match=r"`training.masking.share` must be large enough to hide a token .* is 1e-15"):
+        masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(share=1e-15)))
+
+
 def test_what_does_not_go_together(prepared, settings):
     for masking in (None, MaskingConfig(share=0)):
         with pytest.raises(ValueError, match=r"`training.masking` must be given, to hide some tokens"):

@@ -30,7 +30,7 @@ class Folder:
 def read(path: str | os.PathLike[str]) -> Folder:
     """All images of a folder of classes."""
     place, name = Path(path), shown(os.fspath(path))
-    inside = _entries(place)
+    inside = entries(place)
     classes = [entry for entry in inside if entry.is_dir()]
     if not classes:
         raise DataError(f"{name}: There are no folders in it. Images are read from a folder for each class: "
@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> Folder:
     files, labels = list[Path](), list[str]()
     for one in classes:
         _check_label(one)
-        images = _entries(one)
+        images = entries(one)
         if not images:
             raise DataError(f"{shown(str(one))}: There is no image in this class. Remove the folder, or put some in.")
         for image in images:
@@ -51,7 +51,8 @@ def read(path: str | os.PathLike[str]) -> Folder:
     return Folder(name, tuple(files), tuple(labels), notes if beside else ())
 
 
-def _entries(place: Path) -> list[Path]:
+def entries(place: Path) -> list[Path]:
+    """What is in a folder, by its names, but for those that begin with a dot."""
     try:
         return sorted(entry for entry in place.iterdir() if not entry.name.startswith("."))
     except OSError as error:

@@ -6,6 +6,7 @@ Choices are values that a person reads before anything starts, stores in a confi
 not know which there are.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -59,14 +60,14 @@ def length(asked: Mapping[str, Any], epochs: float, batches: float, device: Devi
     Args:
         asked: the table [training] as far as somebody has set it.
         epochs: so many, where nobody has set them.
-        batches: of an epoch.
+        batches: of an epoch, about; it has one at least.
     """
     steps = value(asked, "schedule.steps")
     if steps is not None:
         return [], steps
     epochs = value(asked, "epochs", epochs)
     many = value(asked, "accumulate", 1) * device.count
-    return [Choice("training.epochs", epochs, reason)], max(1, round(epochs * batches / many))
+    return [Choice("training.epochs", epochs, reason)], max(1, math.ceil(epochs * max(1.0, batches) / many))
 
 
 def score(asked: Mapping[str, Any], name: str, reason: str) -> Choice:

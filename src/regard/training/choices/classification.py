@@ -1,9 +1,10 @@
 """How to learn to name what something is, from the number of examples, their size and the device.
 
 Images are cut into some 50 patches or more, and moved by a pixel or two each time they are seen, where they are
-large enough for that. It knows numbers and sizes. It does not know the examples.
+large enough for that. Images that would make too many are read smaller. It knows numbers and sizes. It does not know the examples.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from regard.training.choices.choice import Choice, Device, grade, length, score,
 TEXTS, IMAGES = "classifier", "vit"
 PATCHES = 49
 """Of an image, at least, where its sides allow for it."""
+MOST_PATCHES = 1024
+"""Of an image: each looks at all others."""
 LARGEST = 16
 """Pixels of a patch's side."""
 SHIFTED = 20
@@ -38,19 +41,40 @@ def image_recipe(images: int, side: int, device: Device, asked: str | None) -> C
     return Choice("recipe", sized(asked or IMAGES, size), f"{images:,} images of {side} pixels")
 
 
-def image_model(images: int, height: int, breadth: int, channels: int, device: Device) -> Iterator[Choice]:
-    """What the recipe leaves open."""
-    reason = "as the images are"
+def image_sides(height: int, breadth: int) -> tuple[int, int]:
+    """How high and how broad images are read that are so large by themselves: as they are, where that makes not too
+    many patches; otherwise with sides near theirs, or in about their proportion, that the largest patch divides."""
+    patch = _patch(height, breadth)
+    if (height // patch) * (breadth // patch) <= MOST_PATCHES:
+        return height, breadth
+    smaller = min(1.0, LARGEST * math.sqrt(MOST_PATCHES / (height * breadth)))
+    tall, broad = (min(MOST_PATCHES, max(1, int(side * smaller) // LARGEST)) for side in (height, breadth))
+    return tall * LARGEST, broad * LARGEST
+
+
+def image_model(images: int, height: int, breadth: int, channels: int, device: Device, asked: str | None,
+                reason: str = "as the images are") -> Iterator[Choice]:
+    """What the recipe leaves open.
+
+    Args:
+        asked: the recipe, as somebody has named it. One with a size stays as large as it is.
+        reason: why images are read in this size.
+    """
     yield from (Choice(f"model.{key}", size, reason) for key, size in
                 (("height", height), ("breadth", breadth), ("channels", channels)))
-    patch = max(side for side in range(1, LARGEST + 1)
-                if height % side == breadth % side == 0
-                and (side == 1 or (height // side) * (breadth // side) >= PATCHES))
+    patch = _patch(height, breadth)
     yield Choice("model.patch", patch, f"{(height // patch) * (breadth // patch)} patches of {patch} pixels a side")
-    if device.fast and images >= 20_000 and min(height, breadth) < 64:
+    if asked in (None, IMAGES) and device.fast and images >= 20_000 and min(height, breadth) < 64:
         yield Choice("model.width", 128, f"{images:,} images fill more than the smallest model")
         yield Choice("model.stack.layers", 6, f"{images:,} images fill more than the smallest model")
         yield Choice("model.stack.feed_forward.inner", 256, "twice the width")
+
+
+def _patch(height: int, breadth: int) -> int:
+    """The side of the largest patch that fits, and makes enough of them."""
+    return max(side for side in range(1, LARGEST + 1)
+               if height % side == breadth % side == 0
+               and (side == 1 or (height // side) * (breadth // side) >= PATCHES))
 
 
 def training(examples: int, tokens: int, device: Device, side: int | None,
@@ -75,7 +99,7 @@ def training(examples: int, tokens: int, device: Device, side: int | None,
         yield Choice("training.shift", max(1, side // 14), "an image moved a little is still the same")
     often = grade(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8)
     epochs, steps = length(asked, often, tokens / batch, device,
-                           "so often all examples are seen, unless the score stops rising before")
+                           "so often all examples are seen")
     yield from epochs
     yield Choice("training.average", 0.99 if steps < 3000 else 0.998, "the mean over steps is better than any of them")
     yield Choice("training.schedule.shape", "cosine", "slowly down, which settles the model")

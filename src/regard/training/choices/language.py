@@ -68,14 +68,15 @@ def training(tokens: int, table: Mapping[str, Any], device: Device, asked: Mappi
                  "how far back the model can look")
     rows = value(asked, "windows.rows", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
     yield Choice("training.windows.rows", rows, "windows of a batch")
-    yield Choice("training.windows.order", "continuous" if recurrent else "shuffled",
-                 "what was read is remembered from window to window" if recurrent else "each window stands for itself")
+    carried = value(table, "stack.mixer.kind") == "recurrence" and value(table, "embedding.positions") is None
+    yield Choice("training.windows.order", "continuous" if carried else "shuffled",
+                 "what was read is remembered from window to window" if carried else "each window stands for itself")
     epochs, steps = length(asked, _epochs(tokens, device, recurrent), tokens / (window * rows), device,
                            "so often the text is read, unless the loss stops falling before")
     yield from epochs
     average = 0.99 if steps < 20_000 else 0.999
     yield Choice("training.average", average, "the mean over steps is better than any of them")
-    yield Choice("training.schedule.shape", "cosine", "slowly down to a tenth and less, which settles the model")
+    yield Choice("training.schedule.shape", "cosine", "slowly down to nothing, which settles the model")
     yield Choice("training.schedule.peak", 2e-3 if recurrent else 1e-3, "as high as such a model bears")
     yield Choice("training.schedule.warmup", max(0, min(100, steps // 10)), "the first steps are the wildest")
     yield Choice("training.optimiser.second", 0.99, "few tokens a step: the second moment must remember longer")

@@ -30,6 +30,8 @@ class ClassificationPlan:
     recipes: tuple[str, ...] = (choices.IMAGES, choices.TEXTS)
     kinds: tuple[str, ...] = ("classifier", "vision")
     open: Mapping[str, Any] = {"model.labels": 2, "model.vocabulary": 1000}
+    scores: tuple[str, ...] = ("loss", "accuracy")
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "data.joint": True}
 
     def survey(self, request: Request, config: DataConfig) -> Survey:
         """What is in the files."""
@@ -58,8 +60,10 @@ class ClassificationPlan:
         survey = works.configured(survey, config.make(DataConfig, document, ("data",)))
         if isinstance(survey, TextSurvey):
             return works.prepare(survey, config.make(TokenizerConfig, document, ("tokenizer",)), place)
-        asked = document.tables.get("model", {})
-        shape = Shape(*(value(asked, key, size) for key, size in survey.shape._asdict().items()))
+        asked, shape = document.tables.get("model", {}), survey.shape
+        if not {"height", "breadth", "patch"} & set(asked):
+            shape = Shape(*choices.image_sides(shape.height, shape.breadth), shape.channels)
+        shape = Shape(*(value(asked, key, size) for key, size in shape._asdict().items()))
         return works.prepare(survey, None, place, shape=shape)
 
     def notes(self, prepared: Prepared) -> Sequence[str]:
@@ -80,7 +84,9 @@ class ClassificationPlan:
         if isinstance(prepared, PreparedTexts):
             return [labels, Choice("model.vocabulary", prepared.vocabulary, "the size of the tokenizer"),
                     *choices.training(count, prepared.tokens, device, None, asked)]
-        model = [labels, *choices.image_model(count, *prepared.shape, device)]
+        like = prepared.shape[:2] == prepared.survey.shape[:2]
+        reason = "as the images are" if like else "as the images are they would be cut into too many patches, or badly"
+        model = [labels, *choices.image_model(count, *prepared.shape, device, tables.get("recipe"), reason)]
         patch = value(tables, "model.patch", next(choice.value for choice in model if choice.key == "model.patch"))
         height, breadth, _ = prepared.shape
         tokens = count * ((height // patch) * (breadth // patch) + 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
+from regard.data.batches.config import BatchConfig
 from regard.data.batches.windows import WindowConfig
 from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
@@ -26,6 +27,10 @@ class LanguagePlan:
     recipes: tuple[str, ...] = (choices.RECIPE,)
     kinds: tuple[str, ...] = ("language",)
     open: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocabulary": 1000}
+    scores: tuple[str, ...] = ("loss",)
+    unused: Mapping[str, Any] = {"training.masking": None, "training.shift": 0, "data.joint": True,
+                                 **{f"training.batches.{key}": getattr(BatchConfig(), key)
+                                    for key in ("tokens", "rows", "layout", "shapes")}}  # windows make batches
 
     def survey(self, request: Request, config: DataConfig) -> Survey:
         """What is in the files."""

@@ -27,6 +27,8 @@ class MaskedPlan:
     recipes: tuple[str, ...] = (choices.RECIPE,)
     kinds: tuple[str, ...] = ("masked",)
     open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocabulary": 1000}
+    scores: tuple[str, ...] = ("loss", "accuracy")
+    unused: Mapping[str, Any] = {"training.windows": None, "training.shift": 0, "data.joint": True}
 
     def survey(self, request: Request, config: DataConfig) -> Survey:
         """What is in the files."""

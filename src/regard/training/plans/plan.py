@@ -49,6 +49,10 @@ class Plan(Protocol):
     """Of the models that are trained so, as their configs name them."""
     open: Mapping[str, Any]
     """What configs must have and only the data tells: keys, with values that some data would give."""
+    scores: tuple[str, ...]
+    """What a model can be judged by."""
+    unused: Mapping[str, Any]
+    """Keys of the config that change nothing here, with the values that they have anyway; others are refused."""
 
     def survey(self, request: Request, config: DataConfig) -> Any:
         """What is in the files."""

@@ -27,6 +27,8 @@ class TranslationPlan:
     kinds: tuple[str, ...] = ("encoder-decoder", "seq2seq")
     open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.source_vocabulary": 1000,
                                "model.target_vocabulary": 1000}
+    scores: tuple[str, ...] = ("loss", "bleu", "chrf")
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.shift": 0}
 
     def survey(self, request: Request, config: DataConfig) -> Survey:
         """What is in the files."""

@@ -138,6 +138,8 @@ def image_feed(prepared: PreparedImages, config: BatchConfig, seed: int, tokens:
 class Classification(ABC):
     """The work of a classifier."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, prepared: Prepared, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None) -> None:
         found = getattr(made_from, "labels", None)
@@ -220,8 +222,6 @@ class TextClassification(Classification):
 
 class ImageClassification(Classification):
     """The work of a classifier of images."""
-
-    notes: tuple[str, ...] = ()
 
     def __init__(self, prepared: PreparedImages, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None = None, shift: int = 0) -> None:

@@ -206,6 +206,8 @@ def feed(prepared: Prepared, config: WindowConfig, seed: int, rank: int = 0, pro
 class Completion:
     """The work of a language model."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, prepared: Prepared, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None = None) -> None:
         if not isinstance(made_from, LanguageConfig):

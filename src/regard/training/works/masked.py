@@ -12,7 +12,7 @@ loop.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import compress, count
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,8 @@ from regard.training.works.tokenizers import stored_one
 
 BLOCK = 1024
 """Texts that are encoded in one go."""
+SEEDS = 10_000
+"""Ways to mask that are tried until one hides something to judge by."""
 
 
 @dataclass(frozen=True)
@@ -244,8 +246,12 @@ class Filling:
     def _hidden(self) -> Masked:
         """How the texts to judge by are masked: by the first seed that hides anything at all."""
         read, tokenizer = shortened(Stored(self.prepared.validation), self.room), self.prepared.tokenizer
-        ways = (Masked(read, tokenizer.special, tokenizer.size, self.masking, padded, seed) for seed in count())
-        return next(way for way in ways if any(way(numbers, 0).tokens for numbers in self._batches()))
+        ways = (Masked(read, tokenizer.special, tokenizer.size, self.masking, padded, seed) for seed in range(SEEDS))
+        found = next((way for way in ways if any(way(numbers, 0).tokens for numbers in self._batches())), None)
+        if found is None:
+            raise checks.wrong("training.masking.share", "large enough to hide a token of the texts to judge by",
+                               self.masking.share)
+        return found
 
     def _examples(self, task: Filler) -> Iterator[Example]:
         """Texts with one word hidden, that word, and what the model puts in its place."""

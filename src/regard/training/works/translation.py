@@ -151,6 +151,8 @@ def prepare(survey: Survey, config: TokenizerConfig, place: Path, *, sampled: bo
 class Translation:
     """The work of translation."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, prepared: Prepared, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None = None) -> None:
         self.prepared, self.made_from, self.settings, self.record = prepared, made_from, settings, record
