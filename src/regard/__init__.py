@@ -41,9 +41,15 @@ _HOMES = {
     "task": "regard.tasks.loading",
     "greedy": "regard.decoding.greedy",
     "beam": "regard.decoding.beam",
+    "sample": "regard.decoding.sampling",
+    "mbr": "regard.decoding.risk",
     "with_cross": "regard.decoding.cross",
     "Hypothesis": "regard.decoding.hypothesis",
     "ConfigError": "regard.toml.document",
+    "heat_map": "regard.inspection.heat",
+    "Translation": "regard.tasks.writing",
+    "Completion": "regard.tasks.writing",
+    "Alignment": "regard.tasks.alignment",
     "Translator": "regard.tasks.writing",
     "Completer": "regard.tasks.writing",
     "Filler": "regard.tasks.reading",
@@ -90,6 +96,9 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.decoding.cross import with_cross as with_cross
     from regard.decoding.greedy import greedy as greedy
     from regard.decoding.hypothesis import Hypothesis as Hypothesis
+    from regard.decoding.risk import mbr as mbr
+    from regard.decoding.sampling import sample as sample
+    from regard.inspection.heat import heat_map as heat_map
     from regard.models.build import build as build
     from regard.models.contract import PackedTokens as PackedTokens
     from regard.models.contract import Tokens as Tokens
@@ -109,12 +118,15 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.position.rotary import Rotary as Rotary
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
+    from regard.tasks.alignment import Alignment as Alignment
     from regard.tasks.loading import load as load
     from regard.tasks.loading import task as task
     from regard.tasks.reading import Classifier as Classifier
     from regard.tasks.reading import Embedder as Embedder
     from regard.tasks.reading import Filler as Filler
     from regard.tasks.writing import Completer as Completer
+    from regard.tasks.writing import Completion as Completion
+    from regard.tasks.writing import Translation as Translation
     from regard.tasks.writing import Translator as Translator
     from regard.toml.document import ConfigError as ConfigError
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__

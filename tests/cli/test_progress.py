@@ -307,7 +307,8 @@ def test_a_long_sentence_is_wrapped_and_a_very_long_one_cut():
 def test_no_number_is_said_to_be_none():
     (line,) = shown(Judged(1, {"bleu": float("nan"), "loss": float("inf")}, False, {}, (), float("nan")))
     assert line == "step 1: bleu nan, loss inf (?)"
-    assert "12,346" in shown(Judged(1, {"loss": 12345.6}, False, {}, (), 1))[0]
+    for value, text in ((12345.6, "12,346"), (999.96, "1,000"), (999.94, "999.9")):
+        assert f"loss {text} (" in shown(Judged(1, {"loss": value}, False, {}, (), 1))[0]
 
 
 def test_where_a_training_goes_on():

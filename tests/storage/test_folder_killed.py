@@ -242,6 +242,7 @@ def test_two_at_the_same_time(tmp_path):
     told = [orders([(target, [[f"{number}", 10**6]] * per_process)], exchange=number != 3) for number in range(4)]
     processes = [subprocess.Popen([sys.executable, "-c", DRIVER, each], stdout=subprocess.PIPE, text=True)
                  for each in told]
+    held = os.open(target, os.O_RDONLY)  # while it is open its number is given to no other folder
     seen, inode = [], os.stat(target).st_ino
     while any(process.poll() is None for process in processes):
         seen.append(folder.load(target, contents)[0])
@@ -249,6 +250,7 @@ def test_two_at_the_same_time(tmp_path):
         assert json.loads(process.communicate()[0]) == [0] * per_process
     assert len(set(seen)) > 1
     assert os.stat(target).st_ino != inode
+    os.close(held)
     assert folder.load(target, contents)[0] in "0123"
     assert_users_files(target)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -55,7 +55,7 @@ def test_labels_are_named_and_nothing_is_markup():
                for name in (*LABELS, "image.png"))
 
 
-@pytest.mark.parametrize("task", {task.__name__ for task in TASKS.values()})
+@pytest.mark.parametrize("task", sorted({task.__name__ for task in TASKS.values()}))
 def test_every_task_has_its_use(task):
     use, made = USES[task], next(config for config in ALL.values() if TASKS[type(config)].__name__ == task)
     for call in (use.call, use.with_ids):

@@ -132,6 +132,16 @@ def test_what_stands_around_a_text(processor, around):
     assert foreign.template(json.dumps({"post_processor": processor}).encode()) == around
 
 
+@pytest.mark.parametrize("single", [
+    [], [{"SpecialToken": {"id": "<s>"}}], [{"Sequence": {"id": "A"}}] * 2,
+    [{"SpecialToken": {"id": "</s>"}}, {"Sequence": {"id": "A"}}],
+])
+def test_a_template_that_says_nothing_of_use(single):
+    processor = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [5]}}}
+    with pytest.raises(ValueError, match=r"`tokenizer\.json` must be with a template of one text and special tokens"):
+        foreign.template(json.dumps({"post_processor": processor}).encode())
+
+
 def test_roles_of_the_model_go_before_those_of_the_tokenizer():
     mine, theirs = SpecialConfig(start=1, end=(2,)), SpecialConfig(start=5, end=(6,), mask=7)
     assert foreign.merged(mine, theirs) == SpecialConfig(start=1, end=(2,), mask=7)

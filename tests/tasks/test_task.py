@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import texting
+import torch
 from texting import LABELS, RECORD
 from tiny import READING, VISION, built
 
@@ -136,6 +137,18 @@ def test_special_ids_are_ids_of_the_model(special, name, size):
     config = replace(texting.translator().config, source_vocabulary=20, target_vocabulary=13)
     with pytest.raises(ValueError, match=rf"`special\.{name}` must be an id of the model, below {size}, but is {size}"):
         fitting(built(config), config, special)
+
+
+@pytest.mark.parametrize(("source", "target"), [(20, 13), (13, 20)])
+def test_padding_that_only_one_side_has(source, target):
+    """Rows of any lengths are read, on both sides, as each would be alone."""
+    config = replace(texting.translator().config, source_vocabulary=source, target_vocabulary=target)
+    task = fitting(built(config), config, SpecialConfig(start=1, end=(2,), padding=15))
+    rows = [[4, 5, 6], [7]]
+    together = task.model(task.tokens(rows), task.tokens(rows))
+    for number, row in enumerate(rows):
+        alone = task.model(task.tokens([row]), task.tokens([row]))
+        torch.testing.assert_close(together[number, :len(row)], alone[0])
 
 
 def test_names_of_labels():

@@ -16,6 +16,8 @@ import pytest
 from regard.training.checkpoints import Checkpoints
 from regard.training.snapshot import Snapshot
 
+pytestmark = pytest.mark.xdist_group("checkpoints_killed")  # one worker makes what all of these tests look at
+
 # A process that forks one that saves, for each n. Python reports most touches to an audit hook; fsync and the exchange
 # are wrapped.
 DRIVER = '''
@@ -25,8 +27,6 @@ import torch
 from regard.storage import system
 from regard.training.checkpoints import Checkpoints
 from regard.training.snapshot import Snapshot
-
-pytestmark = pytest.mark.xdist_group("checkpoints_killed")  # one worker makes what all of these tests look at
 
 EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
 

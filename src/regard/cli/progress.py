@@ -297,7 +297,7 @@ def _console(stream: TextIO) -> "Console":
 
 def _number(value: float) -> str:
     """Four digits that count: 41.20, 0.9912, 12,345; nan where it is none."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
 
 
 def _duration(seconds: float) -> str:

@@ -80,11 +80,18 @@ def _around(processor: Any) -> Around | None:
         case {"type": "BertProcessing" | "RobertaProcessing", "cls": [_, int(first)], "sep": [_, int(separator)]}:
             return Around((first,), (separator,))
         case {"type": "TemplateProcessing", "single": [*pieces], "special_tokens": dict(table)}:
-            text = next(at for at, piece in enumerate(pieces) if "Sequence" in piece)
-            ids = [tuple(id_ for piece in side for id_ in table[piece["SpecialToken"]["id"]]["ids"])
-                   for side in (pieces[:text], pieces[text + 1:])]
-            return Around(*ids)
+            return _written(pieces, table)
     return None
+
+
+def _written(pieces: list[Any], table: dict[str, Any]) -> Around:
+    """What a template says that is written out, piece by piece; its ids are in the table."""
+    names: list[Any] = [None if "Sequence" in piece else piece["SpecialToken"]["id"] for piece in pieces]
+    if names.count(None) != 1 or not {*names} <= {None, *table}:
+        raise checks.wrong(JSON, "with a template of one text and special tokens that it lists", f"with {names!r:.80}")
+    text = names.index(None)
+    return Around(*(tuple(id_ for name in side for id_ in table[name]["ids"])
+                    for side in (names[:text], names[text + 1:])))
 
 
 def _table(data: bytes, path: Path) -> dict[str, Any]:

@@ -195,8 +195,10 @@ class Training:
         many = self.settings.accumulate
         numbers = [int(number) for part in range(many) for number in feed.at((step - 1) * many + part).numbers]
         shown = ", ".join(str(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
+        stored = ("The last checkpoint is whole, and no later state was stored." if self.checkpoints.steps() else
+                  "No state was stored yet.")
         return (f"step {step}: the loss is not a finite number. Its batch has the examples of numbers {shown} "
-                f"(from 0, of those that were kept). The last checkpoint is whole, and no later state was stored. Try "
+                f"(from 0, of those that were kept). {stored} Try "
                 f"a smaller rate, such as --set training.schedule.peak={self.settings.schedule.peak / 2:g}, or "
                 f"--set training.precision=float32.")
 

@@ -1,7 +1,8 @@
 """How to learn to name what something is, from the number of examples, their size and the device.
 
 Images are cut into some 50 patches or more, and moved by a pixel or two each time they are seen, where they are
-large enough for that. Images that would make too many are read smaller. It knows numbers and sizes. It does not know the examples.
+large enough for that. Images that would make too many patches are read smaller. It knows numbers and sizes. It does not
+know the examples.
 """
 
 import math
