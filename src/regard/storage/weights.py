@@ -167,7 +167,7 @@ def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
 
 
 def _sort_metadata(part: Path) -> None:
-    """Put the keys of the metadata in order, which the library leaves to chance, so that equal content is equal bytes."""
+    """Put the keys of the metadata in order, which the library leaves to chance: equal content is then equal bytes."""
     with part.open("rb+") as file:
         length = int.from_bytes(file.read(8), "little")
         written = file.read(length)
