@@ -50,9 +50,9 @@ def regard(
 
 def run() -> None:
     """Run the command line and end the process; the entry point of the script."""
-    # Threads that wait for work sleep. Where they spin, as they do by default, a machine that is busy with anything
-    # else trains five to twenty times as slowly. It is read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that wait for work spin a while and then sleep. Where they spin for long, as they do by default, a machine
+    # that is busy with anything else trains many times as slowly. It is read when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A closed stream (`>&-`) is None in Python, and every write to it would be a traceback.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
