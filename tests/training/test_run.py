@@ -72,6 +72,13 @@ def test_a_folder_that_can_be_used(finished, data):
     assert outcome.standing.best == min(line["scores"]["loss"] for line in judged)
 
 
+def test_numbers_near_zero_are_as_before(finished, stopped):
+    """They are flushed while training, and no longer."""
+    half = float(torch.tensor(2.0**-1022, dtype=torch.float64)) / 2
+    assert half > 0
+    assert (torch.tensor([half], dtype=torch.float64) * 1.0 > 0).all()
+
+
 def test_no_sentence_of_the_data_is_left(finished, data):
     output, _, _ = finished
     sentences = [side.encode() for line in Path(data).read_text().splitlines() for side in line.split("\t")]
