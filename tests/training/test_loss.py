@@ -109,7 +109,9 @@ def test_smoothing_is_a_probability():
 def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
     states, output, labels = problem()
     written, walk = [], module._walk
-    monkeypatch.setattr(module, "_walk", lambda *given: written.append(given[-3:]) or walk(*given))
+    wanted = ("of_states", "of_weight", "of_bias")
+    monkeypatch.setattr(module, "_walk", lambda *given, **named: (
+        written.append(tuple(named[name] for name in wanted)) or walk(*given, **named)))
     with torch.no_grad():
         token_loss(states, output, labels)
     assert written == [(None, None, None)]

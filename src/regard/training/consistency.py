@@ -14,16 +14,15 @@ It does not know models, nor that it is dropout that makes the passes differ.
 Legend: P passes (2), N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import checks
 from regard.models.contract import IGNORED
-from regard.training.loss import FEWEST, HELD, HELD_ELSEWHERE, Loss, _check_labels
+from regard.training.loss import FEWEST, HELD, HELD_ELSEWHERE, Loss, OutputLoss, check_labels
 
 
 def agreement_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float, weight: float) -> Loss:
@@ -41,45 +40,14 @@ def agreement_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing:
     if labels.device.type == "cpu":  # elsewhere to select would wait for the device
         counted = labels != IGNORED
         states_PND, labels = states_PND[:, counted], labels[counted]
-        _check_labels(labels, output.out_features)
+        check_labels(labels, output.out_features)
     tokens = (labels != IGNORED).sum()
-    total, nll = _AgreementLoss.apply(states_PND, output.weight, output.bias, labels, smoothing, weight,
-                                      torch.is_grad_enabled())
+    walk = partial(_walk, smoothing=smoothing, agreement=weight)
+    total, nll = OutputLoss.apply(states_PND, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
-class _AgreementLoss(torch.autograd.Function):
-    """Loss and gradients of all chunks in one pass; the backward pass only scales them."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
-                agreement: float, gradients: bool) -> tuple[Tensor, Tensor]:
-        device = states.device.type
-        lowered = torch.is_autocast_enabled(device) and states.dtype != torch.float64  # which autocast leaves alone
-        dtype = torch.get_autocast_dtype(device) if lowered else states.dtype
-        low, low_weight = states.to(dtype), weight.to(dtype)
-        wanted = gradients and any(ctx.needs_input_grad[:3])  # parameters need one even where nobody asks for any
-        of_states = torch.empty_like(low) if wanted else None
-        of_weight = torch.zeros_like(weight) if wanted else None
-        of_bias = torch.zeros_like(bias) if wanted and bias is not None else None
-        with torch.autocast(device, enabled=False):
-            total, nll = _walk(low, low_weight, None if bias is None else bias.to(dtype), labels, smoothing, agreement,
-                               of_states, of_weight, of_bias)
-        ctx.dtype = states.dtype
-        ctx.save_for_backward(of_states, of_weight, of_bias)
-        ctx.mark_non_differentiable(nll)
-        return total, nll
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        states, weight, bias = ctx.saved_tensors
-        scale = upstream[0]
-        return ((states * scale.to(states.dtype)).to(ctx.dtype), weight * scale.to(weight.dtype),
-                None if bias is None else bias * scale.to(bias.dtype), None, None, None, None)
-
-
-def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, agreement: float,
+def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float, agreement: float,
           of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The two sums; the gradients are written where they are wanted."""
     vocabulary = weight.shape[0]

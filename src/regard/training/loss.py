@@ -13,6 +13,8 @@ to scale it. It does not know models: they give states, and the layer that makes
 Legend: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -51,9 +53,10 @@ def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: flo
     if labels.device.type == "cpu":  # elsewhere to select would wait for the device
         counted = labels != IGNORED
         states, labels = states[counted], labels[counted]
-        _check_labels(labels, output.out_features)
+        check_labels(labels, output.out_features)
     tokens = (labels != IGNORED).sum()
-    total, nll = _OutputLoss.apply(states, output.weight, output.bias, labels, smoothing, torch.is_grad_enabled())
+    total, nll = OutputLoss.apply(states, output.weight, output.bias, labels, partial(_walk, smoothing=smoothing),
+                                  torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
@@ -67,7 +70,7 @@ def plain_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
     return Loss(total, nll.detach(), (labels != IGNORED).sum())
 
 
-def _check_labels(labels: Tensor, vocabulary: int) -> None:
+def check_labels(labels: Tensor, vocabulary: int) -> None:
     """Refuse what names no token of the vocabulary; torch says only "index out of bounds", and nothing below 0."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise checks.wrong("labels", "integers", f"of dtype {labels.dtype}")
@@ -77,12 +80,12 @@ def _check_labels(labels: Tensor, vocabulary: int) -> None:
                            int(outside[0]))
 
 
-class _OutputLoss(torch.autograd.Function):
-    """Loss and gradients of all chunks in one pass; the backward pass only scales them."""
+class OutputLoss(torch.autograd.Function):
+    """Loss and gradients of all chunks in one pass, made by `walk`; the backward pass only scales them."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-                smoothing: float, gradients: bool) -> tuple[Tensor, Tensor]:
+                walk: Callable[..., tuple[Tensor, Tensor]], gradients: bool) -> tuple[Tensor, Tensor]:
         device = states.device.type
         lowered = torch.is_autocast_enabled(device) and states.dtype != torch.float64  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device) if lowered else states.dtype
@@ -92,8 +95,8 @@ class _OutputLoss(torch.autograd.Function):
         of_weight = torch.zeros_like(weight) if wanted else None
         of_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         with torch.autocast(device, enabled=False):
-            total, nll = _walk(low, low_weight, None if bias is None else bias.to(dtype), labels, smoothing,
-                               of_states, of_weight, of_bias)
+            total, nll = walk(low, low_weight, None if bias is None else bias.to(dtype), labels, of_states=of_states,
+                              of_weight=of_weight, of_bias=of_bias)
         ctx.dtype = states.dtype
         ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.mark_non_differentiable(nll)
@@ -108,7 +111,7 @@ class _OutputLoss(torch.autograd.Function):
                 None if bias is None else bias * scale.to(bias.dtype), None, None, None)
 
 
-def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
+def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
           of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The two sums; the gradients are written where they are wanted."""
     vocabulary = weight.shape[0]
