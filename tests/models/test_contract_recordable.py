@@ -53,6 +53,7 @@ def test_two_passes_that_must_agree_ask_nothing(name, monkeypatch):
         states = features(name, config, model, rows=6).unflatten(0, (2, 3))
         labels = torch.empty(states.shape[1:-1], dtype=torch.long, device=DEVICE)
         agreement_loss(states, model.output, labels, 0.1, 1.0).total.backward()
+    assert sum(parameter.grad is not None for parameter in model.parameters()) > 2
 
 
 @pytest.mark.parametrize("ask", [

@@ -8,7 +8,7 @@ from regard import config
 from regard.recipes import catalog
 from regard.toml.document import ConfigError
 from regard.training.asking import asked, filled, in_sizes, leaves, of_recipe
-from regard.training.choices.choice import Choice
+from regard.training.choices.choice import Choice, value
 from regard.training.plans.plan import Request
 from regard.training.plans.table import PLANS
 from regard.training.schedule import ScheduleConfig
@@ -122,7 +122,8 @@ def test_a_file_that_is_no_toml(tmp_path):
     {"model__encoder__mixer__key_heads": 8},  # which the smallest size has too few heads for
 ])
 def test_what_may_fit_some_data_is_not_refused(changes):
-    ask(**changes)
+    found = ask(**changes).tables
+    assert {key: value(found, key.replace("__", ".")) for key in changes} == changes
 
 
 @pytest.mark.parametrize(("changes", "message"), [

@@ -9,6 +9,7 @@ There is one work for each way to train: translation, language, masked, classifi
 is only what they share. It does not know optimisers, steps or files.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
@@ -53,7 +54,7 @@ class Feeding(Protocol):
         """The batches that need most memory, to be tried first."""
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A model with its loss, as one module that can be shared among processes and captured whole.
 
     Its parameters are the model's. `carried` and `resume` are for those that keep something from step to step, such as
@@ -64,9 +65,9 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
+    @abstractmethod
     def forward(self, batch: Any) -> Loss:
         """The sums of the losses over what is learned from."""
-        raise NotImplementedError
 
     def carried(self) -> dict[str, Tensor]:
         """What is kept from step to step, to be stored."""
