@@ -176,8 +176,8 @@ def prepare(request: Request, plan: Plan, asked: Document, device: Device, repor
     filters = config.make(DataConfig | None, asked, ("data",)) or DataConfig()
     survey = plan.survey(request, filters)
     if known is not None:
-        resuming.check_files(known, plan.files(survey), request)
-    for warning in plan.warnings(survey):
+        resuming.check_files(known, survey.files, request)
+    for warning in survey.warnings:
         report(reports.Note(warning))
     first = plan.before(survey, asked.tables)
     document = filled(asked, first, asked)
@@ -201,10 +201,10 @@ def prepare(request: Request, plan: Plan, asked: Document, device: Device, repor
     record = {**{key: plain[key] for key in ("recipe", "data", "training") if key in plain},
               "tokenizer": plain.get("tokenizer", {})}
     record["data"] = {**record.get("data", {}), "files": [f"{name} {digest}" for name, digest in
-                                                          plan.files(survey).items()]}
+                                                          survey.files.items()]}
     work = plan.work(prepared, model, settings, record)
     kept = tuple(choice for choice in made if value(asked.tables, choice.key) is None)
-    return Ready(work, model, settings, kept, plain, plan.files(survey), (*plan.notes(prepared), *work.notes))
+    return Ready(work, model, settings, kept, plain, survey.files, (*prepared.notes, *work.notes))
 
 
 def _assembled(request: Request, ready: Ready, processes: Processes, device: torch.device, checkpoints: Checkpoints,

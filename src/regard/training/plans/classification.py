@@ -3,7 +3,7 @@
 It only puts together what `works.classification` does and what `choices.classification` says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,6 @@ class ClassificationPlan:
         """What is in the files."""
         return works.survey(request.data, request.validation, config, counted=request.counted)
 
-    def files(self, survey: Survey) -> dict[str, str]:
-        """The sha256 of each file by its name."""
-        return survey.files
-
-    def warnings(self, survey: Survey) -> Sequence[str]:
-        """What a person should know of the data."""
-        return survey.warnings
-
     def before(self, survey: Survey, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer."""
         given = survey.given if isinstance(survey, TextSurvey) else survey.validation
@@ -65,10 +57,6 @@ class ClassificationPlan:
             shape = Shape(*choices.image_sides(shape.height, shape.breadth), shape.channels)
         shape = Shape(*(value(asked, key, size) for key, size in shape._asdict().items()))
         return works.prepare(survey, None, place, shape=shape)
-
-    def notes(self, prepared: Prepared) -> Sequence[str]:
-        """What a person should know of how that went."""
-        return prepared.notes
 
     def named(self, prepared: Prepared, device: Device, asked: str | None) -> Choice:
         """The recipe of the model."""

@@ -3,7 +3,7 @@
 It only puts together what `works.masked` does and what `choices.masked` says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,6 @@ class MaskedPlan:
         """What is in the files."""
         return works.survey(request.data, request.validation, config, counted=request.counted)
 
-    def files(self, survey: Survey) -> dict[str, str]:
-        """The sha256 of each file by its name."""
-        return survey.files
-
-    def warnings(self, survey: Survey) -> Sequence[str]:
-        """What a person should know of the data."""
-        return survey.warnings
-
     def before(self, survey: Survey, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer."""
         share, count = works.held_share(survey), survey.found.count
@@ -53,10 +45,6 @@ class MaskedPlan:
         """The texts as ids."""
         survey = works.configured(survey, config.make(DataConfig, document, ("data",)))
         return works.prepare(survey, config.make(TokenizerConfig, document, ("tokenizer",)), place)
-
-    def notes(self, prepared: Prepared) -> Sequence[str]:
-        """What a person should know of how that went."""
-        return prepared.notes
 
     def named(self, prepared: Prepared, device: Device, asked: str | None) -> Choice:
         """The recipe of the model."""

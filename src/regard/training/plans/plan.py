@@ -7,7 +7,7 @@
 A plan knows one way to train. Who asks, and what is done with the choices, is not its business.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,22 +55,13 @@ class Plan(Protocol):
     """Keys of the config that change nothing here, with the values that they have anyway; others are refused."""
 
     def survey(self, request: Request, config: DataConfig) -> Any:
-        """What is in the files."""
-
-    def files(self, survey: Any) -> dict[str, str]:
-        """The sha256 of each file by its name."""
-
-    def warnings(self, survey: Any) -> Sequence[str]:
-        """What a person should know of the data."""
+        """What is in the files: its `files` are their sha256 by name, its `warnings` what a person should know."""
 
     def before(self, survey: Any, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer; the tables have what was asked for."""
 
     def prepare(self, survey: Any, document: Document, place: Path) -> Any:
-        """Everything as numbers on disk, with the tokenizer and filters that the document asks for."""
-
-    def notes(self, prepared: Any) -> Sequence[str]:
-        """What a person should know of how that went."""
+        """Everything as numbers on disk, with the tokenizer and filters that the document asks for; with `notes`."""
 
     def named(self, prepared: Any, device: Device, asked: str | None) -> Choice:
         """The recipe of the model: the one that is asked for, in the size that fits."""

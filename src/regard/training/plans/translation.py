@@ -3,7 +3,7 @@
 It only puts together what `works.translation` does and what `choices.translation` says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,6 @@ class TranslationPlan:
         return works.survey(request.data, request.validation, config, source=request.source, target=request.target,
                             format=request.format, counted=request.counted)
 
-    def files(self, survey: Survey) -> dict[str, str]:
-        """The sha256 of each file by its name."""
-        return survey.files
-
-    def warnings(self, survey: Survey) -> Sequence[str]:
-        """What a person should know of the data."""
-        dropped = survey.found.dropped
-        left = [f"{name} {count:,}" for name, count in dropped.counts.items() if count]
-        told = [f"{dropped.total:,} of {survey.found.read:,} pairs are left out: {', '.join(left)}."] if left else []
-        return [*told, *survey.found.warnings()]
-
     def before(self, survey: Survey, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer."""
         count, given = survey.found.kept, survey.validation is not None
@@ -64,10 +53,6 @@ class TranslationPlan:
         sampled = bool(document.tables.get("training", {}).get("sampling", 0.0))
         kind = config.make(TokenizerConfig, document, ("tokenizer",))
         return works.prepare(works.configured(survey, data), kind, place, sampled=sampled)
-
-    def notes(self, prepared: Prepared) -> Sequence[str]:
-        """What a person should know of how that went."""
-        return prepared.notes
 
     def named(self, prepared: Prepared, device: Device, asked: str | None) -> Choice:
         """The recipe of the model."""

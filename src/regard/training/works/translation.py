@@ -73,6 +73,14 @@ class Survey:
     """Sources with a hash below this are held out. With 0 none is: the model is judged by what it learns from, where
     no validation data is given."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know of the data."""
+        dropped = self.found.dropped
+        left = [f"{name} {count:,}" for name, count in dropped.counts.items() if count]
+        told = [f"{dropped.total:,} of {self.found.read:,} pairs are left out: {', '.join(left)}."] if left else []
+        return [*told, *self.found.warnings()]
+
     def training(self) -> Iterator[Pair]:
         """The pairs to learn from, in their order."""
         limit = self.limit
