@@ -35,13 +35,8 @@ class Counted(TranslationPlan):
         self.count, self.given = count, given
 
     def survey(self, request, config):
-        return SimpleNamespace(found=SimpleNamespace(kept=self.count), validation=() if self.given else None)
-
-    def files(self, survey):
-        return {"pairs.tsv": "0" * 64}
-
-    def warnings(self, survey):
-        return []
+        return SimpleNamespace(found=SimpleNamespace(kept=self.count), validation=() if self.given else None,
+                               files={"pairs.tsv": "0" * 64}, warnings=[])
 
     def prepare(self, survey, document, place):
         tables = document.tables
