@@ -47,11 +47,16 @@ _HOMES = {
     "Hypothesis": "regard.decoding.hypothesis",
     "ConfigError": "regard.toml.document",
     "heat_map": "regard.inspection.heat",
-    "Translation": "regard.tasks.writing",
-    "Completion": "regard.tasks.writing",
+    "watch": "regard.inspection.watching",
+    "Trace": "regard.inspection.trace",
+    "Translation": "regard.tasks.results",
+    "Completion": "regard.tasks.results",
+    "Beam": "regard.tasks.searches",
+    "Sampling": "regard.tasks.searches",
+    "Glossary": "regard.tasks.glossary.terms",
     "Alignment": "regard.tasks.alignment",
-    "Translator": "regard.tasks.writing",
-    "Completer": "regard.tasks.writing",
+    "Translator": "regard.tasks.translating",
+    "Completer": "regard.tasks.completing",
     "Filler": "regard.tasks.reading",
     "Classifier": "regard.tasks.reading",
     "Embedder": "regard.tasks.reading",
@@ -99,6 +104,8 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.decoding.risk import mbr as mbr
     from regard.decoding.sampling import sample as sample
     from regard.inspection.heat import heat_map as heat_map
+    from regard.inspection.trace import Trace as Trace
+    from regard.inspection.watching import watch as watch
     from regard.models.build import build as build
     from regard.models.contract import PackedTokens as PackedTokens
     from regard.models.contract import Tokens as Tokens
@@ -119,15 +126,18 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
     from regard.tasks.alignment import Alignment as Alignment
+    from regard.tasks.completing import Completer as Completer
+    from regard.tasks.glossary.terms import Glossary as Glossary
     from regard.tasks.loading import load as load
     from regard.tasks.loading import task as task
     from regard.tasks.reading import Classifier as Classifier
     from regard.tasks.reading import Embedder as Embedder
     from regard.tasks.reading import Filler as Filler
-    from regard.tasks.writing import Completer as Completer
-    from regard.tasks.writing import Completion as Completion
-    from regard.tasks.writing import Translation as Translation
-    from regard.tasks.writing import Translator as Translator
+    from regard.tasks.results import Completion as Completion
+    from regard.tasks.results import Translation as Translation
+    from regard.tasks.searches import Beam as Beam
+    from regard.tasks.searches import Sampling as Sampling
+    from regard.tasks.translating import Translator as Translator
     from regard.toml.document import ConfigError as ConfigError
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
 

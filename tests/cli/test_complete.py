@@ -1,8 +1,8 @@
-"""`regard complete`: the prompt, and what follows it."""
+"""`regard complete`: the prompt, and what follows it: found, drawn, or as it is written."""
 
 import pytest
 import texting
-from calling import call, tables
+from calling import call, lines, tables
 
 import regard
 
@@ -10,11 +10,14 @@ import regard
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("complete") / "model"
-    texting.completer().save(place)
+    texting.completer(of=texting.tokenizer).save(place)
     return place
 
 
-@pytest.mark.parametrize(("options", "asked"), [([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"})])
+@pytest.mark.parametrize(("options", "asked"), [
+    ([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}), (["--least", "5"], {"least": 5}),
+    (["--no-repeat", "1"], {"no_repeat": 1}), (["--beam", "2", "--length-penalty", "none"], {"beams": 2}),
+])
 def test_prompts_come_out_with_what_follows(folder, options, asked):
     want = regard.load(folder).complete(["the dog", "a"], limit=6, **asked)
     code, out, said = call("complete", folder, "the dog", "a", "--limit", "6", *options)
@@ -25,9 +28,65 @@ def test_prompts_come_out_with_what_follows(folder, options, asked):
                       "cut": want[0].cut}]
 
 
+def test_ten_tries(folder):
+    want = regard.load(folder).sample("the dog", tries=10, seed=3, limit=5)
+    every = [want, *want.alternatives]
+    options = ["-n", "10", "--seed", "3", "--limit", "5"]
+    code, out, said = call("complete", folder, "the dog", *options)
+    assert (code, said) == (0, "")
+    assert out == "\n".join(f"{one.prompt}{one.text}\n" for one in every)
+    assert call("complete", folder, "the dog", *options, "--sample")[1] == out
+    (table,) = tables("complete", folder, "the dog", *options, "--scores")
+    assert [table["text"], *(one["text"] for one in table["alternatives"])] == [one.text for one in every]
+    for got, one in zip([table, *table["alternatives"]], every, strict=True):
+        assert got["score"] == pytest.approx(one.score)
+        assert [word["text"] for word in got["words"]] == [word.text for word in one.words]
+    assert len({one.ids for one in every}) > 5
+
+
+def test_the_best_of_beam_search(folder):
+    want = regard.load(folder).complete("the dog", beams=4, nbest=3, length_penalty="mean", limit=5)
+    code, out, _ = call("complete", folder, "the dog", "-n", "3", "--beam", "4", "--limit", "5", "--scores")
+    assert code == 0
+    assert out == "\n".join(f"{one.score:.4f}\t{one.prompt}{one.text}\n" for one in (want, *want.alternatives))
+
+
+@pytest.mark.parametrize("options", [[], ["--sample", "--seed", "4", "--top-k", "9"], ["--no-repeat", "2"]])
+def test_a_stream_is_the_same_text(folder, options):
+    whole = call("complete", folder, "the dog", "a", "--limit", "9", *options)
+    assert whole[0] == 0
+    assert call("complete", folder, "the dog", "a", "--limit", "9", *options, "--stream") == whole
+
+
+def test_a_stream_with_a_bad_prompt_goes_on(folder):
+    code, out, said = call("complete", folder, "the dog", "", "a", "--limit", "3", "--stream")
+    assert code == 1
+    assert said.startswith("Error: text 2: `prompts` must be texts that are not empty")
+    first, empty, third, end = out.split("\n")
+    assert (first[:7], empty, third[:1], end) == ("the dog", "", "a", "")
+
+
 def test_all_of_standard_input_is_one_prompt(folder):
-    (found,) = tables("complete", folder, "--limit", "2", stdin="the dog\n\nsleeps\n")
-    assert found["prompt"] == "the dog\n\nsleeps"
+    (found,) = tables("complete", folder, "--limit", "2", stdin="the dog\nsleeps\n")
+    assert found["prompt"] == "the dog sleeps"
     code, out, said = call("complete", folder, stdin="")
     assert (code, out) == (1, "\n")
     assert "`prompts` must be texts that are not empty" in said
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--stream", "--json"], "--stream shows one text"), (["--stream", "--scores"], "--stream shows one text"),
+    (["--stream", "-n", "2"], "--stream shows one text"), (["--stream", "--beam", "2"], "--stream shows one text"),
+    (["--stream", "--length-penalty", "mean"], "--length-penalty compares texts"),
+    (["--top-p", "0.5"], "--top-p has no meaning here"), (["--sample", "--beam", "2"], "--beam has no meaning here"),
+    (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
+    (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--least", "9", "--limit", "3"], "`least` must"),
+])
+def test_what_does_not_go_together(folder, options, message):
+    code, out, said = call("complete", folder, "the dog", *options)
+    assert (code, out, said.count("\n")) == (2, "", 1)
+    assert message in said
+
+
+def test_one_line_a_prompt(folder):
+    assert len(lines("complete", folder, "the", "a", "--limit", "1", "--json")) == 2

@@ -14,7 +14,7 @@ from calling import call, lines
 
 import regard
 from regard.data.sources.opening import pairs
-from regard.tasks.placeholders import placeholders
+from regard.tasks.placeholders.finding import placeholders
 
 PO = '''# head
 msgid ""
@@ -129,7 +129,7 @@ def test_interrupted(folder, tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(regard.Translator, "translate", interrupted)
+    monkeypatch.setattr(regard.Translator, "searched", interrupted)
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.txt", "--beam", "1")
     assert (code, out) == (130, "")
     assert "The same call goes on where it ended" in said
@@ -138,10 +138,10 @@ def test_interrupted(folder, tmp_path, monkeypatch):
 
 
 def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
-    def one_letter(self, texts, **options):
+    def one_letter(self, texts, search, **options):
         return [SimpleNamespace(text="s", score=0.0, cut=False) for _ in texts]
 
-    monkeypatch.setattr(regard.Translator, "translate", one_letter)
+    monkeypatch.setattr(regard.Translator, "searched", one_letter)
     (tmp_path / "a.txt").write_text("%1b\nno\n")
     said = "1 text stays as before: no translation of its kept all placeholders.\n"
     assert call("translate", folder, tmp_path / "a.txt") == (0, "%1b\ns\n", said)
@@ -174,7 +174,7 @@ def test_killed_and_called_again(folder, tmp_path):
     assert not output.exists()
     code, _, said = call("translate", folder, path, "-o", output, "--beam", "2")
     assert code == 2
-    assert "beam was 1 and is 2" in said
+    assert "beams was 1 and is 2" in said
     code, out, said = call("translate", folder, path, "-o", output, "--beam", "1")
     assert (code, out) == (0, "")
     assert said.startswith("Going on behind the first ")

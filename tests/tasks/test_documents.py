@@ -14,8 +14,8 @@ import torch
 from regard.data.pair import DataError
 from regard.data.sources.opening import pairs
 from regard.tasks.documents import Document, apart, blocks, fingerprint
-from regard.tasks.keeping import kept
-from regard.tasks.placeholders import placeholders
+from regard.tasks.placeholders.finding import placeholders
+from regard.tasks.placeholders.keeping import kept
 
 ASKED = {"model": "m" * 64, "beam": 5}
 

@@ -11,6 +11,7 @@ import torch
 import regard
 from regard.tasks import engines, exporting
 from regard.tasks.engines import PLACE, CTranslate2Engine, opened
+from regard.tasks.searches import Beam
 
 pytest.importorskip("ctranslate2")
 TEXTS = [source for source, _ in texting.pairs()[:24]]
@@ -100,6 +101,47 @@ def test_wrong_calls(both, options, message):
         both[1].translate(3)
 
 
+@pytest.mark.parametrize("options", [{"least": 5}, {"least": 9}, {"no_repeat": 1}, {"no_repeat": 3},
+                                     {"least": 4, "no_repeat": 2}, {"prefix": "le chien"},
+                                     {"prefix": ["un", "", "le gros"] * 8}])
+def test_what_it_can_do_is_what_ours_does(both, options):
+    translator, engine = both
+    asked = {"beams": 1, "length_penalty": "none", "limit": 12, **options}
+    found, want = engine.translate(TEXTS, **asked), translator.translate(TEXTS, **asked)
+    assert [(one.ids, one.text, one.cut) for one in found] == [(one.ids, one.text, one.cut) for one in want]
+    assert [one.ids for one in found] != [one.ids for one in engine.translate(TEXTS, beams=1, length_penalty="none",
+                                                                              limit=12)]
+    if "prefix" in options:  # what is forbidden has no probability there, so that scores differ
+        given = [options["prefix"]] * 24 if isinstance(options["prefix"], str) else options["prefix"]
+        behind = [one.log_probabilities[len(translator.tokenizer.target.encode(prefix)):]
+                  for one, prefix in zip(want, given, strict=True)]
+        assert [one.score for one in found] == pytest.approx([sum(logs) for logs in behind], abs=0.01)
+        means = engine.translate(TEXTS, **asked | {"length_penalty": "mean"})
+        assert [one.score for one in means] == pytest.approx([sum(logs) / len(logs) for logs in behind], abs=0.01)
+
+
+@pytest.mark.parametrize(("ask", "what"), [
+    (lambda engine: engine.sample("a cat"), "sampling"), (lambda engine: engine.mbr("a cat"), "mbr"),
+    (lambda engine: engine.mbr("a cat", Beam()), "mbr"),
+    (lambda engine: engine.translate("a cat", coverage=0.2), "coverage"),
+    (lambda engine: engine.translate("a cat", beams=4, groups=2), "groups"),
+    (lambda engine: engine.translate("a cat", glossary={"cat": "chat"}), "glossary"),
+    (lambda engine: engine.translate("a cat", prefix="le", no_repeat=2), "prefix with least or no_repeat"),
+])
+def test_what_it_cannot_do(both, ask, what):
+    with pytest.raises(ValueError, match=f"`{what}` must be left out, for CTranslate2.*The model itself"):
+        ask(both[1])
+
+
+def test_what_it_does_not_tell(both):
+    one = both[1].translate("a cat", limit=5)
+    for what in ("words", "alignment"):
+        with pytest.raises(ValueError, match=r"Translator|translator"):
+            getattr(one, what)
+    with pytest.raises(ValueError, match="`prefix` must be at most 2 tokens long"):
+        both[1].translate("a cat", prefix="le chien et le chat", limit=2)
+
+
 def test_two_tokenizers(tmp_path):
     task = ending.translator(pair=texting.separate)
     task.save(tmp_path / "model")
@@ -112,9 +154,11 @@ def test_the_export_is_made_once(folder, monkeypatch):
     made = []
     export = exporting.export
     monkeypatch.setattr(exporting, "export", lambda *given, **more: made.append(more) or export(*given, **more))
-    opened(folder)
-    opened(folder)
+    told = []
+    opened(folder, tell=told.append)
+    opened(folder, tell=told.append)
     assert [one["quantization"] for one in made] == ["float32"]
+    assert told == [f"Making an export for CTranslate2 (float32) in {folder / PLACE}, once."]
     opened(folder, quantization="int8")
     assert len(made) == 2
     assert json.loads((folder / PLACE / exporting.RECORD).read_text())["quantization"] == "int8"

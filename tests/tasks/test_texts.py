@@ -1,12 +1,13 @@
 """Batches of like lengths: every row once, no batch too large, results in order."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.texts import as_texts, batches, in_batches, which
+from regard.tasks.texts import as_texts, batches, in_batches, one_or_several, which
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
 
@@ -48,3 +49,23 @@ def test_what_may_be_given():
 
 def test_one_of_several_is_named_by_its_number():
     assert (which(1, ["a", "b"]), which(0, ["a", "b"]), which(0, ["a"])) == (" in text 1", " in text 0", "")
+
+
+class Counting:
+    @one_or_several
+    def lengths(self, words: Sequence[str], *, times: int = 1) -> list[int]:
+        """How long each is."""
+        return [len(word) * times for word in words]
+
+
+def test_a_method_of_several_takes_one():
+    counting = Counting()
+    assert counting.lengths("abc") == 3
+    assert counting.lengths(("abc", "d"), times=2) == [6, 2]
+    assert counting.lengths([]) == []
+    assert Counting.lengths.__doc__ == "How long each is."
+    for wrong in (5, b"ab", ["a", 1]):
+        with pytest.raises(ValueError, match="`words` must be a text, or a list of texts"):
+            counting.lengths(wrong)
+    with pytest.raises(TypeError, match="time"):
+        counting.lengths("a", time=2)

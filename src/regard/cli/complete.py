@@ -1,44 +1,133 @@
-"""`regard complete`: prompts, or all of standard input as one, each with what a language model writes after it."""
+"""`regard complete`: prompts, or all of standard input as one, each with what a language model writes after it.
 
-from collections.abc import Sequence
-from typing import Annotated
+    regard complete model "The cat" -n 10                 ten texts, drawn by chance
+    regard complete model "The cat" --stream              one, as it is written
+
+How is searched, `regard.cli.searching` says.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import models
+from regard.cli import models, searching
+from regard.cli.panels import expanded
+
+if TYPE_CHECKING:
+    from regard.tasks.completing import Completer
+    from regard.tasks.results import Completion
+    from regard.tasks.searches import Search
+
+BEAMS, LIMIT = 1, 200
 
 
+@dataclass(frozen=True)
+class Bounds(searching.Bounds):
+    """What may be written, where nothing is read that would say how long it becomes."""
+
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, rich_help_panel=searching.LENGTHS,
+                     help="At most so many tokens.")] = LIMIT
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What comes out."""
+
+    nbest: Annotated[int, typer.Option("-n", "--nbest", metavar="N", min=1, help="How many texts for each prompt: so "
+                     "many are drawn, as with --sample; where --beam is given, the best.")] = 1
+    stream: Annotated[bool, typer.Option("--stream", help="Show the text while it is written.")] = False
+    scores: Annotated[bool, typer.Option("--scores", help="In front of each text its score, and a tab; with --json "
+                      "also the log-probability of each of its words.")] = False
+    as_json: models.Json = False
+
+
+@expanded
 def complete(
     model: models.Model,
+    *,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Where each text begins; without any, "
                        "or with -, all of standard input.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="How many tokens are written at "
-                     "most.")] = 200,
-    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="How many continuations are followed side by "
-                    "side.")] = 1,
-    as_json: models.Json = False,
+    shown: Shown,
     device: models.Device = models.AUTO,
+    following: searching.Following,
+    drawing: searching.Drawing,
+    bounds: Bounds,
 ) -> None:
     """Go on with a text.
 
-    The prompt comes out, and what the model writes after it.
+    The prompt comes out, and what the model writes after it; where there are several texts, an empty line stands
+    between them. Each word is the most probable one, but where --beam, --sample or -n say otherwise.
     """
-    from regard.tasks.writing import Completer, Completion
+    from regard.tasks.completing import Completer
 
+    try:
+        search = _search(following, drawing, bounds, shown.nbest)
+        if shown.stream and (shown.as_json or shown.scores or shown.nbest > 1 or following.beam not in (None, 1)):
+            models.fail("--stream shows one text while it is written, and goes neither with --json, --scores and "
+                        "--nbest, nor with --beam, which changes its mind until the end.")
+        if shown.stream and following.length_penalty is not None:
+            models.fail("--length-penalty compares texts that have ended, and has no meaning with --stream.")
+    except ValueError as error:
+        models.fail(str(error))
     task = models.opened(model, device, "Completer")
     assert isinstance(task, Completer)
-    completer, penalty = task, "mean" if beam > 1 else "none"
+    if shown.stream:
+        _stream(task, _given(prompts), search)
+    else:
+        _whole(task, _given(prompts), search, shown)
 
-    def work(some: list[str]) -> list[Completion]:
-        return completer.complete(some, limit=limit, beams=beam, length_penalty=penalty)
 
-    for prompt, found in models.each([_given(prompts)], work, models.numbered):
-        if not as_json:
-            models.write_whole("" if found is None else found.prompt + found.text)
-        elif found is None:
-            models.write_json({"prompt": prompt, "text": None})
-        else:
-            models.write_json({"prompt": found.prompt, "text": found.text, "score": found.score, "cut": found.cut})
+def _search(following: searching.Following, drawing: searching.Drawing, bounds: Bounds, nbest: int) -> "Search":
+    if drawing.sample or (nbest > 1 and following.beam is None):
+        searching.refuse(following, "--sample draws; beam search is without it.")
+        return searching.draws(drawing, bounds, nbest)
+    searching.refuse(drawing, "Give --sample, which draws.")
+    return searching.beams(following, bounds, nbest, BEAMS)
+
+
+def _whole(completer: "Completer", prompts: list[str], search: "Search", shown: Shown) -> None:
+    """Each prompt with what follows it, when all is written."""
+    several = shown.nbest > 1 and not shown.as_json
+
+    def work(some: list[str]) -> "list[Completion]":
+        return completer.searched(some, search)
+
+    for number, (prompt, found) in enumerate(models.each([prompts], work, models.numbered)):
+        if shown.as_json:
+            models.write_json({"prompt": prompt, "text": None} if found is None else _table(found, shown))
+            continue
+        for place, one in enumerate([None] if found is None else [found, *found.alternatives]):
+            if several and number + place:
+                models.write_whole("")
+            score = f"{one.score:.4f}\t" if one is not None and shown.scores else ""
+            models.write_whole("" if one is None else f"{score}{one.prompt}{one.text}")
+
+
+def _table(found: "Completion", shown: Shown) -> dict[str, Any]:
+    every = []
+    for one in (found, *found.alternatives):
+        every.append({"text": one.text, "score": one.score, "cut": one.cut})
+        if shown.scores:
+            every[-1]["words"] = [word._asdict() for word in one.words]
+    return {"prompt": found.prompt, **every[0], **({"alternatives": every[1:]} if shown.nbest > 1 else {})}
+
+
+def _stream(completer: "Completer", prompts: list[str], search: "Search") -> None:
+    """Each prompt, and what follows it as it is written."""
+    def started(some: list[str]) -> list[tuple[str, Iterator[str]]]:
+        tokenizer = completer.text_tokenizer()
+        return [(tokenizer.decode(tokenizer.encode(one)), completer.stream(one, search)) for one in some]
+
+    for _, found in models.each([prompts], started, models.numbered):
+        before, pieces = found or ("", iter(()))
+        for piece in chain([before], pieces):
+            models.write_part(piece)
+            sys.stdout.flush()
+        models.write_whole("")
 
 
 def _given(prompts: Sequence[str] | None) -> list[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from regard.cli.progress import Bar, Lines
     from regard.data.phrasebook import Pair
     from regard.tasks.alignment import Alignment
-    from regard.tasks.writing import Translator
+    from regard.tasks.translating import Translator
     from regard.training.reports import Event
 
 THREADS = 4
@@ -155,7 +155,7 @@ def _run(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool
     import regard
     from regard.cli.progress import progress
     from regard.data import phrasebook
-    from regard.tasks.writing import Translator
+    from regard.tasks.translating import Translator
     from regard.training import run as training
     from regard.training.plans.plan import Request
 
@@ -203,12 +203,12 @@ def show_translations(terminal: Terminal, tested: Tested) -> None:
 
 def find_alignment(translator: "Translator", tested: Tested) -> "Alignment":
     """Where the model looked for one of the first translations: a right one in which the order of words changes, if
-    there is one, as far as the weights themselves tell."""
+    there is one, as far as the links tell that are read off the weights."""
     first: Alignment | None = None
     for number in [number for number in range(min(LOOKED, len(tested.pairs))) if tested.right(number)]:
         alignment = translator.aligned(tested.pairs[number].source, tested.made[number])
-        peaks = alignment.weights.argmax(-1).tolist()
-        if any(later < earlier for earlier, later in itertools.pairwise(peaks)):
+        in_order = [link.target for link in alignment.links]  # of the source
+        if any(later < earlier for earlier, later in itertools.pairwise(in_order)):
             return alignment
         first = first or alignment
     return first or translator.aligned(tested.pairs[0].source, tested.pairs[0].target)

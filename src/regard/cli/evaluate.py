@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.data.sources.opening import Pairs
+    from regard.tasks.completing import Completer
     from regard.tasks.losses import TokenLoss
     from regard.tasks.reading import Classifier, Filler
-    from regard.tasks.writing import Completer, Translator
+    from regard.tasks.translating import Translator
 
 Table = dict[str, Any]
 
@@ -57,8 +58,9 @@ def evaluate(
     language model loss, perplexity and bits per character; of a masked model the loss of hidden tokens; of a
     classifier the share of labels that are right.
     """
+    from regard.tasks.completing import Completer
     from regard.tasks.reading import Classifier, Filler
-    from regard.tasks.writing import Completer, Translator
+    from regard.tasks.translating import Translator
 
     if output is not None and os.path.lexists(output):
         models.fail(f"{output}: It is there already, and is not written over. Choose another name.")

@@ -10,7 +10,8 @@ from regard.cli import models
 def fill(
     model: models.Model,
     texts: models.Texts = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many suggestions a blank gets.")] = 5,
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many suggestions a blank "
+                                       "gets.")] = 5,
     as_json: models.Json = False,
     device: models.Device = models.AUTO,
 ) -> None:

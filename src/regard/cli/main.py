@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import classify, complete, data, demo, evaluate, export, fill, train, translate
+from regard.cli import classify, complete, data, demo, evaluate, export, fill, look, train, translate
+from regard.cli.panels import Panelled
 
 app = typer.Typer(
     name="regard",
@@ -27,8 +28,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                evaluate.evaluate, export.export):
-    app.command()(command)
+                evaluate.evaluate, look.look, export.export):
+    app.command(cls=Panelled)(command)
 
 
 def _show_version(asked: bool) -> None:

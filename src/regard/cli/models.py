@@ -42,16 +42,21 @@ def say(message: str) -> None:
     typer.echo("\n".join(map(escaped, message.split("\n"))), err=True)
 
 
-def opened(folder: str, device: str, *wanted: str) -> "Task":
-    """The task in a folder, which must be one of these by the names of their classes."""
+def chosen(device: str) -> str:
+    """The device of this name; for auto a GPU where there is one."""
     import torch
 
+    if device != AUTO:
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def opened(folder: str, device: str, *wanted: str) -> "Task":
+    """The task in a folder, which must be one of these by the names of their classes."""
     from regard.tasks.loading import load
 
-    if device == AUTO:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        task = load(folder, device=device)
+        task = load(folder, device=chosen(device))
     except ValueError as error:
         fail(str(error))
     except OSError as error:
@@ -113,10 +118,15 @@ def write(text: str) -> None:
 
 def write_whole(text: str) -> None:
     """A result of one line or several, and the end of the last."""
+    write_part(f"{text}\n")
+
+
+def write_part(text: str) -> None:
+    """A part of a result, as it is."""
     if sys.stdout.isatty():
         text = "\n".join("".join(char if char >= " " and not "\x7f" <= char < "\xa0" else escaped(char)
                                  for char in line) for line in text.split("\n"))
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(table: Any) -> None:

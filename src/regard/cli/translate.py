@@ -5,7 +5,7 @@
     any file with -o                the same as a file, which goes on where it ended when it is interrupted
 
 Placeholders are kept, except where --nbest, --scores or --align show what the model itself wrote. It hands texts to
-`Translator.translate`, block by block, and files to `regard.tasks.documents`.
+what translates, block by block, and files to `regard.tasks.documents`; how is searched, `regard.cli.translating` says.
 """
 
 import os
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import models, translated
+from regard.cli import models, searching, translated, translating
 from regard.cli.data import escaped
 from regard.cli.meter import Meter
+from regard.cli.panels import expanded
 
 if TYPE_CHECKING:
     from regard.tasks.documents import Document, Work
-    from regard.tasks.keeping import Kept
-    from regard.tasks.writing import Translation, Translator
+    from regard.tasks.placeholders.keeping import Kept
+    from regard.tasks.translates import Translates
 
 TEXT_FORMATS = {"txt": "plain"}
 """Other names of a format."""
@@ -33,8 +34,10 @@ ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
 """A single word that ends so is the name of a file, and if it is missing no text to be translated."""
 
 
+@expanded
 def translate(
     model: models.Model,
+    *,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts, or the name of one file; without "
                      "any, or with -, the lines of standard input.", show_default=False)] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write a new file, of the format "
@@ -48,16 +51,16 @@ def translate(
                       show_default=False)] = None,
     entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Of a file: all, or those whose target is "
                        "missing.")] = "all",
-    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="How many beginnings are followed side by "
-                    "side; 1 is the fastest.")] = 5,
-    nbest: Annotated[int, typer.Option("--nbest", metavar="N", min=1, help="How many translations of each text, at "
-                     "most as many as --beam; each with the number of its text in front.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Behind each translation its score, and the log-probability "
                       "of each of its words.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Behind each translation which word of the text, from 0, each "
                      "of its words belongs to: 0-0 1-2. With --json also where they stand.")] = False,
     as_json: models.Json = False,
-    device: models.Device = models.AUTO,
+    wishes: translating.Wishes,
+    following: translating.Following,
+    drawing: searching.Drawing,
+    bounds: searching.Bounds,
+    engine: translating.Engine,
 ) -> None:
     """Translate texts, the lines of standard input, or a file.
 
@@ -66,19 +69,21 @@ def translate(
     {name}, <b> and addresses come out as they went in, as many and in the same order; with --nbest, --scores or --align
     you see what the model itself wrote, whatever became of them.
     """
-    details = translated.Details(nbest, scores, align, as_json)
-    if nbest > beam:
-        models.fail(f"--nbest must be at most --beam, {beam}, but is {nbest} instead.")
+    details = translated.Details(wishes.nbest, scores, align, as_json)
     name = TEXT_FORMATS.get(format or "", format)
     try:
+        asked = translating.asked(wishes, following, drawing, bounds, engine)
+        if engine.engine != translating.TORCH and (scores or align):
+            models.fail(f"--scores and --align are for --engine {translating.TORCH}: {engine.engine} tells neither the "
+                        "probabilities of words nor where the model looked.")
         document = _document(texts, output, name, source, target, entries)
         if document is not None and (output is not None or document.kind != "plain"):
             if details != translated.Details():
                 models.fail("--nbest, --scores, --align and --json are for lines on stdout, and not for a file. Leave "
                             "them out, or give plain text without -o.")
-            _file(document, output, model, beam, device)
+            _file(document, output, model, asked)
         else:
-            _lines(models.blocks(texts) if document is None else _blocks(document), model, beam, device, details)
+            _lines(models.blocks(texts) if document is None else _blocks(document), model, asked, details)
     except ValueError as error:
         models.fail(str(error))
     except OSError as error:
@@ -127,49 +132,39 @@ def _blocks(document: "Document") -> Iterator[list[str]]:
         yield [line.text for line in some]
 
 
-def _opened(model: str, device: str) -> "Translator":
-    from regard.tasks.writing import Translator
-
-    task = models.opened(model, device, "Translator")
-    assert isinstance(task, Translator)
-    return task
-
-
-def _keeping(translator: "Translator", beam: int, ways: "Counter[str]") -> "Work":
+def _keeping(translator: "Translates", asked: translating.Asked, ways: "Counter[str]") -> "Work":
     """Translates texts, each by itself where they cannot be together, keeps their placeholders, and counts how."""
     from regard.tasks.documents import apart
-    from regard.tasks.keeping import kept
+    from regard.tasks.placeholders.keeping import kept
+    from regard.tasks.translating import Translator
 
-    def ask(texts: list[str]) -> "list[Translation]":
-        return translator.translate(texts, beams=beam, length_penalty=penalty(beam))
+    align = translator.align if isinstance(translator, Translator) and translator.attends else None
 
     def work(texts: list[str]) -> "list[Kept]":
-        found = kept(texts, ask)
+        found = kept(texts, partial(asked.translations, translator), align)
         ways.update(one.how for one in found)
         return found
 
     return partial(apart, work=work)
 
 
-def penalty(beam: int) -> str:
-    """The length penalty of a search: with one beam greedy search needs none."""
-    return "mean" if beam > 1 else "none"
-
-
-def _lines(blocks: Iterator[list[str]], model: str, beam: int, device: str, details: translated.Details) -> None:
+def _lines(blocks: Iterator[list[str]], model: str, asked: translating.Asked, details: translated.Details) -> None:
     """A line on stdout, or several, for each text."""
     from regard.tasks.documents import apart
+    from regard.tasks.translating import Translator
 
-    translator, meter, ways = _opened(model, device), Meter(sys.stderr, sys.stdout), Counter[str]()
+    translator, meter, ways = asked.opened(model), Meter(sys.stderr, sys.stdout), Counter[str]()
 
     def named(number: int, text: str) -> str:
         meter.clear()
         return models.numbered(number, text)
 
     if details.inside:
-        work = partial(apart, work=partial(translated.looked_into, translator, beam, penalty(beam), details))
+        align = translator.align if details.align and isinstance(translator, Translator) else None
+        work = partial(apart, work=partial(translated.looked_into, partial(asked.translations, translator), align,
+                                           details.nbest))
     else:
-        work = _keeping(translator, beam, ways)  # type: ignore[assignment]
+        work = _keeping(translator, asked, ways)  # type: ignore[assignment]
     try:
         for number, (text, found) in enumerate(models.each(blocks, work, named), 1):
             assert not isinstance(found, ValueError)
@@ -180,20 +175,20 @@ def _lines(blocks: Iterator[list[str]], model: str, beam: int, device: str, deta
         translated.say_untouched(ways["source"])
 
 
-def _file(document: "Document", output: str | None, model: str, beam: int, device: str) -> None:
+def _file(document: "Document", output: str | None, model: str, asked: translating.Asked) -> None:
     """A file of the same format, on stdout or by a name."""
     from regard.tasks.documents import fingerprint
 
     meter = Meter(sys.stderr, sys.stdout if output is None else None)
     watcher, ways = translated.Shown(meter), Counter[str]()
-    work = _keeping(_opened(model, device), beam, ways)
+    work = _keeping(asked.opened(model), asked, ways)
     if output is None:
         document.write(document.flow(work, watcher), "-")
         failed = watcher.count
     else:
-        asked = {"model": fingerprint(Path(model)), "beam": beam}
+        same = {"model": fingerprint(Path(model)), **asked.table()}
         try:
-            outcome = document.translate(work, output, asked=asked, watcher=watcher)
+            outcome = document.translate(work, output, asked=same, watcher=watcher)
         except KeyboardInterrupt:
             meter.clear()
             models.say(f"Interrupted. The same call goes on where it ended; {output}.progress has what is done.")

@@ -10,10 +10,12 @@ from regard.cli import models
 from regard.cli.meter import Meter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from regard.data.pair import Where
     from regard.tasks.alignment import Alignment
-    from regard.tasks.keeping import Kept
-    from regard.tasks.writing import Translation, Translator
+    from regard.tasks.placeholders.keeping import Kept
+    from regard.tasks.results import Translation
 
 
 class Details(NamedTuple):
@@ -37,13 +39,16 @@ class Looked(NamedTuple):
     alignments: "tuple[Alignment, ...]"
 
 
-def looked_into(translator: "Translator", beam: int, penalty: str, details: Details, texts: list[str]) -> list[Looked]:
-    """The translations of texts as the model wrote them, with what was asked for."""
-    found = translator.translate(texts, beams=beam, nbest=details.nbest, length_penalty=penalty)
-    each = [(one, *one.alternatives) for one in found]
-    alignments = iter(translator.align([text for text, some in zip(texts, each, strict=True) for _ in some],
-                                       [one for some in each for one in some]) if details.align else ())
-    return [Looked(some, tuple(next(alignments) for _ in some) if details.align else ()) for some in each]
+def looked_into(found: "Callable[[list[str]], list[Translation]]",
+                align: "Callable[[list[str], list[Translation]], list[Alignment]] | None", nbest: int,
+                texts: list[str]) -> list[Looked]:
+    """The translations of texts as the model wrote them, so many at most, and aligned where that is asked for."""
+    each = [(one, *one.alternatives)[:nbest] for one in found(texts)]
+    if align is None:
+        return [Looked(some, ()) for some in each]
+    alignments = iter(align([text for text, some in zip(texts, each, strict=True) for _ in some],
+                            [one for some in each for one in some]))
+    return [Looked(some, tuple(next(alignments) for _ in some)) for some in each]
 
 
 def write(number: int, text: str, found: "Looked | Kept | None", details: Details) -> None:

@@ -18,10 +18,11 @@ from regard import checks
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.models.contract import Tokens
 from regard.models.vision import VisionConfig
+from regard.tasks.completing import Completer
 from regard.tasks.reading import Reader
 from regard.tasks.runners import Asked, Ends, Runner
 from regard.tasks.task import Task, check_lengths, room
-from regard.tasks.writing import Completer, Translator
+from regard.tasks.translating import Translator
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 """Of the rows that are drawn, as far as the model has positions."""

@@ -2,6 +2,7 @@
 
     [model], [special]             what the model is, and its special ids
     [labels] names                 of a classifier
+    [alignment]                    where the links between words are read, of a translator
     [tokenizer] sha256             which tokenizer the model works with; its other keys say how that was made
     recipe                         its name
     [data], [training], [scores]   how the model came to be, and how good it is
@@ -19,6 +20,7 @@ from regard import checks, config
 from regard.config import Config
 from regard.models.build import ModelConfig
 from regard.models.special import SpecialConfig
+from regard.tasks.alignment import AlignmentConfig
 from regard.toml import schema
 from regard.toml.document import Document, Problem
 from regard.toml.lines import KeyPath
@@ -47,11 +49,13 @@ class Description:
     """The sha256 of the model's tokenizer; None where it has none."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is kept, by the names of KEPT."""
+    alignment: AlignmentConfig | None = None
 
     def text(self) -> str:
         """The file."""
         tables = {"model": self.model, "special": self.special,
-                  "labels": None if self.labels is None else NamesConfig(names=self.labels), **self.record}
+                  "labels": None if self.labels is None else NamesConfig(names=self.labels),
+                  "alignment": self.alignment, **self.record}
         if self.tokenizer is not None:
             tables[TOKENIZER] = {**self.record.get(TOKENIZER, {}), SHA256: self.tokenizer}
         return config.dumps(tables)
@@ -61,6 +65,7 @@ def read(document: Document) -> Description:
     """The description in a document; a ConfigError has all that is wrong with it."""
     slots = {"model": schema.slot(ModelConfig, "model"), "special": schema.slot(SpecialConfig | None, "special"),
              "labels": schema.slot(NamesConfig | None, "labels"),
+             "alignment": schema.slot(AlignmentConfig | None, "alignment"),
              RECIPE: schema.slot(str | None, RECIPE),
              **{key: schema.Slot(_AnyTable(), optional=True) for key in TABLES}}
     found: list[Problem] = []
@@ -74,7 +79,8 @@ def read(document: Document) -> Description:
     if not record.get(TOKENIZER, True):
         del record[TOKENIZER]
     names: NamesConfig | None = made["labels"]
-    return Description(made["model"], made["special"], None if names is None else names.names, sha256, record)
+    return Description(made["model"], made["special"], None if names is None else names.names, sha256, record,
+                       made["alignment"])
 
 
 def checked(record: Mapping[str, Any] | None) -> dict[str, Any]:

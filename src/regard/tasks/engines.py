@@ -7,16 +7,16 @@ CTranslate2 computes the model and searches; cutting texts into tokens, batches 
 its beam search ends when as many translations have ended as there are beams, where ours goes on while a better one can
 come; a score is that of its search, in which what is never written has no probability at all; and a limit that is not
 given follows from the length of a source rounded up, so that sentences of like lengths go together. What comes of a
-text does not depend on the others. It does not know files of text.
+text does not depend on the others. It does beam search, with `nbest`, `limit`, `least`, `no_repeat` or a `prefix`, and
+refuses what else may be asked for; it tells neither log-probabilities nor alignments. It does not know files of text.
 """
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from regard import checks
 from regard.data.doctor.characters import is_blank
@@ -26,9 +26,12 @@ from regard.storage.ctranslate2 import spec
 from regard.storage.ctranslate2 import writing as ctranslate2
 from regard.tasks import comparing, exporting
 from regard.tasks.loading import load
+from regard.tasks.results import Translation, best
+from regard.tasks.searches import Beam, Search
 from regard.tasks.task import check_lengths
-from regard.tasks.texts import as_texts
-from regard.tasks.writing import FACTOR, LONGER, Translation, Translator
+from regard.tasks.texts import as_texts, which
+from regard.tasks.translates import Terms, Translates, for_each
+from regard.tasks.translating import FACTOR, LONGER, Translator, check_beginning
 
 PLACE = "ctranslate2"
 """Where the export of a model is kept, in its folder."""
@@ -39,7 +42,7 @@ TOKENS = 2048
 """Of a batch, those that fill it up among them."""
 
 
-class CTranslate2Engine:
+class CTranslate2Engine(Translates):
     """A translator that CTranslate2 runs.
 
     Args:
@@ -62,38 +65,40 @@ class CTranslate2Engine:
         self.inner = spec.package().Translator(str(folder), device=device, compute_type=compute, inter_threads=count,
                                                intra_threads=1)
 
-    @overload
-    def translate(self, texts: str, *, beams: int = 5, nbest: int = 1,  # type: ignore[overload-overlap]
-                  limit: int | None = None, length_penalty: "str | float" = "mean") -> Translation: ...
-    @overload
-    def translate(self, texts: Sequence[str], *, beams: int = 5, nbest: int = 1, limit: int | None = None,
-                  length_penalty: "str | float" = "mean") -> list[Translation]: ...
-    def translate(self, texts: str | Sequence[str], *, beams: int = 5, nbest: int = 1, limit: int | None = None,
-                  length_penalty: "str | float" = "mean") -> Translation | list[Translation]:
-        """The translation of a text, or of each of several in their order; arguments as for `Translator.translate`.
-
-        Of length penalties there are "none" and "mean".
-        """
-        if length_penalty not in PENALTIES:
-            raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(length_penalty))
-        if whole("nbest", nbest, 1) > whole("beams", beams, 1):
-            raise checks.wrong("nbest", f"at most the beams, {beams}", nbest)
+    def searched(self, texts: Sequence[str], search: Search, *, prefix: str | Sequence[str] = "",
+                 glossary: Terms | None = None) -> list[Translation]:
+        """What beam search finds for each text, in their order."""
+        self.check(search, prefix=prefix, glossary=glossary)
+        assert isinstance(search, Beam)
         given = as_texts("texts", texts)
-        sources = self.tokenizer.source_ids(given)
+        sources, beginnings = self.tokenizer.source_ids(given), self.tokenizer.target_ids(for_each(prefix, given))
         check_lengths("texts", sources, self.positions)
         groups = defaultdict[int, list[int]](list)
         for number, text in enumerate(given):
             if not is_blank(text):
-                groups[self._limit(len(sources[number]), limit)].append(number)
-        options = {"beam_size": beams, "num_hypotheses": nbest, "length_penalty": PENALTIES[str(length_penalty)]}
+                most = self._limit(len(sources[number]), search.limit)
+                check_beginning(beginnings[number], most, which(number, given))
+                groups[most].append(number)
+        options = {"beam_size": search.beams, "num_hypotheses": search.nbest, "min_decoding_length": search.least,
+                   "length_penalty": PENALTIES[str(search.length_penalty)],
+                   "no_repeat_ngram_size": search.no_repeat or 0}
         # All groups are asked for before any is waited for: the longest first, so that no thread has one at the end.
-        asked = [(numbers, self._asked([sources[number] for number in numbers], most, options))
+        asked = [(numbers, self._asked([sources[number] for number in numbers],
+                                       [beginnings[number] for number in numbers], most, options))
                  for most, numbers in sorted(groups.items(), reverse=True)]
         results = [Translation("", 0.0, (), False)] * len(given)
         for numbers, waiting in asked:
             for number, one in zip(numbers, waiting, strict=True):
-                results[number] = self._translation(one.result())
-        return results[0] if isinstance(texts, str) else results
+                results[number] = self._translation(one.result(), len(beginnings[number]), search)
+        return results
+
+    def check(self, search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms | None = None) -> None:
+        """Refuse what CTranslate2 cannot do, or does otherwise."""
+        check(search, prefix=prefix, glossary=glossary)
+
+    def check_mbr(self, among: Search) -> None:
+        """Refuse everything."""
+        check_mbr()
 
     def _limit(self, length: int, limit: int | None) -> int:
         """How many tokens the translation of a source may have."""
@@ -102,35 +107,39 @@ class CTranslate2Engine:
         rounded = -(-length // STEP) * STEP
         return min(FACTOR * rounded + LONGER, self.positions - 1)
 
-    def _asked(self, sources: list[list[int]], limit: int, options: dict[str, Any]) -> list[Any]:
+    def _asked(self, sources: list[list[int]], beginnings: list[list[int]], limit: int,
+               options: dict[str, Any]) -> list[Any]:
         """What is to come of each source."""
         names = self.names.source
+        begun = [[self.names.target[id_] for id_ in ids] for ids in beginnings] if any(beginnings) else None
         return self.inner.translate_batch(
-            [[names[id_] for id_ in source] for source in sources], max_batch_size=TOKENS, batch_type="tokens",
-            asynchronous=True, max_input_length=0, max_decoding_length=limit, min_decoding_length=0,
-            end_token=[*self.special.end], return_end_token=True, return_scores=True,
-            suppress_sequences=self.never or None, **options)
+            [[names[id_] for id_ in source] for source in sources], begun, max_batch_size=TOKENS, batch_type="tokens",
+            asynchronous=True, max_input_length=0, max_decoding_length=limit, end_token=[*self.special.end],
+            return_end_token=True, return_scores=True, suppress_sequences=self.never or None, **options)
 
-    def _translation(self, found: Any) -> Translation:
-        """The best that was found, with the others beside it."""
+    def _translation(self, found: Any, begun: int, search: Beam) -> Translation:
+        """The best that was found, with the others beside it. So many tokens of each are the prefix."""
         made = []
         for pieces, score in zip(found.hypotheses, found.scores, strict=True):
             ids = [self.ids[piece] for piece in pieces]
             cut = not ids or ids[-1] not in self.special.end
+            if search.length_penalty == "mean":  # its mean is over the prefix too, of which it adds nothing up
+                score *= len(ids) / max(1, len(ids) - begun)
             ids = ids if cut else ids[:-1]
             made.append(Translation(self.tokenizer.target.decode(ids), score, tuple(ids), cut))
-        best, *others = made
-        return replace(best, alternatives=tuple(others))
+        return best(made)
 
 
 def opened(model: str | os.PathLike[str], export: str | os.PathLike[str] | None = None, *,
-           quantization: str = "float32", threads: int | None = None, device: str = "cpu") -> CTranslate2Engine:
+           quantization: str = "float32", threads: int | None = None, device: str = "cpu",
+           tell: Callable[[str], None] = lambda message: None) -> CTranslate2Engine:
     """The engine of a translator in a folder.
 
     Args:
         export: the folder of its export. Without it that is `ctranslate2` in the model's folder, and is made there
             where it is missing, or of another model or quantization.
         quantization: of an export that is made here.
+        tell: is told when an export is made, which takes a while.
     """
     translator = load(model)
     if not isinstance(translator, Translator):
@@ -144,8 +153,35 @@ def opened(model: str | os.PathLike[str], export: str | os.PathLike[str] | None 
     place = Path(model) / PLACE
     known = _record(place) if place.exists() else {}
     if (known.get("model"), known.get("quantization")) != (origin, quantization):
+        tell(f"Making an export for CTranslate2 ({quantization}) in {place}, once.")
         exporting.export(translator, "ctranslate2", place, quantization=quantization, origin=origin)
     return CTranslate2Engine(translator, place, threads=threads, device=device)
+
+
+def check(search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms | None = None) -> None:
+    """Refuse what CTranslate2 cannot do, or does otherwise, whatever the model."""
+    if not isinstance(search, Beam):
+        raise _not_here("sampling", "what it draws for a text depends on what is beside it")
+    if glossary is not None:
+        raise _not_here("glossary", "its search cannot be made to write terms")
+    if search.coverage is not None:
+        raise _not_here("coverage", "it reckons it otherwise")
+    if search.groups > 1:
+        raise _not_here("groups", "its beams are not parted")
+    if search.length_penalty not in PENALTIES:
+        raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(search.length_penalty))
+    if prefix and (search.least or search.no_repeat):
+        raise _not_here("prefix with least or no_repeat", "there it counts what the prefix has")
+
+
+def check_mbr() -> None:
+    """Refuse minimum Bayes risk: how much each of an n-best list counts is how probable it is."""
+    raise _not_here("mbr", "it tells no probabilities of an n-best list, and does not draw")
+
+
+def _not_here(what: str, why: str) -> ValueError:
+    return checks.wrong(what, "left out, for CTranslate2", "asked for",
+                        f"{why[0].upper()}{why[1:]}. The model itself, the engine torch, can do it.")
 
 
 def _record(folder: Path) -> dict[str, Any]:

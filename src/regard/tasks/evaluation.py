@@ -18,7 +18,7 @@ from regard.tasks import losses
 from regard.tasks.losses import TokenLoss
 from regard.tasks.reading import Classifier, Label
 from regard.tasks.scores import Bucket, Scores, by_length, check_counts, corpus_scores
-from regard.tasks.writing import Translator
+from regard.tasks.translating import Translator
 
 LEAST = 1e-30
 """A probability below it counts as this one: float32 has none near 0, and its logarithm would be infinite."""

@@ -47,7 +47,7 @@ from regard.tasks import comparing, loading, runners
 from regard.tasks.comparing import Comparison
 from regard.tasks.runners import Runner
 from regard.tasks.task import Task
-from regard.tasks.writing import Translator
+from regard.tasks.translating import Translator
 
 RECORD = "export.json"
 """What an export is made of, beside what the other program reads."""

@@ -35,9 +35,11 @@ from regard.storage.huggingface import files
 from regard.storage.huggingface import reading as huggingface
 from regard.storage.manifest import NAME as MANIFEST
 from regard.tasks import description, foreign
+from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.completing import Completer
 from regard.tasks.reading import Classifier, Embedder, Filler
 from regard.tasks.task import CONFIG, WEIGHTS, AnyTokenizer, Task
-from regard.tasks.writing import Completer, Translator
+from regard.tasks.translating import Translator
 from regard.toml import document
 
 TASKS: dict[type[config.Config], type[Task]] = {
@@ -75,9 +77,10 @@ def task(given: AnyConfig, *, special: SpecialConfig | None = None, tokenizer: A
 
 def fitting(model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None, *,
             tokenizer: AnyTokenizer | None = None, labels: Sequence[str] | None = None,
-            record: Mapping[str, Any] | None = None) -> Task:
+            aligned_by: AlignmentConfig | None = None, record: Mapping[str, Any] | None = None) -> Task:
     """The task that fits a model; the arguments are those of `Task`."""
-    return TASKS[type(made_from)](model, made_from, special, tokenizer=tokenizer, labels=labels, record=record)
+    return TASKS[type(made_from)](model, made_from, special, tokenizer=tokenizer, labels=labels,
+                                  aligned_by=aligned_by, record=record)
 
 
 def _check_device(device: str | torch.device) -> None:
@@ -102,7 +105,7 @@ def _own(saved: folders.Saved, device: str | torch.device) -> Task:
     tokenizer = None if described.tokenizer is None else _tokenizer(saved, made_from, described.tokenizer)
     model = modules.made(made_from.build, weights.read(path), origin=str(path))
     return fitting(model.to(device), made_from, described.special, tokenizer=tokenizer, labels=described.labels,
-                   record=described.record)
+                   aligned_by=described.alignment, record=described.record)
 
 
 def _tokenizer(saved: folders.Saved, made_from: ModelConfig, sha256: str) -> AnyTokenizer:

@@ -27,10 +27,11 @@ from regard.decoding.rules import whole
 from regard.mixer import RowState
 from regard.models.contract import IGNORED, Tokens
 from regard.models.language import LanguageModel
+from regard.tasks.completing import Completer
 from regard.tasks.reading import Filler
 from regard.tasks.task import Ids, Task, check_lengths, room
 from regard.tasks.texts import batches
-from regard.tasks.writing import Completer, Translator
+from regard.tasks.translating import Translator
 
 HELD = 1 << 23
 """Logits that are held at a time."""

@@ -6,6 +6,7 @@ the others.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, overload
 
 import torch
@@ -19,6 +20,7 @@ from regard.models.contract import Memory
 from regard.models.labels import Tagger
 from regard.models.vision import ImageClassifier
 from regard.tasks.blanks import SHOWN, with_blanks
+from regard.tasks.readings import image, sequence
 from regard.tasks.task import Ids, OneSided, check_lengths, room
 from regard.tasks.texts import as_texts, in_batches, which
 
@@ -95,7 +97,8 @@ class Filler(Reader):
                 raise checks.wrong("texts", f"texts with a blank, {SHOWN}", f"one without{which(number, rows)}")
         never = {*self.special.ids(), *range(tokenizer.size, self.vocabularies[0])}
         more = whole("count", count, 1) + len(never)  # so many are left when none of these is among them
-        found = in_batches(rows, [*map(len, rows)], lambda some: self.fill_ids(some, count=more))
+        found = in_batches(rows, [*map(len, rows)], lambda some: self._guesses(some, more))
+        self.tell(lambda: map(partial(sequence, self), rows, given))
         results = []
         for row, blanks in zip(rows, found, strict=True):
             kept = [[guess for guess in guesses if guess.id not in never][:count] for guesses in blanks]
@@ -105,9 +108,14 @@ class Filler(Reader):
                                                for guesses in kept)))
         return results[0] if isinstance(texts, str) else results
 
-    @torch.inference_mode()
     def fill_ids(self, rows: Ids, *, count: int = 5) -> list[list[list[Guess]]]:
         """For each row, for each mask in it, the `count` most probable ids (or all there are), the best first."""
+        found = self._guesses(rows, count)
+        self.tell(lambda: map(partial(sequence, self), rows))
+        return found
+
+    @torch.inference_mode()
+    def _guesses(self, rows: Ids, count: int) -> list[list[list[Guess]]]:
         mask, tokens = self.mask(), self.tokens(rows)
         probabilities = torch.softmax(self.model(tokens).float(), -1)
         best = probabilities.topk(min(whole("count", count, 1), probabilities.shape[-1]))
@@ -140,27 +148,40 @@ class Classifier(Reader):
         if isinstance(given, Tensor):
             images = scaled(given) if given.dtype == torch.uint8 else given
             numbers = [*range(len(images))]
-            found = in_batches(numbers, [1] * len(numbers), lambda some: [*self.label_images(images[some])], IMAGES)
+            found = in_batches(numbers, [1] * len(numbers), lambda some: [*self._image_labels(images[some])], IMAGES)
+            self.tell(lambda: map(partial(image, self), images))
         else:
             self._check_reads_text("given")
-            rows = self.text_ids(as_texts("given", given))
-            found = in_batches(rows, [*map(len, rows)], self.label_ids)
+            texts = as_texts("given", given)
+            rows = self.text_ids(texts)
+            found = in_batches(rows, [*map(len, rows)], self._labels)
+            self.tell(lambda: map(partial(sequence, self), rows, texts))
         names = self.label_names()
         results = [[Label(names[index], value) for value, index in zip(*(part.tolist() for part in one.sort(
             descending=True, stable=True)), strict=True)] for one in found]
         return results[0] if isinstance(given, str) else results
 
-    @torch.inference_mode()
     def label_ids(self, rows: Ids) -> list[Tensor]:
         """The probabilities of the labels for each sequence, (labels,); from a tagger for each token, (N, labels)."""
+        found = self._labels(rows)
+        self.tell(lambda: map(partial(sequence, self), rows))
+        return found
+
+    @torch.inference_mode()
+    def _labels(self, rows: Ids) -> list[Tensor]:
         self._check_reads_text("rows")
         probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
         one_each = probabilities.dim() == 2
         return [given if one_each else given[:len(row)] for given, row in zip(probabilities, rows, strict=True)]
 
-    @torch.inference_mode()
     def label_images(self, images: Tensor) -> Tensor:
         """The probabilities of the labels, (images, labels), for images (B, C, H, W)."""
+        found = self._image_labels(images)
+        self.tell(lambda: map(partial(image, self), images))
+        return found
+
+    @torch.inference_mode()
+    def _image_labels(self, images: Tensor) -> Tensor:
         if not isinstance(self.model, ImageClassifier):
             raise checks.wrong("images", "ids, for a model of sequences", "images", "label_ids(...) takes them.")
         self.check_mode()
@@ -185,14 +206,22 @@ class Embedder(Reader):
 
     def embed(self, texts: str | Sequence[str]) -> Tensor:
         """A vector of length 1 for each text: (texts, D). Their dot products are cosines."""
-        rows = self.text_ids(as_texts("texts", texts))
+        given = as_texts("texts", texts)
+        rows = self.text_ids(given)
         if not rows:
             return next(self.model.parameters()).new_zeros(0, self.config.width)
-        return torch.stack(in_batches(rows, [*map(len, rows)], lambda some: [*self.embed_ids(some)]))
+        found = torch.stack(in_batches(rows, [*map(len, rows)], lambda some: [*self._vectors(some)]))
+        self.tell(lambda: map(partial(sequence, self), rows, given))
+        return found
 
-    @torch.inference_mode()
     def embed_ids(self, rows: Ids) -> Tensor:
         """The mean of the states of each row, of length 1: (rows, D). Their dot products are cosines."""
+        found = self._vectors(rows)
+        self.tell(lambda: map(partial(sequence, self), rows))
+        return found
+
+    @torch.inference_mode()
+    def _vectors(self, rows: Ids) -> Tensor:
         memory = self.model.encode(self.tokens(rows))  # type: ignore[operator]
         assert isinstance(memory, Memory)
         return torch.nn.functional.normalize(memory.mean(), dim=-1)

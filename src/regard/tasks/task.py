@@ -8,7 +8,7 @@ A task without a tokenizer takes ids alone, and says so where it is given text. 
 trained: what is told of that, its record, is kept and not read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from regard._version import __version__
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.decoding.rules import as_ids
+from regard.inspection.seen_again import Reading, Witness
 from regard.models.build import ModelConfig
 from regard.models.contract import Tokens
 from regard.models.embedding import Embedding
@@ -28,6 +29,7 @@ from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
 from regard.storage import weights
 from regard.tasks import description
+from regard.tasks.alignment import AlignmentConfig
 from regard.tasks.card import card
 from regard.tasks.texts import which
 
@@ -45,31 +47,38 @@ class Task:
         special: its special ids; those of the tokenizer where not given.
         tokenizer: from text to ids: a PairTokenizer for a `Translator`, a Tokenizer for the others.
         labels: the names of the labels of a `Classifier`, in the order of its outputs.
+        aligned_by: where a `Translator` reads which words belong together; it chooses in every sentence without it.
         record: tables that config.toml holds too: "data", "training", "scores", and "tokenizer", how that was made.
     """
 
     reads: ClassVar[type[Tokenizer] | type[PairTokenizer]] = Tokenizer
     """The kind of tokenizer that it takes."""
+    aligns: ClassVar[bool] = False
+    """Whether it tells which words belong together."""
 
     def __init__(self, model: nn.Module, made_from: ModelConfig, special: SpecialConfig | None = None, *,
                  tokenizer: AnyTokenizer | None = None, labels: Sequence[str] | None = None,
-                 record: Mapping[str, Any] | None = None) -> None:
+                 aligned_by: AlignmentConfig | None = None, record: Mapping[str, Any] | None = None) -> None:
         if special is not None and not isinstance(special, SpecialConfig):
             raise checks.wrong("special", "a SpecialConfig", *checks.kind(special))
         self.model, self.config = model.eval(), made_from
         self.special = _special(tokenizer) if special is None else special
         self.tokenizer = tokenizer
         self.labels = None if labels is None else tuple(labels)
+        self.aligned_by = aligned_by
         self.record = description.checked(record)
+        self.witnesses: list[Witness] = []
+        """Those who are told what the model has read and written."""
         self._check_vocabulary()
         self._check_tokenizer()
         self._check_labels()
+        self._check_alignment()
 
     def save(self, folder: str | Path) -> None:
         """Write the folder of this model. What regard saved there before is replaced; anything else is refused."""
         record, tokenizer = description.checked(self.record), self.tokenizer
         described = description.Description(self.config, self.special, self.labels,
-                                            None if tokenizer is None else tokenizer.sha256, record)
+                                            None if tokenizer is None else tokenizer.sha256, record, self.aligned_by)
         files: dict[str, folders.Content] = {
             CONFIG: described.text().encode(),
             WEIGHTS: partial(_write_weights, self.model),
@@ -105,6 +114,12 @@ class Task:
         if any(padding >= size for size in self.vocabularies):  # of the other side alone; none of them is looked at
             padding = 0
         return Tokens.of(rows, padding=padding).to(self.device)
+
+    def tell(self, make: Callable[[], Iterable[Reading]]) -> None:
+        """Tell those who watch what was read and written. Where nobody does, nothing is made."""
+        for reading in make() if self.witnesses else ():
+            for witness in (*self.witnesses,):
+                witness(reading)
 
     def check_mode(self) -> None:
         """Refuse a model that was put into training mode, where dropout would make results a matter of chance."""
@@ -166,6 +181,14 @@ class Task:
         if len(self.labels) != count or not all(isinstance(name, str) for name in self.labels):
             got = f"{len(self.labels)}: {self.labels!r:.80}"
             raise checks.wrong("labels", f"{count} names, one for each label", got)
+
+    def _check_alignment(self) -> None:
+        if self.aligned_by is None:
+            return
+        if not self.aligns:
+            raise checks.wrong("aligned_by", f"None, for a {type(self).__name__}", "given")
+        if not isinstance(self.aligned_by, AlignmentConfig):
+            raise checks.wrong("aligned_by", "an AlignmentConfig", *checks.kind(self.aligned_by))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.kind}, {self.config.parameters():,} parameters)"

@@ -17,6 +17,7 @@ waited for. It does not know optimisers, nor where batches come from.
 """
 
 import contextlib
+import gc
 import inspect
 import json
 import os
@@ -69,6 +70,7 @@ class Processes:
         yield processes
         # Not after an error: the others are not here to part from, and must see this process end.
         processes.barrier()
+        gc.collect()  # what still holds the group would keep its threads, and those end a process that leaves them
         distributed.destroy_process_group()
 
     @property

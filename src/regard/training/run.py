@@ -221,6 +221,7 @@ def _assembled(request: Request, ready: Ready, processes: Processes, device: tor
         if processes.main:
             held = task if whole is None else ready.work.task(whole)
             held.record = {**held.record, "scores": {"step": standing.best_step, **(standing.best_scores or {})}}
+            ready.work.complete(held)
             held.save(request.output)
 
     return Training(ready.work, task, engine, ready.settings, checkpoints, report, keep, identity)

@@ -3,7 +3,8 @@
     work.feed(rank, processes).at(step)      a batch, with `tokens`: how many things in it are learned from
     work.objective(model)(batch)             its Loss: sums over them
     work.validate(task)                      Verdict(scores, examples) on data that was not learned from
-    work.task(model)                         what a person holds in the end, ready to be saved
+    work.task(model)                         what a person holds in the end
+    work.complete(task)                      what it has besides a model, chosen by that data; then it is saved
 
 There is one work for each way to train: translation, language, masked, classification (`regard.training.works`). Here
 is only what they share. It does not know optimisers, steps or files.
@@ -116,3 +117,6 @@ class Work(Protocol):
 
     def task(self, model: nn.Module) -> Task:
         """The model as a person holds it. The module itself, not a copy, is in it."""
+
+    def complete(self, task: Task) -> None:
+        """Choose what a task has besides its model, by the data to judge by, before it is saved."""

@@ -168,6 +168,9 @@ class Classification(ABC):
         """The loss of a model."""
         return ReadingObjective(model, self.settings.smoothing, self.settings.consistency)
 
+    def complete(self, task: Task) -> None:
+        """There is nothing to choose."""
+
     def validate(self, task: Task) -> Verdict:
         """Loss and accuracy, and what the model makes of some examples."""
         assert isinstance(task, Classifier)

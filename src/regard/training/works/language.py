@@ -32,9 +32,9 @@ from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.settings import TokenizerConfig
 from regard.models.build import ModelConfig
 from regard.models.language import LanguageConfig
+from regard.tasks.completing import Completer
 from regard.tasks.loading import fitting
 from regard.tasks.task import Task
-from regard.tasks.writing import Completer
 from regard.training.settings import DataConfig, TrainingConfig
 from regard.training.work import Example, Feeding, Objective, Verdict
 from regard.training.works import continuous
@@ -253,6 +253,9 @@ class Completion:
         last = min(windows.windows.count, most)
         return [windows(np.arange(first, min(first + self.windows.rows, last)), 0)
                 for first in range(0, last, self.windows.rows)]
+
+    def complete(self, task: Task) -> None:
+        """There is nothing to choose."""
 
     def validate(self, task: Task) -> Verdict:
         """The loss of the text to judge by, and how the model goes on with some of it."""

@@ -227,6 +227,9 @@ class Filling:
         """The texts to judge by, always masked in the same way."""
         return [self.hidden(numbers, 0) for numbers in self._batches()]
 
+    def complete(self, task: Task) -> None:
+        """There is nothing to choose."""
+
     def validate(self, task: Task) -> Verdict:
         """Loss and accuracy of hidden tokens, always the same ones, and what the model puts in some places."""
         model, sums = task.model, Sums(task.device)

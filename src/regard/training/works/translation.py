@@ -39,7 +39,7 @@ from regard.tasks.loading import fitting
 from regard.tasks.losses import mean_loss
 from regard.tasks.scores import corpus_scores
 from regard.tasks.task import Task
-from regard.tasks.writing import Translator
+from regard.tasks.translating import Translator
 from regard.training.consistency import agreement_loss
 from regard.training.loss import Loss, token_loss
 from regard.training.settings import DataConfig, TrainingConfig
@@ -188,6 +188,12 @@ class Translation:
                        Ends.of(tokenizer.target.special), padded)
         order = sorted(range(len(self.sources)), key=lambda number: len(sides[1][number]))
         return [make(np.array(order[first:first + ROWS], np.int64), 0) for first in range(0, len(order), ROWS)]
+
+    def complete(self, task: Task) -> None:
+        """Choose where it reads which words belong together, if it looks at any."""
+        assert isinstance(task, Translator)
+        if task.attends:
+            task.aligned_by = task.choose_alignment([*zip(self.sources, self.targets, strict=True)])
 
     def validate(self, task: Task) -> Verdict:
         """Loss, BLEU and chrF of greedy translations."""

@@ -2,21 +2,26 @@
 
     whole       the text as it is: a model that saw placeholders in training knows them
     stand-ins   with a short code in place of each, which many models copy
+    placed      without them, which are put back where the words beside them were translated to
     pieces      what stands between the placeholders, each by itself
     source      not at all: the text stays as it is
 
-Each way is tried on what the one before it has lost a placeholder of, or added one to. The lines of a text are
-translated by themselves, each to one line, and the white space around each stays. Nothing but the text of a translation
-is looked at, so anything that translates will do. It does not know files.
+Each way is tried on what the one before it has lost a placeholder of, or added one to. Codes make a poor text of one
+with tags, X1bigX2, so that one goes to the next way at once; that is left out where nothing tells which words belong
+together. The lines of a text are translated by themselves, each to one line, and the white space around each stays.
+Nothing but the text of a translation is looked at, so anything that translates will do. It does not know files.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from regard.data.doctor.characters import is_blank
-from regard.tasks.placeholders import Hidden, cut_lines, joined, pieces, placeholders
+from regard.tasks.alignment import Alignment
+from regard.tasks.placeholders.finding import Hidden, cut_lines, joined, pieces, placeholders
+from regard.tasks.placeholders.placed import placed
+from regard.tasks.placeholders.placeless import OPEN, Placeless
 
 # What ends a line or a column somewhere; and what no text of XML holds.
 _SPACING = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -39,8 +44,11 @@ class Found(Protocol):
         """The model did not come to an end."""
 
 
-Ask = Callable[[list[str]], Sequence[Found]]
+Translated = TypeVar("Translated", bound=Found)
+Ask = Callable[[list[str]], Sequence[Translated]]
 """Gives the translations of texts, in their order."""
+Align = Callable[[list[str], list[Translated]], Sequence[Alignment]]
+"""Tells of texts and their translations which words belong together, as `Translator.align`."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +63,29 @@ class Kept:
     """The way that it came about; of several lines the last that was needed."""
 
 
+class _Answer(NamedTuple):
+    """A translation, and which of its words belong to which of the source, where that was asked for."""
+
+    text: str
+    alignment: Alignment | None
+
+
 class _Plan(NamedTuple):
     """What is asked for a line, and what is made of the answers: None where a placeholder is lost."""
 
     asked: list[str]
-    join: Callable[[list[str]], str | None]
+    join: Callable[[list[_Answer]], str | None]
 
 
-def kept(texts: Sequence[str], ask: Ask) -> list[Kept]:
-    """The translation of each text. Of one that is blank it is empty."""
+def kept(texts: Sequence[str], ask: Ask[Translated], align: Align[Translated] | None = None) -> list[Kept]:
+    """The translation of each text. Of one that is blank it is empty.
+
+    Args:
+        align: for what was asked of `ask`, and what it gave. Without it no placeholder is put where its neighbours are.
+    """
     cut = [cut_lines(text) for text in texts]
     lines = dict.fromkeys(line.strip() for parts in cut for line in parts[::2] if not is_blank(line))
-    known = _lines(list(lines), ask)
+    known = _lines(list(lines), ask, align)
     return [_together(parts, known) for parts in cut]
 
 
@@ -77,7 +96,7 @@ def _together(parts: list[str], known: dict[str, Kept]) -> Kept:
         return Kept("", 0.0, False, "whole")
     text = "".join(part if number % 2 or is_blank(part) else _edged(part, known[part.strip()].text)
                    for number, part in enumerate(parts))
-    last = max(found, key=lambda one: list(WAYS).index(one.how))
+    last = max(found, key=lambda one: list(ALIGNED_WAYS).index(one.how))
     whole = "".join(parts)
     if len(found) > 1 and placeholders(text) != placeholders(whole):  # one has come about between two lines
         return Kept(whole, 0.0, False, "source")
@@ -91,16 +110,19 @@ def _edged(line: str, text: str) -> str:
     return f"{line[:begin]}{text}{line[begin + len(inner):]}"
 
 
-def _lines(lines: list[str], ask: Ask) -> dict[str, Kept]:
+def _lines(lines: list[str], ask: Ask[Translated], align: Align[Translated] | None) -> dict[str, Kept]:
     """The translations of different lines that are not blank."""
     known = dict[str, Kept]()
-    for how, planned in WAYS.items():
+    for how, planned in (WAYS if align is None else ALIGNED_WAYS).items():
         plans = {line: planned(line) for line in lines if line not in known}
         texts = list(dict.fromkeys(text for plan in plans.values() for text in plan.asked))
         answers = dict(zip(texts, ask(texts) if texts else [], strict=True))
+        looked = dict[str, Alignment]()
+        if how == "placed" and align is not None and texts:
+            looked = dict(zip(texts, align(texts, list(answers.values())), strict=True))
         for line, plan in plans.items():
             found = [answers[text] for text in plan.asked]
-            text = plan.join([_one_line(one.text) for one in found])
+            text = plan.join([_Answer(_one_line(answers[text].text), looked.get(text)) for text in plan.asked])
             if text is not None and placeholders(text) == placeholders(line):
                 score = min((one.score for one in found), default=0.0)
                 known[line] = Kept(text, score, any(one.cut for one in found), how)
@@ -115,19 +137,40 @@ def _one_line(text: str) -> str:
 def _whole(line: str) -> _Plan:
     if placeholders(line) and not any(piece.core for piece in pieces(line)):
         return _Plan([], lambda found: line)  # without words there is nothing to translate
-    return _Plan([line], lambda found: found[0])
+    return _Plan([line], lambda found: found[0].text)
 
 
 def _stand_ins(line: str) -> _Plan:
     hidden = Hidden.of(line)
     if hidden is None or not hidden.placeholders:
         return _Plan([], lambda found: None)
-    return _Plan([hidden.text], lambda found: hidden.shown(found[0]))
+    return _Plan([hidden.text], lambda found: hidden.shown(found[0].text))
+
+
+def _untagged_stand_ins(line: str) -> _Plan:
+    if any(mark.kind == OPEN for mark in Placeless.of(line).marks):
+        return _Plan([], lambda found: None)
+    return _stand_ins(line)
+
+
+def _placed(line: str) -> _Plan:
+    bare = Placeless.of(line)
+    if not bare.marks or not any(map(str.isalpha, bare.text)):
+        return _Plan([], lambda found: None)
+    return _Plan([bare.text], lambda found: _put_back(bare, found[0]))
+
+
+def _put_back(bare: Placeless, answer: _Answer) -> str | None:
+    """A translation with its placeholders; None where its aligned words are not all that is left of its text."""
+    alignment = answer.alignment
+    if alignment is None or "".join(alignment.target) != "".join(answer.text.split()):
+        return None
+    return placed(bare, alignment)
 
 
 def _pieces(line: str) -> _Plan:
     parts = pieces(line)
-    return _Plan([part.core for part in parts if part.core], lambda found: joined(parts, found))
+    return _Plan([part.core for part in parts if part.core], lambda found: joined(parts, [one.text for one in found]))
 
 
 def _source(line: str) -> _Plan:
@@ -137,3 +180,6 @@ def _source(line: str) -> _Plan:
 WAYS: dict[str, Callable[[str], _Plan]] = {"whole": _whole, "stand-ins": _stand_ins, "pieces": _pieces,
                                            "source": _source}
 """From the one that reads best to the one that cannot fail."""
+ALIGNED_WAYS = {"whole": _whole, "stand-ins": _untagged_stand_ins, "placed": _placed, "pieces": _pieces,
+                "source": _source}
+"""Those where something tells which words belong together."""

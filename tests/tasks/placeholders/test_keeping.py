@@ -7,9 +7,11 @@ import pytest
 import texting
 from hypothesis import given
 from hypothesis import strategies as st
+from linked import aligned
 
-from regard.tasks.keeping import Kept, kept
-from regard.tasks.placeholders import placeholders
+from regard.data.tokenizer.words import units
+from regard.tasks.placeholders.finding import placeholders
+from regard.tasks.placeholders.keeping import Kept, kept
 
 TEXTS = ["Delete {count} files?", "the dog", "%s: %s", "", " \n", "  Open <b>%s</b>.\n\nSee https://a.org/{0}.\n",
          "100% of $5", "<a\nhref='x'>here</a>"]
@@ -47,6 +49,43 @@ def test_the_ways_in_turn(write, how, want):
     assert (found.text, found.how) == (want, how)
 
 
+def alike(texts, found):
+    """Words that belong together by their order, as far as there are enough."""
+    return [aligned(text, one.text, " ".join(f"{word}-{word}" for word in range(min(len(units(text)),
+                                                                                    len(units(one.text))))))
+            for text, one in zip(texts, found, strict=True)]
+
+
+@pytest.mark.parametrize(("text", "write", "how", "want"), [
+    ("Delete {count} files?", lambda text: text.replace("Delete", "Supprimer"), "whole", "Supprimer {count} files?"),
+    ("Delete {count} files?", without, "stand-ins", "DELETE {count} FILES?"),
+    ("Delete {count} files?", {"Delete 12 files?": "Supprimer 12 fichiers ?"}.get, "placed",
+     "Supprimer {count} fichiers ?"),
+    ("Delete {count} files?", {"Delete 12 files?": "Supprimer deux fichiers ?"}.get, "placed",
+     "Supprimer {count} fichiers ?"),
+    ("Delete <b>all</b> {x}.", {"Delete all 12.": "Supprimer tout 12."}.get, "placed", "Supprimer <b>tout</b> {x}."),
+    ("a <b>b</b> c <i>d</i>", lambda text: text.upper() if len(text) < 3 else "", "pieces", "A <b>B</b> C <i>D</i>"),
+    ("Delete {count} files?", lambda text: shout(text) if len(text) < 9 else "a\x1b b c", "pieces",
+     "DELETE {count} FILES?"),
+])
+def test_the_ways_where_words_are_aligned(text, write, how, want):
+    (found,) = kept([text], model(lambda text: write(text) or "no"), alike)
+    assert (found.text, found.how) == (want, how)
+
+
+def test_a_text_with_tags_has_no_codes():
+    asked = []
+    kept(["a <b>big</b> dog"], model(lambda text: "x y", asked), alike)
+    assert asked == [["a <b>big</b> dog"], ["a big dog"]]
+
+
+def test_what_is_aligned_is_what_was_asked_and_found():
+    seen = []
+    kept(["the dog", "see {x}, you", "see {y}, you"], model(lambda text: "le chien"),
+         lambda texts, found: seen.append((texts, [one.text for one in found])) or alike(texts, found))
+    assert seen == [(["see 12, you"], ["le chien"])]
+
+
 def test_where_nothing_helps_the_text_stays():
     (found,) = kept(["%1b"], model(lambda text: "s"))  # %1s would be another, and there is no sign to leave out
     assert found == Kept("%1b", 0.0, False, "source")
@@ -76,10 +115,11 @@ def test_no_placeholder_comes_about_between_lines():
     assert (found.text, found.how) == ("a\nb", "source")
 
 
-@given(st.lists(st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=30), max_size=4), st.integers(0, 2**32))
-def test_any_text_and_any_model(texts, seed):
+@given(st.lists(st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=30), max_size=4), st.integers(0, 2**32),
+       st.sampled_from([None, alike]))
+def test_any_text_and_any_model(texts, seed, align):
     draw = random.Random(seed)
-    found = kept(texts, model(lambda text: "".join(draw.choices("%s{}<>/b1 X2$:.w\n", k=draw.randrange(12)))))
+    found = kept(texts, model(lambda text: "".join(draw.choices("%s{}<>/b1 X2$:.w\n", k=draw.randrange(12)))), align)
     for text, one in zip(texts, found, strict=True):
         if text.strip():
             assert placeholders(one.text) == placeholders(text)
@@ -88,7 +128,12 @@ def test_any_text_and_any_model(texts, seed):
 
 def test_an_untrained_model():
     task = texting.translator()
-    found = kept(TEXTS, lambda texts: task.translate(texts, beams=1, limit=8, length_penalty="none"))
-    for text, one in zip(TEXTS, found, strict=True):
-        assert placeholders(one.text) == placeholders(text)
-    assert {one.how for one in found} >= {"whole", "pieces"}
+
+    def ask(texts):
+        return task.translate(texts, beams=1, limit=8, length_penalty="none")
+
+    for align, ways in ((None, {"whole", "pieces"}), (task.align, {"whole", "placed", "pieces"})):
+        found = kept(TEXTS, ask, align)
+        for text, one in zip(TEXTS, found, strict=True):
+            assert placeholders(one.text) == placeholders(text)
+        assert {"whole", "pieces"} <= {one.how for one in found} <= ways

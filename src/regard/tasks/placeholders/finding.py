@@ -43,6 +43,16 @@ def placeholders(text: str) -> list[str]:
     return _ANY.findall(text)
 
 
+def separated(text: str) -> tuple[list[str], list[str]]:
+    """What stands between the placeholders of a text, one text more than there are of these; and they themselves."""
+    texts, place = list[str](), 0
+    found = list(_ANY.finditer(text))
+    for match in found:
+        texts.append(text[place:match.start()])
+        place = match.end()
+    return [*texts, text[place:]], [match[0] for match in found]
+
+
 def cut_lines(text: str) -> list[str]:
     """The lines of a text, and between each two what breaks them. A placeholder of several lines is not cut."""
     parts, place = list[str](), 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.placeholders import Hidden, Piece, cut_lines, joined, pieces, placeholders
+from regard.tasks.placeholders.finding import Hidden, Piece, cut_lines, joined, pieces, placeholders, separated
 
 SIGNS = st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=24)
 
@@ -27,6 +27,9 @@ SIGNS = st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=24)
 def test_what_is_found(text, want):
     assert placeholders(text) == want
     assert "".join("".join(piece) for piece in pieces(text)) == text
+    texts, marks = separated(text)
+    assert marks == want
+    assert "".join(one + mark for one, mark in zip(texts, [*marks, ""], strict=True)) == text
 
 
 @pytest.mark.parametrize("part", ["{", "{a", "{{}", "%", "a.", "<a", "<!--", "http://", "a@", "%(", "%0", "0", "&a",

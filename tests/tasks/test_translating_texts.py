@@ -1,4 +1,4 @@
-"""Translators and completers on text: each text as it is by itself, in the order given."""
+"""Translators on text: each text as it is by itself, in the order given."""
 
 import pytest
 import texting
@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.hypothesis import Hypothesis
 from regard.tasks import texts as batching
 from regard.tasks.loading import fitting
-from regard.tasks.writing import Completer, Translation, Translator
+from regard.tasks.results import Translation
+from regard.tasks.translating import Translator
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", " \u00a0\u200b\n", "no", "</s> <pad> ▁ \u2028 語",
          "we sing. " * 9]
@@ -36,12 +36,12 @@ def test_small_batches_change_nothing(monkeypatch):
     sources = [source for source, _ in texting.pairs()[:40]]
     whole = task.translate(sources, beams=2, limit=8)
     sizes = []
-    real = task.translate_ids
-    monkeypatch.setattr(task, "translate_ids", lambda rows, **options: sizes.append(rows) or real(rows, **options))
+    real = task._hypotheses
+    monkeypatch.setattr(task, "_hypotheses", lambda rows, search: sizes.append(rows) or real(rows, search))
     monkeypatch.setattr(batching.in_batches, "__defaults__", (60,))
     assert [one.ids for one in task.translate(sources, beams=2, limit=8)] == [one.ids for one in whole]
     assert len(sizes) > 5
-    assert all(len(rows) * max(map(len, rows)) <= 60 for rows in sizes if len(rows) > 1)
+    assert all(len(rows) * max(len(row.source) for row in rows) <= 60 for rows in sizes if len(rows) > 1)
 
 
 def test_blank_texts_ask_no_model(monkeypatch):
@@ -89,46 +89,6 @@ def test_a_model_in_training_mode_is_refused():
     task.model.train()
     with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
         task.translate("the dog")
-
-
-@pytest.mark.parametrize("of", [texting.characters, texting.tokenizer])
-@pytest.mark.parametrize("beams", [1, 2])
-def test_a_prompt_and_what_follows_make_the_text_of_all_ids(of, beams):
-    task, prompts = texting.completer(of=of), ["the big dog", "a", "we sing"]
-    found = task.complete(prompts, limit=7, beams=beams)
-    for prompt, one in zip(prompts, found, strict=True):
-        ids = task.tokenizer.encode(prompt)
-        ((want,),) = task.complete_ids([ids], limit=7, beams=beams)
-        assert (list(one.ids), one.cut) == (want.ids, want.cut)
-        assert one.prompt == prompt
-        assert one.prompt + one.text == task.tokenizer.decode([*ids, *want.ids])
-    assert task.complete(prompts[0], limit=7, beams=beams).text == found[0].text
-
-
-def test_a_continuation_keeps_the_space_that_it_begins_with(monkeypatch):
-    task = texting.completer(of=texting.tokenizer)
-    following = task.tokenizer.encode("dog")
-    monkeypatch.setattr(Completer, "complete_ids", lambda self, rows, **options: [
-        [Hypothesis(following, [0.0] * len(following), 0.0, None)] for _ in rows])
-    assert task.complete("the big").text == " dog"
-
-
-def test_prompts_near_the_end_of_the_positions():
-    task = texting.completer(embedding="learned")  # 12 positions
-    prompts = ["abc", "abcdefghij", "abcdefgh", "abcdefghijkl", "b"]
-    found = task.complete(prompts, limit=5)
-    assert [len(one.ids) <= most for one, most in zip(found, (5, 2, 4, 0, 5), strict=True)] == [True] * 5
-    for prompt, one in zip(prompts, found, strict=True):
-        assert task.complete(prompt, limit=5).ids == one.ids
-    with pytest.raises(ValueError, match=r"`prompts` must be at most 12 tokens long, .*13 tokens long in text 1 "):
-        task.complete(["a", "abcdefghijklm"])
-    with pytest.raises(ValueError, match="13 tokens long instead"):  # which one it is, is plain
-        task.complete("abcdefghijklm")
-
-
-def test_an_empty_prompt_is_refused():
-    with pytest.raises(ValueError, match="`prompts` must be texts that are not empty, but is '' in text 1"):
-        texting.completer().complete(["a", ""])
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=3))

@@ -1,0 +1,107 @@
+"""What is looked at in an image: a weight for every patch, beside the image itself.
+
+    patch_picture(weights, (14, 14), lead=1, image=pixels)        weights (heads, 197), pixels (224, 224, 3)
+
+The map is not laid over the image, because colours that are mixed with those of an image are on no scale. What goes to
+tokens that are no patches is written above. It knows weights and pixels; it does not know models or traces.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard import checks
+from regard.inspection.pictures import canvas, cells
+from regard.inspection.pictures.cells import Floats, Scale
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACROSS = 6
+"""Maps beside each other."""
+LARGE, SMALL = 2.6, 1.5
+"""Inches of the longer side of a map: of one alone, and of several."""
+GAP = 0.22
+
+
+def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: Any = None, title: str = "",
+                  notes: Sequence[str] = ()) -> "Figure":
+    """A map of the patches for each head, with one scale.
+
+    Args:
+        weights: (tokens,) or (heads, tokens): of one query, or a mean over queries.
+        grid: rows and columns of the patches.
+        lead: how many tokens stand before the patches.
+        image: its pixels, (H, W), (H, W, 3), (1, H, W) or (3, H, W): from 0 to 1, or bytes from 0 to 255.
+        title: shown above.
+        notes: shown below the title.
+    """
+    given = np.atleast_2d(cells.floats("weights", weights, 1 if np.ndim(weights) == 1 else 2, "(heads, tokens)"))
+    down, across = grid
+    if min(grid) < 1 or lead < 0 or given.shape[1] != lead + down * across or not len(given):
+        raise checks.wrong("weights", f"of {lead} + {down} × {across} tokens", f"of shape {checks.shape(given)}")
+    maps = given[:, lead:].reshape(-1, down, across)
+    pixels = None if image is None else _pixels(image)
+    longest = LARGE if len(maps) == 1 else SMALL
+    width, height = longest * across / max(grid), longest * down / max(grid)
+    scale = Scale.of(maps)
+    with canvas.drawing() as figure:
+        left = 0.0
+        if pixels is not None:
+            # As high as two maps where there are many, and as broad as its own form asks.
+            tall = height if len(maps) <= ACROSS else 2 * height + GAP
+            breadth = tall * pixels.shape[1] / pixels.shape[0]
+            axes = canvas.panel(figure, 0, 0, breadth, tall)
+            axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest",
+                        extent=(-0.5, across - 0.5, down - 0.5, -0.5))
+            _bare(axes, "image")
+            left = breadth + GAP
+        drawn = None
+        for head, values in enumerate(maps):
+            place = (left + head % ACROSS * (width + GAP), head // ACROSS * (height + GAP))
+            axes = canvas.panel(figure, *place, width, height)
+            drawn = canvas.draw(axes, values, scale)
+            _bare(axes, f"head {head}" if len(maps) > 1 else "weights")
+        assert drawn is not None
+        rows = math.ceil(len(maps) / ACROSS)
+        edge = left + min(len(maps), ACROSS) * (width + GAP) - GAP
+        canvas.bar(figure, drawn, edge + 0.12, 0, min(max(rows * height, 1.0), 3.0), "weight")
+        figure.set_dpi(max(canvas.DPI, min(400, math.ceil(1.02 * max(grid) / longest))))
+        return canvas.finished(figure, title, [*notes, *_notes(given, lead)])
+
+
+def _notes(given: Floats, lead: int) -> list[str]:
+    """What the maps do not show."""
+    said = []
+    if lead:
+        low, high = (cells.number(bound) for bound in (given[:, :lead].sum(1).min(), given[:, :lead].sum(1).max()))
+        what = "token that is no patch" if lead == 1 else f"{lead} tokens that are no patches"
+        said.append(f"{low if low == high else f'{low} … {high}'} of the weights is on the {what}")
+    return said + cells.remarks([cells.of_weights(given[:, None], given.shape[1])])
+
+
+def _bare(axes: Any, name: str) -> None:
+    """No numbers at the sides: patches have no names."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(name, fontsize=canvas.LABEL, pad=3)
+
+
+def _pixels(image: Any) -> Floats:
+    """(H, W) or (H, W, 3), from 0 to 1."""
+    shape = "(H, W), (H, W, 3), (1, H, W) or (3, H, W)"
+    pixels = cells.floats("image", image, 2 if np.ndim(image) == 2 else 3, shape)
+    if "int" in str(getattr(image, "dtype", "")):
+        pixels = pixels / 255
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):
+        pixels = np.moveaxis(pixels, 0, -1)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if not pixels.size or (pixels.ndim == 3 and pixels.shape[2] != 3):
+        raise checks.wrong("image", f"of shape {shape}", f"of shape {checks.shape(pixels)}")
+    if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+        raise checks.wrong("image", "from 0 to 1, or bytes", f"from {pixels.min():.3g} to {pixels.max():.3g}",
+                           "Undo the normalisation that the model needs: (pixels * deviation + mean).")
+    return pixels

@@ -1,0 +1,1 @@
+"""Terms that must appear in a translation, in their places."""

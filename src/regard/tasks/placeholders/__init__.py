@@ -1,0 +1,1 @@
+"""Placeholders, tags and addresses that survive a translation."""

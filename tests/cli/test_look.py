@@ -1,0 +1,256 @@
+"""`regard look`: models and traces, to a page, a picture, a trace, the terminal, or a server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import texting
+import torch
+import traced
+from calling import call, idx
+from tiny import built, seq2seq
+
+from regard.cli import looked
+from regard.inspection.trace import Trace
+from regard.tasks.loading import fitting
+
+TEXT = "the big dog sleeps."
+
+
+def plain():
+    """A recurrent translator with one context vector."""
+    both = texting.joint()
+    config = replace(seq2seq(), source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    return fitting(built(config), config, tokenizer=both)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder of each kind of model."""
+    place = tmp_path_factory.mktemp("models")
+    made = {"translator": texting.translator, "completer": texting.completer, "filler": texting.filler,
+            "classifier": texting.classifier, "seer": texting.seer, "plain": plain}
+    for name, make in made.items():
+        make().save(place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    place = tmp_path_factory.mktemp("traces")
+    traced.translation().save(place / "one.safetensors")
+    traced.translation(seed=5, title="another").save(place / "two.safetensors")
+    return place
+
+
+def document(path):
+    """What stands in a page."""
+    [found] = re.findall(r'<script type="application/json" id="page">([^<]*)</script>', path.read_text("utf-8"))
+    return json.loads(found)
+
+
+@pytest.mark.parametrize(("name", "given", "more", "names"), [
+    ("translator", TEXT, [], 6), ("translator", TEXT, ["--target", "le chien dort."], 6),
+    ("translator", TEXT, ["--beam", 2], 6), ("completer", "the dog", ["--limit", 4], 2),
+    ("completer", "the dog", [], 2),
+    ("filler", "the ___ sleeps.", [], 2), ("classifier", TEXT, [], 2)])
+def test_a_page_of_a_model(folders, tmp_path, name, given, more, names):
+    path = tmp_path / "page.html"
+    assert call("look", folders / name, given, "-o", path, *more) == (0, "", "")
+    table = document(path)
+    assert table["served"] is False
+    [trace] = table["traces"]
+    assert trace["model"] == name
+    assert len(trace["attentions"]) == names
+    assert ("search" in trace) == ((name == "translator" and "--target" not in more) or "--limit" in more)
+
+
+def test_a_page_of_an_image(folders, tmp_path):
+    image = tmp_path / "a.idx"
+    image.write_bytes(idx(np.zeros((1, 8, 8), dtype=np.uint8)))
+    code, _, said = call("look", folders / "seer", image, "-o", tmp_path / "page.html")
+    assert (code, "a.idx" in said) == (2, True)  # several images in one file are for `classify`
+    from PIL import Image
+
+    picture = tmp_path / "a.png"
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(picture)
+    assert call("look", folders / "seer", picture, "-o", tmp_path / "page.html") == (0, "", "")
+    [trace] = document(tmp_path / "page.html")["traces"]
+    assert trace["title"].startswith("a.png: ")
+    assert trace["sides"]["image"]["grid"] == [4, 4]
+
+
+def test_two_models_on_one_text(folders, tmp_path):
+    path = tmp_path / "page.html"
+    assert call("look", folders / "translator", TEXT, "--with", folders / "translator", "-o", path)[0] == 0
+    assert len(document(path)["traces"]) == 2
+
+
+def test_traces_side_by_side(traces, tmp_path):
+    path = tmp_path / "page.html"
+    assert call("look", traces / "one.safetensors", traces / "two.safetensors", "-o", path) == (0, "", "")
+    table = document(path)
+    assert [trace["title"] for trace in table["traces"]] == ["The black cat sleeps.", "another"]
+
+
+def test_a_trace_of_a_model_is_shown_as_the_model_is(folders, tmp_path):
+    kept = tmp_path / "kept.safetensors"
+    assert call("look", folders / "translator", TEXT, "-o", kept)[0] == 0
+    trace = Trace.load(kept)
+    assert trace.title == TEXT
+    direct, again = (call("look", *given, "--terminal") for given in ((folders / "translator", TEXT), (kept,)))
+    assert direct == again
+
+
+def test_the_terminal(traces):
+    code, out, said = call("look", traces / "one.safetensors", "-o", "-")
+    assert (code, said) == (0, "")
+    assert "tiny · decoder.1.cross, head 1" in out
+    assert "│" in out or "|" in out
+    for word in ("Le", "chat", "noir", "dort"):
+        assert word in out
+    assert call("look", traces / "one.safetensors", "--terminal")[1] == out
+
+
+def test_a_long_text_in_the_terminal_is_cut_and_says_so(tmp_path):
+    traced.long(100).save(tmp_path / "long.safetensors")
+    code, out, _ = call("look", tmp_path / "long.safetensors", "--terminal")
+    assert code == 0
+    assert "100 rows and 100 columns are too many" in " ".join(out.split())
+    assert "w59" in out
+    assert "w60" not in out
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_a_picture(traces, tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"picture.{ending}"
+    assert call("look", traces / "one.safetensors", "-o", path) == (0, "", "")
+    assert call("look", traces / "one.safetensors", "-o", tmp_path / f"heads.{ending}", "--view", "heads")[0] == 0
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert path.read_bytes().startswith(starts[ending])
+
+
+@pytest.mark.parametrize(("arguments", "parts"), [
+    (["nowhere", "text"], ["nowhere", "neither a model nor a trace"]),
+    (["{translator}"], ["Give a text"]),
+    (["{translator}", ""], ["`text`"]),
+    (["{translator}", TEXT, "-o", "a.txt"], ["a.txt", ".html", ".png", ".safetensors"]),
+    (["{translator}", TEXT, "-o", "{here}"], ["there is something already"]),
+    (["{translator}", TEXT, "-o", "nowhere/a.html"], ["there is no folder nowhere"]),
+    (["{translator}", TEXT, "--limit", "3"], ["--limit is for a Completer", "Translator"]),
+    (["{completer}", TEXT, "--target", "x"], ["--target is for a Translator"]),
+    (["{filler}", TEXT, "--beam", "3"], ["--beam is for a Translator or a Completer"]),
+    (["{translator}", TEXT, "--target", "x", "--beam", "3"], ["leave --beam out"]),
+    (["{one}", "nowhere.safetensors"], ["nowhere.safetensors", "no trace"]),
+    (["{one}", "--beam", "2"], ["for models"]),
+    (["{one}", "{two}", "-o", "both.safetensors"], ["one trace", ".html"]),
+    (["{damaged}"], ["damaged.safetensors"]),
+    (["{translator}", TEXT, "--with", "{seer}"], ["images"]),
+    (["{seer}", "nowhere.png"], ["nowhere.png"]),
+    (["{one}", "--view", "heads"], ["--view is for a picture"]),
+    (["{one}", "--view", "head", "-o", "a.png"], ['"heads"']),
+    (["{one}", "--view", "patches", "-o", "a.png"], ["patches", "image"]),
+    (["{plain}", TEXT], ["no attention"]),
+])
+def test_what_is_wrong_is_one_message(folders, traces, tmp_path, monkeypatch, arguments, parts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.html").write_text("mine")
+    (tmp_path / "damaged.safetensors").write_bytes(b"x" * 100)
+    known = {name: folders / name for name in ("translator", "completer", "filler", "seer", "plain")}
+    known |= {"one": traces / "one.safetensors", "two": traces / "two.safetensors", "here": "here.html",
+              "damaged": "damaged.safetensors"}
+    code, out, said = call("look", *(part.format(**known) for part in arguments))
+    assert (code, out) == (2, "")
+    assert said.startswith("Error: ")
+    for part in parts:
+        assert part in said
+    assert (tmp_path / "here.html").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["damaged.safetensors", "here.html"]
+
+
+def test_standard_input(folders, tmp_path):
+    path = tmp_path / "page.html"
+    assert call("look", folders / "filler", "-", "-o", path, stdin="a text\nof two lines\n")[0] == 0
+    assert document(path)["traces"][0]["title"] == "a text\nof two lines"
+
+
+def test_a_port_that_is_taken(traces):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, said = call("look", traces / "one.safetensors", "--no-browser", "--port", port)
+    assert code == 1
+    assert f"Port {port} cannot be used" in said
+
+
+def test_the_browser_is_opened_unless_not_wanted(traces, monkeypatch):
+    opened = []
+    monkeypatch.setattr(looked.webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self: self.http.server_close())
+    monkeypatch.setattr(looked.threading, "Thread", _Now)
+    code, out, said = call("look", traces / "one.safetensors")
+    assert (code, [out.strip()]) == (0, opened)
+    assert "Ctrl-C" in said
+    call("look", traces / "one.safetensors", "--no-browser")
+    assert len(opened) == 1
+
+
+class _Now:
+    """A thread that does its work at once; those of a server are never started here."""
+
+    def __init__(self, target, args=(), **options):
+        self.target, self.args = target, args
+
+    def start(self):
+        self.target(*self.args)
+
+
+def test_without_a_browser_it_says_so(traces, monkeypatch):
+    monkeypatch.setattr(looked.webbrowser, "open", lambda address: False)
+    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self: self.http.server_close())
+    monkeypatch.setattr(looked.threading, "Thread", _Now)
+    assert "open the address yourself" in call("look", traces / "one.safetensors")[2]
+
+
+def test_it_serves_until_it_is_interrupted(folders):
+    """As a user meets it: a process, an address on stdout, Ctrl-C."""
+    process = subprocess.Popen([sys.executable, "-m", "regard", "look", str(folders / "translator"), TEXT,
+                                "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]+/", address)
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert b'id="page"' in answer.read()
+        question = urllib.request.Request(f"{address}translate.json", b'{"text": "the cat", "prefix": "le"}',
+                                          {"Content-Type": "application/json"})
+        with urllib.request.urlopen(question, timeout=60) as answer:
+            trace = json.loads(answer.read())["trace"]
+        assert (trace["title"], trace["model"]) == ("the cat", "translator")
+        assert trace["sides"]["target"]["text"].startswith("le")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_help_is_there():
+    code, out, _ = call("look", "--help")
+    assert code == 0
+    for part in ("MODEL|TRACE", "--with", "--target", "--no-browser", "-o"):
+        assert part in out
+
+
+def test_torch_is_as_it_was():
+    assert torch.is_grad_enabled()

@@ -1,0 +1,180 @@
+"""The options of a translation: each reaches the library, and what does not go together is one message."""
+
+import json
+
+import ending
+import pytest
+from calling import call, lines, tables
+
+import regard
+from regard.data.sources.opening import pairs
+from regard.tasks.glossary.terms import Glossary
+from regard.tasks.placeholders.keeping import kept
+
+TEXTS = ["the big dog sleeps.", "", "Emma sees a cat."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("translating") / "model"
+    ending.translator().save(place)
+    return place
+
+
+@pytest.fixture
+def terms(tmp_path):
+    (tmp_path / "terms.tsv").write_text("dog\tchameau\ncat\thomme\n")
+    return tmp_path / "terms.tsv"
+
+
+def shown(folder, ask):
+    """The lines of what is asked of the translator in a folder."""
+    task = regard.load(folder)
+    return [one.text for one in kept(TEXTS, lambda texts: ask(task, texts), task.align)]
+
+
+@pytest.mark.parametrize(("options", "asked"), [
+    (["--sample"], {}), (["--sample", "--seed", "7"], {"seed": 7}),
+    (["--sample", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.9", "--min-p", "0.01", "--seed", "3"],
+     {"temperature": 0.7, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "seed": 3}),
+    (["--sample", "--limit", "4", "--least", "2", "--no-repeat", "1", "--prefix", "le"],
+     {"limit": 4, "least": 2, "no_repeat": 1, "prefix": "le"}),
+])
+def test_samples(folder, options, asked):
+    want = shown(folder, lambda task, texts: task.sample(texts, **asked))
+    assert lines("translate", folder, *TEXTS, *options) == want
+    assert lines("translate", folder, *options, stdin="\n".join(TEXTS[::-1])) == want[::-1]  # whatever is beside it
+
+
+@pytest.mark.parametrize(("options", "asked"), [
+    (["--limit", "5"], {"limit": 5}), (["--least", "7"], {"least": 7}), (["--no-repeat", "2"], {"no_repeat": 2}),
+    (["--prefix", "un gros"], {"prefix": "un gros"}), (["--length-penalty", "none"], {"length_penalty": "none"}),
+    (["--length-penalty", "0.6", "--beam", "3"], {"length_penalty": 0.6, "beams": 3}),
+    (["--coverage", "0.3"], {"coverage": 0.3}),
+    (["--beam", "4", "--groups", "2", "--diversity", "2"], {"beams": 4, "groups": 2, "diversity": 2.0}),
+])
+def test_searches(folder, options, asked):
+    assert lines("translate", folder, *TEXTS, *options) == shown(
+        folder, lambda task, texts: task.translate(texts, **asked))
+
+
+def test_several_samples_of_each(folder):
+    found = regard.load(folder).sample(TEXTS[0], tries=3, seed=5)
+    got = tables("translate", folder, TEXTS[0], "--sample", "-n", "3", "--seed", "5", "--scores")[0]
+    assert [got["text"], *(one["text"] for one in got["alternatives"])] == [
+        one.text for one in (found, *found.alternatives)]
+    assert got["score"] == pytest.approx(sum(found.log_probabilities))
+
+
+def test_most_alike(folder):
+    search = regard.Sampling(tries=6, seed=2)
+    want = shown(folder, lambda task, texts: task.mbr(texts, search))
+    assert lines("translate", folder, *TEXTS, "--mbr", "6", "--seed", "2") == want
+    assert lines("translate", folder, *TEXTS, "--mbr", "6", "--seed", "2", "--sample") == want
+    first = tables("translate", folder, TEXTS[0], "--mbr", "6", "--seed", "2", "--scores")[0]
+    assert first["score"] == pytest.approx(regard.load(folder).mbr(TEXTS[0], search).score)
+    assert lines("translate", folder, *TEXTS, "--mbr", "4", "--beam", "6") == shown(
+        folder, lambda task, texts: task.mbr(texts, regard.Beam(beams=6, nbest=4)))
+
+
+def test_a_glossary(folder, terms):
+    found = lines("translate", folder, *TEXTS, "--glossary", terms)
+    for text, line in zip(TEXTS, found, strict=True):
+        assert all(term.met(line) for term in Glossary.read(terms).found(text))
+    assert found == shown(folder, lambda task, texts: task.translate(texts, glossary=Glossary.read(terms)))
+    terms.write_text("dog\tchien\nbad\n")
+    code, out, said = call("translate", folder, *TEXTS, "--glossary", terms)
+    assert (code, out) == (2, "")
+    assert said.startswith(f"Error: {terms}:2: 1 column instead of 2")
+    code, out, said = call("translate", folder, *TEXTS, "--glossary", "no such file")
+    assert (code, out) == (2, "")
+    assert "no such file" in said
+
+
+WRONG = [
+    (["--temperature", "0.5"], "--temperature has no meaning here. Give --sample"),
+    (["--top-k", "5", "--seed", "1"], "--top-k and --seed have no meaning here"),
+    (["--sample", "--beam", "3", "--coverage", "1"], "--beam and --coverage have no meaning here. --sample draws"),
+    (["--sample", "--glossary", "TERMS"], "--glossary has no meaning here"),
+    (["--diversity", "1"], "--diversity is for --groups"),
+    (["--sample", "--temperature", "0"], "`temperature` must be a number above 0"),
+    (["--mbr", "4", "--nbest", "5"], "--nbest must be at most --mbr, 4"),
+    (["--mbr", "9", "--beam", "4"], "--mbr must be at most --beam, 4"),
+    (["--mbr", "9", "--beam", "9", "--seed", "4"], "--seed has no meaning here"),
+    (["--beam", "2", "--nbest", "3"], "--nbest must be at most --beam, 2, but is 3 instead"),
+    (["--quantization", "int8"], "--quantization is for --engine ctranslate2"),
+    (["--engine", "onnx"], '`--engine` must be one of "torch", "ctranslate2"'),
+    (["--engine", "ctranslate2", "--scores"], "--scores and --align are for --engine torch"),
+    (["--engine", "ctranslate2", "--align"], "--scores and --align are for --engine torch"),
+    (["--engine", "ctranslate2", "--sample"], "`sampling` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--coverage", "1"], "`coverage` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--beam", "4", "--groups", "2"], "`groups` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--prefix", "a", "--least", "2"], "must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--length-penalty", "0.6"], '`length_penalty` must be "none" or "mean"'),
+    (["--engine", "ctranslate2", "--quantization", "int3"], "`quantization` must be one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_what_does_not_go_together(folder, terms, options, message):
+    if "ctranslate2" in options:
+        pytest.importorskip("ctranslate2")
+    given = [terms if option == "TERMS" else option for option in options]
+    code, out, said = call("translate", folder, *TEXTS, *given)
+    assert (code, out) == (2, "")
+    *before, error = said.splitlines()
+    assert error.startswith("Error: ")
+    assert message in error
+    assert not before or "int3" in error  # an export that is refused was begun
+    assert not (folder / "ctranslate2").exists()
+
+
+def test_another_engine(folder, tmp_path):
+    pytest.importorskip("ctranslate2")
+    ending.translator().save(tmp_path / "model")
+    options = ["--beam", "1", "--limit", "9"]  # a limit that is not given is another one there
+    code, out, said = call("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options)
+    assert (code, out.split("\n")) == (0, [*lines("translate", folder, *TEXTS, *options), ""])
+    assert said == f"Making an export for CTranslate2 (float32) in {tmp_path / 'model' / 'ctranslate2'}, once.\n"
+    for more in (["--prefix", "un gros"], ["--no-repeat", "2", "--least", "4"]):
+        found = lines("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options, *more)
+        assert found == lines("translate", folder, *TEXTS, *options, *more)
+    code, _, said = call("translate", tmp_path / "model", "no", "--engine", "ctranslate2", "--quantization", "int8")
+    assert (code, said.count("int8")) == (0, 1)
+
+
+def test_a_file_goes_on_only_with_all_the_same_options(folder, terms, tmp_path, monkeypatch):
+    path = tmp_path / "a.tsv"
+    path.write_text("the big dog sleeps.\t\nEmma sees a cat.\t\n")
+    options = ["-o", tmp_path / "b.tsv", "--beam", "2", "--glossary", terms, "--prefix", "un"]
+
+    def stopped(*given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(regard.Translator, "searched", stopped)
+    assert call("translate", folder, path, *options)[0] == 130
+    monkeypatch.undo()
+    for others, message in ((["--beam", "3"], "beams was 2 and is 3"), (["--seed", "3", "--sample"], "search was beam"),
+                            (["--prefix", "une"], "prefix was un and is une"),
+                            (["--least", "3"], "least was 0 and is 3"),
+                            (["--no-repeat", "4"], "no_repeat was not there and is 4"),
+                            (["--coverage", "1"], "coverage was not there and is 1.0")):
+        kept = [] if "--sample" in others else ["--beam", "2", "--glossary", terms, "--prefix", "un"]
+        code, _, said = call("translate", folder, path, "-o", tmp_path / "b.tsv", *kept, *others)
+        assert (code, said.count("\n")) == (2, 1)
+        assert "It was begun otherwise: " in said
+        assert message in said
+    before = terms.read_text()
+    terms.write_text("dog\tchien\n")
+    assert "glossary was" in call("translate", folder, path, *options)[2]
+    terms.write_text(before)
+    assert call("translate", folder, path, *options) == (0, "", "")
+    assert [pair.target.startswith("un") for pair in pairs([tmp_path / "b.tsv"])] == [True, True]
+
+
+def test_json_of_samples_is_one_object_a_line(folder):
+    code, out, _ = call("translate", folder, *TEXTS, "--sample", "--json")
+    assert code == 0
+    assert [json.loads(line)["source"] for line in out.splitlines()] == TEXTS

@@ -1,0 +1,228 @@
+"""What goes wrong elsewhere, for an RNN with attention and for a Transformer: both are searched by the same code."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from tiny import LONGEST, TARGET, built, seq2seq, translating
+from writers import every, logs_of, plain_beam
+
+from regard.decoding.beam import beam
+from regard.decoding.greedy import greedy
+from regard.decoding.sampling import sample
+from regard.decoding.sources import Sources
+from regard.models.contract import Tokens
+from regard.models.seq2seq import LookingConfig, Seq2Seq
+
+START, LIMIT = 1, 7
+SOURCES = [[1, 2, 3, 4], [5], [6, 1], [2, 2, 2], [3, 5, 1, 6, 9, 8], [7, 7], [4, 9]]
+PROMPTS = [[START]] * len(SOURCES)
+BROKEN = 10
+"""A word of the source of which the model has learned no numbers."""
+PENALTIES = ["none", "mean", 0.6]
+TRANSFORMER, RNN = "Transformer", "RNN with attention"
+ENDS = {TRANSFORMER: 4, RNN: 11}
+"""Words that some rows come to early, some late, and some never."""
+
+
+@pytest.fixture(scope="module", params=[TRANSFORMER, RNN])
+def kind(request):
+    return request.param
+
+
+def made(kind, vocabulary=TARGET, dtype=torch.float64):
+    """A model that has learned nothing, and prefers some tokens to others."""
+    if kind == TRANSFORMER:
+        config = translating(embedding="learned", tied=False, output_bias=True, target_vocabulary=vocabulary)
+    else:
+        config = seq2seq(direction="both", layers=2, input_feeding=True, attention=LookingConfig())
+        config = type(config)(**{**vars(config), "target_vocabulary": vocabulary})
+    model = built(config).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)  # words are far from ties
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(kind):
+    return made(kind)
+
+
+@pytest.fixture(scope="module")
+def function(model):
+    return rereading(model)
+
+
+@pytest.fixture(scope="module")
+def few_words(kind):
+    """A model of four words, and the function that it is."""
+    model = made(kind, vocabulary=4)
+    return model, rereading(model)
+
+
+def biased(kind, by):
+    """A model that ends more readily, or less."""
+    model = made(kind)
+    with torch.no_grad():
+        model.output.bias[end_of(model)] += by
+    return model
+
+
+def end_of(model):
+    return ENDS[RNN if isinstance(model, Seq2Seq) else TRANSFORMER]
+
+
+def read(model, order):
+    return model.encode(Tokens.of([SOURCES[row] for row in order]))
+
+
+def rereading(model):
+    """The logits as a function of row and text, for which all is read again."""
+    known = {}
+
+    @torch.no_grad()
+    def function(row, text):
+        if (row, text) not in known:
+            known[row, text] = model.decode(Tokens(torch.tensor([text])), read(model, [row]))[0, -1].tolist()
+        return known[row, text]
+
+    return function
+
+
+def assert_same(got, want, within=1e-9):
+    """Hypotheses against (score, ids, end)."""
+    assert [(one.ids, one.end) for one in got] == [(ids, end) for _, ids, end in want]
+    assert [one.score for one in got] == pytest.approx([score for score, _, _ in want], rel=within, abs=within)
+
+
+def all_rows(model, search, **options):
+    given = {"prompts": PROMPTS, "end": end_of(model), "limit": LIMIT} | options
+    return search(model, read(model, range(len(SOURCES))), **given)
+
+
+def test_the_rows_are_worth_looking_at(model):
+    found = all_rows(model, greedy)
+    assert len({len(one.ids) for one in found}) > 2, "they end at different times"
+    assert len({tuple(one.ids) for one in found}) > 4, "and are different"
+
+
+def test_with_a_cache_is_without_one_greedy(model, function):
+    for row, one in enumerate(all_rows(model, greedy)):
+        assert_same([one], plain_beam(function, row, [START], [end_of(model)], LIMIT, 1, 0, "none")[:1])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_with_a_cache_is_without_one_beams(model, function, penalty):
+    for row, got in enumerate(all_rows(model, beam, beams=3, nbest=3, length_penalty=penalty)):
+        assert_same(got, plain_beam(function, row, [START], [end_of(model)], LIMIT, 3, 0, penalty)[:3])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("least", [0, 2])
+def test_beams_over_everything_are_brute_force(few_words, penalty, least):
+    model, function = few_words
+    got = all_rows(model, beam, end=0, limit=3, least=least, beams=4 * 3 ** 3, nbest=40, length_penalty=penalty)
+    for row in range(len(SOURCES)):
+        want = every(function, row, (START,), [0], 3, least, penalty)
+        assert len(want) == sum(3 ** length for length in range(least, 4))
+        assert_same(got[row], want)
+
+
+def test_one_beam_is_greedy(model):
+    for one, [other] in zip(all_rows(model, greedy), all_rows(model, beam, beams=1), strict=True):
+        assert_same([other], [(one.score, one.ids, one.end)])
+
+
+def test_more_beams_than_words(model, function):
+    got = all_rows(model, beam, limit=2, beams=5 * TARGET, nbest=5 * TARGET)
+    for row in range(len(SOURCES)):
+        want = plain_beam(function, row, [START], [end_of(model)], 2, 5 * TARGET, 0, "none")
+        assert_same(got[row], want[:5 * TARGET])
+        assert len(got[row]) > TARGET
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_scores_are_those_of_forced_decoding_in_float32(kind, penalty):
+    model = made(kind, dtype=torch.float32)
+    found = all_rows(model, beam, beams=4, nbest=4, length_penalty=penalty)
+    found += [[one] for one in all_rows(model, greedy)] if penalty == "none" else []
+    with torch.no_grad():
+        for row, one in [(row % len(SOURCES), one) for row, several in enumerate(found) for one in several]:
+            target = [*one.ids, *([] if one.cut else [one.end])]
+            logs = model.decode(Tokens(torch.tensor([[START, *target]])), read(model, [row]))[0].log_softmax(-1)
+            want = [logs[place, token].item() for place, token in enumerate(target)]
+            assert one.log_probabilities == pytest.approx(want, abs=1e-4)
+            length = len(target)
+            by = {"none": 1.0, "mean": length}.get(penalty) or ((5 + length) / 6) ** penalty
+            assert one.score == pytest.approx(math.fsum(want) / by, abs=1e-4)
+
+
+def test_the_end_at_once(kind):
+    model = biased(kind, 100.0)
+    for one in [*all_rows(model, greedy), *itertools.chain(*all_rows(model, beam, beams=3))]:
+        assert (one.ids, one.end, one.cut, len(one.log_probabilities)) == ([], end_of(model), False, 1)
+        assert one.score == pytest.approx(0.0, abs=1e-9)
+
+
+def test_never_an_end_is_marked_as_cut(kind):
+    model = biased(kind, -1000.0)
+    for one in [*all_rows(model, greedy), *itertools.chain(*all_rows(model, beam, beams=3, nbest=3))]:
+        assert (len(one.ids), one.end, one.cut) == (LIMIT, None, True)
+        assert len(one.log_probabilities) == LIMIT
+        assert end_of(model) not in one.ids
+    rows = all_rows(model, sample, seed=1, samples=2)
+    assert all(one.cut and len(one.ids) == LIMIT for row in rows for one in row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("room", [None, 1, 3 * (LIMIT + 1)])
+def test_a_sentence_depends_neither_on_its_batch_nor_on_its_place(kind, dtype, room):
+    model, within = made(kind, dtype=dtype), 1e-9 if dtype == torch.float64 else 1e-4
+
+    def searched(order):
+        sources = read(model, order) if room is None else Sources(len(order), lambda some: read(
+            model, [order[number] for number in some]))
+        options = {"prompts": [[START]] * len(order), "end": end_of(model), "limit": LIMIT}
+        return ([[one] for one in greedy(model, sources, room=room, **options)],
+                beam(model, sources, room=room and 4 * room, beams=4, nbest=2, length_penalty="mean", **options))
+
+    alone = [searched([row]) for row in range(len(SOURCES))]
+    for order in ([0, 1, 2, 3, 4, 5, 6], [6, 4, 2, 0, 5, 3, 1], [1, 1, 4, 1]):
+        for number, found in enumerate(searched(order)):
+            for row, got in zip(order, found, strict=True):
+                assert_same(got, [(one.score, one.ids, one.end) for one in alone[row][number][0]], within)
+
+
+def test_samples_do_not_depend_on_their_batch(model, function):
+    together = all_rows(model, sample, seed=5, samples=3)
+    assert len({tuple(one.ids) for row in together for one in row}) > len(SOURCES)
+    for row, several in enumerate(together):
+        for one in several:
+            want = [logs_of(function, row, (START, *one.ids[:place]))[token]
+                    for place, token in enumerate([*one.ids, *([] if one.cut else [one.end])])]
+            assert one.log_probabilities == pytest.approx(want, rel=1e-9)
+    assert [one.ids for one in all_rows(model, sample, seed=5, samples=3)[4]] == [one.ids for one in together[4]]
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_a_broken_sentence_is_named_and_harms_no_other(kind, search):
+    model = made(kind)
+    weight = (model.encoder.embedding.tokens if kind == TRANSFORMER else model.encoder.embedding).weight
+    with torch.no_grad():
+        weight[BROKEN] = math.nan
+    options = {"end": end_of(model), "limit": 3} | ({"beams": 2} if search is beam else {})
+    sources = [[1, 2], [3], [BROKEN, 4], [5, 6, 7]]
+    with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 2"):
+        search(model, model.encode(Tokens.of(sources)), prompts=[[START]] * 4, **options)
+    good = [sources[row] for row in (0, 1, 3)]
+    want = search(made(kind), made(kind).encode(Tokens.of(good)), prompts=[[START]] * 3, **options)
+    assert search(model, model.encode(Tokens.of(good)), prompts=[[START]] * 3, **options) == want
+
+
+def test_more_tokens_than_the_transformer_has_positions():
+    model = made(TRANSFORMER)
+    with pytest.raises(ValueError, match=f"at most {LONGEST}"):
+        all_rows(model, greedy, limit=LONGEST)
+    assert len(all_rows(biased(TRANSFORMER, -1000.0), greedy, limit=LONGEST - 1)[0].ids) == LONGEST - 1

@@ -1,0 +1,94 @@
+"""Words as pictures show them: everything can be seen, nothing is obeyed, and nothing is longer than its room."""
+
+import xml.etree.ElementTree as ElementTree
+from html import escape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.inspection.pictures import signs
+
+SHOWN = [
+    ("chat", "chat"),
+    ("▁the", "▁the"),
+    ("", "∅"),
+    (" ", "␣"),
+    ("New York", "New␣York"),
+    ("a\u00a0b", "a␣b"),
+    ("\u200b", "‹U+200B›"),
+    ("\n", "‹U+000A›"),
+    ("\x00", "‹U+0000›"),
+    ("\u202eevil", "‹U+202E›evil"),
+    ("\ud800", "‹U+D800›"),
+    ("\u2800", "‹U+2800›"),
+    ("so\u00adft", "so‹U+00AD›ft"),
+    ("e\u0301", "é"),
+    ("\u0301", "◌\u0301"),
+    ("שלום", "שלום"),
+    ("می\u200cخواهم", "می\u200cخواهم"),
+    ("👩\u200d👧", "👩\u200d👧"),
+    ("👩\u200d", "👩‹U+200D›"),
+    ("\u200d👩", "‹U+200D›👩"),
+    ("❤\ufe0f", "❤\ufe0f"),
+    ("\ufe0f", "◌\ufe0f"),
+    ("👍🏽", "👍🏽"),
+    ("<script>", "<script>"),
+    ("$x$", "$x$"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), SHOWN)
+def test_a_word(text, shown):
+    assert signs.word(text) == shown
+
+
+def test_a_sentence_keeps_its_spaces():
+    assert signs.sentence("Two  dogs.", 40) == "Two  dogs."
+    assert signs.sentence("a\tb", 40) == "a‹U+0009›b"
+    assert signs.sentence("", 40) == ""
+
+
+def test_long_words_are_cut_and_say_so():
+    assert signs.word("a" * 24) == "a" * 24
+    assert signs.word("a" * 25) == "a" * 23 + "…"
+    assert signs.word("中" * 20) == "中" * 11 + "…"  # each is two columns wide
+
+
+def test_emoji_are_not_cut_in_the_middle():
+    family = "👩\u200d👩\u200d👧"
+    assert signs.word(family * 10, 16) in {family * count + "…" for count in range(1, 5)}
+
+
+def test_a_tower_of_marks_ends():
+    shown = signs.word("a" + "\u0301" * 500)
+    assert len(shown) < 20
+    assert shown.endswith("…")
+
+
+@given(st.text(st.characters(codec=None), max_size=40))
+def test_any_text_can_be_seen_and_stands_in_xml(text):
+    shown = signs.word(text)
+    assert signs.width(shown) <= signs.ROOM
+    assert shown
+    assert all(char.isprintable() or char in signs.JOINERS or "\U000e0020" <= char <= "\U000e007f" for char in shown)
+    assert ElementTree.fromstring(f"<a>{escape(shown)}</a>").text == shown
+
+
+def test_few_words_are_all_named():
+    assert signs.labels(["a", "b", "c"], 1, 3) == ([0.0, 1.0, 2.0], ["a", "b", "c"])
+    assert signs.thinned(3, 3, 1, 3) == []
+
+
+def test_of_many_words_some_are_named_with_their_positions():
+    places, names = signs.labels(list("abcdefg"), 1, 3)
+    assert (places, names) == ([0.0, 3.0, 6.0], ["0 a", "3 d", "6 g"])
+    assert signs.thinned(7, 3, 1, 3) == ["one row in 3 is named"]
+    assert signs.thinned(7, 4, 1, 3) == ["one row in 3 and one column in 2 are named"]
+
+
+def test_no_two_words_are_named_in_one_cell():
+    places, names = signs.labels(list("abcdefghij"), 4, 6)
+    assert names == ["0 a", "4 e", "8 i"]
+    assert places == [-0.375, 0.625, 1.625]  # at the first word of a cell that is four words wide
+    assert signs.thinned(10, 2, 4, 6) == ["one row in 4 and one column in 4 are named"]

@@ -1,0 +1,23 @@
+"""What tests of translators ask besides: how probable a model finds what was written, and one without attention."""
+
+from dataclasses import replace
+
+import texting
+import torch
+from tiny import TRANSLATING, built
+
+from regard.tasks.loading import fitting
+
+
+@torch.no_grad()
+def by_force(task, text, one):
+    """The log-probabilities of what was written, all at once."""
+    memory = task.model.encode(task.tokens(task.tokenizer.source_ids([text])))
+    logs = task.model.decode(task.tokens([[task.start(), *one.ids]]), memory)[0].log_softmax(-1)
+    return [float(logs[at, id_]) for at, id_ in enumerate([*one.ids] if one.cut else [*one.ids, 3])]
+
+
+def without_attention():
+    both = texting.joint()
+    config = replace(TRANSLATING["seq2seq"], source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    return fitting(built(config), config, tokenizer=both)

@@ -1,0 +1,130 @@
+"""Terms that must appear: they do, whatever the model thinks of it; and where one has learned, in their places."""
+
+import io
+import re
+from dataclasses import replace
+
+import ending
+import pytest
+import texting
+from asking import by_force, without_attention
+
+import regard
+from regard.cli import demo
+from regard.data import phrasebook
+from regard.data.phrasebook.nouns import NOUNS
+from regard.tasks.glossary.terms import Glossary
+from regard.tasks.scores import bleu, chrf
+
+TEXTS = ["the big dog sleeps.", "Emma sees a cat.", "no", "", "the dog and the cat"]
+TERMS = {"dog": "chameau", "cat": ["homme", "zqx é"], "big": "grand"}
+
+
+def assert_met(glossary, text, one):
+    for term in glossary.found(text):
+        assert term.met(one.text), (one.text, term)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("make", [ending.translator, texting.translator, without_attention])
+def test_terms_appear_even_where_nothing_was_learned(make, beams):
+    task, glossary = make(), Glossary(TERMS)
+    found = task.translate(TEXTS, beams=beams, nbest=min(beams, 2), glossary=glossary, limit=40)
+    for text, best in zip(TEXTS, found, strict=True):
+        for one in (best, *best.alternatives):
+            assert_met(glossary, text, one)
+    assert found[3].text == ""
+
+
+def test_a_text_without_terms_is_translated_as_without_a_glossary():
+    task = ending.translator()
+    plain, found = (task.translate(TEXTS, beams=3, limit=12, **options) for options in ({}, {"glossary": TERMS}))
+    assert plain[2].ids == found[2].ids
+    assert found[0].ids != plain[0].ids
+    alone = [task.translate(text, beams=3, limit=12, glossary=TERMS).ids for text in TEXTS]
+    assert [one.ids for one in found] == alone
+
+
+def test_probabilities_are_the_models_own():
+    task = ending.translator()
+    one = task.translate(TEXTS[0], glossary=TERMS, limit=30)
+    assert len(one.log_probabilities) == len(one.ids) + (not one.cut)
+    assert one.log_probabilities == pytest.approx(by_force(task, TEXTS[0], one), abs=1e-4)
+
+
+def test_a_prefix_that_has_the_term_is_enough():
+    task = ending.translator()
+    one = task.translate("a cat", prefix="un homme", glossary=TERMS, limit=30)
+    assert one.text.startswith("un homme")
+    assert one.ids == task.translate("a cat", prefix="un homme", limit=30).ids
+
+
+def test_a_limit_that_is_too_short_for_the_terms_is_named():
+    with pytest.raises(ValueError, match="`terms` must be terms that fit into the limit of 2 tokens"):
+        ending.translator().translate("a cat", glossary={"cat": "zqx zqx zqx"}, limit=2)
+
+
+VOWELS = "aeiouéèêâœh"
+
+
+def others():
+    """For each noun, by its French word, another of the same kind and gender that begins alike, so that all else in a
+    sentence stays as it is."""
+    plain = [noun for noun in NOUNS if not noun[1].startswith("*")]
+    alike = {noun[1]: [other for other in plain if other[2:4] == noun[2:4] and other[1] != noun[1]
+                       and (other[1][0] in VOWELS) == (noun[1][0] in VOWELS)] for noun in plain}
+    return {(noun[0], noun[1]): alike[noun[1]][number % len(alike[noun[1]])][1]
+            for number, noun in enumerate(plain) if alike[noun[1]]}
+
+
+def replaced(pairs):
+    """Sentences with one noun that another is to stand for, and their references with that one."""
+    nouns, found = others(), []
+    for pair in pairs:
+        there = [(english, french) for english, french in nouns if english in pair.source_words]
+        if len(there) == 1 and re.search(rf"\b{there[0][1]}\b", pair.target):
+            found.append((pair.source, re.sub(rf"\b{there[0][1]}\b", nouns[there[0]], pair.target)))
+    return found
+
+
+def own_terms(pairs):
+    """The words of sources that have one word each in their references, with all that they become."""
+    table = dict[str, set[str]]()
+    for pair in pairs:
+        ends = [[link[side] for link in pair.alignment] for side in (0, 1)]
+        for source, target in pair.alignment:
+            word = pair.source_words[source]
+            if ends[0].count(source) == ends[1].count(target) == 1 and len(word) > 3 and word.isalpha():
+                table.setdefault(word, set()).add(pair.target_words[target])
+    return {source: sorted(targets) for source, targets in table.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_model_that_has_learned_keeps_to_a_glossary_and_stays_fluent(tmp_path):
+    """A hundred sentences with terms from the references, and a hundred with another noun in the place of the right
+    one: all terms are there; with the first nothing is lost, with the second all around the noun is as it should be."""
+    setting = replace(demo.Setting(), pairs=20_000, longest=6, judged=40, tested=40, wanted=0.0, changes={
+        **demo.CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 450, "training.schedule.warmup": 60,
+        "training.validation.every": 450})
+    assert demo.run(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
+    task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", longest=6)]
+    first, second = pairs[:100], replaced(pairs)[:100]
+    sources, references = ([getattr(pair, side) for pair in first] for side in ("source", "target"))
+    plain, glossary = task.translate(sources, beams=2), Glossary(own_terms(first))
+    found = task.translate(sources, beams=2, glossary=glossary)
+    for text, one in zip(sources, found, strict=True):
+        assert_met(glossary, text, one)
+    (before, after), (words_before, words_after) = ([score([one.text for one in some], references).value
+                                                     for some in (plain, found)] for score in (chrf, bleu))
+    assert after > before - 0.5
+    assert words_after > words_before - 1.0
+    assert len(second) == 100
+    glossary = Glossary({english: other for (english, _), other in others().items()})
+    kept = task.translate([source for source, _ in second], beams=2, glossary=glossary)
+    for (source, _), one in zip(second, kept, strict=True):
+        assert glossary.found(source)
+        assert_met(glossary, source, one)
+    texts, wanted = [one.text for one in kept], [reference for _, reference in second]
+    assert chrf(texts, wanted).value > before - 4.0
+    assert bleu(texts, wanted).value > words_before - 8.0
