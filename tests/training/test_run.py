@@ -95,7 +95,7 @@ def test_the_config_tells_how_it_came_to_be(finished, data):
     assert (config["model"]["width"], config["tokenizer"]["vocabulary"]) == (16, 330)
     assert (config["training"]["schedule"]["steps"], config["training"]["validation"]["score"]) == (6, "loss")
     assert config["scores"] == {"step": outcome.standing.best_step, **outcome.standing.best_scores}
-    assert set(config) == {"recipe", "model", "special", "data", "training", "tokenizer", "scores"}
+    assert set(config) == {"recipe", "model", "special", "alignment", "data", "training", "tokenizer", "scores"}
 
 
 def test_moving_the_folder_breaks_nothing(finished, data, tmp_path):

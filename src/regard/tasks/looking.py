@@ -37,7 +37,7 @@ from regard.tasks.searches import Beam, Problem
 from regard.tasks.task import Task
 from regard.tasks.translating import Translator
 
-TITLE = 200
+TITLE = 80
 """Characters of a text that stand above a picture."""
 
 

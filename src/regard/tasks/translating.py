@@ -11,6 +11,7 @@ from functools import cached_property, partial
 import torch
 
 from regard import checks
+from regard.blocks.packed import packed
 from regard.data.doctor.characters import is_blank
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
@@ -113,7 +114,8 @@ class Translator(Task, Translates):
     def _hypotheses(self, rows: Sequence[Row], search: Search) -> list[list[Hypothesis]]:
         """What a search finds for each row."""
         sources = [row.source for row in rows]
-        memory = self.model.encode(self.tokens(sources))  # type: ignore[operator]
+        with packed(self.model):
+            memory = self.model.encode(self.tokens(sources))  # type: ignore[operator]
         positions, rules = room(self.model.decoder), self._rules()
         limits = [FACTOR * len(row.source) + LONGER if search.limit is None else search.limit - len(row.beginning)
                   for row in rows]
