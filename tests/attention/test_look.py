@@ -230,3 +230,12 @@ def test_no_rows_are_an_answer_too():
 def test_counts_and_sizes_out_of_range_are_errors(ask, message):
     with pytest.raises(ValueError, match=message):
         ask(regard.Look(normal(5, 3), normal(4, 3)))
+
+
+def test_a_look_is_told_in_short():
+    query, key = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)
+    assert repr(regard.Look(query, key)) == "Look(queries (2, 3, 4), keys (2, 5, 4), scaled_dot, softmax)"
+    told = repr(regard.Look(query, key, mask=torch.ones(3, 5) > 0, score="dot", bias=regard.ALiBi.for_heads(2)))
+    assert told.endswith("dot, softmax, mask (3, 5), ALiBi)")
+    told = repr(regard.Look(query, key, mask=regard.Causal(), bias=torch.zeros(3, 5)))
+    assert told.endswith("softmax, Causal(), bias (3, 5))")

@@ -60,15 +60,21 @@ class Tape:
             with self.listening:
                 self.work()
         else:
-            for func, args, kwargs, before in self.listening.operations:
-                found = func(*args, **kwargs)
-                for old, new in zip(tensors(before), tensors(found), strict=True):
-                    if old is not new and place(old) != place(new):
-                        assert old.shape == new.shape
-                        old.copy_(new)
+            self.replay()
         if self.listening is not None:
-            for tensor in self.listening.made:
-                tensor.fill_(torch.nan if tensor.is_floating_point() else 10**6 if tensor.dtype == torch.long else 1)
+            with torch.inference_mode():
+                for tensor in self.listening.made:
+                    whole = 10**6 if tensor.dtype == torch.long else 1
+                    tensor.fill_(torch.nan if tensor.is_floating_point() else whole)
+
+    @torch.inference_mode()  # as a graph, which knows of no mode
+    def replay(self):
+        for func, args, kwargs, before in self.listening.operations:
+            found = func(*args, **kwargs)
+            for old, new in zip(tensors(before), tensors(found), strict=True):
+                if old is not new and place(old) != place(new):
+                    assert old.shape == new.shape
+                    old.copy_(new)
 
 
 def like_a_gpu(monkeypatch):

@@ -1,5 +1,7 @@
 """A task that is watched does its work as always, and what it read and wrote is looked at afterwards."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -190,6 +192,15 @@ def test_two_watches_an_exception_and_a_save(tmp_path):
     assert_silent(task)
     assert len(outer.calls) == len(inner.calls) == 1
     assert regard.load(tmp_path / "model").witnesses == []
+
+
+def test_a_copy_of_a_watched_task_is_not_watched():
+    task = texting.classifier()
+    with regard.watch(task) as seen:
+        for other in (copy.deepcopy(task), pickle.loads(pickle.dumps(task))):
+            assert other.witnesses == []
+            other.classify(TEXTS)
+    assert not seen.calls
 
 
 def test_what_does_not_fit_the_limit_is_told_when_it_is_asked_for():

@@ -42,6 +42,15 @@ class Look:
     mask: Mask | Tensor | None = None
     bias: Tensor | Bias | None = None
 
+    def __repr__(self) -> str:
+        parts: list[object] = [f"queries {checks.shape(self.query)}", f"keys {checks.shape(self.key)}", self.score,
+                               self.normalize]
+        for name, part in (("mask", self.mask), ("bias", self.bias)):
+            if part is not None:
+                parts.append(f"{name} {checks.shape(part)}" if isinstance(part, Tensor) else
+                             type(part).__name__ if isinstance(part, Bias) else part)
+        return f"Look({', '.join(map(str, parts))})"
+
     @cached_property
     def problem(self) -> Problem:
         """The look as kernels read it, checked."""
@@ -57,14 +66,8 @@ class Look:
 
     def rows(self, indices: "int | list[int] | Tensor") -> Tensor:
         """The weights of these queries, (..., keys) for one index and (..., indices, keys) for several."""
-        chosen = torch.as_tensor(indices, device=self.query.device)
-        chosen = chosen.long() if chosen.numel() == 0 else chosen
-        if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.dim() > 1:
-            raise checks.wrong("indices", "an integer or a list of integers", repr(indices))
-        count = self.problem.n_queries
-        if chosen.numel() and not (-count <= int(chosen.min()) and int(chosen.max()) < count):
-            raise checks.wrong("indices", f"rows of the {count} queries", repr(indices))
-        rows = statistics.some_rows(self.problem, chosen.reshape(-1) % max(1, count))
+        chosen = row_indices(indices, self.problem.n_queries, self.query.device)
+        rows = statistics.some_rows(self.problem, chosen.reshape(-1))
         return rows if chosen.dim() else rows.squeeze(-2)
 
     def entropy(self) -> Tensor:
@@ -101,3 +104,14 @@ class Look:
     @property
     def _fused(self) -> bool:
         return identities.refusal(self.problem) is None
+
+
+def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.device) -> Tensor:
+    """Indices of some of `count` rows, from 0 on, as a tensor; a ValueError where they are none."""
+    chosen = torch.as_tensor(indices, device=device)
+    chosen = chosen.long() if chosen.numel() == 0 else chosen
+    if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.dim() > 1:
+        raise checks.wrong("indices", "an integer or a list of integers", repr(indices))
+    if chosen.numel() and not (-count <= int(chosen.min()) and int(chosen.max()) < count):
+        raise checks.wrong("indices", f"rows of the {count} queries", repr(indices))
+    return chosen % max(1, count)

@@ -40,8 +40,8 @@ class Tap:
         for listener in tuple(self.listeners):
             listener(look)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Tap":
-        return Tap()  # a copy of a layer is another layer: nobody listens to it yet
+    def __reduce__(self) -> "tuple[type[Tap], tuple[()]]":
+        return Tap, ()  # a copy of a layer, or one from another process, is another layer: nobody listens to it yet
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:

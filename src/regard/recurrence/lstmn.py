@@ -176,7 +176,8 @@ class LSTMN(nn.Module):
         for i, (own, given) in enumerate(zip(query_BNA.unbind(1), projected.unbind(1), strict=True)):
             query = own + self.query_summary(summary)
             allowed = None if allowed_BT is None else allowed_BT[:, None, None, :keys.filled.shape[-2]]
-            past = self._look(query[:, None, None], keys.filled, values.filled, allowed)
+            here = None if there_BN is None else there_BN[:, None, None, i, None]
+            past = self._look(query[:, None, None], keys.filled, values.filled, allowed, here)
             new, past_memory = past.chunk(2, -1)
             hidden, memory = self.cell.advance(given, (new, past_memory))
             keys.append(self.key(hidden)[:, None, None])
@@ -187,11 +188,12 @@ class LSTMN(nn.Module):
             hidden_BND = hidden_BND.masked_fill(~there_BN.unsqueeze(-1), 0.0)
         return hidden_BND, keys.new(), values.new(), summary
 
-    def _look(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
-        """One query against the tape: [h~; c~], (B, 2D)."""
+    def _look(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, here: Tensor | None) -> Tensor:
+        """One query against the tape: [h~; c~], (B, 2D). Where `here` (B, 1, 1, 1) is False there is no token."""
         mask = None if allowed is None else Allowed(allowed)
         if self.tap.listeners:
-            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask))
+            shown = mask if here is None or allowed is None else Allowed(allowed & here)
+            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, shown))
         output = attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
                         dropout=self.dropout if self.training else 0.0, backend=self.backend)
         return output[:, 0, 0]

@@ -34,7 +34,7 @@ from regard.tasks.blanks import BLANK, with_blanks
 from regard.tasks.completing import Completer
 from regard.tasks.reading import Classifier, Embedder, Filler
 from regard.tasks.searches import Beam, Problem
-from regard.tasks.task import Task
+from regard.tasks.task import Task, check_lengths, room
 from regard.tasks.translating import Translator
 
 TITLE = 80
@@ -92,10 +92,16 @@ def forced(translator: Translator, text: str, translation: str, *, name: str = "
 
 
 def completed(completer: Completer, text: str, *, limit: int = 0, beams: int = 1, name: str = "") -> Trace:
-    """A text, and what a language model writes after it: at most `limit` tokens."""
+    """A text, and what a language model writes after it: at most `limit` tokens. With 0 it is only read."""
+    if not limit:
+        _check_text(text)
+        first = [] if completer.special.first is None else [completer.special.first]
+        ids = [*first, *completer.text_tokenizer().encode(text)]
+        check_lengths("text", [ids], room(completer.model.decoder))
+        return _trace(completer, readings.sequence(completer, ids, text), name)
     search = _Recorded.of(beams, limit)
     [found] = completer.searched([text], search)
-    tree = _search(search.trees[0], beams, completer.text_tokenizer()) if limit else None
+    tree = _search(search.trees[0], beams, completer.text_tokenizer())
     return _trace(completer, readings.completion(completer, found.prompt_ids, found), name, tree)
 
 

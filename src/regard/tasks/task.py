@@ -21,7 +21,7 @@ from regard._version import __version__
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.decoding.rules import as_ids
-from regard.inspection.seen_again import Reading, Witness
+from regard.inspection.seen_again import Reading, Witnesses
 from regard.models.build import ModelConfig
 from regard.models.contract import Tokens
 from regard.models.embedding import Embedding
@@ -67,7 +67,7 @@ class Task:
         self.labels = None if labels is None else tuple(labels)
         self.aligned_by = aligned_by
         self.record = description.checked(record)
-        self.witnesses: list[Witness] = []
+        self.witnesses = Witnesses()
         """Those who are told what the model has read and written."""
         self._check_vocabulary()
         self._check_tokenizer()

@@ -1,0 +1,89 @@
+"""Looking measured: what watching a model costs while nothing is asked, and what an overview of long attention costs.
+
+    python benchmarks/looking.py               every part
+    python benchmarks/looking.py watching      one part: watching, foreign or maps
+
+Everything that is compared runs in this one call, in turns: only ratios count. In float32.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from timing import main, medians, table
+from torch import nn
+
+import regard
+from regard.inspection.seen import Seen
+from regard.models.contract import Tokens
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+REPEATS = 31
+
+
+def watching() -> str:
+    """A Transformer, small: all of a forward pass, watched and not."""
+    rows = []
+    for batch, length, padded in ((1, 32, False), (8, 32, True), (16, 64, True), (1, 512, False)):
+        model = small()
+        source, target = (tokens(batch, length, padded) for _ in range(2))
+        rows.append(compared(f"Transformer-small, {batch} × {length}{', padded' if padded else ''}", model,
+                             partial(model, source, target)))
+    return table(["forward pass", "ms", "watched", "ratio"], rows)
+
+
+def foreign() -> str:
+    """The encoder of torch, whose fast path is taken in both."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).to(DEVICE).eval()
+    x = torch.randn(8, 64, 512, device=DEVICE)
+    return table(["forward pass", "ms", "watched", "ratio"],
+                 [compared("torch.nn.TransformerEncoder, 8 × 64", model, lambda: model(x))])
+
+
+def maps() -> str:
+    """A map of 512 × 512 blocks against one attention of the same size, causal, 8 heads of 64."""
+    rows = []
+    for length in (4096, 16384):
+        query, key, value = (torch.randn(1, 8, length, 64, device=DEVICE) for _ in range(3))
+        look = regard.Look(query, key, mask=regard.Causal())
+        taken = medians({"attention": lambda: regard.attend(query, key, value, mask=regard.Causal()),  # noqa: B023
+                         "map": lambda: look.block_map(length // 512)},  # noqa: B023
+                        device=DEVICE, repeats=3 if length > 4096 else 5)
+        rows.append([f"{length:,}", f"{length // 512}", f"{taken['attention']:,.0f}", f"{taken['map']:,.0f}",
+                     f"{taken['map'] / taken['attention']:.2f}"])
+    return table(["tokens", "block", "attention, ms", "map, ms", "ratio"], rows)
+
+
+def small() -> nn.Module:
+    """The recipe `transformer-small` with vocabularies of 8,000."""
+    return regard.build("transformer-small", source_vocabulary=8000, target_vocabulary=8000).to(DEVICE).eval()
+
+
+def tokens(batch: int, length: int, padded: bool) -> Tokens:
+    """Random ids; where padded, of random lengths from a half of it on."""
+    ids = torch.randint(4, 8000, (batch, length), device=DEVICE)
+    return Tokens(ids, torch.randint(length // 2, length + 1, (batch,), device=DEVICE) if padded else None)
+
+
+def compared(name: str, model: nn.Module, run: Callable[[], object]) -> list[str]:
+    """The row of a model that runs watched and not, in turns."""
+    kept: list[Seen] = []
+
+    @torch.inference_mode()
+    def plain() -> None:
+        run()
+
+    @torch.inference_mode()
+    def watched() -> None:
+        kept.clear()
+        with regard.watch(model) as seen:
+            run()
+        kept.append(seen)
+
+    taken = medians({"plain": plain, "watched": watched}, device=DEVICE, repeats=REPEATS)
+    return [name, f"{taken['plain']:.1f}", f"{taken['watched']:.1f}", f"{taken['watched'] / taken['plain']:.3f}"]
+
+
+if __name__ == "__main__":
+    main({"watching": watching, "foreign": foreign, "maps": maps}, __doc__, __file__, DEVICE)

@@ -1,0 +1,161 @@
+"""Attention that is not regard's, watched from outside: torch's, and models that call torch's fused kernel.
+
+    torch.nn.MultiheadAttention       its inputs are kept, and projected when somebody asks
+    scaled_dot_product_attention      its queries, keys and masks, in any module that calls it (Hugging Face: "sdpa")
+    softmax of (B, H, n, N)           the weights themselves, where a module computes them ("eager")
+
+No hook is put on any module, because torch leaves its fast paths where it finds one: hooks for all modules, which it
+does not look for, tell which module runs. It does not know who keeps the looks.
+
+Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as torch_modules
+from torch.overrides import TorchFunctionMode
+
+from regard.attention.look import Look
+from regard.attention.mask import Allowed, Causal, Mask
+from regard.inspection.matrix import Matrix
+from regard.inspection.seen_keeping import Keeping
+from regard.inspection.watching_multihead import inputs, look_of
+from regard.inspection.watching_names import Place, foreign
+from regard.inspection.watching_taps import watchable
+
+WATCHED = {F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax}
+
+
+@contextmanager
+def watching(modules: Mapping[str, nn.Module], keeping: Keeping, found: dict[str, Place]) -> Iterator[None]:
+    """Keep what the attentions of a model, given as all its modules, look at; those that run are put into `found`."""
+    names = {id(module): name for name, module in modules.items()}
+    if any(isinstance(module, nn.MultiheadAttention) for module in modules.values()):
+        with _held(_Multihead(names, keeping, found).hooks()):
+            yield
+    else:
+        calls = _Calls(names, keeping, found)
+        with _held(calls.hooks()), calls:
+            yield
+
+
+@contextmanager
+def _held(handles: list[Any]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+            # torch (2.13) forgets here that the hook took keywords, and would take it for one that is still there.
+            torch_modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
+
+
+class _Multihead:
+    """Watches torch.nn.MultiheadAttention, and the encoder layers of torch that run without calling theirs."""
+
+    def __init__(self, names: dict[int, str], keeping: Keeping, found: dict[str, Place]) -> None:
+        self.names, self.keeping, self.found = names, keeping, found
+        self.called: set[int] = set()
+
+    def hooks(self) -> list[Any]:
+        """For all modules of all models; who made them removes them."""
+        return [torch_modules.register_module_forward_hook(self.left, with_kwargs=True)]
+
+    def left(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """A module of some model has run."""
+        if id(module) not in self.names:
+            return
+        if isinstance(module, nn.MultiheadAttention):
+            self.called.add(id(module))
+            self._keep(module, *inputs(module, args, kwargs))
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            own = module.self_attn
+            if id(own) in self.called:
+                self.called.discard(id(own))
+            else:
+                self._keep(own, *_fused(module, *args, **kwargs))
+
+    def _keep(self, module: nn.MultiheadAttention, given: dict[str, Any], before: nn.Module | None = None) -> None:
+        if not watchable(given["query"]):
+            return
+        name = foreign(self.names[id(module)], module)
+        self.found.setdefault(name.name, name)
+        weights = self.keeping.copied(module)
+        norm = None if before is None else self.keeping.copied(before)
+        self.keeping.later(name.name, given, lambda kept: look_of(weights, kept, norm))
+
+
+def _fused(layer: nn.TransformerEncoderLayer, src: Tensor, src_mask: Tensor | None = None,
+           src_key_padding_mask: Tensor | None = None,
+           is_causal: bool = False) -> tuple[dict[str, Any], nn.Module | None]:
+    """What the attention of an encoder layer reads whose fused form does not call it, and the norm before it."""
+    given = {"query": src, "key": src, "attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
+    return given, layer.norm1 if layer.norm_first else None
+
+
+class _Calls(TorchFunctionMode):
+    """Watches calls of scaled_dot_product_attention, and of softmax, by the modules in which they happen."""
+
+    def __init__(self, names: dict[int, str], keeping: Keeping, found: dict[str, Place]) -> None:
+        super().__init__()
+        self.names, self.keeping, self.found = names, keeping, found
+        self.inside: list[nn.Module] = []
+
+    def hooks(self) -> list[Any]:
+        """For all modules of all models; who made them removes them."""
+        return [torch_modules.register_module_forward_pre_hook(self.entered),
+                torch_modules.register_module_forward_hook(self.left, always_call=True)]
+
+    def entered(self, module: nn.Module, args: Any) -> None:
+        """A module of some model begins."""
+        if id(module) in self.names:
+            self.inside.append(module)
+
+    def left(self, module: nn.Module, args: Any, output: Any) -> None:
+        """A module of some model has ended."""
+        if self.inside and self.inside[-1] is module:
+            self.inside.pop()
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in WATCHED and self.inside:
+            if func is F.scaled_dot_product_attention:
+                self._fused(*args, **kwargs)
+            elif result.dim() == 4:
+                self._weighed(result, args, kwargs)
+        return result
+
+    def _name(self) -> str:
+        module = self.inside[-1]
+        place = foreign(self.names[id(module)], module)
+        return self.found.setdefault(place.name, place).name
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+               is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> None:
+        if not watchable(query) or query.dim() != 4:
+            return
+        n, N, D = query.shape[-2], key.shape[-2], query.shape[-1]
+        mask: Mask | None = None
+        bias = None
+        if is_causal:  # aligned to the top left
+            allowed = torch.ones(n, N, dtype=torch.bool, device=query.device).tril() if n != N else None
+            mask = Causal() if allowed is None else Allowed(allowed)
+        elif attn_mask is not None and attn_mask.dtype == torch.bool:
+            mask = Allowed(attn_mask)
+        elif attn_mask is not None:
+            bias = attn_mask.detach()
+        if scale is not None and scale != D**-0.5:
+            query = query * (scale * D**0.5)
+        self.keeping.take(self._name(), Look(query.detach(), key.detach(), None, mask=mask, bias=bias),
+                          settled=frozenset(("query",)))
+
+    def _weighed(self, weights: Tensor, args: Any, kwargs: Any) -> None:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        if dim in (-1, 3) and watchable(weights):
+            self.keeping.give(self._name(), Matrix(weights))
