@@ -29,6 +29,8 @@ class Siblings:
     """The size of the families that they continue: the same, or 1 where families begin."""
     families: Tensor | None = None
     """(families,): which of those families each continues, or replaces; None where all stay in their places."""
+    spent: bool = False
+    """Nobody needs the state any more that they are picked from: what is picked may stand in its storage."""
 
 
 Rows = list[int] | Tensor | Siblings

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from problems import Waves, assert_close, normal, scorer
 
 import regard
+from regard.mixer import Siblings
 
 KINDS = ("attention", "basic", "plain")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive", "bilinear", "module")
@@ -340,3 +341,23 @@ def test_keys_that_no_row_has_any_more_are_not_looked_at():
     assert long.copy().put([0], short.pick([0])).filled == 7
     both = long.put([0, 1], short)
     assert (both.filled, both.positions.tolist()) == (2, [2, 2])
+
+
+@given(index=st.lists(st.integers(0, 3), min_size=1, max_size=4), seed=st.integers(0, 9))
+def test_rows_picked_from_a_spent_state_stand_in_its_storage(index, seed):
+    layer, x = make("attention"), normal(4, 3, WIDTH, seed=seed)
+    _, cache = layer.step(x, layer.start(4, 6), lengths=torch.tensor([3, 1, 2, 3]))
+    apart, rows = cache.pick(index), torch.tensor(index)
+    moved = cache.pick(Siblings(rows, 1, 1, spent=True))
+    assert moved.key.data_ptr() == cache.key.data_ptr()
+    assert moved.positions.tolist() == apart.positions.tolist()
+    more = normal(len(index), 2, WIDTH, seed=seed + 20)
+    assert torch.equal(layer.step(more, moved)[0], layer.step(more, apart)[0])
+
+
+def test_more_rows_than_a_spent_state_has_get_storage_of_their_own():
+    layer = make("attention")
+    _, cache = layer.step(normal(2, 3, WIDTH), layer.start(2, 6))
+    more = cache.pick(Siblings(torch.tensor([0, 1, 1]), 1, 1, spent=True))
+    assert more.key.data_ptr() != cache.key.data_ptr()
+    assert torch.equal(more.key[2, :, :3], cache.key[1, :, :3])

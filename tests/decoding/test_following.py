@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.decoding.following import Unfollowed
-from regard.decoding.rules import Written
+from regard.decoding.rules import Behind, Written
 
 IDS = st.lists(st.integers(0, 4), max_size=5)
 
@@ -20,7 +20,7 @@ def test_against_a_literal_check(rows, forbidden):
     ids = torch.tensor([[*rows[number][1], *[3] * (longest - len(rows[number][1]))] for number in order]).long()
     written = Written(ids.view(len(order), longest), torch.tensor(order),
                       torch.tensor([len(rows[number][1]) for number in order]), torch.zeros(len(order)).long())
-    rule = Unfollowed([sequences for *_, sequences in rows], sorted(forbidden), [before for before, *_ in rows])
+    rule = Behind(Unfollowed([sequences for *_, sequences in rows], sorted(forbidden)), [before for before, *_ in rows])
     logs = torch.randn(len(order), 5)
     found = rule(logs.clone(), written)
     for place, number in enumerate(order):
@@ -36,7 +36,7 @@ def test_what_stands_in_front_counts_only_where_it_is_given():
     logs, none = torch.zeros(1, 4), torch.zeros(1, 0).long()
     written = Written(none, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
     assert Unfollowed([[[2]]], [1])(logs.clone(), written).tolist() == [[0, 0, 0, 0]]
-    assert Unfollowed([[[2]]], [1], [[2]])(logs.clone(), written).tolist() == [[0, -torch.inf, 0, 0]]
+    assert Behind(Unfollowed([[[2]]], [1]), [[2]])(logs.clone(), written).tolist() == [[0, -torch.inf, 0, 0]]
 
 
 def test_an_empty_sequence_is_refused():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import assert_named
 
-from regard.decoding.rules import Forbidden, Least, NoRepeat, Written, below_vocabulary
+from regard.decoding.rules import Behind, Forbidden, Least, NoRepeat, Written, below_vocabulary
 
 INF = float("inf")
 
@@ -80,3 +80,22 @@ def test_no_sequence_is_completed_again(texts, size, data):
         assert {token for token in range(4) if got[row, token] == -INF} == want
         others = [token for token in range(4) if token not in want]
         assert torch.equal(got[row, others], logs[row, others])
+
+
+@given(rows=st.lists(st.tuples(*[st.lists(st.integers(0, 2), max_size=5)] * 2), min_size=1, max_size=4),
+       size=st.integers(1, 3))
+def test_what_stands_in_front_counts_for_a_rule_behind_it(rows, size):
+    """Rows of (what stands in front, what is written), each twice, in another order than the prompts."""
+    order = [number for number in reversed(range(len(rows))) for _ in range(2)]
+    texts = [rows[number][1] for number in order]
+    filled = [[*text, *[2] * (max(map(len, texts)) - len(text))] for text in texts]
+    ids = torch.tensor(filled, dtype=torch.long).view(len(order), -1)
+    lengths = torch.tensor([*map(len, texts)])
+    state = Written(ids, torch.tensor(order), lengths, torch.zeros_like(lengths))
+    logs, before = torch.randn(len(order), 4), [front for front, _ in rows]
+    repeats = Behind(NoRepeat(size), before)(logs.clone(), state)
+    ends = Behind(Least(4, [3]), before)(logs.clone(), state)
+    for place, number in enumerate(order):
+        whole = [*rows[number][0], *rows[number][1]]
+        assert {token for token in range(4) if repeats[place, token] == -INF} == repeating(whole, size, 4)
+        assert bool(ends[place, 3] == -INF) is (len(whole) < 4)

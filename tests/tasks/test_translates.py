@@ -106,6 +106,26 @@ def test_a_prefix_is_how_a_translation_begins(task, drawn):
     assert task.translate("", prefix="la").text == ""
 
 
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_prefix_counts_as_written(task, drawn):
+    """For how long a translation is at least, and for what it may not repeat."""
+    kind = Sampling if drawn else Beam
+    texts, given = [TEXTS[3], TEXTS[0]], ["le chien voit", "la"]
+    begun = [len(task.tokenizer.target.encode(prefix)) for prefix in given]
+    plain = task.searched(texts, kind(limit=20), prefix=given)
+    assert task.searched(texts, kind(limit=20, least=min(begun)), prefix=given) == plain
+    assert all(18 <= len(one.ids) <= 20 for one in task.searched(texts, kind(limit=20, least=18), prefix=given))
+    assert any(len(one.ids) < 18 for one in plain)
+    for one, count in zip(task.searched(texts, kind(least=20, no_repeat=1), prefix=given), begun, strict=True):
+        behind = one.ids[count:]
+        assert len({*behind} - {*one.ids[:count]}) == len(behind) >= 20 - count
+
+
+
+def test_at_least_so_many_is_not_held_up_by_a_limit_that_nobody_gave(task):
+    assert len(task.translate("no", least=70).ids) >= 70
+
+
 def test_wrong_calls(task):
     for options, message in (({"prefix": ["a"]}, "`prefix` must be one text, or one for each of the 2"),
                              ({"prefix": [1, 2]}, "`prefix` must be a text, or a list of texts"),

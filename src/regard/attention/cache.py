@@ -70,6 +70,17 @@ class Cache:
         positions = self.positions + (key.shape[-2] if lengths is None else lengths)
         return Cache(self.key, self.value, positions, filled, self.level and lengths is None)
 
+    def sees(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
+        """What `count` new tokens, of which each row has `lengths`, may look at: see `step_mask`."""
+        if self.level and lengths is None:  # the last token stands at the last key, as causal masks have it
+            if count == 1:
+                return extra
+            return Causal() if extra is None else Causal() & extra
+        mask = Causal() & Placed(self.positions)
+        if lengths is not None:  # what fills up a shorter row is no key for anybody
+            mask = mask & Padding(self.positions + lengths)
+        return mask if extra is None else mask & extra
+
     def view(self, filled: int) -> tuple[Tensor, Tensor]:
         """The keys and values of the first `filled` places."""
         return self.key[:, :, :filled], self.value[:, :, :filled]
@@ -77,11 +88,24 @@ class Cache:
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
         index = indices(rows, self.key)
+        if isinstance(rows, Siblings) and rows.spent and len(index) <= len(self.key):
+            return self._moved(index)
         shape = (len(index), self.key.shape[1], self.capacity)
         key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
         key[:, :, :self.filled] = self.key[index, :, :self.filled]
         value[:, :, :self.filled] = self.value[index, :, :self.filled]
         return Cache(key, value, self.positions[index], self.filled, self.level)
+
+    def _moved(self, index: Tensor) -> "Cache":
+        """The cache of these rows in the same storage. Fresh memory costs more than to write into what is there."""
+        count = len(index)
+        places = torch.arange(count, device=index.device)
+        if index.device.type == "cpu":  # where it costs nothing to ask, rows that stay where they are do stay
+            places = (index != places).nonzero().squeeze(-1)
+        for tensor in (self.key, self.value):
+            filled = tensor[:, :, :self.filled]
+            filled[places] = filled[index[places]]  # all that is read is read before the first is written
+        return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.level)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
         """Replace these rows by the rows of another cache, which may have another capacity."""
@@ -175,14 +199,7 @@ class ContextCache:
 
 def step_mask(before: Cache, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
     """`count` new tokens, of which each row has `lengths`, see those before them and themselves, within `extra`."""
-    if before.level and lengths is None:  # the last token stands at the last key, as causal masks have it
-        if count == 1:
-            return extra
-        return Causal() if extra is None else Causal() & extra
-    mask = Causal() & Placed(before.positions)
-    if lengths is not None:  # what fills up a shorter row is no key for anybody
-        mask = mask & Padding(before.positions + lengths)
-    return mask if extra is None else mask & extra
+    return before.sees(count, lengths, extra)
 
 
 def families_together(query: Tensor, each: int) -> Tensor:

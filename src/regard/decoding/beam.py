@@ -30,12 +30,12 @@ import torch
 from regard import checks
 from regard.decoding.coverage import Coverage, as_coverage
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.queue import run
 from regard.decoding.ranking import Ranking, as_ranking
 from regard.decoding.request import Limit, Prompts, Request
 from regard.decoding.rules import Rule, whole
 from regard.decoding.search import BeamSearch
 from regard.decoding.sources import Given
+from regard.decoding.steady import run
 from regard.decoding.terms import Alternatives, automata
 from regard.models.contract import Writer
 

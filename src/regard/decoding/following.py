@@ -23,22 +23,17 @@ ANY, NOTHING, NONE = -1, -2, -3
 class Unfollowed:
     """In each row some tokens, the same for all, do not follow directly on some sequences of its own."""
 
-    def __init__(self, rows: Sequence[Sequence[Sequence[int]]], ids: Sequence[int],
-                 before: Sequence[Sequence[int]] | None = None) -> None:
-        """`before` are the tokens that stand in front of what each row writes, where these count."""
+    def __init__(self, rows: Sequence[Sequence[Sequence[int]]], ids: Sequence[int]) -> None:
         for sequences in rows:
             for sequence in sequences:
                 if not as_ids("rows", sequence):
                     raise checks.wrong("rows", "sequences of at least one id", "an empty one")
         most = max((len(sequences) for sequences in rows), default=0)
         longest = max((len(sequence) for sequences in rows for sequence in sequences), default=0)
-        filled = [[_filled(sequence, longest, ANY) for sequence in sequences] for sequences in rows]
+        filled = [[[*[ANY] * (longest - len(sequence)), *sequence] for sequence in sequences] for sequences in rows]
         none = [NONE] * longest  # which equals nothing, not even what is not there
         self.ids_BAn = torch.tensor([[*row, *[none] * (most - len(row))] for row in filled],
                                     dtype=torch.long).view(len(rows), most, longest)
-        fronts = [()] * len(rows) if before is None else before
-        self.before_Bn = torch.tensor([_filled(front[max(0, len(front) - longest):], longest, NOTHING)
-                                       for front in fronts], dtype=torch.long).view(len(rows), longest)
         self.forbidden = Forbidden(ids)
 
     def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
@@ -47,12 +42,8 @@ class Unfollowed:
         if not self.ids_BAn.numel():
             return log_probabilities
         wanted_RAn = self.ids_BAn.to(device, non_blocking=True)[written.rows]
-        whole_Rt = torch.cat([self.before_Bn.to(device, non_blocking=True)[written.rows], written.ids], dim=-1)
+        whole_Rt = torch.cat([written.ids.new_full((len(written.ids), count), NOTHING), written.ids], dim=-1)
         last_Rn = whole_Rt.gather(-1, written.lengths.unsqueeze(-1) + torch.arange(count, device=device))
         same_RAn = (wanted_RAn == last_Rn.unsqueeze(1)) | (wanted_RAn == ANY)
         ends_R = same_RAn.all(-1).any(-1)
         return torch.where(ends_R.unsqueeze(-1), self.forbidden(log_probabilities.clone(), written), log_probabilities)
-
-
-def _filled(ids: Sequence[int], count: int, with_: int) -> list[int]:
-    return [*[with_] * (count - len(ids)), *ids]

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.request import Limit, Prompts, Request
-from regard.decoding.rules import Rule, Written
+from regard.decoding.rules import Rule
 from regard.decoding.sources import Given
-from regard.decoding.writing import write
+from regard.decoding.steady import run
+from regard.decoding.writing import Writing, highest
 from regard.models.contract import Writer
+
+__all__ = ["greedy", "highest"]
 
 
 @torch.no_grad()
@@ -32,9 +34,5 @@ def greedy(model: Writer, memory: Given = None, *, prompts: Prompts, end: int | 
         room: how many tokens, of prompts and limits, the rows may have together that are written at once; others wait.
             Without it all are.
     """
-    return write(model, memory, Request.of(model, memory, prompts, end, limit, least, rules, room), highest)
-
-
-def highest(log_probabilities: Tensor, written: Written) -> Tensor:
-    """The most probable token of each row; of several the one with the lowest id."""
-    return log_probabilities.argmax(dim=-1)
+    request = Request.of(model, memory, prompts, end, limit, least, rules, room)
+    return run(model, memory, request, Writing(request, highest))

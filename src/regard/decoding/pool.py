@@ -54,11 +54,11 @@ class Pool:
 
     def pick(self, index: Tensor | slice) -> "Pool":
         """The pool of these rows."""
-        return Pool(*(part[index] for part in self._parts()))
+        return Pool(*(part[index] for part in self.parts()))
 
     def joined(self, other: "Pool") -> "Pool":
         """The pool of these rows, and of others behind them."""
-        return Pool(*(rows_joined(pair) for pair in zip(self._parts(), other._parts(), strict=True)))
+        return Pool(*(rows_joined(pair) for pair in zip(self.parts(), other.parts(), strict=True)))
 
     @staticmethod
     def woven(pools: "Sequence[Pool]") -> "Pool":
@@ -66,15 +66,16 @@ class Pool:
         longest = max(pool.ids.shape[-1] for pool in pools)
         filled = [replace(pool, ids=widened(pool.ids, longest), logs=widened(pool.logs, longest)) for pool in pools]
         return Pool(*(torch.stack(parts, 1).flatten(0, 1)
-                      for parts in zip(*(pool._parts() for pool in filled), strict=True)))
+                      for parts in zip(*(pool.parts() for pool in filled), strict=True)))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """What is in the places of each row."""
-        parts = (part.tolist() for part in self._parts())
+        parts = (part.tolist() for part in self.parts())
         return [[_hypothesis(*place) for place in zip(*row, strict=True) if place[0] > -torch.inf]
                 for row in zip(*parts, strict=True)]
 
-    def _parts(self) -> tuple[Tensor, ...]:
+    def parts(self) -> tuple[Tensor, ...]:
+        """All tensors, in their order."""
         return self.scores, self.cut, self.lengths, self.ids, self.logs
 
     def _offer(self, ids: Tensor, logs: Tensor, lengths_B: Tensor, scores: Tensor, cut: Tensor) -> "Pool":

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from regard.blocks.packed import packed
 from regard.decoding.reading import looked, read
 from regard.decoding.request import Request
 from regard.decoding.sources import Given, memory_of
@@ -105,13 +106,14 @@ def run(model: Writer, given: Given, request: Request, search: Search[AnyBatch, 
     """The results of all prompts in their order."""
     found = dict[int, Result]()
     if request.prompts:
-        for share in shares(request, search.width):
-            found |= _Course(model, given, request, search, share).run()
+        with packed(model):
+            for share in shares(request, search.width):
+                found |= Course(model, given, request, search, share).run()
     return [found[number] for number in range(len(found))]
 
 
 @dataclass(frozen=True)
-class _Rows(Generic[AnyBatch]):
+class Held(Generic[AnyBatch]):
     """A batch, and what the model has made of it."""
 
     batch: AnyBatch
@@ -121,7 +123,7 @@ class _Rows(Generic[AnyBatch]):
 
 
 @dataclass(frozen=True)
-class _Course(Generic[AnyBatch, Result]):
+class Course(Generic[AnyBatch, Result]):
     """A search over a share."""
 
     model: Writer
@@ -132,9 +134,12 @@ class _Course(Generic[AnyBatch, Result]):
 
     def run(self) -> dict[int, Result]:
         """The results by their numbers."""
-        waiting, found = deque(self.share.numbers), dict[int, Result]()
-        rows, read_by = self._entered(waiting, self.share.places)
-        is_open = [True] * len(read_by)
+        waiting = deque(self.share.numbers)
+        return self.run_from(*self.entered(waiting, self.share.places), waiting)
+
+    def run_from(self, rows: "Held[AnyBatch]", read_by: list[int], waiting: deque[int]) -> dict[int, Result]:
+        """The results of rows that have read so many tokens, none of which has finished, and of those that wait."""
+        found, is_open = dict[int, Result](), [True] * len(read_by)
         while True:
             batch, parents, finished = self.search.turn(rows.batch, rows.logits, rows.cross)
             for place in finished:
@@ -155,8 +160,8 @@ class _Course(Generic[AnyBatch, Result]):
                 rows = self._stepped(batch, kept)
                 read_by = [count + 1 for count in read_by]
             if enter:
-                others, theirs = self._entered(waiting, free)
-                rows = self._joined(rows, others) if read_by else others
+                others, theirs = self.entered(waiting, free)
+                rows = self.joined(rows, others) if read_by else others
                 read_by, is_open = [*read_by, *theirs], [*is_open, *[True] * len(theirs)]
             if not read_by:
                 return found
@@ -171,21 +176,21 @@ class _Course(Generic[AnyBatch, Result]):
         if stay is not None and len(stay) < len(parents):
             families = torch.tensor(stay, dtype=torch.long, device=self.request.device)
             parents = parents[families]
-        return state.pick(self._siblings(parents.flatten(), families))
+        return state.pick(Siblings(parents.flatten(), self.search.width, self.search.width, families, spent=True))
 
     def _siblings(self, rows: Tensor, families: Tensor | None, before: int | None = None) -> Rows:
         """Rows of the state, where those of one prompt share its source."""
         width = self.search.width
         return rows if width == 1 else Siblings(rows, width, width if before is None else before, families)
 
-    def _stepped(self, batch: AnyBatch, state: Any) -> "_Rows[AnyBatch]":
+    def _stepped(self, batch: AnyBatch, state: Any) -> "Held[AnyBatch]":
         logits_RnV, state, cross = self.model.step(state, batch.tokens.unsqueeze(-1))
         seen = looked(self.model, cross)[..., -1, :] if self.search.watches else None
-        return _Rows(batch, state, logits_RnV[:, -1], seen)
+        return Held(batch, state, logits_RnV[:, -1], seen)
 
-    def _entered(self, waiting: deque[int], places: int) -> "tuple[_Rows[AnyBatch], list[int]]":
+    def entered(self, waiting: deque[int], places: int) -> "tuple[Held[AnyBatch], list[int]]":
         """The next prompts, read; and how many tokens each has."""
-        numbers = [waiting.popleft() for _ in range(min(places, len(waiting)))]
+        numbers = self.next(waiting, places)
         unique = sorted({self.request.prompt(number) for number in numbers})  # several tries read one prompt once
         prompts, memory = [self.request.prompts[row] for row in unique], memory_of(self.given, unique)
         logits, state, cross = read(self.model, memory, prompts, self.share.capacity, self.request.device,
@@ -198,9 +203,13 @@ class _Course(Generic[AnyBatch, Result]):
         present = None if memory is None else _present(memory)[index[::self.search.width]]
         batch = self.search.first(numbers, present)
         counts = [len(self.request.prompts[self.request.prompt(number)]) for number in numbers]
-        return _Rows(batch, state, logits, cross), counts
+        return Held(batch, state, logits, cross), counts
 
-    def _joined(self, rows: "_Rows[AnyBatch]", others: "_Rows[AnyBatch]") -> "_Rows[AnyBatch]":
+    def next(self, waiting: deque[int], places: int) -> list[int]:
+        """The numbers of those whose turn it is."""
+        return [waiting.popleft() for _ in range(min(places, len(waiting)))]
+
+    def joined(self, rows: "Held[AnyBatch]", others: "Held[AnyBatch]") -> "Held[AnyBatch]":
         """The rows, and others behind them."""
         mine, theirs, width = len(rows.logits), len(others.logits), self.search.width
         places = torch.arange(mine + theirs, device=self.request.device)
@@ -215,7 +224,7 @@ class _Course(Generic[AnyBatch, Result]):
             longest = max(cross.shape[-1], others.cross.shape[-1])
             cross = torch.cat([torch.nn.functional.pad(part, (0, longest - part.shape[-1]))
                                for part in (cross, others.cross)])
-        return _Rows(rows.batch.joined(others.batch), state, torch.cat([rows.logits, others.logits]), cross)
+        return Held(rows.batch.joined(others.batch), state, torch.cat([rows.logits, others.logits]), cross)
 
 
 def _present(memory: Memory) -> Tensor:

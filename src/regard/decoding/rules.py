@@ -7,11 +7,12 @@ continuation can win any more, and count on it that one never gains. What is lef
 keeps the probabilities that the model gave. A rule remembers nothing, since hypotheses change places between steps;
 what it needs is read off what is written. It knows neither models nor searches.
 
-Legend: R hypotheses, t tokens written so far, n of a sequence, W sequences of the text, V vocabulary.
+Legend: B rows, N tokens in front of them, R hypotheses, t tokens written so far, n of a sequence, W sequences of the
+text, V vocabulary; T = N + t.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -46,13 +47,14 @@ class Forbidden:
 
     def __init__(self, ids: Iterable[int]) -> None:
         self.ids = sorted(as_ids("ids", ids))
+        self.index = torch.tensor(self.ids, dtype=torch.long)
 
     def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
         """−∞ for the forbidden tokens."""
         below_vocabulary("ids", self.ids, log_probabilities.shape[-1])
-        # To wait for the device here would keep it idle at every step.
-        index = torch.tensor(self.ids, dtype=torch.long).to(log_probabilities.device, non_blocking=True)
-        return log_probabilities.index_fill_(-1, index, -torch.inf)
+        if self.index.device != log_probabilities.device:  # once: to copy it at every step would keep a device idle
+            self.index = self.index.to(log_probabilities.device)
+        return log_probabilities.index_fill_(-1, self.index, -torch.inf)
 
 
 class Least:
@@ -68,7 +70,7 @@ class Least:
 
 
 class NoRepeat:
-    """No sequence of `size` tokens is written twice. What stands in the prompt does not count."""
+    """No sequence of `size` tokens is written twice. What stands in the prompt does not count; `Behind` lets it."""
 
     def __init__(self, size: int) -> None:
         self.size = whole("size", size, 1)
@@ -86,6 +88,28 @@ class NoRepeat:
         # A token that completes several of them is named several times: the lowest of its entries counts.
         lowered_RW = torch.full_like(same_RW, torch.inf, dtype=log_probabilities.dtype).masked_fill(same_RW, -torch.inf)
         return log_probabilities.scatter_reduce(-1, there_RWn[..., -1], lowered_RW, "amin")
+
+
+class Behind:
+    """Another rule, for which what stands in front of a row, such as the end of its prompt, is written too."""
+
+    def __init__(self, rule: Rule, before: Sequence[Sequence[int]]) -> None:
+        longest = max(map(len, before), default=0)
+        self.rule = rule
+        self.before_BN = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in before],
+                                      dtype=torch.long).view(len(before), longest)
+        self.counts_B = torch.tensor([*map(len, before)], dtype=torch.long)
+
+    def __call__(self, log_probabilities: Tensor, written: Written) -> Tensor:
+        """What the rule makes of it."""
+        device, N = written.ids.device, self.before_BN.shape[-1]
+        both_RT = torch.cat([self.before_BN.to(device, non_blocking=True)[written.rows], written.ids], dim=-1)
+        count_R1 = self.counts_B.to(device, non_blocking=True)[written.rows].unsqueeze(-1)
+        place_T = torch.arange(both_RT.shape[-1], device=device)
+        # Where less than N stands in front, what is written moves up to it.
+        from_RT = torch.where(place_T < count_R1, place_T, place_T + N - count_R1).clamp(max=both_RT.shape[-1] - 1)
+        return self.rule(log_probabilities, replace(written, ids=both_RT.gather(-1, from_RT),
+                                                    lengths=written.lengths + count_R1.squeeze(-1)))
 
 
 def whole(argument: str, value: object, least: int = 0) -> int:

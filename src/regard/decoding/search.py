@@ -108,7 +108,7 @@ class BeamSearch:
         if unsure:
             after = self._groups(batch, rows, logs_BKV, exact)
             verdicts = after.verdict.tolist()
-        pool = self._filled(before, rows, after) if CUT in verdicts else after.pool
+        pool = self.filled(before, rows, after) if CUT in verdicts else after.pool
         finished = [place for place in range(len(batch.numbers))
                     if GOES_ON not in verdicts[place * self.groups:(place + 1) * self.groups]]
         parents_BK = after.parents + K * torch.arange(B, device=logits.device).unsqueeze(-1)
@@ -127,6 +127,11 @@ class BeamSearch:
     def _rows(self, batch: Beams, counts: Tensor) -> Rows:
         limits = [self.request.limit(number) for number in batch.numbers for _ in range(self.groups)]
         return Rows(counts, torch.tensor(limits).to(counts.device, non_blocking=True), max(batch.counts) + 1)
+
+    def turned(self, live: Live, pool: Pool, rows: Rows, logs: Tensor, find: Find) -> After:
+        """A turn of a search without groups and terms, from log-probabilities (B, K, V). It asks nothing."""
+        assert (self.groups, self.terms) == (1, None)
+        return self._turn(live, pool, (), rows, logs, None, find)
 
     def _groups(self, batch: Beams, rows: Rows, logs: Tensor, find: Find) -> After:
         """A turn of all groups, one after another: each is told which tokens those before it have taken."""
@@ -186,7 +191,7 @@ class BeamSearch:
         scores = self.ranking.score(live.totals, length)
         return scores if self.coverage is None else scores + self.coverage.score(live.seen)
 
-    def _filled(self, live: Live, rows: Rows, after: After) -> Pool:
+    def filled(self, live: Live, rows: Rows, after: After) -> Pool:
         """The pool, with those cut that were live before a turn after which their row cannot go on."""
         scores_BK = self._scores(live, rows.counts.unsqueeze(-1).to(live.totals.dtype))
         dropped_BK = (after.verdict != CUT).unsqueeze(-1) | after.ended

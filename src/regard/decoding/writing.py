@@ -91,7 +91,7 @@ class Writing:
         logs_BV = self.request.log_probabilities(logits, written)
         token_B = self.choose(logs_BV, written)
         log_B = logs_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1)
-        asked = _verdict(log_B, self.request.is_end(token_B, logits.shape[-1])).tolist()
+        asked = verdict(log_B, self.request.is_end(token_B, logits.shape[-1])).tolist()
         verdicts = [CUT if verdict == GOES_ON and count >= self.request.limit(number) else verdict
                     for verdict, number, count in zip(asked, batch.numbers, batch.counts, strict=True)]
         finished = [place for place, verdict in enumerate(verdicts)
@@ -112,12 +112,17 @@ class Writing:
         return found
 
 
+def highest(log_probabilities: Tensor, written: Written) -> Tensor:
+    """The most probable token of each row; of several the one with the lowest id."""
+    return log_probabilities.argmax(dim=-1)
+
+
 def write(model: Writer, given: Given, request: Request, choose: Choice) -> list[Hypothesis]:
     """One hypothesis for each number of the request."""
     return run(model, given, request, Writing(request, choose))
 
 
-def _verdict(log_B: Tensor, ended_B: Tensor) -> Tensor:
+def verdict(log_B: Tensor, ended_B: Tensor) -> Tensor:
     """What becomes of each row, whatever its limit: the later lines go before the earlier ones."""
     verdict_B = torch.where(ended_B, ENDED, GOES_ON)
     verdict_B = torch.where(log_B == -torch.inf, CUT, verdict_B)  # nothing may be written

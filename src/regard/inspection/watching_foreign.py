@@ -4,44 +4,46 @@
     scaled_dot_product_attention      its queries, keys and masks, in any module that calls it (Hugging Face: "sdpa")
     softmax of (B, H, n, N)           the weights themselves, where a module computes them ("eager")
 
-No hook is put on any module, because torch leaves its fast paths where it finds one: hooks for all modules, which it
-does not look for, tell which module runs. It does not know who keeps the looks.
+No hook is put on any module, because torch leaves its fast paths where it finds one: a hook for all modules, which it
+does not look for, sees those of torch. It does not know who keeps the looks.
 
 Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
-from torch.overrides import TorchFunctionMode
 
 from regard.attention.look import Look
 from regard.attention.mask import Allowed, Causal, Mask
 from regard.inspection.matrix import Matrix
 from regard.inspection.seen_keeping import Keeping
+from regard.inspection.watching_calls import FUSED, by_mode, by_name, running
 from regard.inspection.watching_multihead import inputs, look_of
 from regard.inspection.watching_names import Place, foreign
 from regard.inspection.watching_taps import watchable
 
-WATCHED = {F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax}
+BY_NAME = ("torch", "transformers")
+"""Packages whose modules look functions up by their names when they call them."""
 
 
 @contextmanager
 def watching(modules: Mapping[str, nn.Module], keeping: Keeping, found: dict[str, Place]) -> Iterator[None]:
     """Keep what the attentions of a model, given as all its modules, look at; those that run are put into `found`."""
     names = {id(module): name for name, module in modules.items()}
-    if any(isinstance(module, nn.MultiheadAttention) for module in modules.values()):
-        with _held(_Multihead(names, keeping, found).hooks()):
-            yield
-    else:
-        calls = _Calls(names, keeping, found)
-        with _held(calls.hooks()), calls:
-            yield
+    kinds = {type(module) for module in modules.values()}
+    multihead = any(issubclass(kind, nn.MultiheadAttention) for kind in kinds)
+    # A mode would keep torch's multi-head attention from its fast path.
+    named = multihead or all(kind.__module__.partition(".")[0] in BY_NAME for kind in kinds)
+    with ExitStack() as stack:
+        if multihead:
+            stack.enter_context(_held(_Multihead(names, keeping, found).hooks()))
+        stack.enter_context((by_name if named else by_mode)(_Calls(names, keeping, found).called))
+        yield
 
 
 @contextmanager
@@ -98,47 +100,33 @@ def _fused(layer: nn.TransformerEncoderLayer, src: Tensor, src_mask: Tensor | No
     return given, layer.norm1 if layer.norm_first else None
 
 
-class _Calls(TorchFunctionMode):
+class _Calls:
     """Watches calls of scaled_dot_product_attention, and of softmax, by the modules in which they happen."""
 
     def __init__(self, names: dict[int, str], keeping: Keeping, found: dict[str, Place]) -> None:
-        super().__init__()
         self.names, self.keeping, self.found = names, keeping, found
-        self.inside: list[nn.Module] = []
 
-    def hooks(self) -> list[Any]:
-        """For all modules of all models; who made them removes them."""
-        return [torch_modules.register_module_forward_pre_hook(self.entered),
-                torch_modules.register_module_forward_hook(self.left, always_call=True)]
+    def called(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        """One of both has been called by some module."""
+        if function == FUSED:
+            self._fused(*args, **kwargs)
+        elif result.dim() == 4:
+            self._weighed(result, kwargs.get("dim", args[1] if len(args) > 1 else None))
 
-    def entered(self, module: nn.Module, args: Any) -> None:
-        """A module of some model begins."""
-        if id(module) in self.names:
-            self.inside.append(module)
-
-    def left(self, module: nn.Module, args: Any, output: Any) -> None:
-        """A module of some model has ended."""
-        if self.inside and self.inside[-1] is module:
-            self.inside.pop()
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in WATCHED and self.inside:
-            if func is F.scaled_dot_product_attention:
-                self._fused(*args, **kwargs)
-            elif result.dim() == 4:
-                self._weighed(result, args, kwargs)
-        return result
-
-    def _name(self) -> str:
-        module = self.inside[-1]
+    def _name(self) -> str | None:
+        """What the module is called that runs; None where it is none of the model's, or one that is kept whole."""
+        module = running(self.names)
+        if module is None or isinstance(module, nn.MultiheadAttention):
+            return None
         place = foreign(self.names[id(module)], module)
         return self.found.setdefault(place.name, place).name
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> None:
-        if not watchable(query) or query.dim() != 4:
+        if query.dim() != 4 or not watchable(query):
+            return
+        name = self._name()
+        if name is None:
             return
         n, N, D = query.shape[-2], key.shape[-2], query.shape[-1]
         mask: Mask | None = None
@@ -149,13 +137,13 @@ class _Calls(TorchFunctionMode):
         elif attn_mask is not None and attn_mask.dtype == torch.bool:
             mask = Allowed(attn_mask)
         elif attn_mask is not None:
-            bias = attn_mask.detach()
+            bias = attn_mask
         if scale is not None and scale != D**-0.5:
             query = query * (scale * D**0.5)
-        self.keeping.take(self._name(), Look(query.detach(), key.detach(), None, mask=mask, bias=bias),
-                          settled=frozenset(("query",)))
+        self.keeping.take(name, Look(query, key, None, mask=mask, bias=bias))
 
-    def _weighed(self, weights: Tensor, args: Any, kwargs: Any) -> None:
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    def _weighed(self, weights: Tensor, dim: int | None) -> None:
         if dim in (-1, 3) and watchable(weights):
-            self.keeping.give(self._name(), Matrix(weights))
+            name = self._name()
+            if name is not None:
+                self.keeping.give(name, Matrix(weights))

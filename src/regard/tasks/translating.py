@@ -19,7 +19,7 @@ from regard.decoding.cross import with_cross
 from regard.decoding.following import Unfollowed
 from regard.decoding.forcing import forced
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.rules import Forbidden, Rule
+from regard.decoding.rules import Behind, Forbidden, Least, Rule
 from regard.tasks.aligning import ENOUGH, Looked, choose
 from regard.tasks.alignment import Alignment, AlignmentConfig, aligned_words
 from regard.tasks.glossary.insisting import Asked, Insisting, Row
@@ -84,6 +84,9 @@ class Translator(Task, Translates):
         if glossary is not None and isinstance(search, Sampling):
             raise checks.wrong("glossary", "left out, where translations are drawn", "given",
                                "Beam search keeps to a glossary.")
+        most = self._most(search)
+        if most is not None and search.least > most:
+            raise checks.wrong("least", f"at most {most}, as many tokens as a translation may have", search.least)
         if isinstance(search, Beam) and search.coverage is not None and not self.attends:
             raise checks.wrong("coverage", "None for a model that does not look at its source", repr(search.coverage))
         if glossary is not None:
@@ -116,21 +119,22 @@ class Translator(Task, Translates):
         sources = [row.source for row in rows]
         with packed(self.model):
             memory = self.model.encode(self.tokens(sources))  # type: ignore[operator]
-        positions, rules = room(self.model.decoder), self._rules()
-        limits = [FACTOR * len(row.source) + LONGER if search.limit is None else search.limit - len(row.beginning)
-                  for row in rows]
+        positions, rules, begun = room(self.model.decoder), self._rules(), [row.beginning for row in rows]
+        limits = [max(FACTOR * len(row.source) + LONGER, search.least) if search.limit is None
+                  else search.limit - len(row.beginning) for row in rows]
         if positions is not None and search.limit is None:  # the start has a position too
             limits = [min(most, positions - 1 - len(row.beginning)) for most, row in zip(limits, rows, strict=True)]
         if any(row.words for row in rows):
-            rules.append(Unfollowed([row.words for row in rows], self.spelling.joining,
-                                    [row.beginning for row in rows]))
+            rules.append(Behind(Unfollowed([row.words for row in rows], self.spelling.joining), begun))
+        if any(begun):  # the search itself counts what is behind
+            rules += [Behind(one, begun) for one in (Least(search.least, self.end()), *search.rules())]
+            search = replace(search, least=0, no_repeat=None)
         terms = [row.terms for row in rows] if any(row.terms for row in rows) else None
         prompts = [[self.start(), *row.beginning] for row in rows]
         found = search.run(Problem(self.model, memory, sources, prompts, self.end(), limits, rules, terms))
-        if not any(row.beginning for row in rows):
+        if not any(begun):
             return found
-        given = forced(self.model, memory, [prompt[:1] for prompt in prompts],  # type: ignore[arg-type]
-                       [row.beginning for row in rows])
+        given = forced(self.model, memory, [prompt[:1] for prompt in prompts], begun)  # type: ignore[arg-type]
         return [[replace(one, ids=[*row.beginning, *one.ids], log_probabilities=[*logs, *one.log_probabilities])
                  for one in some] for row, logs, some in zip(rows, given, found, strict=True)]
 

@@ -1,0 +1,125 @@
+"""Weights that are laid out: the same products, as long as the weights are the same."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from regard.blocks import packed as packing
+from regard.blocks.packed import LAYOUTS, packed
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+
+
+def layers():
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 5, bias=False))
+
+
+def of(model, x):
+    with torch.no_grad(), packed(model):
+        return model(x)
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (2, 16), (5, 3, 16), (1, 1, 16), (0, 16), (16,)], ids=str)
+def test_products_are_the_same(shape):
+    model, x = layers(), torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_are_laid_out_once_and_forgotten_with_their_layer():
+    model = layers()
+    of(model, torch.randn(3, 16))
+    first = LAYOUTS.kept[model[0]]
+    assert first.blocked is not None
+    assert first.turned is None
+    of(model, torch.randn(1, 16))
+    assert LAYOUTS.kept[model[0]] is first
+    assert first.turned is not None
+    count = len(LAYOUTS.kept)
+    del model, first
+    gc.collect()
+    assert len(LAYOUTS.kept) == count - 2
+
+
+@pytest.mark.parametrize("change", [
+    lambda weight: weight.mul_(3.0), lambda weight: weight.data.mul_(3.0),
+    lambda weight: weight.data.copy_(torch.randn_like(weight)),
+], ids=["in place", "through data", "copied"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_weights_that_change_are_laid_out_again(change, rows):
+    model, x = layers(), torch.randn(rows, 16)
+    of(model, x)
+    with torch.no_grad():
+        change(model[0].weight)
+        torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_that_change_inside_are_laid_out_again():
+    model, x = layers(), torch.randn(4, 16)
+    with torch.no_grad(), packed(model):
+        model(x)
+        model[0].weight.zero_()
+        inside = model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(inside, model(x))
+
+
+def test_other_weights_are_seen():
+    model, x = layers(), torch.randn(4, 16)
+    of(model, x)
+    model[0].weight = nn.Parameter(torch.randn(24, 16))
+    with torch.no_grad():
+        torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_is_itself_again_afterwards_and_an_outer_block_keeps_it():
+    model, x = layers(), torch.randn(2, 16)
+    with packed(model):
+        with packed(model):
+            assert "forward" in vars(model[0])
+        assert "forward" in vars(model[0])
+    assert "forward" not in vars(model[0])
+    with pytest.raises(RuntimeError, match="on purpose"), packed(model):
+        raise RuntimeError("on purpose")
+    assert "forward" not in vars(model[0])
+    model(x).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_gradients_and_other_numbers_take_the_usual_way():
+    model, x = layers(), torch.randn(2, 16)
+    with packed(model):
+        model(x).sum().backward()
+    assert model[0].weight.grad is not None
+    double = layers().double()
+    with torch.no_grad(), packed(double):
+        assert double(x.double()).dtype == torch.float64
+    assert double[0] not in LAYOUTS.kept
+    with torch.no_grad(), packed(model), torch.autocast("cpu", torch.bfloat16):
+        assert model(x).dtype == torch.bfloat16
+
+
+def test_hooks_are_called():
+    model, called = layers(), []
+    model[0].register_forward_hook(lambda *given: called.append(given))
+    of(model, torch.randn(2, 16))
+    assert len(called) == 1
+
+
+def test_large_models_and_what_is_no_module_are_left(monkeypatch):
+    model = layers()
+    monkeypatch.setattr(packing, "MOST", 24 * 16 * 4)
+    with packed(model):
+        assert "forward" not in vars(model[0])
+    with packed(object()):
+        pass
+
+
+def test_what_was_laid_out_in_inference_mode_is_of_use_outside():
+    model, x = layers(), torch.randn(2, 16)
+    with torch.inference_mode(), packed(model):
+        model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-6)
