@@ -43,7 +43,19 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+# A browser for the tests of the page: installed where we may (as root, on Debian and its kin), else they are skipped.
+BROWSER := $(VENV)/.browser
+FOUND = $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
+$(BROWSER): $(STAMP)
+	@if test -z "$(FOUND)" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		echo 'Installing Chromium, for the tests of the page in a browser.'; \
+		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
+			>/dev/null 2>&1 || true; fi
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+		echo 'There is no Chromium, and it cannot be installed here: tests in a browser are skipped.'
+	@touch $@
+
+test: lint $(BROWSER)
 	$(PYTEST)
 
 demo: $(STAMP)

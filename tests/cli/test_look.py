@@ -18,7 +18,8 @@ from calling import call, idx
 from tiny import built, seq2seq
 
 from regard.cli import looked
-from regard.inspection.trace import Trace
+from regard.inspection.page.questions import Question
+from regard.inspection.trace import Side, Trace
 from regard.tasks.loading import fitting
 
 TEXT = "the big dog sleeps."
@@ -47,6 +48,7 @@ def traces(tmp_path_factory):
     place = tmp_path_factory.mktemp("traces")
     traced.translation().save(place / "one.safetensors")
     traced.translation(seed=5, title="another").save(place / "two.safetensors")
+    Trace({"text": Side(("a",))}).save(place / "empty.safetensors")
     return place
 
 
@@ -128,6 +130,15 @@ def test_a_long_text_in_the_terminal_is_cut_and_says_so(tmp_path):
     assert "w60" not in out
 
 
+def test_a_terminal_obeys_nothing_in_a_trace(tmp_path):
+    trace = traced.translation()
+    names = [replace(one, name=f"\x1b[2J{number}") for number, one in enumerate(trace.attentions)]
+    replace(trace, model="\x1b[31m[/bold]", attentions=tuple(names)).save(tmp_path / "bad.safetensors")
+    code, out, _ = call("look", tmp_path / "bad.safetensors", "--terminal")
+    assert code == 0
+    assert "\\x1b[31m[/bold] · \\x1b[2J" in out
+
+
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture(traces, tmp_path, ending):
     pytest.importorskip("matplotlib")
@@ -159,14 +170,16 @@ def test_a_picture(traces, tmp_path, ending):
     (["{one}", "--view", "head", "-o", "a.png"], ['"heads"']),
     (["{one}", "--view", "patches", "-o", "a.png"], ["patches", "image"]),
     (["{plain}", TEXT], ["no attention"]),
+    (["{empty}"], ["no attention"]),
+    (["{empty}", "-o", "a.html"], ["no attention"]),
 ])
 def test_what_is_wrong_is_one_message(folders, traces, tmp_path, monkeypatch, arguments, parts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.html").write_text("mine")
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 100)
     known = {name: folders / name for name in ("translator", "completer", "filler", "seer", "plain")}
-    known |= {"one": traces / "one.safetensors", "two": traces / "two.safetensors", "here": "here.html",
-              "damaged": "damaged.safetensors"}
+    known |= {name: traces / f"{name}.safetensors" for name in ("one", "two", "empty")}
+    known |= {"here": "here.html", "damaged": "damaged.safetensors"}
     code, out, said = call("look", *(part.format(**known) for part in arguments))
     assert (code, out) == (2, "")
     assert said.startswith("Error: ")
@@ -243,6 +256,30 @@ def test_it_serves_until_it_is_interrupted(folders):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_what_if_asks_the_model_that_is_meant(folders, monkeypatch):
+    given = []
+    monkeypatch.setattr(looked, "serve", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr("regard.tasks.translating.LONGER", 3)
+    assert call("look", folders / "translator", TEXT, "--with", folders / "filler", "--port", 81)[0] == 0
+    [(traces, what_if, port, browser)] = given
+    assert ([trace.model for trace in traces], port, browser) == (["translator", "filler"], 81, True)
+    first = what_if(Question("the cat", prefix="le", beams=2, choice=1))
+    assert (first.model, first.search.beams, first.title) == ("translator", 2, "the cat")
+    assert first.sides["target"].text.startswith("le")
+    assert what_if(Question("the ___ sleeps.", trace=1)).model == "filler"
+    with pytest.raises(ValueError, match="`text`"):
+        what_if(Question(" "))
+
+
+def test_what_came_in_between_is_not_written_over(traces, tmp_path, monkeypatch):
+    monkeypatch.setattr(looked, "check_output", lambda *arguments: None)
+    (tmp_path / "a.html").write_text("mine")
+    code, _, said = call("look", traces / "one.safetensors", "-o", tmp_path / "a.html")
+    assert code == 1
+    assert "a.html" in said
+    assert (tmp_path / "a.html").read_text() == "mine"
 
 
 def test_help_is_there():

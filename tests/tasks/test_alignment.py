@@ -8,9 +8,10 @@ from tiny import TRANSLATING, built
 from regard.data.tokenizer.words import Span, Word
 from regard.decoding.cross import with_cross
 from regard.decoding.hypothesis import Hypothesis
+from regard.inspection.chosen import word_weights
 from regard.models.contract import Tokens
 from regard.reference import alignment as reference
-from regard.tasks.alignment import CLEAR, FAINT, Alignment, AlignmentConfig, aligned_words, linked, shares, word_weights
+from regard.tasks.alignment import CLEAR, FAINT, Alignment, AlignmentConfig, aligned_words, linked, shares
 from regard.tasks.loading import fitting
 
 

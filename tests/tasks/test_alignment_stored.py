@@ -9,8 +9,9 @@ import torch
 from tiny import TRANSLATING, built
 
 import regard
+from regard.inspection.chosen import word_weights
 from regard.tasks.aligning import ENOUGH, candidates
-from regard.tasks.alignment import AlignmentConfig, word_weights
+from regard.tasks.alignment import AlignmentConfig
 from regard.tasks.loading import fitting
 
 WHERE = AlignmentConfig(layer=1, head=1, offset=1, rounds=3)

@@ -67,6 +67,8 @@ def look(
                 models.fail("--with, --target, --beam and --limit are for models. Two traces are shown side by side "
                             "where both are named.")
             traces, what_if = [_loaded(name) for name in (what, given) if name is not None], None
+        if not all(trace.attentions for trace in traces):
+            models.fail("There is nothing to see: this trace has no attention in it.")
         if terminal or output == "-":
             looked.print_maps(traces)
         elif output is not None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PAGES, PICTURES, TRACES = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
 MOST = 60
 """Words of a row or a column that a map in the terminal has."""
+LARGE = 4000 ** 2
+"""Weights of a head beyond which a file is not made at once."""
 
 
 def check_output(output: str | None, view: str | None) -> None:
@@ -54,6 +56,9 @@ def write(traces: "Sequence[Trace]", output: str, *, file: str | None, view: str
         view: of a picture.
     """
     ending = Path(output).suffix.lower()
+    largest = max((one for trace in traces for one in trace.attentions), key=lambda one: one.rows * one.columns)
+    if largest.rows * largest.columns > LARGE:
+        models.say(f"Maps of {largest.rows:,} × {largest.columns:,} weights are computed; this takes a while.")
     if ending in PAGES:
         from regard.inspection.page.writing import page
 
@@ -75,7 +80,7 @@ def print_maps(traces: "Sequence[Trace]") -> None:
     terminal = Terminal.of(sys.stdout)
     for trace in traces:
         found = chosen(trace)
-        terminal.heading(" · ".join(filter(None, (trace.model, found.name))))
+        terminal.heading(escaped(" · ".join(filter(None, (trace.model, found.name)))))
         rows, columns = len(found.rows), len(found.columns)
         if rows > MOST or columns > MOST:
             terminal.text(f"{rows:,} rows and {columns:,} columns are too many to be seen here; these are the first. "

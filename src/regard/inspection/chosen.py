@@ -6,7 +6,7 @@ otherwise. A word looks as its tokens do on average, and is looked at as much as
 
 It knows traces. It does not draw.
 
-Legend: m, M words of the rows and columns; n, N tokens.
+Legend: m, M words of the rows and columns; n, N tokens; k tokens of all words.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,8 @@ class Chosen:
         chosen = found.mean(dim=0) if self.head is None else found[self.head]
         if self.words is None:
             return chosen[:, :most]
-        return _by_word(chosen, [word[:most] for word in self.words])
+        rows, columns = self.words
+        return word_weights(chosen, columns[:most], rows[:most])
 
     def _rows(self, most: int | None) -> list[int]:
         """The rows of the matrix that are needed, in order."""
@@ -94,9 +95,22 @@ def _clearness(one: Chosen) -> float:
     return float(weights.amax(dim=-1).mean()) if weights.numel() else 0.0
 
 
-def _by_word(weights: Tensor, words: Sequence[Sequence[Word]]) -> Tensor:
-    """(m, M) from (n, N)."""
-    rows = [weights[word.first_token:word.last_token + 1].mean(dim=0) for word in words[0]]
-    looks = torch.stack(rows) if rows else weights[:0]
-    columns = [looks[:, word.first_token:word.last_token + 1].sum(dim=-1) for word in words[1]]
-    return torch.stack(columns, dim=-1) if columns else looks[:, :0]
+def word_weights(weights: Tensor, columns: Sequence[Word], rows: Sequence[Word], offset: int = 0) -> Tensor:
+    """(..., m, M) from (..., n, N): between words, from those between tokens.
+
+    Args:
+        offset: a token looks as the row so many behind its own does; where there is none, as the one nearest to it.
+    """
+    tokens, words, counts = _tokens(rows)
+    picked_kN = weights[..., (tokens + offset).clamp(0, max(weights.shape[-2] - 1, 0)), :]
+    looks_mN = weights.new_zeros(*weights.shape[:-2], len(rows), weights.shape[-1]).index_add_(-2, words, picked_kN)
+    looks_mN /= counts.to(weights).unsqueeze(-1)
+    tokens, words, _ = _tokens(columns)
+    return weights.new_zeros(*looks_mN.shape[:-1], len(columns)).index_add_(-1, words, looks_mN[..., tokens])
+
+
+def _tokens(words: Sequence[Word]) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens of all words (k,), the number of the word of each (k,), and how many tokens each word has."""
+    ranges = [range(word.first_token, word.last_token + 1) for word in words]
+    pairs = [(token, number) for number, tokens in enumerate(ranges) for token in tokens]
+    return (*torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(1), torch.tensor([*map(len, ranges)]))

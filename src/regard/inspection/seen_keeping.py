@@ -104,25 +104,23 @@ class Keeping:
         return {name: count for name, count in counts.items() if count}
 
     def _add(self, run: Run, look: Look, settled: frozenset[str]) -> None:
-        mask = None if look.mask is None else as_mask(look.mask).each(_own_mask)
         before = run.pieces[-1].key if run.pieces else None
         same = before is not None and before.shape == look.key.shape
-        added = [tensor for tensor in (*_tensors(mask), look.bias) if isinstance(tensor, Tensor)]
-        added = [tensor for tensor in added if tensor.untyped_storage().data_ptr() not in self._stored]
-        size = _bytes(look.query) + sum(map(_bytes, added))
-        size += 0 if same else _bytes(look.key) - (0 if before is None else _bytes(before))
+        size = _bytes(look.query)
+        if before is None or not same:
+            size += _bytes(look.key) - (0 if before is None else _bytes(before))
+        size += sum(_bytes(one) for one in _tables(look) if not self._copy_of(one))
         if self.held + size > self.limit:
             self.held -= run.bytes
             run.lose()
             return
         self.held += size
         run.bytes += size
-        self._stored |= {tensor.untyped_storage().data_ptr(): tensor for tensor in added}
+        mask = None if look.mask is None else as_mask(look.mask).each(self._own_mask)
         query, key = (tensor.detach() if name in settled and _whole(tensor) else tensor.detach().clone()
                       for name, tensor in (("query", look.query), ("key", look.key[..., :0, :] if same else look.key)))
-        bias = look.bias.detach() if isinstance(look.bias, Tensor) else look.bias
         run.add(Look(query, key if before is None or not same else before, None, self._own_score(look.score),
-                     look.normalize, mask, self.copied(bias) if isinstance(bias, Bias) else bias))
+                     look.normalize, mask, None if look.bias is None else self.copied(look.bias)))
 
     def _own_score(self, score: AnyScore) -> AnyScore:
         """The score with parameters that are trained no more."""

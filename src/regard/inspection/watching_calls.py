@@ -1,8 +1,8 @@
 """Calls of torch's fused attention and of softmax, told to whoever listens, and the modules in which they happen.
 
     by_name    the functions are replaced where callers look them up: all else that runs takes the time it always takes
-    by_mode    a mode of torch sees every call, also by a name that the caller has imported, but every operation of the
-               model takes a few microseconds more
+    by_mode    a mode of torch sees every call, also by a name that the caller has imported, and of the method of a
+               tensor, but every operation of the model takes a few microseconds more
 
 Neither changes what is computed. It does not know what is made of a call.
 """
@@ -23,8 +23,9 @@ FUSED, SOFTMAX = "scaled_dot_product_attention", "softmax"
 Listener = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 """Told the name of the function, what it was given by place and by name, and its result."""
 
-_PLACES: tuple[tuple[Any, str], ...] = ((F, FUSED), (torch, SOFTMAX), (Tensor, SOFTMAX))
-"""Where callers find the functions. That of the tensor is what `F.softmax` calls."""
+_PLACES: tuple[tuple[Any, str], ...] = ((F, FUSED), (F, SOFTMAX), (torch, SOFTMAX))
+"""Where callers find the functions. The method of tensors is none of them: where a class changes, Python forgets what
+it knows of it, and all that uses tensors is slower for a while."""
 _FUNCTIONS = {F.scaled_dot_product_attention: FUSED, F.softmax: SOFTMAX, torch.softmax: SOFTMAX,
               Tensor.softmax: SOFTMAX}
 _CALL = nn.Module._call_impl.__code__
@@ -79,9 +80,9 @@ class _Replacement:
         """Tell one more listener inside the `with` block."""
         with self.lock:
             if not self.listeners:
-                self.before = [vars(owner).get(name) for owner, name in _PLACES]
-                for owner, name in _PLACES:
-                    setattr(owner, name, self._replaced(name, getattr(owner, name)))
+                self.before = [getattr(owner, name) for owner, name in _PLACES]
+                for (owner, name), function in zip(_PLACES, self.before, strict=True):
+                    setattr(owner, name, self._replaced(name, function))
             self.listeners.append(listener)
         try:
             yield
@@ -89,14 +90,8 @@ class _Replacement:
             with self.lock:
                 self.listeners.remove(listener)
                 if not self.listeners:
-                    self._restore()
-
-    def _restore(self) -> None:
-        for (owner, name), function in zip(_PLACES, self.before, strict=True):
-            if function is None:  # inherited
-                delattr(owner, name)
-            else:
-                setattr(owner, name, function)
+                    for (owner, name), function in zip(_PLACES, self.before, strict=True):
+                        setattr(owner, name, function)
 
     def _replaced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

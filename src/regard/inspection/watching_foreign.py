@@ -10,6 +10,7 @@ does not look for, sees those of torch. It does not know who keeps the looks.
 Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,13 +23,13 @@ from regard.attention.look import Look
 from regard.attention.mask import Allowed, Causal, Mask
 from regard.inspection.matrix import Matrix
 from regard.inspection.seen_keeping import Keeping
-from regard.inspection.watching_calls import FUSED, by_mode, by_name, running
+from regard.inspection.watching_calls import FUSED, SOFTMAX, by_mode, by_name, running
 from regard.inspection.watching_multihead import inputs, look_of
 from regard.inspection.watching_names import Place, foreign
 from regard.inspection.watching_taps import watchable
 
-BY_NAME = ("torch", "transformers")
-"""Packages whose modules look functions up by their names when they call them."""
+KNOWN = "transformers"
+"""The package whose modules import neither function under a name of their own."""
 
 
 @contextmanager
@@ -38,12 +39,19 @@ def watching(modules: Mapping[str, nn.Module], keeping: Keeping, found: dict[str
     kinds = {type(module) for module in modules.values()}
     multihead = any(issubclass(kind, nn.MultiheadAttention) for kind in kinds)
     # A mode would keep torch's multi-head attention from its fast path.
-    named = multihead or all(kind.__module__.partition(".")[0] in BY_NAME for kind in kinds)
+    named = multihead or all(map(_calls_by_name, kinds))
     with ExitStack() as stack:
         if multihead:
             stack.enter_context(_held(_Multihead(names, keeping, found).hooks()))
         stack.enter_context((by_name if named else by_mode)(_Calls(names, keeping, found).called))
         yield
+
+
+def _calls_by_name(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class look functions up by their names, and do not call softmax as a method of a tensor."""
+    package = kind.__module__.partition(".")[0]
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return package == "torch" or (package == KNOWN and code is not None and SOFTMAX not in code.co_names)
 
 
 @contextmanager
@@ -105,6 +113,7 @@ class _Calls:
 
     def __init__(self, names: dict[int, str], keeping: Keeping, found: dict[str, Place]) -> None:
         self.names, self.keeping, self.found = names, keeping, found
+        self.known: dict[str, str] = {}
 
     def called(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """One of both has been called by some module."""
@@ -118,8 +127,12 @@ class _Calls:
         module = running(self.names)
         if module is None or isinstance(module, nn.MultiheadAttention):
             return None
-        place = foreign(self.names[id(module)], module)
-        return self.found.setdefault(place.name, place).name
+        path = self.names[id(module)]
+        if path not in self.known:
+            place = foreign(path, module)
+            self.found[place.name] = place
+            self.known[path] = place.name
+        return self.known[path]
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> None:

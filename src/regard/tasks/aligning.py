@@ -26,7 +26,8 @@ from torch import Tensor
 
 from regard import checks
 from regard.data.tokenizer.words import Word
-from regard.tasks.alignment import AlignmentConfig, shares, word_weights
+from regard.inspection.chosen import word_weights
+from regard.tasks.alignment import AlignmentConfig, shares
 
 OFFSETS, ROUNDS = (0, 1, -1), (1, 3)
 """What is tried: steps, from the one that predicts a token, and rounds of shares."""

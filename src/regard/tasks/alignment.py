@@ -26,6 +26,7 @@ from torch import Tensor
 from regard import checks
 from regard.config import Config, whole
 from regard.data.tokenizer.words import Span, Word
+from regard.inspection.chosen import word_weights
 
 FAINT = 0.05
 """Below about this sum of looks a word of the source counts as one that nobody looks at: a share of it is small."""
@@ -138,17 +139,3 @@ def aligned_words(cross: Tensor, source: Sequence[Word], target: Sequence[Word],
         raise checks.wrong("head", f"one of the {heads} heads of a layer, from 0", where.head)
     layer = cross[where.layer]
     return word_weights(layer.mean(dim=0) if where.head is None else layer[where.head], source, target, where.offset)
-
-
-def word_weights(weights: Tensor, source: Sequence[Word], target: Sequence[Word], offset: int = 0) -> Tensor:
-    """(..., m, M) from (..., n, N). A token whose look with an offset is none of them has the one nearest to it."""
-    n, N = weights.shape[-2:]
-    rows, columns = [[0.0] * n for _ in target], [[0.0] * len(source) for _ in range(N)]
-    for row, word in zip(rows, target, strict=True):
-        tokens = range(word.first_token, word.last_token + 1)
-        for token in tokens:
-            row[min(max(token + offset, 0), n - 1)] += 1 / len(tokens)
-    for number, word in enumerate(source):
-        for token in range(word.first_token, word.last_token + 1):
-            columns[token][number] = 1.0
-    return weights.new_tensor(rows).reshape(len(target), n) @ weights @ weights.new_tensor(columns).reshape(N, -1)

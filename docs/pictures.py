@@ -1,0 +1,104 @@
+"""Pictures of the page for docs/: every view, of a trained model, in a real browser.
+
+    python docs/pictures.py MODEL [OTHER] [-o docs/pictures]
+
+MODEL and OTHER are translators from English to French that were trained on the phrasebook (`regard demo -o MODEL`;
+`regard train` with another recipe makes OTHER). It needs playwright and Chromium. The same model gives the same
+pictures, as far as the fonts of the machine are the same.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import regard
+from regard.data import phrasebook
+from regard.inspection.page.server import PageServer
+from regard.inspection.trace import Trace
+from regard.tasks import looking
+from regard.tasks.translating import Translator
+
+TEXT, CHANGED = "The black cat sees a small dog.", "The black cat sees a small house."
+SENTENCES = 150
+"""Of the long text, one after another."""
+WIDTH = 1200
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    arguments.add_argument("model", type=Path)
+    arguments.add_argument("other", type=Path, nargs="?")
+    arguments.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "pictures")
+    given = arguments.parse_args()
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        print("playwright is missing: pip install 'regard[peers]'", file=sys.stderr)
+        return 2
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        print("Chromium is missing: on Debian, apt-get install chromium", file=sys.stderr)
+        return 2
+    given.output.mkdir(exist_ok=True)
+    names = [given.model, *([] if given.other is None else [given.other])]
+    tasks = [regard.load(name) for name in names]
+    traces = [looking.translated(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    long = long_trace(tasks[0], given.model.name)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with PageServer(traces, what_if=lambda asked: looking.translated(tasks[asked.trace], asked.text)) as server:
+            for name, state, height in views(len(traces)):
+                shoot(browser, server.address + state, given.output / f"{name}.png", height)
+            shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", 800, scheme="dark")
+        with PageServer([long]) as server:
+            attention, head = nearest(long)
+            state = f"#view=long&attention={attention}&head={head}"
+            shoot(browser, server.address + state, given.output / "long.png", 900, wait=4000)
+        browser.close()
+    return 0
+
+
+def views(traces: int) -> list[tuple[str, str, int]]:
+    """Name, state and height of each picture of the short text."""
+    return [("alignment", "#view=alignment&row=1", 800), ("heads", "#view=heads", 900), ("tree", "#view=tree", 900),
+            ("what-if", "#view=what-if", 1100),
+            ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"), 800)]
+
+
+def long_trace(translator: Translator, name: str) -> Trace:
+    """Many sentences and their translations as one text each."""
+    pairs = [*phrasebook.pairs(SENTENCES, seed=3, split="test")]
+    return looking.forced(translator, " ".join(pair.source for pair in pairs), " ".join(pair.target for pair in pairs),
+                          name=name)
+
+
+def nearest(trace: Trace) -> tuple[int, int]:
+    """Of what the decoder looks back at, the head that looks most at what is near: its shape is seen from afar."""
+    found = []
+    for number, one in enumerate(trace.attentions):
+        if one.kind == "self" and one.name.startswith("decoder"):
+            rows = range(20, one.rows, 50)
+            near = sum(one.look.rows(row)[:, row - 20:row + 1].sum(-1) for row in rows)
+            found.append((float(near.max()), number, int(near.argmax())))
+    return max(found)[1:]
+
+
+def shoot(browser: Any, address: str, path: Path, height: int, *, scheme: str = "light", wait: int = 800) -> None:
+    """One picture."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
+    page.goto(address)
+    page.wait_for_timeout(wait)
+    if path.stem == "what-if":
+        page.get_by_label("Text", exact=True).fill(CHANGED)
+        page.locator("form.what-if button.strong").click()
+        page.wait_for_selector(".result h2")
+        page.wait_for_timeout(wait)
+    page.screenshot(path=str(path))
+    page.close()
+    print(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+// The view Alignment: which word of the output looks at which word of the input. Knows charts and pieces.
+
+import { Chart } from "./chart.js";
+import { attentionChoice, headChoice, patches, pressable, pressed, quiet, remark, scaleChoice, sentence, sizeText, tableOf, toggle, traceNumber, weightList } from "./pieces.js";
+import { fill, isolated, make } from "./dom.js";
+import { fixed, several } from "./numbers.js";
+import { grouped, isSmall, maskOf, matrixOf, matrixPlane, moved } from "./planes.js";
+import { hasWords, tokenUnits, wordUnits } from "./text.js";
+import { pickNumber } from "./state.js";
+import { sizesOf } from "./source.js";
+
+const LINE = 120; // words of a sentence that can be read as one
+
+/**
+ * What to show when nothing was chosen: the best known, or else the last attention from one side to another.
+ * @param {Trace} trace
+ */
+export function usualAttention(trace) {
+  const crossing = trace.attentions.findLastIndex((one) => one.queries !== one.keys);
+  return trace.alignment?.attention ?? (crossing >= 0 ? crossing : trace.attentions.length - 1);
+}
+
+/**
+ * The attention, the head (−1 for the mean of all) and the offset of rows that the state asks for.
+ * @param {Trace} trace
+ * @param {State} state
+ * @returns {{best: boolean, attention: number, head: number, offset: number}}
+ */
+export function chosenAttention(trace, state) {
+  const best = trace.alignment && (state.attention === undefined || state.attention === "best");
+  const attention = best
+    ? (trace.alignment?.attention ?? 0)
+    : pickNumber(state.attention, trace.attentions.length, usualAttention(trace));
+  const usual = best ? (trace.alignment?.head ?? -1) : -1;
+  const head = best ? usual : pickNumber(state.head, trace.attentions[attention].heads, -1);
+  return { best: Boolean(best), attention, head, offset: best ? (trace.alignment?.offset ?? 0) : 0 };
+}
+
+/**
+ * Rows and columns as words or tokens, with the weights between them.
+ * @param {Desk} desk
+ * @param {number} number of the trace
+ * @param {{attention: number, head: number, offset: number}} chosen
+ * @param {string} by "words" or "tokens"
+ */
+export async function aligned(desk, number, chosen, by) {
+  const trace = desk.traces[number];
+  const one = trace.attentions[chosen.attention];
+  const sizes = sizesOf(trace, one);
+  const [from, to] = [trace.sides[one.queries], trace.sides[one.keys]];
+  const rows = moved(by === "words" && hasWords(from) ? wordUnits(from) : tokenUnits(from), sizes.rows, chosen.offset);
+  const columns = by === "words" && hasWords(to) ? wordUnits(to) : tokenUnits(to);
+  const values = grouped(
+    await matrixOf(desk, number, chosen.attention, chosen.head),
+    sizes.columns,
+    rows.moved,
+    columns
+  );
+  const hidden = maskOf(one, sizes.rows, sizes.columns);
+  /** @type {(row: number, column: number) => boolean} */
+  const masked = (i, j) => hidden(rows.moved[i].last, columns[j].first) && hidden(rows.moved[i].first, columns[j].last);
+  const head = chosen.head < 0 ? `mean of ${several(one.heads, "head")}` : `head ${chosen.head}`;
+  const name = `${one.name}, ${head}`;
+  return { plane: matrixPlane(name, values, rows.kept, columns, masked), rows: rows.kept, columns, values };
+}
+
+/**
+ * How sure the model was of each unit: the geometric mean of the probabilities of its tokens.
+ * @param {Written} written
+ * @param {Unit[]} units
+ */
+export function confidence(written, units) {
+  return units.map(({ first, last }) => {
+    const own = written.log_probabilities.slice(first, last + 1);
+    return Math.exp(own.reduce((sum, one) => sum + one, 0) / own.length);
+  });
+}
+
+/** @type {View} */
+export const alignmentView = {
+  name: "alignment",
+  title: "Alignment",
+  open(desk, room) {
+    const number = traceNumber(desk);
+    const trace = desk.traces[number];
+    const chosen = chosenAttention(trace, desk.state);
+    const one = trace.attentions[chosen.attention];
+    const scale = scaleChoice(desk, "linear");
+    const anyWords = hasWords(trace.sides[one.queries]) || hasWords(trace.sides[one.keys]);
+    const by = anyWords && desk.state.units !== "tokens" ? "words" : "tokens";
+    const best = /** @type {[string, string][]} */ (
+      trace.alignment ? [["best", `best known: ${trace.attentions[trace.alignment.attention].name}`]] : []
+    );
+    const controls = make(
+      "div",
+      { class: "controls" },
+      attentionChoice(
+        desk,
+        number,
+        chosen.best ? "best" : String(chosen.attention),
+        (attention) => desk.go({ attention, head: "", row: "", column: "" }),
+        best
+      ),
+      chosen.best
+        ? null
+        : headChoice(
+            one,
+            chosen.head < 0 ? "mean" : String(chosen.head),
+            (head) => desk.go({ head, row: "", column: "" }),
+            [["mean", "mean of all"]]
+          ),
+      anyWords
+        ? toggle(
+            "By",
+            [
+              ["words", "words"],
+              ["tokens", "subwords"]
+            ],
+            by,
+            (units) => desk.go({ units, row: "", column: "" })
+          )
+        : null,
+      scale.element
+    );
+    const main = make("div", { class: "main" });
+    const aside = make("aside", { class: "aside", "aria-label": "What is pinned" });
+    fill(room, controls, make("div", { class: "split" }, main, aside));
+    if (!isSmall(trace, one)) {
+      fill(
+        main,
+        remark(
+          `This map has ${sizeText(trace, one)} weights: too many to see at once. `,
+          pressable("See it in Long", () =>
+            desk.go({ view: "long", attention: String(chosen.attention), head: String(Math.max(0, chosen.head)) })
+          )
+        )
+      );
+      return;
+    }
+    let closed = false;
+    desk.leaving(() => {
+      closed = true;
+    });
+    aligned(desk, number, chosen, by).then(
+      (found) => {
+        if (!closed) show(desk, trace, chosen, found, scale, main, aside);
+      },
+      (error) => fill(main, make("p", { class: "wrong" }, error.message))
+    );
+  }
+};
+
+/**
+ * @param {Desk} desk
+ * @param {Trace} trace
+ * @param {{best: boolean, attention: number, head: number, offset: number}} chosen
+ * @param {Awaited<ReturnType<typeof aligned>>} found
+ * @param {{shape: Shape, whole: boolean}} scale
+ * @param {HTMLElement} main
+ * @param {HTMLElement} aside
+ */
+function show(desk, trace, chosen, found, scale, main, aside) {
+  const one = trace.attentions[chosen.attention];
+  const { plane, rows, columns, values } = found;
+  const written = trace.written?.side === one.queries ? trace.written : null;
+  const sure = written && confidence(written, rows);
+  const chart = new Chart(desk, plane, {
+    shape: scale.shape,
+    whole: scale.whole,
+    marks: sure ? { title: "confidence", values: sure } : undefined,
+    onPoint: (row) => showPatches(chart.pinned.row ?? row),
+    onPick: (row, column) => {
+      const same = chart.pinned.row === row && chart.pinned.column === column;
+      pin(same ? null : row, same ? null : column);
+    }
+  });
+  const image = make("div");
+  /** @param {number | null} row whose weights lie on the patches of an image; null for the mean of all */
+  const showPatches = (row) => {
+    const [to, wide] = [trace.sides[one.keys], columns.length];
+    if (!to.grid || wide !== to.tokens.length) return;
+    const own = row === null ? meanRow(values, rows.length, wide) : values.subarray(row * wide, (row + 1) * wide);
+    fill(image, quiet(row === null ? "Mean of all rows" : isolated(rows[row].name)), patches(to, own));
+  };
+  /** @param {number | null} row @param {number | null} column */
+  const pin = (row, column) => {
+    chart.pinned = { row, column };
+    chart.redraw();
+    desk.note({ row: row === null ? "" : String(row), column: column === null ? "" : String(column) });
+    const wide = columns.length;
+    pressed(source, column);
+    pressed(output, row);
+    const ofRow = row === null ? null : values.subarray(row * wide, (row + 1) * wide);
+    const ofColumn = column === null ? null : rows.map((_, i) => values[i * wide + column]);
+    fill(
+      aside,
+      ofRow && row !== null
+        ? weightList([isolated(rows[row].name), document.createTextNode(" looks at")], ofRow, (j) => columns[j].name)
+        : null,
+      sure && row !== null
+        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, fixed(sure[row], 4)))
+        : null,
+      ofColumn && column !== null
+        ? weightList(
+            [isolated(columns[column].name), document.createTextNode(" is looked at from")],
+            ofColumn,
+            (i) => rows[i].name
+          )
+        : null,
+      ofRow || ofColumn
+        ? pressable("Unpin", () => pin(null, null))
+        : quiet("Press a word, or a cell of the map, to pin it and to list its largest weights."),
+      image
+    );
+    showPatches(row);
+  };
+  const source = sentence(one.keys, columns, (j) => pin(chart.pinned.row, chart.pinned.column === j ? null : j));
+  const output = sentence(one.queries, rows, (i) => pin(chart.pinned.row === i ? null : i, chart.pinned.column));
+  fill(
+    main,
+    make(
+      "div",
+      { class: "lines" },
+      columns.length > LINE ? null : source,
+      one.queries === one.keys || rows.length > LINE ? null : output
+    ),
+    chart.element,
+    sure
+      ? quiet(
+          "Bars beside the rows: confidence, the geometric mean of the probabilities the model itself gave to the " +
+            "tokens of a word. It says how sure the model was, not how often it is right."
+        )
+      : null,
+    chosen.offset
+      ? quiet(
+          `Rows are taken ${several(Math.abs(chosen.offset), "step")} ${chosen.offset > 0 ? "after" : "before"} the ` +
+            "word was written, where this attention aligns best; words without such a row are left out."
+        )
+      : null,
+    tableOf(plane)
+  );
+  chart.layout();
+  const row = pickNumber(desk.state.row, rows.length, -1);
+  const column = pickNumber(desk.state.column, columns.length, -1);
+  pin(row < 0 ? null : row, column < 0 ? null : column);
+}
+
+/**
+ * @param {Float32Array} values
+ * @param {number} rows
+ * @param {number} columns
+ */
+function meanRow(values, rows, columns) {
+  const mean = new Float32Array(columns);
+  values.forEach((value, b) => {
+    mean[b % columns] += value / rows;
+  });
+  return mean;
+}

@@ -1,0 +1,384 @@
+// A chart: the map of a plane with names or positions at its edges, a scale, and a line that says what is under the
+// pointer. It pans and zooms, and asks for the tiles it shows. It does not know attentions, only planes.
+
+import { clamp, counted, weight } from "./numbers.js";
+import { css, plainColours } from "./colour.js";
+import { isolated, fill, make, sharpen } from "./dom.js";
+import { NAMED_FROM, roomForColumns, widest } from "./axes.js";
+import { Scale, legend } from "./scale.js";
+import { TILE, Tiles, pictureOf } from "./tiles.js";
+import { drawCells, drawEdges, drawOutlines } from "./strokes.js";
+import { handle } from "./hands.js";
+
+const CELL = 44; // pixels of a cell, at most
+const PAINTING = 6; // milliseconds of a frame that may go into new colours
+const SLIVER = 72; // pixels that a map of few rows or columns gets at least
+
+/**
+ * `still` fits its map into the page; `roaming` is a window of its own into a large map.
+ * `marks` are numbers from 0 to 1 beside the rows. `ranges` may be shared by charts that are to have one scale.
+ * @typedef {{manner?: "still" | "roaming", shape?: Shape, whole?: boolean, what?: string, tall?: number,
+ *   marks?: {title: string, values: number[]}, ranges?: Map<string, {low: number, high: number}>,
+ *   onPoint?: (row: number, column: number) => void, onPick?: (row: number, column: number) => void,
+ *   onMove?: () => void}} ChartOptions
+ */
+
+export class Chart {
+  /**
+   * @param {Desk} desk
+   * @param {Plane} plane
+   * @param {ChartOptions} options
+   */
+  constructor(desk, plane, options) {
+    this.desk = desk;
+    this.plane = plane;
+    this.options = options;
+    this.ranges = options.ranges ?? new Map();
+    /** @type {Chart[]} those with the same scale */
+    this.group = [this];
+    this.canvas = make("canvas", { role: "img", "aria-label": labelOf(plane) });
+    this.frame = make(
+      "div",
+      { class: "chart-frame", tabindex: "0", role: "application", "aria-label": helpFor(plane, options) },
+      this.canvas
+    );
+    this.readout = make("p", { class: "readout" });
+    this.keyline = make("div", { class: "keyline" });
+    this.element = make("div", { class: "chart" }, this.frame, this.readout, this.keyline);
+    this.names = {
+      rows: widest(plane.rows, plane.rowName, 150),
+      columns: widest(plane.columns, plane.columnName, 112)
+    };
+    this.tiles = new Tiles(
+      plane,
+      () => this.arrived(),
+      (error) => this.complain(error)
+    );
+    /** @type {Scale | null} */
+    this.scale = null;
+    this.plot = { x: 0, y: 0, width: 1, height: 1 };
+    this.fit = { x: 1, y: 1 };
+    this.view = { x: 0, y: 0, zx: 0, zy: 0 };
+    /** @type {{row: number, column: number} | null} what is pointed at */
+    this.at = null;
+    /** @type {{row: number | null, column: number | null}} */
+    this.pinned = { row: null, column: null };
+    this.told = "";
+    this.unknown = false;
+    this.due = 0;
+    this.asked = 0;
+    handle(this);
+    this.watcher = new ResizeObserver(() => this.layout());
+    this.watcher.observe(this.element);
+    desk.leaving(() => this.close());
+  }
+
+  close() {
+    this.watcher.disconnect();
+    cancelAnimationFrame(this.due);
+    this.tiles.close();
+  }
+
+  /** Where everything goes, for the width there is. A chart that was taken off the page closes itself. */
+  layout() {
+    const { plane, options } = this;
+    if (!this.element.isConnected) {
+      this.close();
+      return;
+    }
+    const width = Math.max(200, this.element.clientWidth);
+    const roaming = options.manner === "roaming";
+    const beside = options.marks && width > 520 ? 128 : 0;
+    this.marks = beside ? options.marks : undefined;
+    const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.66, 720) : clamp(600, plane.rows * 14, 1400));
+    const guess = Math.min(
+      CELL,
+      (width - Math.min(150, this.names.rows) - beside - 24) / plane.columns,
+      Math.max(tall, SLIVER) / plane.rows
+    );
+    const room = roomForColumns(this.names.columns, roaming ? NAMED_FROM : guess);
+    const x = Math.min(width / 3, Math.max(58, this.names.rows + 14));
+    const y = room.above;
+    const across = width - x - Math.max(room.beyond, beside);
+    const zx = Math.min(CELL, across / plane.columns);
+    const zy = Math.min(CELL, tall / plane.rows);
+    const both = Math.min(zx, zy);
+    const was = this.view.zx > this.fit.x * 1.001;
+    this.fit = {
+      x: Math.max(both, Math.min(zx, SLIVER / plane.columns)),
+      y: Math.max(both, Math.min(zy, SLIVER / plane.rows))
+    };
+    this.plot = {
+      x,
+      y,
+      width: roaming ? across : Math.min(across, plane.columns * this.fit.x),
+      height:
+        roaming && both < CELL ? Math.min(tall, Math.max(SLIVER, plane.rows * this.fit.y)) : plane.rows * this.fit.y
+    };
+    if (roaming) this.plot.width = Math.min(across, Math.max(plane.columns * this.fit.x, this.plot.height * 1.6));
+    if (!this.at) this.rest();
+    this.size = { width, height: Math.ceil(y + this.plot.height + 6) };
+    if (!was) this.view = { x: 0, y: 0, zx: this.fit.x, zy: this.fit.y };
+    this.look(this.view);
+  }
+
+  /**
+   * Look at another part, as far as there is one.
+   * @param {{x: number, y: number, zx: number, zy: number}} view
+   */
+  look(view) {
+    const most = CELL / this.plane.levels[0];
+    const [lower, upper] = [
+      Math.max(this.fit.x / view.zx, this.fit.y / view.zy),
+      Math.max(most, this.fit.x, this.fit.y) / Math.max(view.zx, view.zy)
+    ];
+    const factor = clamp(lower, 1, Math.max(lower, upper));
+    const [zx, zy] = [view.zx * factor, view.zy * factor];
+    this.view = {
+      zx,
+      zy,
+      x: clamp(0, view.x, Math.max(0, this.plane.columns - this.plot.width / zx)),
+      y: clamp(0, view.y, Math.max(0, this.plane.rows - this.plot.height / zy))
+    };
+    this.redraw();
+    this.options.onMove?.();
+  }
+
+  /**
+   * @param {number} factor
+   * @param {number} [px] the pixel that stays where it is
+   * @param {number} [py]
+   */
+  zoom(factor, px = this.plot.x + this.plot.width / 2, py = this.plot.y + this.plot.height / 2) {
+    const { x, y, zx, zy } = this.view;
+    const most = Math.max(CELL / this.plane.levels[0], this.fit.x, this.fit.y);
+    const f = clamp(Math.max(this.fit.x / zx, this.fit.y / zy), factor, Math.max(1, most / Math.max(zx, zy)));
+    const [dx, dy] = [px - this.plot.x, py - this.plot.y];
+    this.look({ x: x + dx / zx - dx / (zx * f), y: y + dy / zy - dy / (zy * f), zx: zx * f, zy: zy * f });
+  }
+
+  /** Whether there is more than is in view. */
+  get movable() {
+    const { view, plot, plane } = this;
+    return plane.columns * view.zx > plot.width + 1 || plane.rows * view.zy > plot.height + 1;
+  }
+
+  /** The tokens of a block, down and across, at this zoom. Blocks that are not square need cells of size 1. */
+  blocks(zx = this.view.zx, zy = this.view.zy) {
+    const levels = this.plane.levels;
+    const [down, across] = [zy, zx].map(
+      (zoom) => levels.find((size) => size * zoom > 0.98) ?? levels[levels.length - 1]
+    );
+    const square = Math.max(down, across);
+    return down === across || Math.min(down, across) === 1 ? { down, across } : { down: square, across: square };
+  }
+
+  /**
+   * The tiles in view, those in the middle first.
+   * @param {{down: number, across: number}} blocks
+   * @returns {import("./tiles.js").Spot[]}
+   */
+  spots({ down, across }) {
+    const { view, plot, plane } = this;
+    const [high, wide] = [TILE * down, TILE * across];
+    const bottom = Math.min(plane.rows, view.y + plot.height / view.zy);
+    const right = Math.min(plane.columns, view.x + plot.width / view.zx);
+    const spots = [];
+    for (let row = Math.floor(view.y / high); row * high < bottom; row++)
+      for (let column = Math.floor(view.x / wide); column * wide < right; column++)
+        spots.push({ down, across, row, column });
+    /** @param {{row: number, column: number}} spot */
+    const far = (spot) =>
+      Math.hypot((spot.row + 0.5) * high - (view.y + bottom) / 2, (spot.column + 0.5) * wide - (view.x + right) / 2);
+    return spots.sort((a, b) => far(a) - far(b));
+  }
+
+  redraw() {
+    if (!this.due)
+      this.due = requestAnimationFrame(() => {
+        this.due = 0;
+        if (this.size) this.draw();
+      });
+  }
+
+  draw() {
+    const { plane, plot, view } = this;
+    const size = /** @type {{width: number, height: number}} */ (this.size);
+    const blocks = this.blocks();
+    const spots = this.spots(blocks);
+    this.tiles.want([...this.spots(this.blocks(this.fit.x, this.fit.y)), ...spots]);
+    this.measure(blocks, spots);
+    const pen = sharpen(this.canvas, size.width, size.height);
+    pen.clearRect(0, 0, size.width, size.height);
+    pen.save();
+    pen.beginPath();
+    pen.rect(
+      plot.x,
+      plot.y,
+      Math.min(plot.width, plane.columns * view.zx),
+      Math.min(plot.height, plane.rows * view.zy)
+    );
+    pen.clip();
+    pen.fillStyle = css(plainColours().waiting);
+    pen.fillRect(plot.x, plot.y, plot.width, plot.height);
+    pen.imageSmoothingEnabled = false;
+    const area = blocks.down * blocks.across;
+    const coarse = [...this.tiles.kept.values()].filter(({ spot }) => spot.down * spot.across > area);
+    coarse.sort((a, b) => b.spot.down * b.spot.across - a.spot.down * a.spot.across);
+    const until = performance.now() + PAINTING;
+    for (const tile of [...coarse, ...spots.map((spot) => this.tiles.get(spot))])
+      if (tile) this.place(pen, tile, until);
+    if (Math.min(view.zx, view.zy) >= 12 && area === 1) drawCells(pen, this);
+    drawOutlines(pen, this);
+    pen.restore();
+    drawEdges(pen, this);
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} pen
+   * @param {import("./tiles.js").Tile} tile
+   * @param {number} until when this frame has to be done: what is not painted by then comes with the next
+   */
+  place(pen, tile, until) {
+    const { view, plot, plane } = this;
+    const { down, across, row, column } = tile.spot;
+    const x = plot.x + (column * TILE * across - view.x) * view.zx;
+    const y = plot.y + (row * TILE * down - view.y) * view.zy;
+    // The last blocks may stand for fewer tokens than they are wide: what is beyond the end is cut off by the clip.
+    const [wide, high] = [tile.columns * across * view.zx, tile.rows * down * view.zy];
+    if (x > plot.x + plot.width || y > plot.y + plot.height || x + wide < plot.x || y + high < plot.y || !this.scale)
+      return;
+    const late = tile.painted !== this.scale && performance.now() > until;
+    if (late) this.redraw();
+    const picture = late ? tile.canvas : pictureOf(tile, this.scale, plane);
+    if (picture) pen.drawImage(picture, x, y, wide, high);
+  }
+
+  /**
+   * The range of the numbers met at this size of blocks, and the scale that follows from it.
+   * @param {{down: number, across: number}} blocks
+   * @param {import("./tiles.js").Spot[]} spots
+   */
+  measure(blocks, spots) {
+    const key = `${blocks.down} ${blocks.across}`;
+    const range = this.ranges.get(key) ?? { low: Infinity, high: -Infinity };
+    const before = `${range.low} ${range.high}`;
+    let any = false;
+    for (const spot of spots) {
+      const tile = this.tiles.get(spot);
+      any ||= Boolean(tile);
+      if (!tile || Number.isNaN(tile.low)) continue;
+      range.low = Math.min(range.low, tile.low);
+      range.high = Math.max(range.high, tile.high);
+    }
+    if (!any && this.scale) return;
+    const [low, high] = range.low <= range.high ? [range.low, range.high] : [0, 1];
+    if (range.low <= range.high) this.ranges.set(key, range);
+    // Where new tiles come in all the time, the range grows in steps, so that not each of them changes all colours.
+    const top = this.options.manner === "roaming" && high > 0 ? 2 ** (Math.ceil(Math.log2(high) * 2) / 2) : high;
+    const scale = new Scale(
+      this.options.shape ?? "linear",
+      low < 0 || this.plane.signed ? Math.min(low, -Math.abs(high)) || -1 : 0,
+      this.options.whole && low >= 0 ? Math.max(1, high) : top
+    );
+    const what =
+      (this.options.what ?? "Weight") +
+      (blocks.down * blocks.across > 1
+        ? `, mean of blocks of ${counted(blocks.down)} × ${counted(blocks.across)}`
+        : "");
+    if (!this.scale || !this.scale.same(scale) || this.told !== what) {
+      this.scale = scale;
+      this.told = what;
+      fill(this.keyline, legend(scale, what));
+    }
+    if (before !== `${range.low} ${range.high}`) for (const one of this.group) if (one !== this) one.redraw();
+  }
+
+  /** A tile has come: perhaps the one whose number is being waited for. */
+  arrived() {
+    this.redraw();
+    if (this.at && this.unknown) this.tell(this.at.row, this.at.column);
+  }
+
+  /**
+   * The number of the block that a token pair lies in; undefined where it has not come yet.
+   * @param {number} row
+   * @param {number} column
+   */
+  valueAt(row, column) {
+    const { down, across } = this.blocks();
+    const [i, j] = [Math.floor(row / down), Math.floor(column / across)];
+    const tile = this.tiles.get({ down, across, row: Math.floor(i / TILE), column: Math.floor(j / TILE) });
+    return tile?.values[(i % TILE) * tile.columns + (j % TILE)];
+  }
+
+  /**
+   * Point at a cell, or at none.
+   * @param {{row: number, column: number} | null} at
+   */
+  point(at) {
+    if (at?.row === this.at?.row && at?.column === this.at?.column) return;
+    this.at = at;
+    this.redraw();
+    if (at) this.tell(at.row, at.column);
+    else this.rest();
+  }
+
+  /**
+   * @param {number} row
+   * @param {number} column
+   */
+  tell(row, column) {
+    const { plane } = this;
+    const { down, across } = this.blocks();
+    const value = this.valueAt(row, column);
+    this.unknown = value === undefined;
+    const names = [isolated(plane.rowName(row)), " → ", isolated(plane.columnName(column)), ": "];
+    const place = plane.rows * plane.columns > 4096 ? ` (row ${counted(row)}, column ${counted(column)})` : "";
+    const said = value === undefined ? "…" : value === 0 && plane.masked(row, column) ? "masked" : weight(value);
+    if (down * across === 1) {
+      fill(this.readout, ...names, make("strong", {}, said), place);
+      return;
+    }
+    const exact = make("strong", {}, plane.levels[0] === 1 ? "…" : "not in this page");
+    fill(this.readout, ...names, exact, place, ` · mean of its block ${said}`);
+    const number = ++this.asked;
+    if (plane.levels[0] === 1)
+      setTimeout(async () => {
+        if (number !== this.asked) return;
+        const one = await plane.map({ top: row, left: column, rows: 1, columns: 1 }, 1).catch(() => null);
+        if (one && number === this.asked)
+          exact.textContent = one.values[0] === 0 && plane.masked(row, column) ? "masked" : weight(one.values[0]);
+      }, 40);
+  }
+
+  /** Nothing is pointed at: say what could be. */
+  rest() {
+    this.asked++;
+    const zoom = Math.min(this.fit.x, this.fit.y) < NAMED_FROM ? " + and − zoom." : "";
+    const hint = `Point at a cell, or move with the arrow keys, to read its weight.${zoom}`;
+    fill(this.readout, make("span", { class: "quiet" }, hint));
+  }
+
+  /** @param {Error} error */
+  complain(error) {
+    fill(this.readout, make("span", { class: "wrong" }, error.message));
+  }
+}
+
+/** @param {Plane} plane */
+function labelOf(plane) {
+  return `Map of ${plane.name}: ${counted(plane.rows)} rows and ${counted(plane.columns)} columns of weights`;
+}
+
+/**
+ * @param {Plane} plane
+ * @param {ChartOptions} options
+ */
+function helpFor(plane, options) {
+  const keys =
+    options.manner === "roaming"
+      ? "Arrow keys move the map, with Shift the cell that is read"
+      : "Arrow keys move from cell to cell, Enter pins";
+  return `${labelOf(plane)}. ${keys}; plus and minus zoom, 0 shows all.`;
+}

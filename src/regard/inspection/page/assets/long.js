@@ -1,0 +1,185 @@
+// The view Long: one head as a map to roam, from an overview of everything down to single weights. Knows charts.
+
+import { Chart } from "./chart.js";
+import { attentionChoice, headChoice, pressable, quiet, remark, scaleChoice, sizeText, thumbnail, traceNumber } from "./pieces.js";
+import { clamp, counted, weight } from "./numbers.js";
+import { fill, freshId, make } from "./dom.js";
+import { headPlane } from "./planes.js";
+import { moveTo } from "./hands.js";
+import { pickNumber } from "./state.js";
+
+/** @type {View} */
+export const longView = {
+  name: "long",
+  title: "Long",
+  open(desk, room) {
+    const number = traceNumber(desk);
+    const trace = desk.traces[number];
+    const sizes = trace.attentions.map(
+      (one) => trace.sides[one.queries].tokens.length * trace.sides[one.keys].tokens.length
+    );
+    const attention = pickNumber(desk.state.attention, trace.attentions.length, sizes.indexOf(Math.max(...sizes)));
+    const one = trace.attentions[attention];
+    const head = pickNumber(desk.state.head, one.heads, 0);
+    const plane = headPlane(desk, number, attention, head);
+    const scale = scaleChoice(desk, plane.rows * plane.columns > 1 << 14 ? "log" : "linear");
+    const where = make("p", { class: "quiet where" });
+    const small = make("div", { class: "minimap", "aria-hidden": "true" });
+    const rectangle = make("span", { class: "rectangle" });
+    let due = 0;
+    const chart = new Chart(desk, plane, {
+      manner: "roaming",
+      shape: scale.shape,
+      whole: scale.whole,
+      onMove: () => {
+        const { x, y, zx, zy } = chart.view;
+        const [wide, high] = [
+          Math.min(plane.columns - x, chart.plot.width / zx),
+          Math.min(plane.rows - y, chart.plot.height / zy)
+        ];
+        where.textContent =
+          `Rows ${span(y, high)} of ${counted(plane.rows)}, ` +
+          `columns ${span(x, wide)} of ${counted(plane.columns)}.`;
+        /** @type {[keyof CSSStyleDeclaration & ("left" | "top" | "width" | "height"), number][]} */
+        const edges = [
+          ["left", x / plane.columns],
+          ["top", y / plane.rows],
+          ["width", wide / plane.columns],
+          ["height", high / plane.rows]
+        ];
+        for (const [edge, part] of edges) rectangle.style[edge] = `${part * 100}%`;
+        clearTimeout(due);
+        due = window.setTimeout(
+          () =>
+            desk.note({ x: x.toFixed(1), y: y.toFixed(1), zoom: zx > chart.fit.x * 1.001 ? zx.toPrecision(4) : "" }),
+          300
+        );
+      }
+    });
+    desk.leaving(() => clearTimeout(due));
+    fill(
+      room,
+      make(
+        "div",
+        { class: "controls" },
+        attentionChoice(desk, number, String(attention), (value) =>
+          desk.go({ attention: value, head: "", x: "", y: "", zoom: "" })
+        ),
+        headChoice(one, String(head), (value) => desk.go({ head: value })),
+        scale.element,
+        goTo(chart)
+      ),
+      one.data.kind === "overview"
+        ? remark(
+            "This file holds the overview of this map alone. To zoom in to single weights: " +
+              `regard look ${desk.page.file ?? "FILE"}`
+          )
+        : null,
+      make(
+        "div",
+        { class: "split" },
+        make("div", { class: "main" }, chart.element),
+        make(
+          "aside",
+          { class: "aside", "aria-label": "Where on the map" },
+          make(
+            "div",
+            { class: "buttons", role: "group", "aria-label": "Zoom" },
+            iconic("+", "Zoom in", () => chart.zoom(2)),
+            iconic("−", "Zoom out", () => chart.zoom(0.5)),
+            iconic("All", "Show all", () => chart.look({ x: 0, y: 0, zx: chart.fit.x, zy: chart.fit.y }))
+          ),
+          small,
+          where,
+          rounding(one.data),
+          quiet(
+            `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, the wheel or + and − to zoom, ` +
+              "0 to see all. Shift and arrows move the cell that is read."
+          )
+        )
+      )
+    );
+    chart.layout();
+    const zoom = Number(desk.state.zoom);
+    if (zoom > 0) {
+      const ratio = chart.fit.y / chart.fit.x;
+      chart.look({ x: Number(desk.state.x) || 0, y: Number(desk.state.y) || 0, zx: zoom, zy: zoom * ratio });
+    }
+    let closed = false;
+    desk.leaving(() => {
+      closed = true;
+    });
+    thumbnail(plane, 180, scale.shape).then(
+      ({ canvas }) => {
+        if (!closed) small.append(canvas, rectangle);
+      },
+      () => undefined
+    );
+  }
+};
+
+/**
+ * @param {number} from
+ * @param {number} length
+ */
+function span(from, length) {
+  return `${counted(Math.floor(from))} to ${counted(Math.max(0, Math.ceil(from + length) - 1))}`;
+}
+
+/**
+ * How exact weights are that the page computes itself.
+ * @param {Data} data
+ */
+function rounding(data) {
+  if (data.kind !== "projected" || data.error === undefined) return null;
+  return quiet(
+    "Computed here from queries and keys in half precision: " +
+      `weights differ by at most ${weight(data.error)} in the rows that were compared.`
+  );
+}
+
+/**
+ * @param {string} sign
+ * @param {string} label
+ * @param {() => void} work
+ */
+function iconic(sign, label, work) {
+  const button = pressable(sign, work);
+  button.setAttribute("aria-label", label);
+  button.title = label;
+  return button;
+}
+
+/**
+ * Two numbers to jump to.
+ * @param {Chart} chart
+ */
+function goTo(chart) {
+  const { plane } = chart;
+  const [rowId, columnId] = [freshId("row"), freshId("column")];
+  const row = make("input", { id: rowId, type: "number", min: 0, max: plane.rows - 1, value: 0 });
+  const column = make("input", { id: columnId, type: "number", min: 0, max: plane.columns - 1, value: 0 });
+  const go = () => {
+    const [i, j] = [
+      clamp(0, Math.floor(row.valueAsNumber) || 0, plane.rows - 1),
+      clamp(0, Math.floor(column.valueAsNumber) || 0, plane.columns - 1)
+    ];
+    const most = 22 / plane.levels[0];
+    const [zx, zy] = [Math.max(most, chart.fit.x), Math.max(most, chart.fit.y)];
+    chart.look({ x: j - chart.plot.width / zx / 2, y: i - chart.plot.height / zy / 2, zx, zy });
+    moveTo(chart, i, j);
+  };
+  return make(
+    "form",
+    {
+      class: "go",
+      submit: (/** @type {Event} */ event) => {
+        event.preventDefault();
+        go();
+      }
+    },
+    make("div", { class: "choice" }, make("label", { for: rowId }, "Row"), row),
+    make("div", { class: "choice" }, make("label", { for: columnId }, "Column"), column),
+    make("button", { class: "plain" }, "Go there")
+  );
+}

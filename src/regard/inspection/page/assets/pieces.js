@@ -1,0 +1,291 @@
+// Pieces that several views use: choices, a sentence of words to press, lists of weights, a table, thumbnails. They
+// know the desk of the page, and no view.
+
+import { fill, freshId, isolated, make } from "./dom.js";
+import { Scale, SHAPES } from "./scale.js";
+import { counted, extent, largest, weight } from "./numbers.js";
+import { paintBlocks } from "./tiles.js";
+import { pickNumber } from "./state.js";
+import { sizesOf } from "./source.js";
+
+/**
+ * A labelled choice.
+ * @param {string} label
+ * @param {[string, string][]} options value and text
+ * @param {string} value
+ * @param {(value: string) => void} chosen
+ */
+export function choice(label, options, value, chosen) {
+  const id = freshId("choice");
+  const select = make(
+    "select",
+    { id, change: () => chosen(select.value) },
+    ...options.map(([one, text]) => make("option", { value: one, selected: one === value }, text))
+  );
+  return make("div", { class: "choice" }, make("label", { for: id }, label), select);
+}
+
+/** @param {Desk} desk */
+export function traceNumber(desk) {
+  return pickNumber(desk.state.trace, desk.traces.length, 0);
+}
+
+/**
+ * The attentions of a trace, those of one name together.
+ * @param {Desk} desk
+ * @param {number} trace
+ * @param {string} value
+ * @param {(value: string) => void} chosen
+ * @param {[string, string][]} [before] other options, first
+ */
+export function attentionChoice(desk, trace, value, chosen, before = []) {
+  const names = desk.traces[trace].attentions.map((one, i) => /** @type {[string, string]} */ ([String(i), one.name]));
+  return choice("Attention", [...before, ...names], value, chosen);
+}
+
+/**
+ * @param {Attention} attention
+ * @param {string} value
+ * @param {(value: string) => void} chosen
+ * @param {[string, string][]} [before]
+ */
+export function headChoice(attention, value, chosen, before = []) {
+  const heads = Array.from(
+    { length: attention.heads },
+    (_, h) => /** @type {[string, string]} */ ([String(h), `head ${h}`])
+  );
+  return choice("Head", [...before, ...heads], value, chosen);
+}
+
+/** @type {[string, string][]} */
+const SCALES = [
+  ["linear", "straight, up to the largest"],
+  ["one", "straight, up to 1"],
+  ["root", "square root"],
+  ["log", "powers of ten"]
+];
+
+/**
+ * The choice of a scale, and what is chosen.
+ * @param {Desk} desk
+ * @param {string} usual
+ * @returns {{shape: Shape, whole: boolean, element: HTMLElement}}
+ */
+export function scaleChoice(desk, usual) {
+  const value = SCALES.some(([one]) => one === desk.state.scale) ? desk.state.scale : usual;
+  const shape = /** @type {Shape} */ (value in SHAPES ? value : "linear");
+  return { shape, whole: value === "one", element: choice("Scale", SCALES, value, (scale) => desk.go({ scale })) };
+}
+
+/**
+ * A few choices beside each other.
+ * @param {string} label
+ * @param {[string, string][]} options
+ * @param {string} value
+ * @param {(value: string) => void} chosen
+ */
+export function toggle(label, options, value, chosen) {
+  const name = freshId("toggle");
+  return make(
+    "fieldset",
+    { class: "toggle" },
+    make("legend", {}, label),
+    make(
+      "div",
+      {},
+      ...options.map(([one, text]) =>
+        make(
+          "label",
+          {},
+          make("input", { type: "radio", name, value: one, checked: one === value, change: () => chosen(one) }),
+          make("span", {}, text)
+        )
+      )
+    )
+  );
+}
+
+/**
+ * Words to press, as a line of text.
+ * @param {string} label
+ * @param {Unit[]} units
+ * @param {(i: number) => void} chosen
+ */
+export function sentence(label, units, chosen) {
+  return make(
+    "div",
+    { class: "sentence", role: "group", "aria-label": label },
+    make("span", { class: "caption" }, label),
+    make(
+      "div",
+      { class: "words", dir: "auto" },
+      ...units.map((unit, i) =>
+        make(
+          "button",
+          { type: "button", class: "word", "aria-pressed": "false", click: () => chosen(i) },
+          isolated(unit.name)
+        )
+      )
+    )
+  );
+}
+
+/**
+ * Press one word of a sentence, and no other.
+ * @param {HTMLElement} line
+ * @param {number | null} number
+ */
+export function pressed(line, number) {
+  line.querySelectorAll(".word").forEach((word, i) => word.setAttribute("aria-pressed", String(i === number)));
+}
+
+/**
+ * The largest of some weights, as a list with bars.
+ * @param {Node[]} title
+ * @param {ArrayLike<number>} values
+ * @param {(i: number) => string} name
+ */
+export function weightList(title, values, name) {
+  const order = largest(values, 6);
+  const most = Math.abs(values[order[0]]) || 1;
+  return make(
+    "section",
+    { class: "weights" },
+    make("h2", {}, ...title),
+    make(
+      "ol",
+      {},
+      ...order.map((i) => {
+        const bar = make("span", { class: values[i] < 0 ? "bar below" : "bar" });
+        bar.style.width = `${(Math.abs(values[i]) / most) * 100}%`;
+        return make(
+          "li",
+          {},
+          isolated(name(i)),
+          make("span", { class: "track" }, bar),
+          make("span", { class: "number" }, weight(values[i]))
+        );
+      })
+    )
+  );
+}
+
+const TABLE = 2500; // cells
+
+/**
+ * The numbers of a small plane as a table, for those who do not see the map, and to copy.
+ * @param {Plane} plane
+ */
+export function tableOf(plane) {
+  if (plane.rows * plane.columns > TABLE) return null;
+  const room = make("div", {
+    class: "table-room",
+    tabindex: "0",
+    role: "region",
+    "aria-label": `Table of ${plane.name}`
+  });
+  let filled = false;
+  const details = make(
+    "details",
+    {
+      class: "table",
+      toggle: async () => {
+        if (!details.open || filled) return;
+        filled = true;
+        const { values } = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, 1);
+        const head = make("tr", {}, make("td"));
+        for (let j = 0; j < plane.columns; j++)
+          head.append(make("th", { scope: "col" }, isolated(plane.columnName(j))));
+        const table = make("table", {}, make("caption", {}, plane.name), make("thead", {}, head));
+        const body = make("tbody");
+        for (let i = 0; i < plane.rows; i++) {
+          const row = make("tr", {}, make("th", { scope: "row" }, isolated(plane.rowName(i))));
+          for (let j = 0; j < plane.columns; j++) {
+            const value = values[i * plane.columns + j];
+            row.append(make("td", {}, value === 0 && plane.masked(i, j) ? "masked" : weight(value)));
+          }
+          body.append(row);
+        }
+        table.append(body);
+        fill(room, table);
+      }
+    },
+    make("summary", {}, "The numbers as a table"),
+    room
+  );
+  return details;
+}
+
+/**
+ * A small picture of a whole plane: the means of as many blocks as it has pixels.
+ * @param {Plane} plane
+ * @param {number} edge pixels
+ * @param {Shape} shape of its scale
+ * @returns {Promise<{canvas: HTMLCanvasElement, high: number, size: number}>} with the largest number, signs apart
+ */
+export async function thumbnail(plane, edge, shape) {
+  const longest = Math.max(plane.rows, plane.columns);
+  const size = plane.levels.find((one) => longest / one <= edge) ?? plane.levels[plane.levels.length - 1];
+  const block = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, size);
+  const { low, high } = extent(block.values);
+  const canvas = make("canvas", { class: "thumbnail", "aria-hidden": "true" });
+  paintBlocks(canvas, block, new Scale(shape, low, high), plane, { top: 0, left: 0, down: size, across: size });
+  return { canvas, high: Math.max(high, -low), size };
+}
+
+/**
+ * The weights on the patches of an image, as a picture of the image's shape.
+ * @param {Side} side
+ * @param {Float32Array} values of its tokens
+ */
+export function patches(side, values) {
+  const [rows, columns] = /** @type {[number, number]} */ (side.grid);
+  const own = values.slice(side.lead ?? 0, (side.lead ?? 0) + rows * columns);
+  const { low, high } = extent(own);
+  const range = `from ${weight(Math.min(0, low))} to ${weight(high)}`;
+  const label = `Weights on ${rows} × ${columns} patches of the image, ${range}`;
+  const canvas = make("canvas", { class: "patches", role: "img", "aria-label": label });
+  const plane = { rows, columns, masked: () => false };
+  paintBlocks(canvas, { rows, columns, values: own }, new Scale("linear", low, high), plane, {
+    top: 0,
+    left: 0,
+    down: 1,
+    across: 1
+  });
+  return make("figure", {}, canvas, make("figcaption", { class: "quiet" }, label));
+}
+
+/**
+ * A quiet line.
+ * @param {...(Node | string | null)} text
+ */
+export function quiet(...text) {
+  return make("p", { class: "quiet" }, ...text);
+}
+
+/**
+ * A note to the reader, with something to press.
+ * @param {string} text
+ * @param {...(Node | string | null)} rest
+ */
+export function remark(text, ...rest) {
+  return make("p", { class: "remark" }, text, ...rest);
+}
+
+/**
+ * @param {string} text
+ * @param {() => void} work
+ */
+export function pressable(text, work) {
+  return make("button", { type: "button", class: "plain", click: work }, text);
+}
+
+/**
+ * "12 × 14" of an attention.
+ * @param {Trace} trace
+ * @param {Attention} attention
+ */
+export function sizeText(trace, attention) {
+  const { rows, columns } = sizesOf(trace, attention);
+  return `${counted(rows)} × ${counted(columns)}`;
+}

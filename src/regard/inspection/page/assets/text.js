@@ -1,0 +1,127 @@
+// How tokens and words are shown: what cannot be seen gets a symbol, and a side is cut into words or into tokens.
+// Knows nothing of weights.
+
+// Controls, format characters (zero-width, joiners, direction marks), separators, private and lone surrogates.
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\p{Cs}]/u;
+const NAMED = new Map([
+  ["\t", "⇥"],
+  ["\n", "⏎"],
+  ["\r", "␍"],
+  ["\u200b", "⟦ZWSP⟧"],
+  ["\u200c", "⟦ZWNJ⟧"],
+  ["\u200d", "⟦ZWJ⟧"],
+  ["\u200e", "⟦LRM⟧"],
+  ["\u200f", "⟦RLM⟧"],
+  ["\u2060", "⟦WJ⟧"],
+  ["\ufeff", "⟦BOM⟧"],
+  ["\u00ad", "⟦SHY⟧"]
+]);
+const PICTURE = /\p{Extended_Pictographic}/u;
+
+/**
+ * A token as people can see it. Nothing is left out: a character that has no shape is shown as its name or its number,
+ * except a joiner inside an emoji, which has one.
+ * @param {string} token
+ */
+export function seen(token) {
+  if (token === "") return "∅";
+  const characters = [...token];
+  let out = "";
+  characters.forEach((character, i) => {
+    const joins = character === "\u200d" && PICTURE.test(characters[i + 1] ?? "") && i > 0;
+    if (joins || !UNSEEN.test(character)) out += character === " " ? "␣" : character === "\u00a0" ? "⍽" : character;
+    else out += NAMED.get(character) ?? `⟦${codeOf(character)}⟧`;
+  });
+  return /^\p{M}/u.test(out) ? "◌" + out : out;
+}
+
+/** @param {string} character */
+function codeOf(character) {
+  const code = character.codePointAt(0) ?? 0;
+  return code < 32 ? `^${String.fromCharCode(code + 64)}` : "U+" + code.toString(16).toUpperCase().padStart(4, "0");
+}
+
+/**
+ * Every token by itself.
+ * @param {Side} side
+ * @returns {Unit[]}
+ */
+export function tokenUnits(side) {
+  return side.tokens.map((token, i) => ({ name: seen(token), first: i, last: i, word: null }));
+}
+
+/**
+ * Words, and between them the tokens that belong to no word (such as the end).
+ * @param {Side} side
+ * @returns {Unit[]}
+ */
+export function wordUnits(side) {
+  const text = [...(side.text ?? "")];
+  const words = side.words ?? [];
+  const free = new Set(side.tokens.keys());
+  /** @type {Unit[]} */
+  const units = words.map((word, i) => {
+    for (let t = word.first; t <= word.last; t++) free.delete(t);
+    return { name: seen(text.slice(word.start, word.end).join("")), first: word.first, last: word.last, word: i };
+  });
+  for (const t of free) units.push({ name: seen(side.tokens[t]), first: t, last: t, word: null });
+  return units.sort((a, b) => a.first - b.first);
+}
+
+/** @param {Side} side */
+export function hasWords(side) {
+  return side.text != null && (side.words?.length ?? 0) > 0;
+}
+
+/**
+ * The text of a side: its own, or its tokens put together as SentencePiece does.
+ * @param {Side} side
+ */
+export function textOf(side) {
+  return side.text ?? joined(side.tokens);
+}
+
+/** @param {string[]} tokens */
+export function joined(tokens) {
+  const spaced = tokens.some((token) => token.includes("▁"));
+  const inner = tokens.filter((token) => !isSeparator(token));
+  return spaced ? inner.join("").replaceAll("▁", " ").trim() : inner.join(" ");
+}
+
+/**
+ * Whether a token looks like a sign of the model's own, such as </s> or [SEP]; a text can hold such a token too.
+ * @param {string} token
+ */
+export function isSeparator(token) {
+  return /^(<\/?[\w| -]{1,24}>|\[[A-Z]{1,12}\])$/.test(token);
+}
+
+/**
+ * What a longest common subsequence leaves alone, and what it drops and adds, for two lists of words.
+ * @param {string[]} before
+ * @param {string[]} after
+ * @returns {{kind: "same" | "gone" | "new", text: string}[]}
+ */
+export function differences(before, after) {
+  const wide = after.length + 1;
+  const best = new Uint32Array((before.length + 1) * wide);
+  for (let i = before.length - 1; i >= 0; i--)
+    for (let j = after.length - 1; j >= 0; j--)
+      best[i * wide + j] =
+        before[i] === after[j]
+          ? best[(i + 1) * wide + j + 1] + 1
+          : Math.max(best[(i + 1) * wide + j], best[i * wide + j + 1]);
+  /** @type {{kind: "same" | "gone" | "new", text: string}[]} */
+  const out = [];
+  let [i, j] = [0, 0];
+  while (i < before.length || j < after.length) {
+    if (i < before.length && j < after.length && before[i] === after[j]) {
+      out.push({ kind: "same", text: after[j] });
+      i++;
+      j++;
+    } else if (j < after.length && (i === before.length || best[i * wide + j + 1] > best[(i + 1) * wide + j])) {
+      out.push({ kind: "new", text: after[j++] });
+    } else out.push({ kind: "gone", text: before[i++] });
+  }
+  return out;
+}

@@ -1,0 +1,165 @@
+// Tiles of a plane: which there are, which are missing, and their colours. A limited number is kept. Knows nothing of
+// where on the screen they go.
+
+import { blockMeans, extent } from "./numbers.js";
+import { plainColours } from "./colour.js";
+
+export const TILE = 128; // blocks along each edge
+const KEPT = 384;
+const AGAIN = 5000; // milliseconds after which something that failed may be asked for again
+const ABREAST = 2; // tiles that are fetched at once
+
+/**
+ * A tile has `down` × `across` as the tokens of a block; the row and the column of the tile count tiles.
+ * @typedef {{down: number, across: number, row: number, column: number}} Spot
+ * @typedef {{spot: Spot, rows: number, columns: number, values: Float32Array, canvas: HTMLCanvasElement | null,
+ *   painted: unknown, low: number, high: number}} Tile
+ */
+
+export class Tiles {
+  /**
+   * @param {Plane} plane
+   * @param {() => void} arrived
+   * @param {(error: Error) => void} failed
+   */
+  constructor(plane, arrived, failed) {
+    this.plane = plane;
+    this.arrived = arrived;
+    this.failed = failed;
+    /** @type {Map<string, Tile>} the longest unused first */
+    this.kept = new Map();
+    /** @type {Set<string>} */
+    this.underWay = new Set();
+    /** @type {Set<string>} what could not be had is not asked for again at once */
+    this.lost = new Set();
+    /** @type {Spot[]} */
+    this.wanted = [];
+    this.closed = false;
+  }
+
+  /** @param {Spot} spot */
+  get(spot) {
+    const key = keyOf(spot);
+    const tile = this.kept.get(key);
+    if (tile) {
+      this.kept.delete(key);
+      this.kept.set(key, tile);
+    }
+    return tile;
+  }
+
+  /**
+   * Fetch what is missing of these, in this order. Those wanted before and no longer are given up.
+   * @param {Spot[]} spots
+   */
+  want(spots) {
+    this.wanted = spots.filter((spot) => !this.kept.has(keyOf(spot)) && !this.lost.has(keyOf(spot)));
+    this.next();
+  }
+
+  next() {
+    while (!this.closed && this.underWay.size < ABREAST) {
+      const spot = this.wanted.find((one) => !this.underWay.has(keyOf(one)));
+      if (!spot) return;
+      this.wanted = this.wanted.filter((one) => one !== spot);
+      void this.fetch(spot, keyOf(spot));
+    }
+  }
+
+  /**
+   * @param {Spot} spot
+   * @param {string} key
+   */
+  async fetch(spot, key) {
+    this.underWay.add(key);
+    try {
+      const tile = await load(this.plane, spot);
+      this.kept.set(key, tile);
+      for (const old of this.kept.keys()) {
+        if (this.kept.size <= KEPT) break;
+        this.kept.delete(old);
+      }
+    } catch (error) {
+      this.lost.add(key);
+      setTimeout(() => this.lost.delete(key), AGAIN);
+      if (!this.closed) this.failed(/** @type {Error} */ (error));
+    }
+    this.underWay.delete(key);
+    if (this.closed) return;
+    this.arrived();
+    this.next();
+  }
+
+  close() {
+    this.closed = true;
+    this.kept.clear();
+  }
+}
+
+/** @param {Spot} spot */
+function keyOf(spot) {
+  return `${spot.down} ${spot.across} ${spot.row} ${spot.column}`;
+}
+
+/**
+ * @param {Plane} plane
+ * @param {Spot} spot
+ * @returns {Promise<Tile>}
+ */
+async function load(plane, spot) {
+  const { down, across } = spot;
+  const [top, left] = [spot.row * TILE * down, spot.column * TILE * across];
+  const pane = {
+    top,
+    left,
+    rows: Math.min(TILE * down, plane.rows - top),
+    columns: Math.min(TILE * across, plane.columns - left)
+  };
+  const size = Math.min(down, across);
+  const block = await plane.map(pane, size);
+  // Blocks that are not square are made here, from cells of size 1: only then are all cells of a block alike.
+  const { rows, columns, values } = blockMeans(block.values, block.rows, block.columns, down / size, across / size);
+  return { spot, rows, columns, values, canvas: null, painted: null, ...extent(values) };
+}
+
+/**
+ * The picture of a tile, a pixel for each block, in the colours of this scale.
+ * @param {Tile} tile
+ * @param {import("./scale.js").Scale} scale
+ * @param {Plane} plane
+ */
+export function pictureOf(tile, scale, plane) {
+  if (tile.canvas && tile.painted === scale) return tile.canvas;
+  tile.canvas ??= document.createElement("canvas");
+  tile.painted = scale;
+  const { down, across, row, column } = tile.spot;
+  const corner = { top: row * TILE * down, left: column * TILE * across, down, across };
+  return paintBlocks(tile.canvas, tile, scale, plane, corner);
+}
+
+/**
+ * Paint blocks of `down` × `across` cells that begin at a cell of a plane, a pixel for each.
+ * @param {HTMLCanvasElement} canvas
+ * @param {{rows: number, columns: number, values: Float32Array}} blocks
+ * @param {import("./scale.js").Scale} scale
+ * @param {Pick<Plane, "rows" | "columns" | "masked">} plane
+ * @param {{top: number, left: number, down: number, across: number}} corner
+ */
+export function paintBlocks(canvas, { rows, columns, values }, scale, plane, { top, left, down, across }) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const image = pen.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  scale.paint(values, pixels);
+  const { masked } = plainColours();
+  for (let b = 0; b < pixels.length; b++) {
+    if (values[b] !== 0) continue;
+    // Nobody may look anywhere in a block where two corners say so, because a mask is a band.
+    const [i, j] = [top + Math.floor(b / columns) * down, left + (b % columns) * across];
+    const [bottom, right] = [Math.min(plane.rows, i + down) - 1, Math.min(plane.columns, j + across) - 1];
+    if (plane.masked(bottom, j) && plane.masked(i, right)) pixels[b] = masked;
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}

@@ -1,0 +1,85 @@
+// What the modules of the page hand to each other. It is read by the type check alone and is no part of the page.
+
+/** text[start:end], in code points, is made of the tokens first..last. */
+interface Word { start: number; end: number; first: number; last: number }
+interface Side { tokens: string[]; text?: string; words?: Word[]; grid?: [number, number]; lead?: number }
+/** What one row or column of a map stands for: the tokens first..last, the word they make up, and the name to show. */
+interface Unit { name: string; first: number; last: number; word: number | null }
+type Mask = "causal" | "tensor" | { left: number | null; right: number | null } | null;
+
+/** Block means: the last blocks of a row and of a column may hold fewer cells than the others. */
+interface Overview { size: number; rows: number; columns: number; values: string }
+type Data =
+  | { kind: "weights"; values: string }
+  | {
+      kind: "projected"; query: string; key: string; scale: number; normalizer: string; width: number;
+      key_heads: number; mask?: Mask; overview?: Overview;
+      /** How far weights of these rounded numbers are from those that were used, at most, in rows from everywhere. */
+      error?: number;
+    }
+  | ({ kind: "overview" } & Overview)
+  | { kind: "overview"; overview: Overview }
+  | { kind: "served" };
+interface Attention {
+  name: string; layer?: number | null; kind?: string | null; queries: string; keys: string; heads: number;
+  score?: string; normalize?: string; mask?: Mask; data: Data;
+}
+/** One node of a beam search. */
+interface Found { parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean }
+interface Search { beams: number; nodes: Found[]; best: number[] }
+interface Written { side: string; log_probabilities: number[]; score?: number | null }
+interface Pointer { attention: number; head?: number | null; offset?: number }
+interface Trace {
+  title?: string; model?: string; sides: Record<string, Side>; attentions: Attention[];
+  written?: Written | null; alignment?: Pointer | null; search?: Search | null;
+}
+/** What stands in the page as JSON. `asks` says that a model can be asked, `file` what to give to `regard look`. */
+interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }
+
+/** A rectangle of tokens: rows top..top+rows, columns left..left+columns. */
+interface Pane { top: number; left: number; rows: number; columns: number }
+/** Means of blocks of size × size cells, row after row; with size 1, the weights themselves. */
+interface Block { rows: number; columns: number; size: number; values: Float32Array }
+/** Where weights come from. */
+interface Source { map(trace: number, attention: number, head: number, pane: Pane, size: number): Promise<Block> }
+
+/** One picture's worth of numbers, and the names of its rows and columns. */
+interface Plane {
+  name: string;
+  rows: number;
+  columns: number;
+  /** The sizes of blocks it can answer with, rising. */
+  levels: number[];
+  /** Whether numbers below zero are to be expected even where none was met yet. */
+  signed: boolean;
+  rowName(row: number): string;
+  columnName(column: number): string;
+  /** Whether nobody may look here, where that is known. */
+  masked(row: number, column: number): boolean;
+  map(pane: Pane, size: number): Promise<Block>;
+}
+interface Cell { row: number; column: number; size: number; rows: number; columns: number; value: number }
+type Shape = "linear" | "root" | "log";
+/** Everything that a link to the page opens again. */
+type State = Record<string, string>;
+
+/** What a view may use of the page around it. */
+interface Desk {
+  page: Page;
+  traces: Trace[];
+  source: Source;
+  state: State;
+  /** Change the state, keep it in the address, and draw the page again. */
+  go(change: Partial<State>): void;
+  /** Change the state and keep it in the address; the view has drawn itself. */
+  note(change: Partial<State>): void;
+  /** Read this to those who cannot see it. */
+  say(text: string): void;
+  /** Add a trace that the model of another wrote, and return its number. */
+  add(trace: Trace, of: number): number;
+  /** The number of the trace, among those the page came with, whose model wrote this one. */
+  modelOf(trace: number): number;
+  /** Run this when the view closes. */
+  leaving(work: () => void): void;
+}
+interface View { name: string; title: string; open(desk: Desk, room: HTMLElement): void }

@@ -1,0 +1,186 @@
+"""Maps: a window at any scale is what the whole matrix gives, and is asked for in the right way."""
+
+import pytest
+import torch
+import traced
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import assert_named
+
+from regard.attention.look import Look
+from regard.attention.mask import Causal, Padding, Window
+from regard.attention.score import Additive, Bilinear
+from regard.inspection.matrix import Matrix
+from regard.inspection.page import maps
+from regard.inspection.page.heads import single
+from regard.inspection.page.maps import Maps
+from regard.inspection.trace import Attention
+from regard.position.bias import ALiBi
+
+HEADS, ROWS, COLUMNS = 4, 23, 31
+
+
+def every_look():
+    """Looks of all kinds, by name."""
+    plain = traced.looks(HEADS, ROWS, COLUMNS)
+    chance = torch.Generator().manual_seed(9)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=chance)
+
+    return {
+        "plain": plain,
+        "grouped": Look(plain.query, plain.key[:2]),
+        "causal": Look(plain.query, plain.key, mask=Causal()),
+        "window": Look(plain.query, plain.key, mask=Window(3, 1)),
+        "tensor": Look(plain.query, plain.key, mask=draw(HEADS, ROWS, COLUMNS) > 0),
+        "tensor for all": Look(plain.query, plain.key, mask=draw(ROWS, COLUMNS) > 0),
+        "padding": Look(plain.query, plain.key, mask=Padding(torch.tensor(20))),
+        "bias": Look(plain.query, plain.key, bias=draw(HEADS, ROWS, COLUMNS)),
+        "bias for all": Look(plain.query, plain.key, bias=draw(1, ROWS, COLUMNS)),
+        "alibi": Look(plain.query, plain.key, bias=ALiBi([0.5, 0.25, 0.1, 0.0])),
+        "additive": Look(plain.query, plain.key, score=Additive(draw(HEADS, 8), draw(HEADS, 8))),
+        "additive for all": Look(plain.query, plain.key, score=Additive(draw(8))),
+        "bilinear": Look(plain.query, plain.key, score=Bilinear(draw(HEADS, 8, 8))),
+        "own score": Look(plain.query, plain.key, score=lambda q, k: -torch.cdist(q, k)),
+        "relu": Look(plain.query, plain.key, normalize="relu"),
+        "half": Look(plain.query.bfloat16(), plain.key.bfloat16()),
+        "matrix": Matrix(draw(HEADS, ROWS, COLUMNS)),
+    }
+
+
+KINDS = sorted(every_look())
+
+
+def attention(look):
+    return Attention("one", "a", "b", look)
+
+
+def means(weights, size):
+    """Means of blocks, one by one."""
+    return torch.tensor([[weights[top:top + size, left:left + size].double().mean()
+                          for left in range(0, weights.shape[1], size)] for top in range(0, weights.shape[0], size)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head", [0, 3])
+def test_a_window_is_a_part_of_the_matrix(kind, head):
+    one = attention(every_look()[kind])
+    got = Maps().window(one, head, maps.Window(5, 7, 9, 11))
+    want = one.look.weights()[head].float()[5:14, 7:18]
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, atol=1e-6 if kind != "half" else 1e-2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whole", [0, 1 << 30])
+def test_blocks_are_means(kind, whole, monkeypatch):
+    monkeypatch.setattr(maps, "FINE", whole)  # by stripes, and whole
+    monkeypatch.setattr(maps, "STRIPE", 2)
+    monkeypatch.setattr(maps, "HELD", 100)
+    one = attention(every_look()[kind])
+    got = Maps().window(one, 1, maps.Window(4, 8, 18, 23), size=4)
+    want = means(one.look.weights()[1].float(), 4)[1:6, 2:8].float()
+    torch.testing.assert_close(got, want, atol=1e-6 if kind != "half" else 1e-2, rtol=1e-4)
+
+
+@given(top=st.integers(0, 5), left=st.integers(0, 7), rows=st.integers(1, 40), columns=st.integers(1, 40),
+       size=st.sampled_from([1, 2, 3, 4, 64]))
+def test_any_window_of_any_size(top, left, rows, columns, size):
+    one = attention(traced.looks(1, ROWS, COLUMNS, mask=Causal()))
+    top, left = top * size % ROWS // size * size, left * size % COLUMNS // size * size
+    got = Maps().window(one, 0, maps.Window(top, left, rows, columns), size=size)
+    want = means(one.look.weights()[0], size)[top // size:, left // size:].float()
+    want = want[:-(-min(rows, ROWS - top) // size), :-(-min(columns, COLUMNS - left) // size)]
+    torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"padding", "alibi", "own score"}))
+def test_one_head_is_cut_out_where_it_can_be(kind):
+    look = every_look()[kind]
+    alone = single(look, 2)
+    assert alone is not None
+    torch.testing.assert_close(alone.weights()[0], look.weights()[2])
+
+
+@pytest.mark.parametrize("kind", ["padding", "alibi", "own score"])
+def test_what_cannot_be_cut_is_not(kind):
+    assert single(every_look()[kind], 2) is None
+
+
+def asked_of(monkeypatch):
+    """The sizes of the overviews that are computed from now on."""
+    asked, plain = [], maps.overview
+    monkeypatch.setattr(maps, "overview", lambda *given: asked.append(given[2]) or plain(*given))
+    return asked
+
+
+def test_what_was_computed_is_remembered_and_given_up(monkeypatch):
+    one, asked = attention(traced.looks(1, 64, 64)), asked_of(monkeypatch)
+    kept = Maps(kept=2 * 4 * 22 * 22)
+    for size in (3, 3, 5, 3, 7, 3):
+        kept.window(one, 0, maps.Window(0, 0, 64, 64), size=size)
+    assert asked == [3, 5, 7]
+    small = Maps(kept=0)
+    for size in (3, 5, 3):
+        small.window(one, 0, maps.Window(0, 0, 64, 64), size=size)
+    assert asked == [3, 5, 7, 3, 5, 3]
+
+
+def test_one_computation_serves_all_coarser_maps(monkeypatch):
+    monkeypatch.setattr(maps, "FINE", 16 * 16)
+    one, asked, kept = attention(traced.looks(1, 61, 57)), asked_of(monkeypatch), Maps()
+    weights = one.look.weights()[0]
+    for size in (16, 4, 8, 32, 64):
+        got = kept.window(one, 0, maps.Window(0, 0, 61, 57), size=size)
+        torch.testing.assert_close(got, means(weights, size).float(), atol=1e-6, rtol=1e-4)
+    assert asked == [4]
+
+
+def test_two_attentions_are_not_mixed_up():
+    kept, one, two = Maps(), attention(traced.looks(1, 8, 8)), attention(traced.looks(1, 8, 8, seed=1))
+    whole = maps.Window(0, 0, 8, 8)
+    assert not torch.equal(kept.window(one, 0, whole, 2), kept.window(two, 0, whole, 2))
+
+
+def test_nothing_holds_the_matrix():
+    count = 20_000
+    one = attention(traced.looks(1, count, count, width=4))
+    held = []
+    plain = Look.rows
+
+    def watched(self, indices):
+        held.append(len(indices) * count)
+        return plain(self, indices)
+
+    Look.rows = watched
+    try:
+        Maps().window(one, 0, maps.Window(0, 0, 512, 512), size=1)
+    finally:
+        Look.rows = plain
+    assert max(held) <= maps.HELD
+
+
+@pytest.mark.parametrize(("size", "most", "want"), [(1, 256, 1), (256, 256, 1), (257, 256, 2), (16384, 256, 64),
+                                                    (100_000, 256, 512)])
+def test_the_size_of_an_overview(size, most, want):
+    assert maps.overview_size(attention(traced.looks(1, size, 1, width=1)), most) == want
+
+
+@pytest.mark.parametrize(("change", "parts"), [
+    ({"head": 4}, ["`head`", "4 heads"]), ({"head": -1}, ["`head`"]), ({"size": 0}, ["`size`"]),
+    ({"top": 23}, ["`top`", "below 23"]), ({"left": -1}, ["`left`"]), ({"top": 3, "size": 2}, ["`top`", "block of 2"]),
+    ({"rows": 0}, ["`rows`"]), ({"columns": -5}, ["`columns`"]),
+])
+def test_a_wrong_question_is_named(change, parts):
+    given = {"head": 0, "top": 0, "left": 0, "rows": 4, "columns": 4, "size": 1} | change
+    head, size = given.pop("head"), given.pop("size")
+    one = attention(every_look()["plain"])
+    assert_named(lambda: Maps().window(one, head, maps.Window(**given), size), parts)
+
+
+def test_an_answer_has_a_limit(monkeypatch):
+    monkeypatch.setattr(maps, "LARGEST", 100)
+    one = attention(every_look()["plain"])
+    assert_named(lambda: Maps().window(one, 0, maps.Window(0, 0, 23, 31)), ["`window`", "at most 100 blocks"])
+    assert Maps().window(one, 0, maps.Window(0, 0, 23, 31), 4).shape == (6, 8)

@@ -1,0 +1,323 @@
+"""The server: it answers this page on this machine, and refuses everybody else."""
+
+import base64
+import http.client
+import json
+import re
+import socket
+import threading
+
+import numpy as np
+import pytest
+import torch
+import traced
+
+from regard.inspection.page import bundle, document, server
+from regard.inspection.page.server import PageServer
+
+LARGE = 300
+SKELETON = ('<title>{{title}}</title><meta content="{{policy}}"><style>{{style}}</style>'
+            '<script type="application/json" id="page">{{page}}</script><script>{{script}}</script>')
+
+
+def asked(question):
+    """What if, without a model: the title is the question."""
+    if question.text == "bad":
+        raise ValueError("`text` must be good, but is bad instead.")
+    return traced.translation(title=repr(question))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_parts():
+    """A page of no parts: what is served is tested here, and not what is shown."""
+    whole, server.bundle = server.bundle, lambda: bundle.made(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
+    yield
+    server.bundle = whole
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return [traced.translation(), traced.long(LARGE)]
+
+
+@pytest.fixture(scope="module")
+def serving(traces, _plain_parts):
+    small, document.SMALL = document.SMALL, 10_000
+    with PageServer(traces, what_if=asked) as running:
+        yield running
+    document.SMALL = small
+
+
+def call(serving, path="", method="GET", body=None, **headers):
+    """Status, headers and body of the answer."""
+    connection = http.client.HTTPConnection(server.HOST, serving.port, timeout=10)
+    path = f"/{serving.token}/{path}" if not path.startswith("/") else path
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.headers, answer.read()
+    connection.close()
+    return found
+
+
+def window(**changes):
+    given = {"trace": 1, "attention": 0, "head": 1, "top": 0, "left": 0, "rows": 64, "columns": 64, "size": 1} | changes
+    return "map.json?" + "&".join(f"{name}={value}" for name, value in given.items())
+
+
+def asks(serving, table, **headers):
+    return call(serving, "translate.json", "POST", json.dumps(table), **{"Content-Type": "application/json"} | headers)
+
+
+def test_the_page(serving):
+    status, headers, body = call(serving)
+    assert status == 200
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    text = body.decode()
+    [found] = re.findall(r'<script type="application/json" id="page">([^<]*)</script>', text)
+    table = json.loads(found)
+    assert table["served"] is True
+    assert [one["data"]["kind"] for one in table["traces"][1]["attentions"]] == ["served"]
+    assert serving.token not in text
+
+
+@pytest.mark.parametrize("path", ["", window(), "nothing", "/"])
+def test_every_answer_has_its_headers(serving, path):
+    _, headers, _ = call(serving, path)
+    policy = headers["Content-Security-Policy"]
+    for part in ("default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"):
+        assert part in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Access-Control-Allow-Origin"] is None
+
+
+@pytest.mark.parametrize(("size", "shape"), [(1, (64, 64)), (8, (8, 8)), (50, (2, 2))])
+def test_a_window(serving, traces, size, shape):
+    top = 100
+    status, headers, body = call(serving, window(top=top, left=50, size=size) if size != 8 else window(top=96, left=48,
+                                                                                                      size=8))
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    answer = json.loads(body)
+    values = np.frombuffer(base64.b64decode(answer["values"]), "<f4").reshape(shape)
+    assert (answer["rows"], answer["columns"], answer["size"]) == (*shape, size)
+    assert answer["largest"] == pytest.approx(float(values.max()))
+    assert answer["smallest"] == pytest.approx(float(values.min()))
+    if size == 1:
+        want = traces[1].attentions[0].look.weights()[1, top:top + 64, 50:114]
+        np.testing.assert_allclose(values, want, atol=1e-6)
+
+
+def test_a_window_without_numbers():
+    with PageServer([traced.hostile()]) as running:
+        _, _, body = call(running, window(trace=0, head=0, rows=1, columns=1))
+    answer = json.loads(body)
+    assert (answer["largest"], answer["smallest"]) == (None, None)
+
+
+@pytest.mark.parametrize("path", [
+    "/", "/favicon.ico", "/wrong/", "/wrong/map.json", "//", "/../", "/etc/passwd", "index.html", "assets/main.js",
+    "../", "..%2f", "./", "map.json/", "%6dap.json", "map.json%00", "MAP.JSON", ";", "\\", "x" * 5000])
+def test_there_is_nothing_else(serving, path):
+    status, headers, body = call(serving, path)
+    assert status == 404
+    assert json.loads(body) == {"error": "There is nothing here."}
+    assert headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("token", ["", "x", "%TOKEN", "TOKEN%2f", "TOKENx", "TOKE"])
+def test_the_token_is_whole(serving, token):
+    status, _, _ = call(serving, f"/{token.replace('TOKEN', serving.token).replace('TOKE', serving.token[:-1])}")
+    assert status == 404
+
+
+@pytest.mark.parametrize("host", ["example.org", "example.org:{port}", "127.0.0.1", "127.0.0.1:1", "0.0.0.0:{port}",
+                                  "", "127.0.0.1:{port}.example.org", "[::1]:{port}"])
+@pytest.mark.parametrize("path", ["", "map.json", "/"])
+def test_another_host_is_refused(serving, host, path):
+    status, _, body = call(serving, path, Host=host.format(port=serving.port))
+    assert status == 403
+    assert "own name" in json.loads(body)["error"]
+
+
+def test_localhost_is_this_host(serving):
+    assert call(serving, Host=f"localhost:{serving.port}", Origin=f"http://localhost:{serving.port}")[0] == 200
+
+
+@pytest.mark.parametrize("headers", [
+    {"Origin": "https://example.org"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1"},
+    {"Origin": "https://127.0.0.1:{port}"}, {"Origin": "http://127.0.0.1:{port}.example.org"},
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}])
+def test_other_pages_are_refused(serving, headers):
+    headers = {name: value.format(port=serving.port) for name, value in headers.items()}
+    for answer in (call(serving, window(), **headers), asks(serving, {"text": "a"}, **headers)):
+        assert answer[0] == 403
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://127.0.0.1:{port}"}, {"Sec-Fetch-Site": "same-origin"},
+                                     {"Sec-Fetch-Site": "none"}])
+def test_its_own_page_is_answered(serving, headers):
+    headers = {name: value.format(port=serving.port) for name, value in headers.items()}
+    assert call(serving, window(), **headers)[0] == 200
+
+
+def test_a_link_may_be_followed_from_anywhere(serving):
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert call(serving, **followed)[0] == 200
+    assert asks(serving, {"text": "a"}, **followed)[0] == 403
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [
+    ("POST", "", 405), ("POST", "map.json", 405), ("GET", "translate.json", 405), ("PUT", "", 501),
+    ("DELETE", "map.json", 501), ("OPTIONS", "translate.json", 501), ("TRACE", "", 501)])
+def test_other_methods_are_refused(serving, method, path, status):
+    got, headers, body = call(serving, path, method)
+    assert got == status
+    assert headers["Content-Type"] == "application/json"
+    assert "error" in json.loads(body)
+
+
+def test_head_has_no_body(serving):
+    status, headers, body = call(serving, "", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 1000
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"trace": 2}, "`trace`"), ({"attention": 1}, "`attention`"), ({"head": 2}, "`head`"), ({"top": 300}, "`top`"),
+    ({"size": 0}, "`size`"), ({"top": "x"}, "whole numbers"), ({"rows": ""}, "whole numbers")])
+def test_a_wrong_window_is_a_message(serving, change, said):
+    status, _, body = call(serving, window(**change))
+    assert status == 400
+    assert said in json.loads(body)["error"]
+
+
+def test_what_if(serving):
+    status, _, body = asks(serving, {"text": "<b>", "prefix": "Le", "beams": 2, "choice": 1, "trace": 1})
+    assert status == 200
+    assert b"<" not in body
+    trace = json.loads(body)["trace"]
+    assert trace["title"] == "Question(text='<b>', prefix='Le', beams=2, choice=1, trace=1)"
+    assert {one["data"]["kind"] for one in trace["attentions"]} == {"weights"}
+
+
+def test_what_a_model_refuses_is_a_message(serving):
+    status, _, body = asks(serving, {"text": "bad"})
+    assert (status, json.loads(body)) == (400, {"error": "`text` must be good, but is bad instead."})
+
+
+@pytest.mark.parametrize(("headers", "body", "status"), [
+    ({"Content-Type": "text/plain"}, b'{"text": "a"}', 415), ({}, b'{"text": "a"}', 415),
+    ({"Content-Type": "application/json"}, b"{", 400),
+    ({"Content-Type": "application/json", "Content-Length": "99999999999"}, b"", 413),
+    ({"Content-Type": "application/json", "Content-Length": str((1 << 20) + 1)}, b"", 413),
+    ({"Content-Type": "application/json", "Content-Length": "-1"}, b"", 411),
+    ({"Content-Type": "application/json", "Content-Length": "9" * 50}, b"", 413),
+    ({"Content-Type": "application/json", "Transfer-Encoding": "chunked"}, b"0\r\n\r\n", 411)])
+def test_a_question_of_another_form_is_refused(serving, headers, body, status):
+    got, answered, said = call(serving, "translate.json", "POST", body, **headers)
+    assert got == status
+    assert json.loads(said)["error"]
+    assert answered["Connection"] == "close"
+
+
+def test_traces_alone_have_nobody_to_ask():
+    with PageServer([traced.one_token()]) as running:
+        status, _, body = asks(running, {"text": "a"})
+    assert status == 404
+    assert "no model" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",
+                                  b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"G" * 70_000 + b"\r\n"])
+def test_what_is_no_request_does_no_harm(serving, sent):
+    with socket.create_connection((server.HOST, serving.port), timeout=10) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            while connection.recv(65536):
+                pass
+        except ConnectionError:
+            pass  # it closed what it would not read
+    assert call(serving)[0] == 200
+
+
+def test_who_leaves_does_no_harm(serving, capfd):
+    with socket.create_connection((server.HOST, serving.port)) as connection:
+        connection.sendall(f"GET /{serving.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n".encode())
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    assert call(serving)[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_several_ask_at_once(serving):
+    found = []
+
+    def ask(top):
+        found.append(call(serving, window(top=top))[0])
+
+    threads = [threading.Thread(target=ask, args=(top,)) for top in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 8
+
+
+def test_it_listens_to_this_machine_alone(serving):
+    assert serving.http.server_address[0] == "127.0.0.1"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", serving.address)
+
+
+def test_every_server_has_a_token_of_its_own():
+    with PageServer([traced.one_token()]) as one, PageServer([traced.one_token()]) as two:
+        assert one.token != two.token
+
+
+def test_a_port_that_is_taken_is_an_error(serving):
+    with pytest.raises(OSError, match="in use"):
+        PageServer([traced.one_token()], port=serving.port)
+    with pytest.raises(ValueError, match="`port`"):
+        PageServer([traced.one_token()], port=70_000)
+
+
+def test_an_interrupt_ends_it(monkeypatch):
+    running = PageServer([traced.one_token()])
+
+    def interrupted(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running.http, "serve_forever", interrupted)
+    running.run()
+    assert running.http.socket.fileno() == -1
+
+
+def test_it_ends_when_nothing_is_being_computed(traces):
+    began, go_on, ended = threading.Event(), threading.Event(), []
+
+    def slow(question):
+        began.set()
+        go_on.wait(10)
+        ended.append(True)
+        return traced.one_token()
+
+    with PageServer(traces, what_if=slow) as running:
+        asking = threading.Thread(target=asks, args=(running, {"text": "a"}))
+        asking.start()
+        began.wait(10)
+        threading.Timer(0.2, go_on.set).start()
+    assert ended == [True]
+    asking.join()
+    with pytest.raises(ValueError, match="ending"):
+        running.map(window().removeprefix("map.json?"))
+
+
+def test_weights_on_the_page_are_those_of_the_trace(serving, traces):
+    table = document.served(traces)
+    data = table["traces"][0]["attentions"][5]["data"]
+    got = torch.frombuffer(bytearray(base64.b64decode(data["values"])), dtype=torch.float32)
+    torch.testing.assert_close(got.view(4, 6, 7), traces[0].attentions[5].look.weights())

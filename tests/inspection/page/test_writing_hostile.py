@@ -1,0 +1,174 @@
+"""What happened to users of other pages: markup as tokens, one token, very many, other scripts, no probabilities."""
+
+import browsing
+import pytest
+import torch
+import traced
+
+from regard.attention.look import Look
+from regard.inspection.matrix import Matrix
+from regard.inspection.page.server import PageServer
+from regard.inspection.trace import Attention, Side, Trace
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+ELEMENTS = """() => [...document.querySelectorAll("*")].map((one) => one.localName)"""
+LEFT_OUT = ("img", "iframe", "object", "embed", "link", "base", "b", "i")
+"""What no part of the page is made of."""
+
+
+@pytest.fixture(scope="module")
+def hostile(filed):
+    return filed(traced.hostile())
+
+
+@pytest.fixture(scope="module")
+def served():
+    with PageServer([traced.hostile()], what_if=lambda question: traced.hostile()) as server:
+        yield server.address
+
+
+@pytest.mark.parametrize("where", ["file", "served"])
+def test_markup_in_tokens_titles_and_names_is_inert(chromium, hostile, served, where):
+    with browsing.visiting(chromium, hostile if where == "file" else served) as visit:
+        for view in browsing.VIEWS:
+            page = visit.open(view)
+            page.wait_for_timeout(150)
+            found = page.evaluate(ELEMENTS)
+            assert not set(found) & set(LEFT_OUT)
+            assert found.count("script") == 2
+            assert page.evaluate("() => [...document.querySelectorAll('*')].flatMap((one) => [...one.attributes])"
+                                 ".filter((one) => /^on|^src|^href/.test(one.name)).length") == 0
+        assert page.locator("h1").inner_text() == '<script>alert("title")</script>'
+        assert page.title() == '<script>alert("title")</script>'
+
+
+def test_markup_is_shown_as_what_it_is(chromium, hostile):
+    with browsing.visiting(chromium, hostile) as visit:
+        names, rows = browsing.table(visit.open("alignment", attention=1, head=0))
+    for token in traced.HOSTILE[:4]:
+        shown = token.replace(" ", "␣")
+        assert shown in names
+        assert shown in [name for name, _ in rows]
+
+
+def test_what_comes_back_from_a_model_is_inert_too(chromium, served):
+    with browsing.visiting(chromium, served) as visit:
+        page = visit.open("what-if")
+        page.get_by_label("Text", exact=True).fill("<img src=x onerror=alert(1)>")
+        page.locator("form.what-if button.strong").click()
+        page.wait_for_selector(".result h2")
+        assert "img" not in page.evaluate(ELEMENTS)
+
+
+def test_what_cannot_be_seen_has_a_symbol_and_other_scripts_are_whole(chromium, hostile):
+    with browsing.visiting(chromium, hostile) as visit:
+        names, _ = browsing.table(visit.open("alignment", attention=1, head=0))
+        page = visit.page
+        named = dict(zip(traced.HOSTILE, names, strict=True))
+        assert named["\u200b"] == "⟦ZWSP⟧"
+        assert named["שלום"] == "שלום"
+        assert named["👩‍👩‍👧"] == "👩‍👩‍👧"
+        assert all(name.strip() for name in names)
+        assert "\x00" not in named["\x00\x07"]
+        assert "\u202e" not in "".join(names)  # what would turn the line around
+        assert len(set(names)) == len(names)
+        isolated = page.evaluate("() => [...document.querySelectorAll('details.table th')].every((cell) =>"
+                                 " !cell.textContent || cell.querySelector('bdi'))")
+        assert isolated
+
+
+def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hostile):
+    with browsing.visiting(chromium, hostile) as visit:
+        page = visit.open("alignment", attention=0, head=0)
+        _, rows = browsing.table(page)
+        keys = page.locator(".keyline .legend").first
+        told, colours = keys.inner_text(), keys.get_attribute("aria-label")
+    want = traced.hostile().attentions[0].look.weights()[0]
+    for i, (_, cells) in enumerate(rows):
+        for j, cell in enumerate(cells):
+            if (i, j) == (0, 0):
+                assert cell == "NaN"
+            elif (i, j) == (1, 1):
+                assert cell == "0"
+            else:
+                assert browsing.number(cell) == pytest.approx(float(want[i, j]), abs=6e-5)
+    assert "from −1 to 1" in colours
+    assert "not finite" in told
+
+
+def test_nothing_but_zero_is_shown_as_zero(chromium, filed):
+    weights = torch.tensor([[[1e-9, 0.0], [1.0, 1e30]]])
+    trace = Trace({"a": Side(("x", "y"))}, (Attention("one", "a", "a", Matrix(weights)),))
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        _, rows = browsing.table(visit.open("alignment"))
+    cells = [cell for _, some in rows for cell in some]
+    assert cells[1] == "0"
+    assert [browsing.number(cell) for cell in cells] == pytest.approx([1e-9, 0, 1, 1e30], rel=0.01)
+    assert cells[0] not in ("0", "0.0000")
+
+
+def test_one_token(chromium, filed):
+    with browsing.visiting(chromium, filed(traced.one_token())) as visit:
+        for view in browsing.VIEWS:
+            visit.open(view).wait_for_timeout(80)
+            assert visit.page.locator(".wrong").count() == 0
+        _, rows = browsing.table(visit.open("alignment"))
+    assert rows == [["x", ["1.0000"]]]
+
+
+def test_96_heads(chromium, filed):
+    look = traced.looks(96, 6, 6, seed=4)
+    trace = Trace({"a": Side(tuple("abcdef"))}, (Attention("wide", "a", "a", look),))
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("heads")
+        assert page.locator("button.card").count() == 96
+        page.locator("button.card").last.scroll_into_view_if_needed()
+        browsing.until(page, r"() => /H \d/.test([...document.querySelectorAll('button.card')].pop().textContent)")
+        told = page.locator("button.card").last.text_content()
+        assert f"H {look.entropy()[95].mean():.2f}" in told
+        visit.page.goto("about:blank")
+        _, rows = browsing.table(visit.open("alignment", attention=0, head=95))
+    got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in rows])
+    torch.testing.assert_close(got, look.weights()[95], atol=6e-5, rtol=0)
+
+
+def test_an_image_is_shown_in_patches(chromium, filed):
+    tokens = ("[class]", *(f"{row},{column}" for row in range(3) for column in range(4)))
+    trace = Trace({"image": Side(tokens, grid=(3, 4), lead=1)},
+                  (Attention("encoder.0.self", "image", "image", traced.looks(2, 13, 13), 0, "self"),), "a.png")
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("alignment")
+        page.wait_for_selector("canvas.patches")
+        assert "3 × 4 patches" in page.locator("canvas.patches").first.get_attribute("aria-label")
+
+
+def test_nothing_else_runs(chromium, hostile, served):
+    """The policy holds: neither a script nor a request that somebody put in would do anything."""
+    for address in (hostile, served):
+        visit = browsing.Visit(chromium, address)
+        page = visit.open("alignment")
+        page.evaluate("""() => {
+            const script = document.createElement("script");
+            script.textContent = "window.broken = 1";
+            document.body.append(script);
+            const image = document.createElement("img");
+            image.src = "http://127.0.0.1:9/x.png";
+            document.body.append(image);
+        }""")
+        page.wait_for_timeout(100)
+        assert page.evaluate("() => window.broken") is None
+        outside = page.evaluate("() => fetch('http://127.0.0.1:9/').then(() => 'sent', (error) => 'refused')")
+        assert outside == "refused"
+        assert any("Content Security Policy" in one for one in visit.complaints)
+        visit.close()
+
+
+def test_a_look_beyond_half_precision_is_not_rounded(chromium, filed, monkeypatch):
+    monkeypatch.setattr("regard.inspection.page.document.SMALL", 0)
+    plain = traced.looks(1, 9, 9)
+    trace = Trace({"a": Side(tuple("abcdefghi"))},
+                  (Attention("huge", "a", "a", Look(plain.query * 1e6, plain.key)),), "huge")
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("long")
+        page.wait_for_timeout(200)
+        assert "overview" in page.locator("#view").inner_text()

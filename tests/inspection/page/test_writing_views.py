@@ -1,0 +1,231 @@
+"""Pages in a real browser: every view opens, and the numbers that it shows are those of Python."""
+
+import math
+import re
+
+import browsing
+import pytest
+import torch
+import traced
+
+from regard.inspection.chosen import chosen
+from regard.inspection.page.server import PageServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+CLOSE = 6e-5
+"""Four decimals are shown."""
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return traced.translation()
+
+
+@pytest.fixture(scope="module")
+def file(trace, filed):
+    return filed(trace)
+
+
+@pytest.fixture
+def visit(chromium, file):
+    with browsing.visiting(chromium, file, offline=True) as found:
+        yield found
+
+
+def test_every_view_opens_from_a_disk_without_a_network(visit):
+    titles = {}
+    for view in browsing.VIEWS:
+        page = visit.open(view)
+        titles[view] = page.locator('[role="tab"][aria-selected="true"]').inner_text()
+        assert page.locator("#view").inner_text().strip()
+        assert page.locator(".wrong").count() == 0
+    assert titles == {"alignment": "Alignment", "heads": "Heads", "tree": "Beam tree", "what-if": "What if",
+                      "long": "Long", "pair": "Two side by side"}
+    assert page.title() == "The black cat sleeps."
+    assert page.locator("h1").inner_text() == "The black cat sleeps."
+
+
+def test_without_a_view_it_is_the_alignment(visit):
+    visit.open()
+    visit.page.wait_for_selector("#view.alignment")
+
+
+@pytest.mark.parametrize("attention", [0, 2, 5])
+def test_tokens_in_the_table_have_the_weights_of_the_trace(visit, trace, attention):
+    one = trace.attentions[attention]
+    rows, columns = trace.sides[one.queries].tokens, trace.sides[one.keys].tokens
+    want = one.look.weights()
+    for head in (0, 3):
+        visit.page.goto("about:blank")
+        page = visit.open("alignment", attention=attention, head=head, units="tokens")
+        names, found = browsing.table(page)
+        assert (names, [name for name, _ in found]) == (list(columns), list(rows))
+        got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in found])
+        torch.testing.assert_close(got, want[head], atol=CLOSE, rtol=0)
+    if attention == 2:
+        assert found[0][1][1:] == ["masked"] * 5
+
+
+def test_words_have_the_weights_of_their_tokens(visit, trace):
+    names, found = browsing.table(visit.open("alignment"))
+    best = chosen(trace)
+    want = best.weights()
+    assert names[:-1] == list(best.columns)  # the end of the source is no word, and is shown too
+    assert names[-1] == "</s>"
+    got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in found])
+    torch.testing.assert_close(got[:len(best.rows), :-1], want, atol=CLOSE, rtol=0)
+
+
+def test_pointing_at_a_cell_tells_its_weight(visit, trace):
+    page = visit.open("alignment", attention=5, head=2, units="tokens")
+    browsing.until(page, "() => document.querySelector('.keyline')?.textContent")
+    frame = page.locator(".chart-frame").first
+    frame.focus()
+    weights = trace.attentions[5].look.weights()[2]
+    row = column = 0
+    page.keyboard.press("ArrowRight")
+    for key, down, across in (("ArrowDown", 1, 0), ("ArrowRight", 0, 1), ("ArrowDown", 1, 0)):
+        page.keyboard.press(key)
+        row, column = row + down, column + across
+    told = page.locator(".readout").inner_text()
+    value = browsing.number(page.locator(".readout strong").inner_text())
+    names = [(i, j) for i, left in enumerate(traced.TARGET) for j, right in enumerate(traced.SOURCE)
+             if told.startswith(f"{left} → {right}:")]
+    assert len(names) == 1
+    assert value == pytest.approx(float(weights[names[0]]), abs=CLOSE)
+    assert (row, column) == (2, 1)
+    browsing.until(page, "() => document.querySelector('[aria-live=polite].unseen').textContent !== ''")
+
+
+def test_the_mouse_points_too(visit, trace):
+    page = visit.open("alignment", attention=5, head=0, units="tokens")
+    browsing.until(page, "() => document.querySelector('.keyline')?.textContent")
+    box = page.locator(".chart-frame canvas").first.bounding_box()
+    weights, seen = trace.attentions[5].look.weights()[0], set()
+    for part in range(30):
+        page.mouse.move(box["x"] + box["width"] * (0.1 + part / 60), box["y"] + box["height"] * (0.35 + part / 60))
+        told = page.locator(".readout").inner_text()
+        for i, left in enumerate(traced.TARGET):
+            for j, right in enumerate(traced.SOURCE):
+                if told.startswith(f"{left} → {right}:"):
+                    seen.add((i, j))
+                    value = browsing.number(page.locator(".readout strong").inner_text())
+                    assert value == pytest.approx(float(weights[i, j]), abs=CLOSE)
+    assert len(seen) > 3
+
+
+def test_a_pinned_word_lists_its_largest_weights(visit, trace):
+    page = visit.open("alignment", attention=5, head=1, units="tokens")
+    page.get_by_role("group", name="target").get_by_role("button", name="▁noir").click()
+    page.wait_for_selector(".weights li")
+    told = page.evaluate("""() => [...document.querySelectorAll(".weights li")].map((one) =>
+        [one.querySelector("bdi").textContent, one.querySelector(".number").textContent])""")
+    row = trace.attentions[5].look.weights()[1, 2]
+    order = row.argsort(descending=True).tolist()[:6]
+    assert [name for name, _ in told] == [traced.SOURCE[place] for place in order]
+    assert [browsing.number(value) for _, value in told] == pytest.approx([float(row[place]) for place in order],
+                                                                          abs=CLOSE)
+    confidence = browsing.number(page.locator("aside strong.number").inner_text())
+    assert confidence == pytest.approx(math.exp(trace.written.log_probabilities[2]), abs=CLOSE)
+    assert "row=2" in page.url
+    page.reload()
+    page.wait_for_selector(".weights li")  # a link opens the same
+
+
+def test_heads_have_their_entropy(visit, trace):
+    page = visit.open("heads")
+    browsing.until(page, r"""() => [...document.querySelectorAll("button.card")].slice(0, 8)
+        .every((card) => /H \d/.test(card.textContent))""")
+    for card in page.locator("button.card").all()[:8]:
+        told = card.text_content()
+        name, head = re.search(r"([\w.]+), head (\d+)", told).groups()
+        one = next(one for one in trace.attentions if one.name == name)
+        assert f"H {one.look.entropy()[int(head)].mean():.2f}" in told
+        assert f"max {one.look.weights()[int(head)].max():.2g}" in told
+    page.locator(".card").nth(1).click()
+    page.wait_for_selector("dialog[open] .facts strong")
+    told = browsing.number(page.locator("dialog .facts strong").first.inner_text())
+    assert told == pytest.approx(float(trace.attentions[0].look.entropy()[1].mean()), abs=CLOSE)
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_the_tree_has_the_numbers_of_the_search(visit, trace):
+    page = visit.open("tree")
+    kept = [node for node in trace.search.nodes if node.kept or node.ended]
+    assert page.locator('[role="treeitem"]').count() == len(kept)
+    assert "−1.1800" in page.locator("#view").inner_text()
+    page.get_by_text("dropped ones too").click()
+    browsing.until(page, f"() => document.querySelectorAll('[role=treeitem]').length === {len(trace.search.nodes)}")
+    page.locator('[role="treeitem"]').last.click()
+    rows = page.locator("#view table tr").all()
+    totals = [browsing.number(cell) for cell in rows[2].locator("td").all_inner_texts()]
+    tokens = rows[0].locator("td").all_inner_texts()
+    assert tokens[-1] == "</s>"
+    want = [node.total for node in trace.search.nodes if any(node.total == pytest.approx(total) for total in totals)]
+    assert len(want) >= len(totals)
+
+
+def test_two_heads_side_by_side_and_their_difference(visit, trace):
+    page = visit.open("pair", attention=5, head=0, attention2=5, head2=3)
+    browsing.until(page, "() => document.querySelectorAll('.chart-frame').length === 3")
+    weights = trace.attentions[5].look.weights()
+    page.locator(".chart-frame").first.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    values = {}
+    for place, name in enumerate(("first", "second", "difference")):  # pointing at one points at all
+        browsing.until(page, "(n) => document.querySelectorAll('.readout')[n].querySelector('strong')", place)
+        readout = page.locator(".readout").nth(place)
+        values[name] = (readout.inner_text().split(":")[0], browsing.number(readout.locator("strong").inner_text()))
+    assert len({told for told, _ in values.values()}) == 1
+    left, right = values["first"][0].split(" → ")
+    i, j = traced.TARGET.index(left), traced.SOURCE.index(right)
+    assert values["first"][1] == pytest.approx(float(weights[0, i, j]), abs=CLOSE)
+    assert values["second"][1] == pytest.approx(float(weights[3, i, j]), abs=CLOSE)
+    assert values["difference"][1] == pytest.approx(float(weights[3, i, j] - weights[0, i, j]), abs=2 * CLOSE)
+
+
+def test_what_if_in_a_file_says_what_to_do(visit):
+    assert "regard look MODEL" in visit.open("what-if").locator("#view").inner_text()
+
+
+def test_what_if_asks_the_model(chromium, trace):
+    questions = []
+
+    def answer(question):
+        questions.append(question)
+        if "bad" in question.text:
+            raise ValueError("`text` must be good, but is bad instead.")
+        return traced.translation(title=question.text, seed=9)
+
+    with PageServer([trace], what_if=answer) as server, browsing.visiting(chromium, server.address) as visit:
+        page = visit.open("what-if")
+        page.get_by_label("Text", exact=True).fill("The black dog sleeps.")
+        page.get_by_label("The output begins with").fill("Le chien")
+        page.get_by_label("Beams").fill("3")
+        page.locator("form.what-if button.strong").click()
+        page.wait_for_selector(".result h2")
+        assert [(one.text, one.prefix, one.beams, one.choice, one.trace) for one in questions] == [
+            ("The black dog sleeps.", "Le chien", 3, 0, 0)]
+        assert page.locator(".result .chart-frame").count() >= 2
+        page.get_by_role("button", name="Look at it in all views").click()
+        page.wait_for_selector("#view.alignment")
+        assert page.locator("h1").inner_text() == "The black dog sleeps."
+        page = visit.open("what-if")
+        page.get_by_label("Text", exact=True).fill("bad")
+        page.locator("form.what-if button.strong").click()
+        page.wait_for_selector(".wrong")
+        assert "must be good" in page.locator(".wrong").inner_text()
+        assert all(url.startswith(server.address) for url in visit.asked)
+        visit.complaints = [one for one in visit.complaints if "400" not in one]  # the refusal, as it should be
+
+
+def test_tabs_are_reached_by_keys(visit):
+    page = visit.open("alignment")
+    page.locator('[role="tab"][aria-selected="true"]').focus()
+    seen = []
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+        seen.append(page.locator('[role="tab"][aria-selected="true"]').inner_text())
+    assert len(set(seen)) == 6
