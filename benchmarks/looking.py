@@ -1,7 +1,7 @@
 """Looking measured: what watching a model costs while nothing is asked, and what an overview of long attention costs.
 
     python benchmarks/looking.py               every part
-    python benchmarks/looking.py watching      one part: watching, foreign or maps
+    python benchmarks/looking.py watching      one part: watching, foreign, hugging_face or maps
 
 Everything that is compared runs in this one call, in turns: only ratios count. In float32.
 """
@@ -37,8 +37,26 @@ def foreign() -> str:
     layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).to(DEVICE).eval()
     x = torch.randn(8, 64, 512, device=DEVICE)
-    return table(["forward pass", "ms", "watched", "ratio"],
-                 [compared("torch.nn.TransformerEncoder, 8 × 64", model, lambda: model(x))])
+    rows = [compared("torch.nn.TransformerEncoder, 8 × 64", model, lambda: model(x))]
+    return table(["forward pass", "ms", "watched", "ratio"], rows)
+
+
+def hugging_face() -> str:
+    """Models of Hugging Face with fused attention, of 6 layers of the width 512, one sequence and a padded batch."""
+    import transformers
+
+    rows = []
+    sizes = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048,
+             "vocab_size": 8000, "bos_token_id": 1, "eos_token_id": 2, "attn_implementation": "sdpa"}
+    for name in ("bert", "gpt2", "llama"):
+        model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(name, **sizes)).to(DEVICE).eval()
+        for batch, length, padded in ((1, 32, False), (8, 64, True)):
+            given = tokens(batch, length, padded)
+            there = None if given.lengths is None else \
+                (torch.arange(length, device=DEVICE) < given.lengths.unsqueeze(-1)).long()
+            rows.append(compared(f"{name}, {batch} × {length}{', padded' if padded else ''}", model,
+                                 partial(model, input_ids=given.ids, attention_mask=there)))
+    return table(["forward pass", "ms", "watched", "ratio"], rows)
 
 
 def maps() -> str:
@@ -86,4 +104,5 @@ def compared(name: str, model: nn.Module, run: Callable[[], object]) -> list[str
 
 
 if __name__ == "__main__":
-    main({"watching": watching, "foreign": foreign, "maps": maps}, __doc__, __file__, DEVICE)
+    main({"watching": watching, "foreign": foreign, "hugging_face": hugging_face, "maps": maps}, __doc__, __file__,
+         DEVICE)

@@ -81,6 +81,7 @@ def test_all_of_standard_input_is_one_prompt(folder):
     (["--top-p", "0.5"], "--top-p has no meaning here"), (["--sample", "--beam", "2"], "--beam has no meaning here"),
     (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
     (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--least", "9", "--limit", "3"], "`least` must"),
+    (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no meaning here. -n draws, but where --beam is"),
 ])
 def test_what_does_not_go_together(folder, options, message):
     code, out, said = call("complete", folder, "the dog", *options)

@@ -1,5 +1,7 @@
 """`regard fill`: texts with their blanks filled in, and what else may stand there."""
 
+import json
+
 import pytest
 import texting
 from calling import call, lines, tables
@@ -33,3 +35,8 @@ def test_a_text_without_a_blank(folder):
     assert out.startswith("\n")
     assert out.count("\n") == 3
     assert "text 1: `texts` must be texts with a blank, ___" in said
+    code, out, _ = call("fill", folder, "the dog", "a ___", "--count", "1", "--json")
+    assert code == 1
+    first, second = map(json.loads, out.splitlines())
+    assert first == {"source": "the dog", "text": None, "blanks": []}
+    assert second["text"] is not None

@@ -18,6 +18,9 @@ SOURCE = Side(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2, 2), 
 TARGET = Side(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
 
 
+HALF = " that can be written as UTF-8, but there is half of a surrogate pair in it"
+
+
 def numbers(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype)
 
@@ -167,3 +170,29 @@ def test_what_does_not_fit_together_is_refused(name):
     with pytest.raises(ValueError, match="trace: ") as error:
         Trace(**options)
     assert message in str(error.value)
+
+
+def test_text_that_a_file_cannot_hold_is_named():
+    node = Node(-1, "\ud800", 0.0, 0.0, False, True)
+    with pytest.raises(ValueError, match="half of a surrogate pair") as error:
+        Trace({"a": Side(("x", "\ud800"), "\udfff"), "b": Side((1,))}, title="a\udcff", search=Search(1, (node,), (0,)))
+    assert [line.split(": ")[1:] for line in str(error.value).splitlines()] == [
+        [where, f"expected text{what}"] for where, what in (
+            ('"title"', HALF), ('"text" in [sides.a]', HALF), ('"tokens"[1] in [sides.a]', HALF),
+            ('"tokens"[0] in [sides.b]', ", but got 1"), ('"token" in [search.nodes[0]]', HALF))]
+
+
+@pytest.mark.parametrize("number", [-torch.inf, torch.nan])
+def test_numbers_that_a_file_cannot_hold_are_named(number):
+    node = Node(-1, "a", number, number, False, True)
+    with pytest.raises(ValueError, match="finite") as error:
+        Trace({"a": Side(("x", "y"))}, written=Written("a", (0.0, number), number), search=Search(1, (node,), (0,)))
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[1].strip() for line in lines] == [
+        '"log_probabilities"[1] in [written]', '"score" in [written]', '"log_probability" in [search.nodes[0]]',
+        '"total" in [search.nodes[0]]']
+
+
+def test_an_attention_has_a_head():
+    with pytest.raises(ValueError, match="expected at least one head"):
+        Trace({"a": Side(("x",))}, (Attention("one", "a", "a", Matrix(torch.zeros(0, 1, 1))),))

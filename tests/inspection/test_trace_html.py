@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.attention.look import Look
+from regard.data.tokenizer.words import Word
 from regard.inspection import trace_html
 from regard.inspection.matrix import Matrix
 from regard.inspection.trace import Attention, Pointer, Side, Trace
@@ -24,10 +25,21 @@ def test_a_trace_shows_its_tokens_as_text(pointer):
     shown = Trace({"text": Side(HOSTILE)}, (ONE,), "a <i>title</i>", alignment=pointer)._repr_html_()
     found = texts(shown)
     assert "a <i>title</i>" in found
-    assert f"decoder.0.<b>, {'the mean of all heads' if pointer is None else 'head 1'}" in found
+    assert f"decoder.0.<b>, {'mean of 2 heads' if pointer is None else 'head 1'}" in found
     assert any(text.startswith(HOSTILE[0][:8]) for text in found)
     assert "<script" not in shown
     assert "<img" not in shown
+
+
+def test_a_word_is_beside_the_row_that_belongs_to_it():
+    """A model may look at a word when it reads it, a row after the one in which it wrote it."""
+    sides = {name: Side(tuple("abc"), "a b c", tuple(Word(2 * at, 2 * at + 1, at, at) for at in range(3)))
+             for name in ("target", "source")}
+    later = Matrix(torch.tensor([[[0.0, 0, 1], [1, 0, 0], [0, 1, 0]]]))
+    trace = Trace(sides, (Attention("x", "target", "source", later),), alignment=Pointer(0, 0, 1))
+    found = texts(trace._repr_html_())
+    assert "a → a: 1" in found
+    assert "a → c: 1" not in found
 
 
 def test_an_attention_shows_a_map_for_each_head():

@@ -247,7 +247,7 @@ class TestCompiled:
             with regard.watch(model) as seen:
                 torch.testing.assert_close(run(x.ids), expected)
             torch.testing.assert_close(run(x.ids), expected)
-        with pytest.raises(NotSeenError, match="it ran in compiled code or as a recorded CUDA graph"):
+        with pytest.raises(NotSeenError, match="it ran in compiled code, as a recorded CUDA graph"):
             seen["decoder.0.self"]
 
 

@@ -1,5 +1,8 @@
 """Models of Hugging Face are watched as they run: with fused attention, and with weights that they compute whole."""
 
+import threading
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -93,6 +96,19 @@ def test_rows_of_a_batch_are_without_padding(transformers):
 
 
 @GROUP
+@torch.no_grad()
+def test_rows_are_without_padding_where_the_mask_is_added(transformers):
+    config = transformers.T5Config(vocab_size=20, d_model=16, d_kv=4, d_ff=20, num_layers=2, num_heads=4)
+    model = transformers.T5EncoderModel._from_config(config, attn_implementation="sdpa").eval()
+    with regard.watch(model) as together:
+        model(input_ids=IDS, attention_mask=MASK)
+    with regard.watch(model) as alone:
+        model(input_ids=IDS[1:, :5])
+    for one, other in zip(together.row(1).values(), alone.row(0).values(), strict=True):
+        torch.testing.assert_close(one.weights(), other.weights(), rtol=1e-4, atol=1e-5)
+
+
+@GROUP
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian"])
 @torch.no_grad()
 def test_what_is_generated_is_one_map(transformers, name):
@@ -152,3 +168,139 @@ def test_a_module_that_failed_is_left():
         model["second"](q, q, q)
     assert seen.names() == ["second"]
     assert not nn.modules.module._has_any_global_hook()
+
+
+class Learned(nn.Module):
+    """Queries and a bias that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.bias = nn.Parameter(torch.randn(1, 2, 3, 4)), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, k):
+        return F.scaled_dot_product_attention(self.query, k, k, attn_mask=self.bias)
+
+
+@pytest.mark.parametrize("part", ["bias", "query"])
+@torch.no_grad()
+def test_what_was_seen_does_not_change_with_what_is_trained(part):
+    model = nn.ModuleDict({"own": Learned()})
+    with regard.watch(model) as seen:
+        model["own"](torch.randn(1, 2, 5, 4))
+        getattr(model["own"], part).mul_(3)
+        model["own"](torch.randn(1, 2, 5, 4))
+    before = [call["own"].weights().clone() for call in seen.calls]
+    getattr(model["own"], part).mul_(3)
+    assert all(torch.equal(call["own"].weights(), one) for call, one in zip(seen.calls, before, strict=True))
+
+
+@torch.no_grad()
+def test_a_mask_of_all_layers_is_kept_once():
+    mask = torch.rand(1, 1, 64, 65) > 0.5
+    mask[..., 0] = True
+    model = nn.ModuleList([Masked() for _ in range(6)])
+    x = torch.randn(1, 1, 64, 1)
+    with regard.watch(model, limit=6 * 2 * 64 * 4 + 64 * 64) as seen:  # queries and keys of six, and one mask
+        for layer in model:
+            layer(x, mask)
+    kept = [seen[str(number)].mask.tensor for number in range(6)]
+    assert len({one.data_ptr() for one in kept}) == 1
+    before = seen["0"].weights().clone()
+    mask.fill_(True)
+    assert torch.equal(seen["0"].weights(), before)
+
+
+class Masked(nn.Module):
+    """A layer that cuts the mask to its keys, as those of Hugging Face do."""
+
+    def forward(self, x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask[..., :x.shape[-2]])
+
+
+class Mixed(nn.Module):
+    """torch's own attention, and one that calls the kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.MultiheadAttention(8, 2, batch_first=True), Own()
+
+    def forward(self, x):
+        x = self.first(x, x, x, need_weights=False)[0]
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        return self.second(heads, heads, heads)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@torch.no_grad()
+def test_a_model_with_attentions_of_both_kinds(training):
+    model, x = Mixed().train(training), torch.randn(2, 3, 8)
+    plain = model(x)
+    with regard.watch(model) as seen:
+        assert torch.equal(model(x), plain)
+    assert seen.names() == ["first", "second"]
+    assert len(seen.calls) == 1
+    torch.testing.assert_close(seen["first"].weights(), model.first(x, x, x, average_attn_weights=False)[1])
+
+
+@torch.no_grad()
+def test_a_run_in_another_thread_has_its_own_modules():
+    model = nn.ModuleDict({"own": Own(), "other": Meets()})
+    q = torch.randn(1, 2, 3, 4)
+    with regard.watch(nn.Sequential(nn.MultiheadAttention(4, 1), model)) as seen:
+        thread = threading.Thread(target=model["other"], args=(q,))
+        thread.start()
+        model["other"].began.wait(10)
+        model["own"](q, q, q)
+        model["other"].goes_on.set()
+        thread.join()
+    assert sorted(seen.names()) == ["1.other", "1.own"]
+
+
+class Meets(nn.Module):
+    """Begins, and goes on when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.began, self.goes_on = threading.Event(), threading.Event()
+
+    def forward(self, q):
+        self.began.set()
+        self.goes_on.wait(10)
+        return F.scaled_dot_product_attention(q, q, q)
+
+
+@GROUP
+@pytest.mark.parametrize("name", sorted(NAMES))
+@torch.no_grad()
+def test_models_of_hugging_face_run_without_a_mode(transformers, name, monkeypatch):
+    monkeypatch.setattr("regard.inspection.watching_foreign.by_mode", None)  # it slows every operation down
+    model = made(transformers, name, "sdpa")
+    with regard.watch(model) as seen:
+        model(input_ids=IDS, **({"decoder_input_ids": IDS} if name == "marian" else {}))
+    assert seen.names() == NAMES[name]
+
+
+@GROUP
+@torch.no_grad()
+def test_a_model_that_calls_softmax_as_a_method(transformers):
+    config = transformers.TimesformerConfig(image_size=8, patch_size=4, num_frames=2, hidden_size=16,
+                                            num_hidden_layers=1, num_attention_heads=2, intermediate_size=20)
+    model = transformers.TimesformerModel(config).eval()
+    with regard.watch(model) as seen:
+        told = model(torch.randn(1, 2, 3, 8, 8), output_attentions=True).attentions[0]
+    assert torch.equal(seen["encoder.layer.0.attention.attention"].weights(), told)
+
+
+@pytest.mark.parametrize("model", [Mixed(), nn.Sequential(Own())], ids=["by name", "by mode"])
+@torch.no_grad()
+def test_what_is_compiled_runs_and_is_not_seen(model):
+    kernel = model.second if isinstance(model, Mixed) else model[0]
+    x = torch.randn(1, 2, 3, 4)
+    run = torch.compile(lambda x: kernel(x, x, x), backend="eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = run(x)
+        with regard.watch(model) as seen:
+            torch.testing.assert_close(run(x), expected)
+        torch.testing.assert_close(run(x), expected)
+    assert seen.names() == []

@@ -1,11 +1,20 @@
-"""What cannot be kept is not kept: compiled code, the recording of a CUDA graph, the second pass of a checkpoint."""
+"""What cannot be kept is not kept: compiled code, a CUDA graph, torch.func, the second pass of a checkpoint."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
+import regard
 from regard.inspection.watching_taps import watchable
+
+
+class Kernel(nn.Module):
+    """A module around a softmax."""
+
+    def forward(self, x):
+        return (x @ x.mT).unsqueeze(1).softmax(-1) @ x.unsqueeze(1)
 
 
 @pytest.mark.parametrize(("device", "recording", "expected"), [
@@ -23,6 +32,20 @@ def test_nothing_is_kept_in_a_backward_pass():
     y.sum().backward()
     assert found == [False]
     assert watchable(x)
+
+
+@pytest.mark.parametrize("model", [regard.Attention(4, heads=2), nn.MultiheadAttention(4, 2), Kernel()],
+                         ids=lambda model: type(model).__name__)
+def test_what_runs_inside_of_torch_func_runs_as_it_does(model):
+    x = torch.randn(2, 3, 4)
+
+    def loss(x):
+        return (model(x, x, x)[0] if isinstance(model, nn.MultiheadAttention) else model(x)).sum()
+
+    plain = torch.func.grad(loss)(x)
+    with regard.watch(model) as seen:
+        assert torch.equal(torch.func.grad(loss)(x), plain)
+    assert seen.names() == []
 
 
 def test_nothing_is_kept_while_something_is_compiled(monkeypatch):

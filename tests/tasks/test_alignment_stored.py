@@ -72,6 +72,18 @@ def test_it_is_used_unless_a_layer_is_asked_for():
             again(task, aligned_by=AlignmentConfig(**wrong)).aligned(text, written)
 
 
+def test_what_cannot_be_aligned():
+    task = texting.translator(embedding="learned")  # 12 positions
+    (found,) = task.translate(["no"])
+    with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* in text 1"):
+        task.align(["no", "no " * 12], [found, found])
+    for ask in (lambda: task.aligned("no", "non " * 30), lambda: task.aligned("no " * 12, "non")):
+        with pytest.raises(ValueError, match="must be at most 12 tokens long, the positions that the model knows"):
+            ask()
+    with pytest.raises(ValueError, match="`translations` must be what `translate` gave, but is a str at 1"):
+        task.align(["no", "no"], [found, "non"])
+
+
 def test_it_belongs_to_translators():
     with pytest.raises(ValueError, match="`aligned_by` must be None, for a Filler, but is given"):
         again(texting.filler(), aligned_by=WHERE)

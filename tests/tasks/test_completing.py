@@ -45,6 +45,19 @@ def test_prompts_near_the_end_of_the_positions():
         task.complete("abcdefghijklm")
 
 
+def test_one_prompt_is_one_and_a_search_is_a_search():
+    task = texting.completer()
+    search = Beam(beams=2, limit=4)
+    assert task.searched("abc", search) == task.searched(["abc"], search)
+    with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling, but is a int"):
+        task.searched(["abc"], 5)
+
+
+def test_a_stream_passes_nothing_over():
+    with pytest.raises(ValueError, match="`search` must be one text, drawn or by greedy search, for a stream"):
+        texting.completer().stream("abc", Beam(beams=1, length_penalty="none", coverage=0.5))
+
+
 def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="`prompts` must be texts that are not empty, but is '' in text 1"):
         texting.completer().complete(["a", ""])

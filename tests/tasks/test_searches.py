@@ -1,5 +1,8 @@
 """Searches as values: what is wrong is refused when they are made, and chance follows from the ids of a text."""
 
+import subprocess
+import sys
+
 import pytest
 from refusals import assert_named
 
@@ -29,6 +32,12 @@ WRONG = [
 @pytest.mark.parametrize(("kind", "options", "parts"), WRONG)
 def test_a_wrong_value_is_refused_when_it_is_made(kind, options, parts):
     assert_named(lambda: kind(**options), parts)
+
+
+def test_it_is_refused_without_assertions_too():
+    code = "from regard.tasks.searches import Sampling; Sampling(top_p=2)"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert "ValueError: `top_p` must be a probability" in done.stderr
 
 
 def test_seeds_follow_from_the_seed_and_the_ids():

@@ -1,12 +1,15 @@
 """The calls that translate: each is its search; the texts drawn do not depend on neighbours; mbr scores by chrF."""
 
 import math
+from dataclasses import replace
 
 import ending
 import pytest
+import texting
 from asking import by_force, without_attention
 from sacrebleu.metrics import CHRF
 
+from regard.tasks.results import Translation
 from regard.tasks.searches import Beam, Sampling
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", "no", "the big dog sleeps."]
@@ -73,6 +76,14 @@ def test_mbr_takes_the_one_most_like_the_others(task):
     assert task.mbr(TEXTS[:2], search)[0].text == found.text
 
 
+def test_of_equal_ones_mbr_takes_the_first(task, monkeypatch):
+    """chrF does not see white space."""
+    first, *others = (Translation(text, 0.0, (number,), False) for number, text in enumerate(["a b", "ab", "a b"]))
+    monkeypatch.setattr(type(task), "candidates", lambda *given, **more: [replace(first, alternatives=tuple(others))])
+    found = task.mbr("no")
+    assert [(one.text, one.ids) for one in (found, *found.alternatives)] == [("a b", (0,)), ("ab", (1,))]
+
+
 def test_mbr_of_an_nbest_list_weighs_by_probability(task):
     search = Beam(beams=4, nbest=4, limit=9)
     (best,) = task.searched(TEXTS[:1], search)
@@ -136,6 +147,12 @@ def test_wrong_calls(task):
             task.translate(["the dog", "no"], **options)
     with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling"):
         task.searched(["no"], "beam")
+    with pytest.raises(ValueError, match="`among` must be a Sampling, or a Beam, but is a int"):
+        task.mbr("no", 8)
+    short = texting.translator(embedding="learned")  # 12 positions
+    for name in ("limit", "least"):
+        with pytest.raises(ValueError, match=f"`{name}` must be at most 11, the positions that the model has for it"):
+            short.translate("no", **{name: 12})
     with pytest.raises(ValueError, match="`glossary` must be left out, where translations are drawn"):
         task.mbr("no", glossary={"no": "non"})
     with pytest.raises(ValueError, match="`coverage` must be None for a model that does not look"):

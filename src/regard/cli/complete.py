@@ -59,8 +59,8 @@ def complete(
 ) -> None:
     """Go on with a text.
 
-    The prompt comes out, and what the model writes after it; where there are several texts, an empty line stands
-    between them. Each word is the most probable one, but where --beam, --sample or -n say otherwise.
+    The prompt comes out, and what the model writes after it; where -n asks for several texts of a prompt, an empty line
+    stands between all of them. Each word is the most probable one, but where --beam, --sample or -n say otherwise.
     """
     from regard.tasks.completing import Completer
 
@@ -83,7 +83,7 @@ def complete(
 
 def _search(following: searching.Following, drawing: searching.Drawing, bounds: Bounds, nbest: int) -> "Search":
     if drawing.sample or (nbest > 1 and following.beam is None):
-        searching.refuse(following, "--sample draws; beam search is without it.")
+        searching.refuse(following, searching.DRAWS if drawing.sample else "-n draws, but where --beam is given.")
         return searching.draws(drawing, bounds, nbest)
     searching.refuse(drawing, "Give --sample, which draws.")
     return searching.beams(following, bounds, nbest, BEAMS)

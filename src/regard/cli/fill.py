@@ -30,12 +30,11 @@ def fill(
         return filler.fill(some, count=count)
 
     for text, found in models.each(models.blocks(texts), work, models.numbered):
-        if found is None:
-            found = Filling("", ())
+        blanks = () if found is None else found.blanks
         if as_json:
-            blanks = [[each._asdict() for each in blank] for blank in found.blanks]
-            models.write_json({"source": text, "text": found.text, "blanks": blanks})
+            filled = [[each._asdict() for each in blank] for blank in blanks]
+            models.write_json({"source": text, "text": None if found is None else found.text, "blanks": filled})
             continue
-        models.write(found.text)
-        for blank in found.blanks:
+        models.write("" if found is None else found.text)
+        for blank in blanks:
             models.write("  " + ", ".join(f"{each.text} {100 * each.probability:.1f}%" for each in blank))

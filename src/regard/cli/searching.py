@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.tasks.searches import Beam, Sampling
 
 SEARCH, DRAWING, LENGTHS = "Beam search", "Drawing by chance", "What may be written"
+DRAWS = "--sample draws; beam search is without it."
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,6 +77,8 @@ def translate(
         if engine.engine != translating.TORCH and (scores or align):
             models.fail(f"--scores and --align are for --engine {translating.TORCH}: {engine.engine} tells neither the "
                         "probabilities of words nor where the model looked.")
+        if not details.inside:
+            asked.check_placeholders()
         document = _document(texts, output, name, source, target, entries)
         if document is not None and (output is not None or document.kind != "plain"):
             if details != translated.Details():
@@ -140,8 +143,10 @@ def _keeping(translator: "Translates", asked: translating.Asked, ways: "Counter[
 
     align = translator.align if isinstance(translator, Translator) and translator.attends else None
 
+    within = partial(replace(asked, prefix="").translations, translator) if asked.prefix else None
+
     def work(texts: list[str]) -> "list[Kept]":
-        found = kept(texts, partial(asked.translations, translator), align)
+        found = kept(texts, partial(asked.translations, translator), align, within)
         ways.update(one.how for one in found)
         return found
 
@@ -160,7 +165,12 @@ def _lines(blocks: Iterator[list[str]], model: str, asked: translating.Asked, de
         return models.numbered(number, text)
 
     if details.inside:
-        align = translator.align if details.align and isinstance(translator, Translator) else None
+        align = None
+        if details.align:
+            assert isinstance(translator, Translator)
+            if not translator.attends:
+                models.fail(f"{model}: --align is for a model that looks at its source, which this one does not.")
+            align = translator.align
         work = partial(apart, work=partial(translated.looked_into, partial(asked.translations, translator), align,
                                            details.nbest))
     else:

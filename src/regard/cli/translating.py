@@ -63,12 +63,16 @@ class Engine:
                       "a GPU where there is one.")] = models.AUTO
 
     def check(self) -> None:
-        """Refuse an engine that there is not, and a quantization that torch has not."""
+        """Refuse an engine, or a quantization, that there is not, and a quantization for torch."""
         from regard import checks
 
         checks.pick("--engine", self.engine, dict.fromkeys(ENGINES))
         if self.quantization is not None and self.engine != CTRANSLATE2:
             models.fail(f"--quantization is for --engine {CTRANSLATE2}.")
+        if self.quantization is not None:
+            from regard.storage.ctranslate2.writing import QUANTIZATIONS
+
+            checks.pick("--quantization", self.quantization, QUANTIZATIONS)
 
     def opened(self, model: str) -> "Translates":
         """What translates with the model in a folder."""
@@ -105,7 +109,7 @@ class Asked:
 
             if self.most_alike:
                 engines.check_mbr()
-            engines.check(self.search, prefix=self.prefix, glossary=self.terms)
+            engines.check(self.search, glossary=self.terms)
         translator = self.engine.opened(model)
         translator.check(self.search, prefix=self.prefix, glossary=self.terms)
         return translator
@@ -115,6 +119,18 @@ class Asked:
         if self.most_alike:
             return translator.mbr(texts, self.search, prefix=self.prefix, glossary=self.terms)
         return translator.searched(texts, self.search, prefix=self.prefix, glossary=self.terms)
+
+    def check_placeholders(self) -> None:
+        """Refuse placeholders that texts do not have: where those of texts are kept, all others are taken out."""
+        from regard.tasks.placeholders.finding import placeholders
+
+        entries = {} if self.terms is None else self.terms.entries
+        required = [("--prefix", "", self.prefix)]
+        required += [("--glossary", source, target) for source, targets in entries.items() for target in targets]
+        for option, source, target in required:
+            if placeholders(target) != placeholders(source):
+                models.fail(f"{option} must be without placeholders of its own, but has {target!r:.80}. A translation "
+                            "has those of its text, and no others.")
 
     def table(self) -> dict[str, Any]:
         """All that results depend on, but for the model: words and numbers by name."""
@@ -137,7 +153,7 @@ def asked(wishes: Wishes, following: Following, drawing: searching.Drawing, boun
     count = wishes.nbest if wishes.mbr is None else wishes.mbr
     terms = None if wishes.glossary is None else Glossary.read(wishes.glossary)
     if draws:
-        remedy = "--sample draws; beam search is without it."
+        remedy = searching.DRAWS if drawing.sample else "--mbr draws, but where --beam is given."
         searching.refuse(following, remedy, glossary=wishes.glossary)
         search: Search = searching.draws(drawing, bounds, count)
     else:

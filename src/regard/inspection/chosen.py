@@ -6,7 +6,7 @@ otherwise. A word looks as its tokens do on average, and is looked at as much as
 
 It knows traces. It does not draw.
 
-Legend: m, M words of the rows and columns; n, N tokens; k tokens of all words.
+Legend: m, M words of the rows and columns; n, N tokens.
 """
 
 from collections.abc import Sequence
@@ -101,16 +101,19 @@ def word_weights(weights: Tensor, columns: Sequence[Word], rows: Sequence[Word],
     Args:
         offset: a token looks as the row so many behind its own does; where there is none, as the one nearest to it.
     """
-    tokens, words, counts = _tokens(rows)
-    picked_kN = weights[..., (tokens + offset).clamp(0, max(weights.shape[-2] - 1, 0)), :]
-    looks_mN = weights.new_zeros(*weights.shape[:-2], len(rows), weights.shape[-1]).index_add_(-2, words, picked_kN)
-    looks_mN /= counts.to(weights).unsqueeze(-1)
-    tokens, words, _ = _tokens(columns)
-    return weights.new_zeros(*looks_mN.shape[:-1], len(columns)).index_add_(-1, words, looks_mN[..., tokens])
+    tokens, words, counts = _tokens(rows, weights.device)
+    picked = weights[..., (tokens + offset).clamp(0, max(weights.shape[-2] - 1, 0)), :]
+    looks = weights.new_zeros(*weights.shape[:-2], len(rows), weights.shape[-1]).index_add_(-2, words, picked)
+    looks /= counts.unsqueeze(-1)
+    tokens, words, _ = _tokens(columns, weights.device)
+    return weights.new_zeros(*looks.shape[:-1], len(columns)).index_add_(-1, words, looks[..., tokens])
 
 
-def _tokens(words: Sequence[Word]) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens of all words (k,), the number of the word of each (k,), and how many tokens each word has."""
+def _tokens(words: Sequence[Word], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens of all words, the number of the word of each, and how many tokens each word has."""
     ranges = [range(word.first_token, word.last_token + 1) for word in words]
-    pairs = [(token, number) for number, tokens in enumerate(ranges) for token in tokens]
-    return (*torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).unbind(1), torch.tensor([*map(len, ranges)]))
+    tokens = [token for some in ranges for token in some]
+    numbers = [number for number, some in enumerate(ranges) for _ in some]
+    first, second, third = (torch.tensor(some, dtype=torch.long, device=device)
+                            for some in (tokens, numbers, [*map(len, ranges)]))
+    return first, second, third

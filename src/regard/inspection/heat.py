@@ -16,7 +16,7 @@
 
 The cells are as wide as the width allows, the words above them beside each other, or downward, or cut. Shades go from
 the smallest weight to the largest, 0 among them, and the last lines say which stands for what: nothing is normalised.
-Words are counted in columns of the terminal, and what cannot be seen, or what a terminal would obey, has a symbol.
+Words are counted in columns of the terminal, and what cannot be seen, or what a terminal would obey, has a name.
 
 It knows numbers and words. It does not know models, nor where the weights are from, and needs no torch.
 """
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from rich.cells import cell_len
 
 from regard import checks
+from regard.inspection.unseen import CIRCLE, EMPTY, MORE, SPACE, named, seen, variant
 
 SHADES = " ░▒▓█"
 """From the smallest weight to the largest."""
@@ -92,31 +93,25 @@ class _Signs(NamedTuple):
         return "|" if self.plain else "│"
 
     def of(self, word: str) -> list[str]:
-        """What is drawn for a word, place by place: a character with the marks on it, or a symbol."""
+        """What is drawn for a word, place by place: a character with the marks on it, or one of a name."""
         places: list[str] = []
+        before = ""
         for char in unicodedata.normalize("NFC", word):
-            if not char.isprintable() or char == " ":
-                places.append(self._symbol(char))
-            elif "\ufe00" <= char <= "\ufe0f" or "\U0001f3fb" <= char <= "\U0001f3ff":
-                # Variants of the character before, which some terminals draw wider and some do not.
-                places = places or [self._symbol(char)]
+            changes = "\U0001f3fb" <= char <= "\U0001f3ff" or (variant(char) and not variant(before))
+            if unicodedata.category(char) == "Zs":
+                places.append("_" if self.plain else SPACE)
+            elif places and changes:
+                pass  # the character before is drawn wider by some terminals then, and by some not
+            elif not seen(char) or variant(char):
+                places += "?" if self.plain else named(char)
             elif cell_len(char):
                 places.append(char if not self.plain or char.isascii() else "?")
             elif places:
                 places[-1] += "" if self.plain else char
             else:
-                places.append("?" if self.plain else f"◌{char}")
-        return places or ["?" if self.plain else "∅"]
-
-    def _symbol(self, char: str) -> str:
-        """What stands for a character that is not seen."""
-        if self.plain:
-            return "_" if char == " " else "?"
-        if unicodedata.category(char) == "Zs":
-            return "␣"
-        if char < " ":
-            return chr(0x2400 + ord(char))
-        return "␡" if char == "\x7f" else "□"
+                places.append("?" if self.plain else CIRCLE + char)
+            before = char
+        return places or ["?" if self.plain else EMPTY]
 
     def cut(self, places: Sequence[str], room: int) -> str:
         """As much of a word as `room` columns hold, with a sign where that is not all."""
@@ -132,7 +127,7 @@ class _Signs(NamedTuple):
 
     @property
     def more(self) -> str:
-        return "~" if self.plain else "…"
+        return "~" if self.plain else MORE
 
 
 class _Layout(NamedTuple):

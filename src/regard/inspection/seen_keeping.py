@@ -5,10 +5,11 @@ What is kept here changes no more. It does not know models, nor what is made of 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from regard.attention.attend import AnyScore
 from regard.attention.look import Look
@@ -18,13 +19,15 @@ from regard.attention.score import Additive, Bilinear
 from regard.inspection.matrix import Matrix
 from regard.inspection.seen_runs import Run
 from regard.inspection.trace_parts import AnyLook
-from regard.position.bias import Bias
 
 
 class _Copy(NamedTuple):
-    """A part of a model, what it was when it was copied, and the copy."""
+    """What was copied, what it was like then, and the copy."""
 
-    part: Any
+    part: nn.Module | None
+    """A module is held, so that no other has its id."""
+    storage: StorageWeakRef | None
+    """Of a tensor: when it is gone, another may be in its place."""
     now: list[tuple[Any, ...]]
     own: Any
 
@@ -51,7 +54,7 @@ class Keeping:
         self.runs: dict[str, list[Run | Later | Matrix | None]] = {}
         """In their order; None for one that was not kept."""
         self._stored: dict[int, Tensor] = {}
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[Any, _Copy] = {}
 
     def take(self, name: str, look: Look, *, strict: bool = False, settled: frozenset[str] = frozenset()) -> None:
         """Keep a look of this attention. Into what is `settled`, "query" or "key", nobody writes any more."""
@@ -83,13 +86,19 @@ class Keeping:
         runs.append(Later({key: copies.get(id(one), one) for key, one in given.items()}, make))
 
     def copied(self, part: Any) -> Any:
-        """A parameter or a bias as it is now: a copy, which is made once as long as it stays so."""
-        tensors = [*part.parameters(), *part.buffers()] if isinstance(part, nn.Module) else [part]
+        """A parameter, a table or a module as it is now: a copy, which is made once as long as it stays so."""
+        whole = isinstance(part, nn.Module)
+        if not whole and part.is_inference():
+            return part.clone()  # nobody counts what is written into it
+        # Layers are given slices of one table, each a tensor of its own: it is told by its place.
+        where = id(part) if whole else (part.data_ptr(), part.shape, part.stride())
+        tensors = [*part.parameters(), *part.buffers()] if whole else [part]
         now = [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
-        known = self._copies.get(id(part))
-        if known is None or known.now != now:
-            own = copy.deepcopy(part).requires_grad_(False) if isinstance(part, nn.Module) else part.detach().clone()
-            known = self._copies[id(part)] = _Copy(part, now, own)
+        known = self._copies.get(where)
+        if known is None or known.now != now or (known.storage is not None and known.storage.expired()):
+            own = copy.deepcopy(part).requires_grad_(False) if whole else part.detach().clone()
+            known = _Copy(part if whole else None, None if whole else StorageWeakRef(part.untyped_storage()), now, own)
+            self._copies[where] = known
         return known.own
 
     def look(self, name: str, number: int) -> AnyLook | None:
@@ -104,23 +113,31 @@ class Keeping:
         return {name: count for name, count in counts.items() if count}
 
     def _add(self, run: Run, look: Look, settled: frozenset[str]) -> None:
+        mask = None if look.mask is None else as_mask(look.mask).each(self._own_mask)
+        bias = None if look.bias is None else self.copied(look.bias)
         before = run.pieces[-1].key if run.pieces else None
         same = before is not None and before.shape == look.key.shape
-        size = _bytes(look.query)
-        if before is None or not same:
-            size += _bytes(look.key) - (0 if before is None else _bytes(before))
-        size += sum(_bytes(one) for one in _tables(look) if not self._copy_of(one))
-        if self.held + size > self.limit:
+        tables = [*_tensors(mask), *([bias] if isinstance(bias, Tensor) else [])]
+        added = {place: one for one in tables if (place := one.untyped_storage().data_ptr()) not in self._stored}
+        shared = sum(map(_bytes, added.values()))  # by other runs, and kept when this one is lost
+        size = _bytes(look.query) + (0 if same else _bytes(look.key) - (0 if before is None else _bytes(before)))
+        if self.held + size + shared > self.limit:
             self.held -= run.bytes
             run.lose()
             return
-        self.held += size
+        self.held += size + shared
         run.bytes += size
-        mask = None if look.mask is None else as_mask(look.mask).each(self._own_mask)
+        self._stored |= added
         query, key = (tensor.detach() if name in settled and _whole(tensor) else tensor.detach().clone()
                       for name, tensor in (("query", look.query), ("key", look.key[..., :0, :] if same else look.key)))
         run.add(Look(query, key if before is None or not same else before, None, self._own_score(look.score),
-                     look.normalize, mask, None if look.bias is None else self.copied(look.bias)))
+                     look.normalize, mask, bias))
+
+    def _own_mask(self, part: Mask) -> Mask:
+        """A mask whose tensors nobody else changes. What was looked up for one pass is not changed by anybody."""
+        if isinstance(part, Allowed) and not isinstance(part, Looked):
+            return Allowed(self.copied(part.tensor))
+        return Padding(part.lengths.clone(), part.side) if type(part) is Padding else part
 
     def _own_score(self, score: AnyScore) -> AnyScore:
         """The score with parameters that are trained no more."""
@@ -129,14 +146,7 @@ class Keeping:
         return Bilinear(self.copied(score.weight)) if isinstance(score, Bilinear) else score
 
 
-def _own_mask(part: Mask) -> Mask:
-    """A mask whose tensors nobody else changes. What was looked up for one pass is not changed by anybody."""
-    if isinstance(part, Allowed) and not isinstance(part, Looked):
-        return Allowed(part.tensor.clone())
-    return Padding(part.lengths.clone(), part.side) if type(part) is Padding else part
-
-
-def _tensors(mask: Mask | None) -> Iterator[Tensor]:
+def _tensors(mask: Mask | None) -> list[Tensor]:
     """The matrices of a mask."""
     found: list[Tensor] = []
 
@@ -146,7 +156,7 @@ def _tensors(mask: Mask | None) -> Iterator[Tensor]:
 
     if mask is not None:
         mask.each(look_at)
-    yield from found
+    return found
 
 
 def _bytes(tensor: Tensor) -> int:

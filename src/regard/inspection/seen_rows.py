@@ -85,9 +85,20 @@ def _one(look: Look, index: int) -> Look:
     bias = look.bias
     if isinstance(bias, Tensor) and bias.dim() > 3:
         bias = bias[index if len(bias) > 1 else 0]
+    if isinstance(bias, Tensor):
+        mask, bias = _split(mask, bias)
     query, key = (tensor[index if len(tensor) > 1 else 0] if tensor.dim() > 3 else
                   tensor if tensor.dim() > 2 else tensor.unsqueeze(0) for tensor in (look.query, look.key))
     return replace(look, query=query, key=key, value=None, mask=mask, bias=bias)
+
+
+def _split(mask: Mask | None, bias: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """A bias that takes keys away, as other people's models write their masks, is a mask; what is left is a bias."""
+    allowed = bias > torch.finfo(bias.dtype).min / 2
+    if bool(allowed.all()):
+        return mask, bias
+    rest = bias.masked_fill(~allowed, 0.0)
+    return Allowed(allowed) if mask is None else mask & Allowed(allowed), rest if bool(rest.any()) else None
 
 
 def _of_row(part: Mask, index: int) -> Mask:

@@ -8,10 +8,13 @@ The file is described in docs/trace.md; every program may write one. A trace tha
 parts fit together. It does not know models, and draws nothing.
 """
 
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -28,6 +31,7 @@ __all__ = ["Attention", "Node", "Pointer", "Search", "Side", "Trace", "Written"]
 FORMAT = "regard trace 1"
 KINDS = ("self", "cross")
 ENDING = ".safetensors"
+_HALF = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,7 @@ class Trace:
 
 def _problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
     """What does not fit: the key, and why."""
+    yield from _of_texts(trace)
     if not trace.sides:
         yield ("sides",), "expected at least one side, but there is none"
     for name, side in trace.sides.items():
@@ -108,6 +113,21 @@ def _problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
         yield from _of_pointer(trace.alignment, trace.attentions)
     if trace.search is not None:
         yield from _of_search(trace.search)
+
+
+def _of_texts(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
+    texts: list[tuple[KeyPath, Any]] = [(("title",), trace.title), (("model",), trace.model)]
+    for name, side in trace.sides.items():
+        texts += [(("sides", name), name), (("sides", name, "text"), side.text or "")]
+        texts += [(("sides", name, "tokens", number), token) for number, token in enumerate(side.tokens)]
+    texts += [(("attentions", number, "name"), one.name) for number, one in enumerate(trace.attentions)]
+    nodes = () if trace.search is None else trace.search.nodes
+    texts += [(("search", "nodes", number, "token"), node.token) for number, node in enumerate(nodes)]
+    for path, text in texts:
+        if not isinstance(text, str):
+            yield path, f"expected text, but got {text!r:.60}"
+        elif not text.isascii() and _HALF.search(text):
+            yield path, "expected text that can be written as UTF-8, but there is half of a surrogate pair in it"
 
 
 def _of_side(path: KeyPath, side: Side) -> Iterator[tuple[KeyPath, str]]:
@@ -142,6 +162,8 @@ def _of_attention(path: KeyPath, one: Attention, sides: Mapping[str, Side]) -> I
     if len(sizes) != 3:
         yield path, f"expected weights of heads × rows × columns, but they are {sizes}"
         return
+    if not sizes[0]:
+        yield path, "expected at least one head, but there is none"
     for key, name, count, what in (("queries", one.queries, sizes[1], "rows"), ("keys", one.keys, sizes[2], "columns")):
         if name not in sides:
             near = checks.nearest(name, sides)
@@ -157,6 +179,11 @@ def _of_written(written: Written, sides: Mapping[str, Side]) -> Iterator[tuple[K
     elif len(written.log_probabilities) != len(sides[written.side].tokens):
         yield ("written", "log_probabilities"), (f"expected one for each of the {len(sides[written.side].tokens)} "
                                                  f"tokens, but there are {len(written.log_probabilities)}")
+    for number, one in enumerate(written.log_probabilities):
+        if not math.isfinite(one):
+            yield ("written", "log_probabilities", number), f"expected a finite number, but got {one}"
+    if written.score is not None and not math.isfinite(written.score):
+        yield ("written", "score"), f"expected a finite number, but got {written.score}"
 
 
 def _of_pointer(pointer: Pointer, attentions: tuple[Attention, ...]) -> Iterator[tuple[KeyPath, str]]:
@@ -176,6 +203,9 @@ def _of_search(search: Search) -> Iterator[tuple[KeyPath, str]]:
     for number, node in enumerate(search.nodes):
         if not -1 <= node.parent < number:
             yield ("search", "nodes", number, "parent"), f"expected an earlier node or -1, but got {node.parent}"
+        for key, one in (("log_probability", node.log_probability), ("total", node.total)):
+            if not math.isfinite(one):
+                yield ("search", "nodes", number, key), f"expected a finite number, but got {one}"
     for number, best in enumerate(search.best):
         if not 0 <= best < len(search.nodes):
             yield ("search", "best", number), f"there are {len(search.nodes)} nodes, but it is number {best}, from 0"

@@ -1,15 +1,16 @@
 """How traces show themselves in a notebook: as small maps, in HTML that needs no other package.
 
     of_attention(attention)    a small map for each head
-    of_trace(trace)            which word is which, or where that is not known the last attention, with its tokens
+    of_trace(trace)            the one map that shows most, with its words or tokens
 
-What is too long for a small map is told in words. It knows traces; how maps are drawn is known to `pictures.svg`.
+What is too long for a small map is told in words. It knows traces; how maps are drawn is known to `pictures`.
 """
 
 import html
 from typing import TYPE_CHECKING
 
-from regard.inspection.pictures import svg
+from regard.inspection.chosen import chosen
+from regard.inspection.pictures import signs, svg, traces
 from regard.inspection.trace_parts import Attention
 
 if TYPE_CHECKING:  # a trace asks for its own picture
@@ -28,19 +29,13 @@ def of_attention(attention: Attention) -> str:
 
 def of_trace(trace: "Trace") -> str:
     """Its title and one map."""
-    title = html.escape(trace.title or "trace")
+    title = f"<p>{html.escape(signs.sentence(trace.title, 200) or 'trace')}</p>"
     if not trace.attentions:
-        return f"<p>{title}: no attention</p>"
-    pointer = trace.alignment
-    one = trace.attentions[-1 if pointer is None else pointer.attention]
+        return f"{title}<p>no attention</p>"
+    one = chosen(trace).attention
     if one.heads * one.rows * one.columns > MOST:
-        return f"<p>{title}</p>{_too_long(one)}"
-    weights = one.look.weights()
-    head = None if pointer is None else pointer.head
-    which = "the mean of all heads" if head is None else f"head {head}"
-    picture = svg.heat_svg(weights.mean(dim=0) if head is None else weights[head], trace.sides[one.queries].tokens,
-                           trace.sides[one.keys].tokens, title=f"{one.name}, {which}")
-    return f"<p>{title}</p><p><small>{html.escape(one.name)}, {which}</small></p>{picture}"
+        return title + _too_long(one)
+    return title + traces.trace_svg(trace)
 
 
 def _too_long(one: Attention) -> str:

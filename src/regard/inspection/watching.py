@@ -7,7 +7,8 @@
 Every attention layer has a tap, which hands out projected queries and keys, whatever backend runs: the watch keeps them
 up to a limit, and computes nothing before it is asked for. Of a task (a translator, ...) it keeps what was read and
 written; that is read again when it is asked for, so a search runs at full speed. A model that has no layer of regard's
-is watched through `watching_foreign`. What runs in compiled code or in a recorded CUDA graph cannot be watched.
+is watched through `watching_foreign`. What runs in compiled code, in a recorded CUDA graph or inside of torch.func
+cannot be watched.
 """
 
 import re
@@ -120,10 +121,11 @@ class Runs:
     def why_nothing(self) -> str:
         """Why nothing was seen."""
         if not self.tapped:
-            return ("Nothing was seen: no attention of this model ran inside the `with` block, or it has none of "
-                    "torch.nn.MultiheadAttention and scaled_dot_product_attention.")
-        return ("Nothing was seen: the model did not run inside the `with` block, or it ran in compiled code or as a "
-                "recorded CUDA graph, where nobody can watch.")
+            return ("Nothing was seen: no attention of this model ran inside the `with` block, or it is neither "
+                    "torch.nn.MultiheadAttention nor scaled_dot_product_attention or softmax of (batch, heads, "
+                    "queries, keys).")
+        return ("Nothing was seen: the model did not run inside the `with` block, or it ran in compiled code, as a "
+                "recorded CUDA graph or inside torch.func, where nobody can watch.")
 
 
 def size(limit: str | int) -> int:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -57,13 +58,13 @@ def running(modules: Container[int]) -> nn.Module | None:
     The calls of modules that have not ended are on the stack of Python. No hook is needed to follow them, which would
     cost every module of every model some time.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:
             module: nn.Module = frame.f_locals["self"]
             if id(module) in modules:
                 return module
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

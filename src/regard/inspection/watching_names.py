@@ -25,6 +25,8 @@ from regard.recurrence.lstmn import LSTMN
 SELF, CROSS = "self", "cross"
 _BLOCK = re.compile(r"(?P<part>.*\.)?blocks\.(?P<layer>\d+)\.(?P<place>mixer|mixer\.layer|cross)")
 _FOREIGN_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
+_PART_OF_BLOCK = re.compile(r"block\.(\d+)\.layer\.\d+\.")
+"""In T5, what is called a layer is a part of one: attention, or what is behind it."""
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
@@ -72,7 +74,7 @@ def places(model: nn.Module, modules: Mapping[str, nn.Module] | None = None) -> 
 
 def foreign(path: str, module: nn.Module) -> Place:
     """An attention that is not regard's: it keeps its name, from which its kind and its layer are guessed."""
-    numbers = _NUMBER.findall(path)
+    numbers = _NUMBER.findall(_PART_OF_BLOCK.sub(r"block.\1.", path))
     kind = CROSS if _FOREIGN_CROSS.search(path.rpartition("layers")[2] or path) else SELF
     return Place(path or "attention", module, kind if path else None, int(numbers[-1]) if numbers else None)
 

@@ -1,7 +1,8 @@
 """The taps of a model, opened: every look of its attentions goes to whoever keeps it.
 
 It knows which queries and keys a layer leaves to whoever listens, and when nobody can listen: inside compiled code,
-while a CUDA graph is recorded, and in the backward pass, where a checkpoint computes what it has computed before.
+while a CUDA graph is recorded, inside torch.func, where tensors stand for others, and in the backward pass, where a
+checkpoint computes what it has computed before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,8 @@ def watchable(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return torch._C._current_graph_task_id() == -1  # not inside of a backward pass
 

@@ -24,7 +24,7 @@ from regard.tasks.readings import completion
 from regard.tasks.results import Completion, best
 from regard.tasks.searches import GREEDY, Beam, Problem, Sampling, Search
 from regard.tasks.task import Ids, OneSided, check_lengths, room
-from regard.tasks.texts import in_batches, one_or_several, which
+from regard.tasks.texts import as_texts, in_batches, one_or_several, which
 from regard.tasks.translating import no_tokens
 
 LIMIT = 100
@@ -83,14 +83,16 @@ class Completer(OneSided):
 
     def check_stream(self, search: Search) -> None:
         """Refuse a search that changes its mind until the end."""
-        if isinstance(search, Beam) and (search.beams, search.length_penalty) == (1, "none"):
+        if isinstance(search, Beam) and search.is_greedy:
             return
         if not isinstance(search, Sampling) or search.tries > 1:
             raise checks.wrong("search", "one text, drawn or by greedy search, for a stream", search)
 
     def searched(self, prompts: Sequence[str], search: Search) -> list[Completion]:
         """What a search, a `Beam` or a `Sampling`, finds for each prompt, in their order."""
-        tokenizer, rows = self.text_tokenizer(), self._rows(prompts)
+        if not isinstance(search, Search):
+            raise checks.wrong("search", "a Beam, or a Sampling", *checks.kind(search))
+        tokenizer, rows = self.text_tokenizer(), self._rows(as_texts("prompts", prompts))
         most, results = self._limits(rows, search), dict[int, Completion]()
         # Prompts that leave room for all of the limit go together; of the others only those of one length can.
         for count in {*most}:

@@ -5,10 +5,11 @@
 
 CTranslate2 computes the model and searches; cutting texts into tokens, batches and joining are ours. What is different:
 its beam search ends when as many translations have ended as there are beams, where ours goes on while a better one can
-come; a score is that of its search, in which what is never written has no probability at all; and a limit that is not
-given follows from the length of a source rounded up, so that sentences of like lengths go together. What comes of a
-text does not depend on the others. It does beam search, with `nbest`, `limit`, `least`, `no_repeat` or a `prefix`, and
-refuses what else may be asked for; it tells neither log-probabilities nor alignments. It does not know files of text.
+come; a score is that of its search, in which what is never written has no probability at all; a limit counts the end
+too, so that what would end with its last token is told as cut; and one that is not given follows from the length of a
+source rounded up, so that sentences of like lengths go together. What comes of a text does not depend on the others. It
+does beam search, with `nbest`, `limit`, `least`, `no_repeat` and a `prefix`, and refuses what else may be asked for; it
+tells neither log-probabilities nor alignments. It does not know files of text.
 """
 
 import json
@@ -59,7 +60,7 @@ class CTranslate2Engine(Translates):
         self.names, self.positions = exporting.names(translator), ctranslate2.room(translator.config)
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
         self.never = [[self.names.target[id_]] for id_ in comparing.ends(translator).never]
-        count = whole("threads", threads, 1) if threads is not None else len(os.sched_getaffinity(0))
+        count = whole("threads", threads, 1) if threads is not None else _cores()
         compute = ctranslate2.QUANTIZATIONS[record["quantization"]] if device == "cpu" else "default"
         # One thread each for several batches is faster than several threads for one.
         self.inner = spec.package().Translator(str(folder), device=device, compute_type=compute, inter_threads=count,
@@ -76,7 +77,7 @@ class CTranslate2Engine(Translates):
         groups = defaultdict[int, list[int]](list)
         for number, text in enumerate(given):
             if not is_blank(text):
-                most = self._limit(len(sources[number]), search.limit)
+                most = self._limit(len(sources[number]), search)
                 check_beginning(beginnings[number], most, which(number, given))
                 groups[most].append(number)
         options = {"beam_size": search.beams, "num_hypotheses": search.nbest, "min_decoding_length": search.least,
@@ -94,18 +95,18 @@ class CTranslate2Engine(Translates):
 
     def check(self, search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms | None = None) -> None:
         """Refuse what CTranslate2 cannot do, or does otherwise."""
-        check(search, prefix=prefix, glossary=glossary)
+        check(search, glossary=glossary)
 
     def check_mbr(self, among: Search) -> None:
         """Refuse everything."""
         check_mbr()
 
-    def _limit(self, length: int, limit: int | None) -> int:
+    def _limit(self, length: int, search: Search) -> int:
         """How many tokens the translation of a source may have."""
-        if limit is not None:
-            return min(whole("limit", limit, 1), self.positions - 1)  # the start has a position too
+        if search.limit is not None:
+            return min(whole("limit", search.limit, 1), self.positions - 1)  # the start has a position too
         rounded = -(-length // STEP) * STEP
-        return min(FACTOR * rounded + LONGER, self.positions - 1)
+        return min(max(FACTOR * rounded + LONGER, search.least), self.positions - 1)
 
     def _asked(self, sources: list[list[int]], beginnings: list[list[int]], limit: int,
                options: dict[str, Any]) -> list[Any]:
@@ -158,7 +159,7 @@ def opened(model: str | os.PathLike[str], export: str | os.PathLike[str] | None 
     return CTranslate2Engine(translator, place, threads=threads, device=device)
 
 
-def check(search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms | None = None) -> None:
+def check(search: Search, *, glossary: Terms | None = None) -> None:
     """Refuse what CTranslate2 cannot do, or does otherwise, whatever the model."""
     if not isinstance(search, Beam):
         raise _not_here("sampling", "what it draws for a text depends on what is beside it")
@@ -170,13 +171,16 @@ def check(search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms |
         raise _not_here("groups", "its beams are not parted")
     if search.length_penalty not in PENALTIES:
         raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(search.length_penalty))
-    if prefix and (search.least or search.no_repeat):
-        raise _not_here("prefix with least or no_repeat", "there it counts what the prefix has")
 
 
 def check_mbr() -> None:
     """Refuse minimum Bayes risk: how much each of an n-best list counts is how probable it is."""
     raise _not_here("mbr", "it tells no probabilities of an n-best list, and does not draw")
+
+
+def _cores() -> int:
+    """How many cores this process may use; not every system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _not_here(what: str, why: str) -> ValueError:

@@ -126,9 +126,13 @@ class Beam(Search):
         """One: batches are made for beams."""
         return 1
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the most probable token at each step: one beam, of which nothing else is asked."""
+        return (self.beams, self.length_penalty, self.coverage) == (1, "none", None)
+
     def _run(self, problem: Problem, options: dict[str, Any]) -> list[list[Hypothesis]]:
-        plain = (self.beams, self.length_penalty, self.coverage) == (1, "none", None)
-        if plain and problem.terms is None:
+        if self.is_greedy and problem.terms is None:
             return [[one] for one in greedy(problem.model, problem.memory, **options)]  # type: ignore[arg-type]
         return beam(problem.model, problem.memory, **options, beams=self.beams,  # type: ignore[arg-type]
                     nbest=self.nbest, length_penalty=self.length_penalty, coverage=self.coverage, groups=self.groups,
@@ -156,7 +160,7 @@ class Sampling(Search):
         super().__post_init__()
         whole("tries", self.tries, 1)
         whole("seed", self.seed)
-        assert self.filters
+        _ = self.filters  # which is checked where it is made
 
     @property
     def filters(self) -> Filters:

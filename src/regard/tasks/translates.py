@@ -115,6 +115,8 @@ class Translates(ABC):
             prefix, glossary: as for `translate`.
         """
         search = Sampling(tries=TRIES) if among is None else among
+        if not isinstance(search, Search):
+            raise checks.wrong("among", "a Sampling, or a Beam", *checks.kind(search))
         self.check_mbr(search)
         found = self.candidates(texts, search, prefix=prefix, glossary=glossary)
         chosen = [_chosen((one, *one.alternatives), search) for one in found]
@@ -135,9 +137,10 @@ def for_each(prefix: str | Sequence[str], texts: Sequence[str]) -> list[str]:
 def _chosen(found: tuple[Translation, ...], search: Search) -> Translation:
     """All that was found, that of the highest expected chrF first, with this as their scores."""
     judged = mbr([one.text for one in found], weights=None if isinstance(search, Sampling) else _shares(found))
-    ranked = {found[one.number].text: replace(found[one.number], score=one.utility, alternatives=())
-              for one in reversed(judged)}
-    return best([*reversed(ranked.values())])
+    ranked = dict[str, Translation]()
+    for number, utility in judged:
+        ranked.setdefault(found[number].text, replace(found[number], score=utility, alternatives=()))
+    return best([*ranked.values()])
 
 
 def _shares(found: tuple[Translation, ...]) -> list[float]:

@@ -46,8 +46,9 @@ class Translator(Task, Translates):
     def searched(self, texts: Sequence[str], search: Search, *, prefix: str | Sequence[str] = "",
                  glossary: Terms | None = None) -> list[Translation]:
         """What a search finds for each text, in their order."""
-        results = self.candidates(texts, search, prefix=prefix, glossary=glossary)
-        self.tell_of(texts, results)
+        given = as_texts("texts", texts)
+        results = self.candidates(given, search, prefix=prefix, glossary=glossary)
+        self.tell_of(given, results)
         return results
 
     def candidates(self, texts: Sequence[str], search: Search, *, prefix: str | Sequence[str] = "",
@@ -84,9 +85,10 @@ class Translator(Task, Translates):
         if glossary is not None and isinstance(search, Sampling):
             raise checks.wrong("glossary", "left out, where translations are drawn", "given",
                                "Beam search keeps to a glossary.")
-        most = self._most(search)
-        if most is not None and search.least > most:
-            raise checks.wrong("least", f"at most {most}, as many tokens as a translation may have", search.least)
+        positions = room(self.model.decoder)
+        for name, count in (("limit", search.limit or 0), ("least", search.least)):
+            if positions is not None and count > positions - 1:  # the start has a position too
+                raise checks.wrong(name, f"at most {positions - 1}, the positions that the model has for it", count)
         if isinstance(search, Beam) and search.coverage is not None and not self.attends:
             raise checks.wrong("coverage", "None for a model that does not look at its source", repr(search.coverage))
         if glossary is not None:
@@ -149,7 +151,7 @@ class Translator(Task, Translates):
         if not isinstance(text, str):
             raise checks.wrong("text", "a text", *checks.kind(text))
         ids = self.translate(text).ids if translation is None else self.pair_tokenizer().target_ids([translation])[0]
-        return self._alignments([(text, ids)], layer)[0]
+        return self._aligned([(text, ids)], layer)[0]
 
     def align(self, texts: Sequence[str], translations: Sequence[Translation], *,
               layer: int | None = None) -> list[Alignment]:
@@ -158,10 +160,11 @@ class Translator(Task, Translates):
         if isinstance(translations, Translation) or len(translations) != len(given):
             raise checks.wrong("translations", f"one for each text, {len(given):,}",
                                "one" if isinstance(translations, Translation) else f"{len(translations):,}")
-        pairs = [(text, one.ids) for text, one in zip(given, translations, strict=True)]
-        lengths = [len(source) + len(ids) for source, (_, ids) in
-                   zip(self.pair_tokenizer().source_ids(given), pairs, strict=True)]
-        return in_batches(pairs, lengths, lambda some: self._alignments(some, layer))
+        for number, one in enumerate(translations):
+            if not isinstance(one, Translation):
+                raise checks.wrong("translations", "what `translate` gave", f"{checks.kind(one)[0]} at {number}",
+                                   "`aligned` takes a translation of text.")
+        return self._aligned([(text, one.ids) for text, one in zip(given, translations, strict=True)], layer)
 
     @property
     def attends(self) -> bool:
@@ -179,16 +182,27 @@ class Translator(Task, Translates):
         for number, pair in enumerate(some):
             if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
                 raise checks.wrong("pairs", "pairs of texts, (text, translation)", f"{pair!r:.80} at {number}")
-        texts = [text for text, _ in some]
-        sources, targets = both.source_ids(texts), both.target_ids([translation for _, translation in some])
-        check_lengths("pairs", sources, room(self.model.encoder))
-        check_lengths("pairs", [[self.start(), *ids] for ids in targets], room(self.model.decoder))
-        rows, lengths = [*zip(texts, targets, strict=True)], [max(map(len, pair)) for pair in
-                                                              zip(sources, targets, strict=True)]
+        targets = both.target_ids([translation for _, translation in some])
+        rows = [(text, ids) for (text, _), ids in zip(some, targets, strict=True)]
+        lengths = self._lengths(rows, "pairs", "pairs")
         return choose(look for numbers in batches(lengths) for look in self._looked([rows[one] for one in numbers]))
 
+    def _aligned(self, pairs: Sequence[tuple[str, Sequence[int]]], layer: int | None) -> list[Alignment]:
+        """Of any number of texts and the ids of their translations."""
+        return in_batches(pairs, self._lengths(pairs, "texts", "translations"),
+                          lambda some: self._alignments(some, layer))
+
+    def _lengths(self, pairs: Sequence[tuple[str, Sequence[int]]], *arguments: str) -> list[int]:
+        """How long texts and their translations are; what is too long is refused by the names of the arguments."""
+        sources = self.pair_tokenizer().source_ids([text for text, _ in pairs])
+        targets = [[self.start(), *ids] for _, ids in pairs]
+        for argument, rows, part in zip(arguments, (sources, targets), (self.model.encoder, self.model.decoder),
+                                        strict=True):
+            check_lengths(argument, rows, room(part))
+        return [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+
     def _alignments(self, pairs: Sequence[tuple[str, Sequence[int]]], layer: int | None) -> list[Alignment]:
-        """Of texts and the ids of their translations."""
+        """Of so many as are read together."""
         where = self.aligned_by if layer is None else AlignmentConfig(layer=layer)
         rounds = 1 if where is None else where.rounds
         return [Alignment.of(*look[1:], aligned_words(look.cross, look.source, look.target, where), rounds)

@@ -42,6 +42,14 @@ def test_what_a_training_writes_can_be_read(tmp_path):
     np.testing.assert_array_equal(file.loss, run.loss)
 
 
+@pytest.mark.parametrize("char", ["\u2028", "\x85", "\x0c", "\r"])
+def test_only_a_line_feed_ends_a_line(tmp_path, char):
+    """Lines have sentences of people in them."""
+    line = json.dumps({"event": "judged", "step": 3, "scores": {"bleu": 1.5}, "text": f"a{char}b"}, ensure_ascii=False)
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n{line}", encoding="utf-8", newline="")
+    assert list(Run.read(tmp_path).scores["bleu"].numbers) == [1.5, 1.5]
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
     written(tmp_path, progress(1), progress(2))
     path = tmp_path / "metrics.jsonl"

@@ -10,6 +10,7 @@ from refusals import assert_named
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal
+from regard.attention.normalize import Softmax
 from regard.data.tokenizer.words import Word
 from regard.inspection.matrix import Matrix
 from regard.inspection.pictures import attention_picture, save, trace_picture, trace_svg, traces, views
@@ -134,9 +135,13 @@ def test_weights_without_a_largest_entropy_are_told_of():
     side = {"a": Side(("x", "y"))}
     look = Look(torch.randn(1, 2, 4), torch.randn(1, 2, 4), normalize="sigmoid")
     trace = Trace(side, (Attention("own", "a", "a", look),
-                         Attention("given", "a", "a", Matrix(torch.full((1, 2, 2), 0.5)))))
+                         Attention("given", "a", "a", Matrix(torch.full((1, 2, 2), 0.5))),
+                         Attention("more", "a", "a", Matrix(torch.full((1, 2, 2), 0.9))),
+                         Attention("less", "a", "a", Matrix(torch.tensor([[[-0.5, 1.5]] * 2]))),
+                         Attention("object", "a", "a", Look(look.query, look.key, normalize=Softmax()))))
     figure = trace_picture(trace, "entropy")
-    assert names(figure.axes[0].get_yticklabels()) == ["own", "given (at most 0.69)"]
+    assert names(figure.axes[0].get_yticklabels()) == ["own", "given (at most 0.69)", "more", "less",
+                                                       "object (at most 0.69)"]
     assert "weights that need not sum to 1 have no largest entropy" in head(figure)
 
 

@@ -7,14 +7,20 @@ from dataclasses import replace
 import ending
 import pytest
 import texting
+import torch
 from asking import by_force, without_attention
 
 import regard
 from regard.cli import demo
 from regard.data import phrasebook
 from regard.data.phrasebook.nouns import NOUNS
+from regard.decoding.hypothesis import Hypothesis
+from regard.tasks.alignment import Alignment
+from regard.tasks.glossary.insisting import Asked, Insisting
+from regard.tasks.glossary.spelling import Spelling
 from regard.tasks.glossary.terms import Glossary
 from regard.tasks.scores import bleu, chrf
+from regard.tasks.searches import Beam
 
 TEXTS = ["the big dog sleeps.", "Emma sees a cat.", "no", "", "the dog and the cat"]
 TERMS = {"dog": "chameau", "cat": ["homme", "zqx é"], "big": "grand"}
@@ -43,6 +49,34 @@ def test_a_text_without_terms_is_translated_as_without_a_glossary():
     assert found[0].ids != plain[0].ids
     alone = [task.translate(text, beams=3, limit=12, glossary=TERMS).ids for text in TEXTS]
     assert [one.ids for one in found] == alone
+
+
+def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
+    """A model that never writes a term as a word, and looks at everything with its last word."""
+    tokenizer, rows = texting.characters(), []
+
+    def write(some, search):
+        rows.extend(some)
+        return [[Hypothesis([*row.beginning, *tokenizer.encode("s u")], [], 0.0, None)] for row in some]
+
+    def look(pairs):
+        found = []
+        for text, ids in pairs:
+            source, target = tokenizer.words(text), tokenizer.decoded_words(ids)
+            weights = torch.zeros(len(target), len(source))
+            weights[-1] = 1.0
+            found.append(Alignment.of(text, source, tokenizer.decode(ids), target, weights))
+        return found
+
+    def turns(*texts):
+        rows.clear()
+        asked = [Asked(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number, text in enumerate(texts)]
+        Insisting(write, look, Spelling(tokenizer), None).found(asked, Beam())
+        return [sum(bool(row.beginning) for row in rows if row.source == [number]) for number in range(len(texts))]
+
+    assert turns("a dog") == [1]
+    assert turns("dog dog dog") == [3]
+    assert turns("a dog", "dog dog dog", "a") == [1, 3, 0]
 
 
 def test_probabilities_are_the_models_own():

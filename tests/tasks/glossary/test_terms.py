@@ -79,7 +79,8 @@ def test_a_file_that_is_wrong(tmp_path, data, message):
         Glossary.read(tmp_path / "terms.tsv")
 
 
-@pytest.mark.parametrize("entries", [{"": "x"}, {"a": ""}, {"a": []}, {"a": [" "]}, {"a": [5]}, {5: "a"}, ["a"], "a"])
+@pytest.mark.parametrize("entries", [{"": "x"}, {"a": ""}, {"a": []}, {"a": [" "]}, {"a": [5]}, {5: "a"}, ["a"], "a",
+                                     {"a": 5}, {"a": None}])
 def test_a_table_that_is_wrong(entries):
     with pytest.raises(ValueError, match="`entries` must be"):
         Glossary(entries)

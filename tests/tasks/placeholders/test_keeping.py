@@ -101,6 +101,14 @@ def test_lines_white_space_and_blanks():
     assert len(asked) == 1
 
 
+def test_what_is_asked_within_a_line():
+    asked, inner = [], []
+    ask = model(lambda text: f"I {text}" if len(text) < 3 else "", asked)
+    found = kept(["a %s b {x} c", "b %d a"], ask, None, model(shout, inner))
+    assert [(one.text, one.how) for one in found] == [("I a %s B {x} C", "pieces"), ("I b %d A", "pieces")]
+    assert (asked[-1], inner) == (["a", "b"], [["b", "c", "a"]])
+
+
 def test_a_text_of_signs_and_placeholders_asks_no_model():
     assert kept(["%s: <b>{0}</b>, 5"], model(lambda text: pytest.fail("asked")))[0].text == "%s: <b>{0}</b>, 5"
 

@@ -1,5 +1,7 @@
 """Texts without their placeholders: what a model reads, and what is put back."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,13 @@ def test_where_they_stood():
 def test_none_stands_behind_a_sign_that_was_behind_it():
     for line in ("the dog (%s) <br/>.", "the dog <br/>, a cat"):
         assert [mark.start for mark in Placeless.of(line).marks] == [7]
+
+
+@pytest.mark.parametrize("line", ["a" * 40_000 + " %s", "-" * 40_000 + "x %s", "x" + " " * 40_000 + "x %s."])
+def test_a_long_line_takes_no_longer_than_its_length(line):
+    begin = time.process_time()
+    assert len(Placeless.of(line).marks) == 1
+    assert time.process_time() - begin < 1
 
 
 @given(st.one_of(SIGNS, TAGGED))

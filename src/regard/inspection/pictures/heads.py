@@ -27,6 +27,8 @@ ACROSS, TALLEST = 16, 60
 GAP, APART = 0.12, 0.35
 """Between two squares, and between two layers of several rows, in squares."""
 HALF = (1 - GAP) / 2
+DARK = 0.59
+"""Share of the largest above which white can be read better than black."""
 NUMBERS = 24
 """Heads beside each other whose entropies are written into their squares."""
 
@@ -86,7 +88,7 @@ def entropy_picture(entropies: Mapping[str, Sequence[float] | Any], most: Mappin
                 axes.add_patch(_frame(left, top))
                 if across <= NUMBERS:
                     axes.text(left + HALF, top + HALF, f"{value:.2f}" if np.isfinite(value) else "–", ha="center",
-                              va="center", fontsize=6.5, color="white" if value > 0.62 * largest else canvas.INK)
+                              va="center", fontsize=6.5, color="white" if value > DARK * largest else canvas.INK)
         _name(axes, places, across, down, {name: f" (at most {bound:.2f})" for name, bound in bounds.items()})
         assert image is not None
         canvas.bar(figure, image, across * square + 0.1, 0, min(max(down * square, 1.0), 3.0), "entropy in nats")

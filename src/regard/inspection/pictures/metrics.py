@@ -8,6 +8,7 @@ not as it must be is an error with its number. It does not know what the numbers
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class Run(NamedTuple):
         """The training in a model folder, or in a file."""
         file = Path(path) / FILE if Path(path).is_dir() else Path(path)
         try:
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = re.findall("[^\n]*\n|[^\n]+", file.read_text(encoding="utf-8"))  # nothing else ends a line
         except FileNotFoundError as error:
             raise checks.wrong("folders", f"folders of trainings, with a file {FILE}",
                                f"{os.fspath(path)!r}, in which there is none") from error

@@ -14,12 +14,12 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
+from regard.inspection.unseen import CIRCLE, EMPTY, MORE, SPACE, named, seen, variant
+
 ROOM = 24
 """Columns of a word; what is wider is cut."""
-SPACE, EMPTY, MORE, CIRCLE = "␣", "∅", "…", "◌"
+FLAG = "\U0001f3f4"
 JOINERS = "\u200c\u200d"
-BLANKS = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-"""Printable, as Unicode says, and not seen."""
 LONGEST = 16
 """Code points in one place: a letter with all its marks, or emoji that are joined."""
 
@@ -69,10 +69,10 @@ def _places(text: str, space: str) -> list[str]:
         if unicodedata.category(char) == "Zs":
             places.append(space)
             open_ = False
-        elif open_ and (_modifies(char) or (char in JOINERS and _seen(following))):
+        elif open_ and (_modifies(char, places[-1]) or (char in JOINERS and seen(following))):
             places[-1] = _more(places[-1], char)
-        elif not _seen(char):
-            places.append(f"‹U+{ord(char):04X}›")
+        elif not seen(char) or (open_ and variant(char)):
+            places.append(named(char))
             open_ = False
         elif open_ and (_is_mark(char) or characters[number - 1] == "\u200d"):
             places[-1] = _more(places[-1], char)
@@ -82,14 +82,11 @@ def _places(text: str, space: str) -> list[str]:
     return places
 
 
-def _seen(char: str) -> bool:
-    return bool(char) and char.isprintable() and char not in BLANKS and char != " "
-
-
-def _modifies(char: str) -> bool:
-    """Variants, skin tones and tags: they change the character before, and are nothing by themselves."""
-    return ("\ufe00" <= char <= "\ufe0f" or "\U0001f3fb" <= char <= "\U0001f3ff" or "\U000e0020" <= char <= "\U000e007f"
-            or "\U000e0100" <= char <= "\U000e01ef")
+def _modifies(char: str, place: str) -> bool:
+    """Whether a character changes the one before: a variant, a skin tone, or a tag of a flag."""
+    if "\U000e0020" <= char <= "\U000e007f":
+        return place.startswith(FLAG)
+    return "\U0001f3fb" <= char <= "\U0001f3ff" or (variant(char) and not variant(place[-1]))
 
 
 def _is_mark(char: str) -> bool:

@@ -169,10 +169,13 @@ def _numbers(weights: Any) -> Floats:
 def _largest_entropy(one: "Attention") -> float | None:
     """On average over the queries: the logarithm of how many keys each may look at. None where there is no bound."""
     from regard.attention.look import Look
+    from regard.attention.normalize import Softmax
 
     if not isinstance(one.look, Look):
-        return math.log(one.columns) if one.columns else 0.0
-    if one.look.normalize != "softmax":
+        weights = one.look.given
+        shares = bool((weights >= 0).all()) and float(weights.double().sum(dim=-1).max()) <= 1 + cells.CLOSE
+        return math.log(one.columns) if shares else None
+    if not isinstance(one.look.problem.normalize, Softmax):
         return None
     query, key = (tensor.new_zeros(*tensor.shape[:-1], 1) for tensor in (one.look.query, one.look.key))
     return float(Look(query, key, score="dot", mask=one.look.mask).entropy().double().mean())

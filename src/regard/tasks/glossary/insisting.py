@@ -64,8 +64,8 @@ class Insisting(NamedTuple):
         """The translations of texts with all that must appear in them, the best first."""
         found = self.write([Row(one.source, one.beginning) for one in asked], search)
         starts = [len(one.beginning) for one in asked]
-        for _ in range(max((len(one.required) for one in asked), default=0) if self.look else 0):
-            tries = self._tries(asked, found, starts)
+        for turn in range(max((len(one.required) for one in asked), default=0) if self.look else 0):
+            tries = self._tries(asked, found, starts, turn)
             answers = self.write([row for _, row in tries], search) if tries else []
             for number in {number for number, _ in tries}:
                 mine = [(row, some) for (other, row), some in zip(tries, answers, strict=True) if other == number]
@@ -84,11 +84,12 @@ class Insisting(NamedTuple):
         text = self.spelling.tokenizer.decode(ids) if one.required else ""
         return [term for term in one.required if not term.met(text)]
 
-    def _tries(self, asked: Sequence[Asked], found: list[list[Hypothesis]],
-               starts: Sequence[int]) -> list[tuple[int, Row]]:
-        """Translations that begin with one term more, by the numbers of their texts."""
+    def _tries(self, asked: Sequence[Asked], found: list[list[Hypothesis]], starts: Sequence[int],
+               turn: int) -> list[tuple[int, Row]]:
+        """Translations that begin with one term more, by the numbers of their texts: those that have a turn left."""
         assert self.look is not None
-        late = [number for number, one in enumerate(asked) if self._open(one, found[number][0].ids)]
+        late = [number for number, one in enumerate(asked)
+                if turn < len(one.required) and self._open(one, found[number][0].ids)]
         looks = self.look([(asked[number].text, found[number][0].ids) for number in late]) if late else []
         return [(number, row) for number, alignment in zip(late, looks, strict=True)
                 for row in self._placed(asked[number], found[number][0].ids, starts[number], alignment)]

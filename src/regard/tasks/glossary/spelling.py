@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from regard import checks
 from regard.data.tokenizer.contract import Tokenizer
-from regard.data.tokenizer.words import APOSTROPHES, units
+from regard.data.tokenizer.words import APOSTROPHES, HYPHENS, units
 from regard.tasks.glossary.terms import cased
 
 SIGNS = ("'", "\u2019", '"', "\u201c", "(", "[", "\u00ab", "\u00ab\u00a0", "-", "/", "\u00a0", "\u202f")
@@ -35,7 +35,7 @@ class Spelling:
     @cached_property
     def joining(self) -> list[int]:
         """The tokens that, directly behind a word, would be part of it."""
-        return [id_ for id_, text in self._added if _joins(text[:1])]
+        return [id_ for id_, text in self._added if _joins(text)]
 
     @cached_property
     def eliding(self) -> list[int]:
@@ -84,8 +84,10 @@ class Spelling:
 
 
 def _joins(added: str) -> bool:
-    """Whether this character, directly behind a letter, belongs to the same word; half a character may."""
-    return bool(added) and (added == "\ufffd" or len(units("a" + added)) == 1) and not added.isspace()
+    """Whether this, directly behind a word, makes another one of it: half a character may, and so may a hyphen or an
+    apostrophe, by what follows on it."""
+    whole = f"{added}a" if not added.strip(HYPHENS + APOSTROPHES) else added
+    return added[0] == "\ufffd" or any(units(word + whole)[0].end > len(word) for word in ("a", "aaaa"))
 
 
 def goes_on(target: str) -> bool:

@@ -72,6 +72,10 @@ class Glossary:
         if not isinstance(entries, Mapping):
             raise checks.wrong("entries", 'terms with what they become, such as {"dog": "chien"}',
                                *checks.kind(entries))
+        for source, target in entries.items():
+            if not isinstance(target, Sequence):
+                raise checks.wrong("entries", "terms that become a text, or one of several in a list",
+                                   f"{checks.kind(target)[0]} for {source!r:.80}")
         self.entries = {source: (target,) if isinstance(target, str) else tuple(target)
                         for source, target in entries.items()}
         self._exact, self._folded = dict[Term, tuple[str, ...]](), dict[Term, tuple[str, ...]]()

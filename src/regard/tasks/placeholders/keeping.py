@@ -74,18 +74,21 @@ class _Plan(NamedTuple):
     """What is asked for a line, and what is made of the answers: None where a placeholder is lost."""
 
     asked: list[str]
+    """The first begins the line, the others stand within it."""
     join: Callable[[list[_Answer]], str | None]
 
 
-def kept(texts: Sequence[str], ask: Ask[Translated], align: Align[Translated] | None = None) -> list[Kept]:
+def kept(texts: Sequence[str], ask: Ask[Translated], align: Align[Translated] | None = None,
+         within: Ask[Translated] | None = None) -> list[Kept]:
     """The translation of each text. Of one that is blank it is empty.
 
     Args:
         align: for what was asked of `ask`, and what it gave. Without it no placeholder is put where its neighbours are.
+        within: as `ask`, for pieces that do not begin a line, where that makes a difference.
     """
     cut = [cut_lines(text) for text in texts]
     lines = dict.fromkeys(line.strip() for parts in cut for line in parts[::2] if not is_blank(line))
-    known = _lines(list(lines), ask, align)
+    known = _lines(list(lines), ask, align, within)
     return [_together(parts, known) for parts in cut]
 
 
@@ -110,23 +113,32 @@ def _edged(line: str, text: str) -> str:
     return f"{line[:begin]}{text}{line[begin + len(inner):]}"
 
 
-def _lines(lines: list[str], ask: Ask[Translated], align: Align[Translated] | None) -> dict[str, Kept]:
+def _lines(lines: list[str], ask: Ask[Translated], align: Align[Translated] | None,
+           within: Ask[Translated] | None) -> dict[str, Kept]:
     """The translations of different lines that are not blank."""
     known = dict[str, Kept]()
     for how, planned in (WAYS if align is None else ALIGNED_WAYS).items():
         plans = {line: planned(line) for line in lines if line not in known}
-        texts = list(dict.fromkeys(text for plan in plans.values() for text in plan.asked))
-        answers = dict(zip(texts, ask(texts) if texts else [], strict=True))
+        alike = 1 if within else None  # where it makes no difference, all are asked for together
+        answers = _answers([text for plan in plans.values() for text in plan.asked[:alike]], ask)
+        others = _answers([text for plan in plans.values() for text in plan.asked[1:]], within) if within else answers
         looked = dict[str, Alignment]()
-        if how == "placed" and align is not None and texts:
-            looked = dict(zip(texts, align(texts, list(answers.values())), strict=True))
+        if how == "placed" and align is not None and answers:
+            looked = dict(zip(answers, align(list(answers), list(answers.values())), strict=True))
         for line, plan in plans.items():
-            found = [answers[text] for text in plan.asked]
-            text = plan.join([_Answer(_one_line(answers[text].text), looked.get(text)) for text in plan.asked])
+            found = [(others if number else answers)[text] for number, text in enumerate(plan.asked)]
+            text = plan.join([_Answer(_one_line(one.text), looked.get(text))
+                              for text, one in zip(plan.asked, found, strict=True)])
             if text is not None and placeholders(text) == placeholders(line):
                 score = min((one.score for one in found), default=0.0)
                 known[line] = Kept(text, score, any(one.cut for one in found), how)
     return known
+
+
+def _answers(texts: Sequence[str], ask: Ask[Translated]) -> dict[str, Translated]:
+    """The translation of each text, each asked for once."""
+    different = list(dict.fromkeys(texts))
+    return dict(zip(different, ask(different) if different else [], strict=True))
 
 
 def _one_line(text: str) -> str:

@@ -13,6 +13,7 @@ What stands where in a translation is for `regard.tasks.placeholders.placing`; n
 """
 
 import re
+import string
 from typing import NamedTuple
 
 from regard.tasks.placeholders.finding import separated
@@ -25,9 +26,9 @@ CLOSING = ".,:;!?…)]}»”"
 _ENDS = (".", "!", "?", "…")
 _TAG = re.compile(r"<(/?)([A-Za-z0-9][\w:.-]*)[^<>]*?(/?)>")
 _QUOTE = "&quot;"
-_CODE = r"[A-Za-z0-9_=/#+-]+"
+_CODE = f"{string.ascii_letters}{string.digits}_=/#+-"
 _AROUND = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`", "«": "»", "“": "”", "‘": "’", "„": "“"}
-_SIGNS = r"\s*[,:;|=/–—-]+"
+_SIGNS = (",", ":", ";", "|", "=", "/", "–", "—", "-")
 
 
 class Mark(NamedTuple):
@@ -106,11 +107,12 @@ class _Parts:
         """Let marks take letters that they are written together with, and brackets around them."""
         for number in self._single():
             if self.kinds[number] == WORD:
-                self._take(number, f"{_CODE}$", f"^{_CODE}")
+                left, right = self.texts[number:number + 2]
+                self._take(number, left.rstrip(_CODE), right.lstrip(_CODE))
             while _AROUND.get(self.texts[number][-1:], "no sign") == self.texts[number + 1][:1]:
                 if self.texts[number][-1] in "([":
                     self.kinds[number] = ALONE
-                self._take(number, ".$", "^.")
+                self._take(number, self.texts[number][:-1], self.texts[number + 1][1:])
 
     def close_up(self) -> None:
         """Make one mark of those that have no word between them."""
@@ -121,12 +123,16 @@ class _Parts:
     def set_apart(self) -> None:
         """Let marks take the signs that part them from a sentence, and leave nothing behind then."""
         for number in self._single():
-            left, right = self.texts[number].rstrip(), self.texts[number + 1].lstrip()
-            first, last = number == 0, number + 1 == len(self.marks)
-            if first and not left:
-                taken = self._take(number, None, f"^{_SIGNS}")
+            text, following = self.texts[number:number + 2]
+            left, right = text.rstrip(), following.lstrip()
+            if number == 0 and not left:
+                taken = right.startswith(_SIGNS)
+                following = right.lstrip("".join(_SIGNS)) if taken else following
             else:
-                taken = bool(left) and not right[:1].isalnum() and self._take(number, rf"{_SIGNS}\s*$", None)
+                taken = left.endswith(_SIGNS) and not right[:1].isalnum()
+                text = left.rstrip("".join(_SIGNS)).rstrip() if taken else text
+            self._take(number, text, following)
+            last = number + 1 == len(self.marks)
             if taken or (last and not right and left.endswith(_ENDS)):
                 self.kinds[number] = ALONE
 
@@ -178,17 +184,11 @@ class _Parts:
         self.partners = [partner - gone if partner > last else partner
                          for partner in [*self.partners[:first], first, *self.partners[last + 1:]]]
 
-    def _take(self, number: int, left: str | None, right: str | None) -> bool:
-        """Move what these find beside a mark into it; whether there was something."""
-        found = re.search(left, self.texts[number]) if left else None
-        if found:
-            self.texts[number] = self.texts[number][:found.start()]
-            self.marks[number] = found[0] + self.marks[number]
-        other = re.search(right, self.texts[number + 1]) if right else None
-        if other:
-            self.texts[number + 1] = self.texts[number + 1][other.end():]
-            self.marks[number] += other[0]
-        return bool(found or other)
+    def _take(self, number: int, left: str, right: str) -> None:
+        """Leave only these of the texts beside a mark, and move the rest into it."""
+        before, after = self.texts[number:number + 2]
+        self.marks[number] = f"{before[len(left):]}{self.marks[number]}{after[:len(after) - len(right)]}"
+        self.texts[number:number + 2] = left, right
 
 
 def _has_words(text: str) -> bool:
