@@ -23,9 +23,9 @@ import regard
 from regard.cli.demo import CHANGES
 from regard.data import phrasebook
 from regard.data.phrasebook import Pair
-from regard.tasks.aligning import Looked, candidates, foretold, pointed
-from regard.tasks.alignment import AlignmentConfig
-from regard.tasks.alignment_scores import between, error_rate
+from regard.tasks.alignment.choosing import Looked, candidates, foretold, pointed
+from regard.tasks.alignment.scores import between, error_rate
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.tasks.translating import Translator
 from regard.training import run
 from regard.training.plans.plan import Request

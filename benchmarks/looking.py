@@ -14,7 +14,7 @@ from timing import main, medians, table
 from torch import nn
 
 import regard
-from regard.inspection.seen import Seen
+from regard.inspection.seen.seen import Seen
 from regard.models.contract import Tokens
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ from typing import Any
 import regard
 from regard.data import phrasebook
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace import Trace
+from regard.inspection.trace.trace import Trace
 from regard.tasks import looking
 from regard.tasks.translating import Translator
 

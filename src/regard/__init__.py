@@ -47,14 +47,14 @@ _HOMES = {
     "Hypothesis": "regard.decoding.hypothesis",
     "ConfigError": "regard.toml.document",
     "heat_map": "regard.inspection.heat",
-    "watch": "regard.inspection.watching",
-    "Trace": "regard.inspection.trace",
+    "watch": "regard.inspection.watching.watching",
+    "Trace": "regard.inspection.trace.trace",
     "Translation": "regard.tasks.results",
     "Completion": "regard.tasks.results",
     "Beam": "regard.tasks.searches",
     "Sampling": "regard.tasks.searches",
     "Glossary": "regard.tasks.glossary.terms",
-    "Alignment": "regard.tasks.alignment",
+    "Alignment": "regard.tasks.alignment.words",
     "Translator": "regard.tasks.translating",
     "Completer": "regard.tasks.completing",
     "Filler": "regard.tasks.reading",
@@ -104,8 +104,8 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.decoding.risk import mbr as mbr
     from regard.decoding.sampling import sample as sample
     from regard.inspection.heat import heat_map as heat_map
-    from regard.inspection.trace import Trace as Trace
-    from regard.inspection.watching import watch as watch
+    from regard.inspection.trace.trace import Trace as Trace
+    from regard.inspection.watching.watching import watch as watch
     from regard.models.build import build as build
     from regard.models.contract import PackedTokens as PackedTokens
     from regard.models.contract import Tokens as Tokens
@@ -125,7 +125,7 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.position.rotary import Rotary as Rotary
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
-    from regard.tasks.alignment import Alignment as Alignment
+    from regard.tasks.alignment.words import Alignment as Alignment
     from regard.tasks.completing import Completer as Completer
     from regard.tasks.glossary.terms import Glossary as Glossary
     from regard.tasks.loading import load as load

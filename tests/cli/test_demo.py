@@ -18,7 +18,7 @@ from regard.cli import demo
 from regard.cli.data import escaped
 from regard.cli.terminal import Terminal
 from regard.data import phrasebook
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.training import run as training
 from regard.training.loop import TrainingError
 

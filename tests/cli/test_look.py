@@ -19,7 +19,7 @@ from tiny import built, seq2seq
 
 from regard.cli import looked
 from regard.inspection.page.questions import Question
-from regard.inspection.trace import Side, Trace
+from regard.inspection.trace.trace import Side, Trace
 from regard.tasks.loading import fitting
 
 TEXT = "the big dog sleeps."

@@ -9,7 +9,7 @@ import traced
 from regard.data.tokenizer.words import Word
 from regard.inspection.chosen import chosen
 from regard.inspection.matrix import Matrix
-from regard.inspection.trace import Attention, Pointer, Side, Trace
+from regard.inspection.trace.trace import Attention, Pointer, Side, Trace
 
 
 def pair(*matrices, **options):

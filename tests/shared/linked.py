@@ -3,7 +3,7 @@
 import torch
 
 from regard.data.tokenizer.words import Word, units
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 
 
 def aligned(source, target, links):

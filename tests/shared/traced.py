@@ -7,12 +7,12 @@ from regard.attention.mask import Causal
 from regard.attention.score import Additive
 from regard.data.tokenizer.words import Word
 from regard.inspection.matrix import Matrix
-from regard.inspection.trace import Attention, Node, Pointer, Search, Side, Trace, Written
+from regard.inspection.trace.trace import Attention, Node, Pointer, Search, Side, Trace, Written
 
 SOURCE = ("▁The", "▁black", "▁cat", "▁sle", "eps", ".", "</s>")
 TARGET = ("▁Le", "▁chat", "▁noir", "▁dort", ".", "</s>")
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</script><!--", "a&b", "‮abc‬", "שלום",
-           "👩‍👩‍👧", "\u200b", "\x00\x07", "", " ", "{{script}}", "\ud800")
+           "👩‍👩‍👧", "\u200b", "\x00\x07", "", " ", "{{script}}")
 
 
 def words(text, *groups):

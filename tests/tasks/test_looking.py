@@ -11,9 +11,9 @@ from tiny import LookingConfig, built, seq2seq
 
 from regard.decoding.cross import with_cross
 from regard.decoding.hypothesis import Hypothesis
-from regard.inspection.trace import Trace
+from regard.inspection.trace.trace import Trace
 from regard.tasks import looking
-from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.tasks.loading import fitting
 
 TEXT = "the big dog sleeps."

@@ -10,9 +10,9 @@ import torch
 
 import regard
 from regard.attention.tap import taps
-from regard.inspection.seen import NotSeenError
+from regard.inspection.seen.seen import NotSeenError
 from regard.models.contract import Tokens
-from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.tasks.loading import fitting
 
 TEXTS = ["the dog sleeps.", "Emma sees a big cat.", "no"]

@@ -27,7 +27,7 @@ from regard.cli.terminal import Terminal
 if TYPE_CHECKING:
     from regard.cli.progress import Bar, Lines
     from regard.data.phrasebook import Pair
-    from regard.tasks.alignment import Alignment
+    from regard.tasks.alignment.words import Alignment
     from regard.tasks.translating import Translator
     from regard.training.reports import Event
 

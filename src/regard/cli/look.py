@@ -20,7 +20,7 @@ from regard.cli.data import escaped
 
 if TYPE_CHECKING:
     from regard.inspection.page.questions import Question
-    from regard.inspection.trace import Trace
+    from regard.inspection.trace.trace import Trace
     from regard.tasks.task import Task
 
 TASKS = ("Translator", "Completer", "Filler", "Classifier", "Embedder")
@@ -93,7 +93,7 @@ def _is_model(name: str) -> bool:
 
 
 def _loaded(name: str) -> "Trace":
-    from regard.inspection.trace import Trace
+    from regard.inspection.trace.trace import Trace
 
     if not os.path.lexists(name):
         models.fail(f"{escaped(name)}: there is no trace of this name. A text is for a model: give its folder first.")

@@ -18,7 +18,7 @@ from regard.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from regard.inspection.page.questions import Question
-    from regard.inspection.trace import Trace
+    from regard.inspection.trace.trace import Trace
 
 PAGES, PICTURES, TRACES = (".html", ".htm"), (".png", ".svg", ".pdf"), (".safetensors",)
 MOST = 60

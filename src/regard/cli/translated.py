@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from regard.data.pair import Where
-    from regard.tasks.alignment import Alignment
+    from regard.tasks.alignment.words import Alignment
     from regard.tasks.placeholders.keeping import Kept
     from regard.tasks.results import Translation
 

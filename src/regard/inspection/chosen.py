@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizer.words import Word
-from regard.inspection.trace import Trace
-from regard.inspection.trace_parts import Attention, Side
+from regard.inspection.trace.parts import Attention, Side
+from regard.inspection.trace.trace import Trace
 
 LARGE = 1 << 22
 """Weights beyond which nothing is computed only to choose."""

@@ -20,7 +20,7 @@ from regard import checks, config
 from regard.config import Config
 from regard.models.build import ModelConfig
 from regard.models.special import SpecialConfig
-from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.toml import schema
 from regard.toml.document import Document, Problem
 from regard.toml.lines import KeyPath

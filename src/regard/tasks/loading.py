@@ -35,7 +35,7 @@ from regard.storage.huggingface import files
 from regard.storage.huggingface import reading as huggingface
 from regard.storage.manifest import NAME as MANIFEST
 from regard.tasks import description, foreign
-from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.tasks.completing import Completer
 from regard.tasks.reading import Classifier, Embedder, Filler
 from regard.tasks.task import CONFIG, WEIGHTS, AnyTokenizer, Task

@@ -23,11 +23,11 @@ from regard.data.tokenizer.contract import Tokenizer
 from regard.decoding import forcing
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.tree import Tree, beam_tree
-from regard.inspection.seen import Seen
-from regard.inspection.seen_again import Reading, Readings
-from regard.inspection.trace import Node, Search, Trace
-from regard.inspection.watching import LIMIT, size
-from regard.inspection.watching_names import places
+from regard.inspection.seen.again import Reading, Readings
+from regard.inspection.seen.seen import Seen
+from regard.inspection.trace.trace import Node, Search, Trace
+from regard.inspection.watching.names import places
+from regard.inspection.watching.watching import LIMIT, size
 from regard.models.vision import ImageClassifier
 from regard.tasks import readings
 from regard.tasks.blanks import BLANK, with_blanks

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
-from regard.inspection.seen_again import Reading
-from regard.inspection.seen_sides import About, Best, patches
-from regard.inspection.trace_parts import Side, Written
-from regard.inspection.watching_names import CROSS, places
+from regard.inspection.seen.again import Reading
+from regard.inspection.seen.sides import About, Best, patches
+from regard.inspection.trace.parts import Side, Written
+from regard.inspection.watching.names import CROSS, places
 from regard.models.contract import Tokens
 
 if TYPE_CHECKING:  # tasks use this file

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from regard import checks
 from regard.data.tokenizer.contract import Tokenizer
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.word_scores import ScoredWord, scored_words
 
 Found = TypeVar("Found", bound="Result")

@@ -21,7 +21,7 @@ from regard._version import __version__
 from regard.data.tokenizer.contract import Tokenizer
 from regard.data.tokenizer.pair import PairTokenizer
 from regard.decoding.rules import as_ids
-from regard.inspection.seen_again import Reading, Witnesses
+from regard.inspection.seen.again import Reading, Witnesses
 from regard.models.build import ModelConfig
 from regard.models.contract import Tokens
 from regard.models.embedding import Embedding
@@ -29,7 +29,7 @@ from regard.models.special import SpecialConfig
 from regard.storage import folder as folders
 from regard.storage import weights
 from regard.tasks import description
-from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.alignment.words import AlignmentConfig
 from regard.tasks.card import card
 from regard.tasks.texts import which
 

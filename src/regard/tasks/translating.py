@@ -20,8 +20,8 @@ from regard.decoding.following import Unfollowed
 from regard.decoding.forcing import forced
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Behind, Forbidden, Least, Rule
-from regard.tasks.aligning import ENOUGH, Looked, choose
-from regard.tasks.alignment import Alignment, AlignmentConfig, aligned_words
+from regard.tasks.alignment.choosing import ENOUGH, Looked, choose
+from regard.tasks.alignment.words import Alignment, AlignmentConfig, aligned_words
 from regard.tasks.glossary.insisting import Asked, Insisting, Row
 from regard.tasks.glossary.spelling import Spelling
 from regard.tasks.glossary.terms import Glossary, as_glossary

@@ -14,7 +14,7 @@ from regard.attention.mask import Causal, Window
 from regard.attention.score import Bilinear
 from regard.inspection.matrix import Matrix
 from regard.inspection.page import document
-from regard.inspection.trace import Attention, Pointer, Side, Trace
+from regard.inspection.trace.trace import Attention, Pointer, Side, Trace
 
 
 def unpacked(text, kind, *shape):

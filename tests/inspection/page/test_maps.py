@@ -14,7 +14,7 @@ from regard.inspection.matrix import Matrix
 from regard.inspection.page import maps
 from regard.inspection.page.heads import single
 from regard.inspection.page.maps import Maps
-from regard.inspection.trace import Attention
+from regard.inspection.trace.trace import Attention
 from regard.position.bias import ALiBi
 
 HEADS, ROWS, COLUMNS = 4, 23, 31

@@ -9,7 +9,7 @@ from regard.attention.mask import Causal, Padding, Window
 from regard.inspection.matrix import Matrix
 from regard.inspection.page import projecting
 from regard.inspection.page.projecting import forms
-from regard.inspection.trace import Attention
+from regard.inspection.trace.trace import Attention
 
 
 def attention(look):

@@ -8,7 +8,7 @@ import traced
 from regard.attention.look import Look
 from regard.inspection.matrix import Matrix
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace import Attention, Side, Trace
+from regard.inspection.trace.trace import Attention, Side, Trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 ELEMENTS = """() => [...document.querySelectorAll("*")].map((one) => one.localName)"""

@@ -14,7 +14,7 @@ from regard.attention.normalize import Softmax
 from regard.data.tokenizer.words import Word
 from regard.inspection.matrix import Matrix
 from regard.inspection.pictures import attention_picture, save, trace_picture, trace_svg, traces, views
-from regard.inspection.trace import Attention, Pointer, Side, Trace
+from regard.inspection.trace.trace import Attention, Pointer, Side, Trace
 
 SOURCE = Side(("▁Two", "▁dogs", "▁pl", "ay", ".", "</s>"), "Two dogs play.",
               (Word(0, 3, 0, 0), Word(4, 8, 1, 1), Word(9, 13, 2, 3), Word(13, 14, 4, 4)))

@@ -15,7 +15,7 @@ from regard.cli import demo
 from regard.data import phrasebook
 from regard.data.phrasebook.nouns import NOUNS
 from regard.decoding.hypothesis import Hypothesis
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.glossary.insisting import Asked, Insisting
 from regard.tasks.glossary.spelling import Spelling
 from regard.tasks.glossary.terms import Glossary

@@ -14,7 +14,7 @@ import regard
 from regard.cli import demo
 from regard.data.sources.opening import pairs
 from regard.data.tokenizer.words import Span
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.documents import Document, apart
 from regard.tasks.placeholders.finding import placeholders
 from regard.tasks.placeholders.keeping import kept

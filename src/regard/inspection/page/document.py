@@ -17,11 +17,12 @@ from typing import Any
 from torch import Tensor
 
 from regard import checks
-from regard.inspection import trace_header, trace_tensors
 from regard.inspection.page import maps
 from regard.inspection.page.projecting import forms
-from regard.inspection.trace import Trace
-from regard.inspection.trace_parts import Attention
+from regard.inspection.trace import header as trace_header
+from regard.inspection.trace import tensors as trace_tensors
+from regard.inspection.trace.parts import Attention
+from regard.inspection.trace.trace import Trace
 
 VERSION = 1
 SMALL = 1_000_000

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.attention.mask import Allowed, Causal, Mask, Window, as_mask
 from regard.attention.score import Additive, Bilinear, Dot, Score, as_score
 from regard.inspection.matrix import Matrix
-from regard.inspection.trace_parts import AnyLook, shape
+from regard.inspection.trace.parts import AnyLook, shape
 
 Rows = Callable[[list[int]], Tensor]
 """From row numbers to their weights, (rows, columns)."""

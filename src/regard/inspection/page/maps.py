@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard import checks
 from regard.inspection.page.heads import rows_of, single
-from regard.inspection.trace_parts import Attention
+from regard.inspection.trace.parts import Attention
 
 HELD = 1 << 22
 """Weights that are computed at once."""

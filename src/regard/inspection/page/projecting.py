@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Mask, Window, as_mask
 from regard.attention.normalize import Softmax
-from regard.inspection.trace_parts import Attention
+from regard.inspection.trace.parts import Attention
 
 HELD = 1 << 22
 """Scores that are computed at once."""

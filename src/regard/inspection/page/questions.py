@@ -11,7 +11,7 @@ from typing import NoReturn
 from urllib.parse import parse_qsl
 
 from regard import checks
-from regard.inspection.trace import Trace
+from regard.inspection.trace.trace import Trace
 
 TEXT = 20_000
 """Characters of a text in a question."""

@@ -26,7 +26,7 @@ from regard.inspection.page import document
 from regard.inspection.page.bundle import bundle
 from regard.inspection.page.maps import Maps, Window
 from regard.inspection.page.questions import RefusedError, WhatIf, numbers, question
-from regard.inspection.trace import Trace
+from regard.inspection.trace.trace import Trace
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")

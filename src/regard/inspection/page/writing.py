@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from regard.inspection.page import document
 from regard.inspection.page.bundle import bundle
-from regard.inspection.trace import Trace
+from regard.inspection.trace.trace import Trace
 
 
 def page(traces: Sequence[Trace], *, title: str = "", room: int = document.ROOM,

@@ -99,7 +99,7 @@ def of_look(look: Any, most: int) -> Cells:
 
 def size_of(look: Any) -> tuple[int, int]:
     """Rows and columns of the weights of a look, which are not computed for it."""
-    from regard.inspection.trace_parts import shape
+    from regard.inspection.trace.parts import shape
 
     return shape(look)[-2], shape(look)[-1]
 

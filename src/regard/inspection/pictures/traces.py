@@ -23,7 +23,7 @@ from regard.inspection.pictures.cells import Cells, Floats
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from regard.inspection.trace import Attention, Trace
+    from regard.inspection.trace.trace import Attention, Trace
 
 AT_ONCE = 4_000_000
 """Weights that are asked for at once."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.terms import Alternatives
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.glossary.spelling import Spelling, goes_on
 from regard.tasks.glossary.terms import Required, cased
 from regard.tasks.searches import Beam

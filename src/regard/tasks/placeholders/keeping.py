@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from regard.data.doctor.characters import is_blank
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.placeholders.finding import Hidden, cut_lines, joined, pieces, placeholders
 from regard.tasks.placeholders.placed import placed
 from regard.tasks.placeholders.placeless import OPEN, Placeless

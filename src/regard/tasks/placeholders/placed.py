@@ -9,7 +9,7 @@ next to what it encloses. Where each placeholder belongs is for `regard.tasks.pl
 
 from collections.abc import Sequence
 
-from regard.tasks.alignment import Alignment
+from regard.tasks.alignment.words import Alignment
 from regard.tasks.placeholders.placeless import ALONE, CLOSE, CLOSING, OPEN, WORD, Mark, Placeless
 from regard.tasks.placeholders.placing import APOSTROPHES, Span, has_space, places
 

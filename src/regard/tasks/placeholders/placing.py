@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from regard.tasks.alignment import Alignment, Link
+from regard.tasks.alignment.words import Alignment, Link
 from regard.tasks.placeholders.placeless import ALONE, CLOSE, OPEN, STAND_IN, WORD, Mark, Placeless
 
 APOSTROPHES = "'’"

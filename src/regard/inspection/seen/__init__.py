@@ -1,0 +1,1 @@
+"""What was seen, by name, call and row."""

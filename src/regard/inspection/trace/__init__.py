@@ -1,0 +1,1 @@
+"""Traces: what a model looked at, in one file."""

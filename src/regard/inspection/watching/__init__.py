@@ -1,0 +1,1 @@
+"""Watching a model while it runs as always."""

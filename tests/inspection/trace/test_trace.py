@@ -1,0 +1,198 @@
+"""A trace is what was put into it, after a file too; and one that does not fit together cannot be made."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.attention.look import Look
+from regard.attention.mask import Causal, Padding, Placed, Window
+from regard.attention.score import Additive, Bilinear
+from regard.data.tokenizer.words import Word
+from regard.inspection.matrix import Matrix
+from regard.inspection.trace.trace import Attention, Node, Pointer, Search, Side, Trace, Written
+from regard.position.bias import ALiBi, BucketedBias, RelativeBias
+
+H, n, N, D = 4, 5, 6, 3
+SOURCE = Side(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2, 2), Word(5, 8, 3, 5)))
+TARGET = Side(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
+
+
+HALF = " that can be written as UTF-8, but there is half of a surrogate pair in it"
+
+
+def numbers(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype)
+
+
+def drawn(bias):
+    """A bias whose learned numbers are no zeros."""
+    torch.nn.init.normal_(bias.table)
+    return bias.double()
+
+
+LOOKS = {
+    "dot": lambda q, k: Look(q, k, score="dot"),
+    "scaled_dot_d relu": lambda q, k: Look(q, k, score="scaled_dot_d", normalize="relu"),
+    "relu_sum": lambda q, k: Look(q, k, normalize="relu_sum"),
+    "sigmoid": lambda q, k: Look(q, k, normalize="sigmoid"),
+    "causal": lambda q, k: Look(q, k, mask=Causal()),
+    "window": lambda q, k: Look(q, k, mask=Window(2, None)),
+    "causal window": lambda q, k: Look(q, k, mask=Causal() & Window(2, 1)),
+    "padding": lambda q, k: Look(q, k, mask=Padding(4)),
+    "placed": lambda q, k: Look(q, k, mask=Causal() & Placed(0)),
+    "tensor": lambda q, k: Look(q, k, mask=torch.rand(H, n, N) > 0.4),
+    "one row for all": lambda q, k: Look(q, k, mask=torch.tensor([True, False, True, True, False, True])),
+    "grouped": lambda q, k: Look(q, k[:2]),
+    "one head of keys": lambda q, k: Look(q, k[:1]),
+    "one head of queries": lambda q, k: Look(q[:1], k),
+    "bias": lambda q, k: Look(q, k, bias=numbers(n, N)),
+    "bias a head": lambda q, k: Look(q, k, bias=numbers(H, 1, N)),
+    "alibi": lambda q, k: Look(q, k, bias=ALiBi.for_heads(H).double(), mask=Causal()),
+    "relative": lambda q, k: Look(q, k, bias=drawn(RelativeBias(H, limit=2))),
+    "bucketed": lambda q, k: Look(q, k, bias=drawn(BucketedBias(H, buckets=4, max_distance=5))),
+    "placed alibi": lambda q, k: Look(q, k, bias=ALiBi.for_heads(H).double(), mask=Causal() & Placed(0)),
+    "additive": lambda q, k: Look(q, k, score=Additive(numbers(D), numbers(D))),
+    "additive a head": lambda q, k: Look(q, k, score=Additive(numbers(H, D))),
+    "bilinear": lambda q, k: Look(q, k, score=Bilinear(numbers(D, D))),
+    "bilinear a head": lambda q, k: Look(q, k, score=Bilinear(numbers(H, D, D)), normalize="relu"),
+    "own score": lambda q, k: Look(q, k, score=lambda a, b: -(a.unsqueeze(-2) - b.unsqueeze(-3)).pow(2).sum(-1)),
+    "own normaliser": lambda q, k: Look(q, k, normalize=lambda scores: scores.pow(2)),
+    "weights": lambda q, k: Matrix(numbers(H, n, N)),
+}
+
+
+def of(look, **options):
+    return Trace({"source": SOURCE, "target": TARGET}, (Attention("cross", "target", "source", look),), **options)
+
+
+@pytest.mark.parametrize("name", sorted(LOOKS))
+def test_a_look_is_the_same_after_a_file(tmp_path, name):
+    look = LOOKS[name](numbers(H, n, D), numbers(H, N, D))
+    of(look).save(tmp_path / "a.safetensors")
+    read = Trace.load(tmp_path / "a.safetensors").attentions[0]
+    assert (read.heads, read.rows, read.columns) == (H, n, N)
+    torch.testing.assert_close(read.look.weights(), look.weights(), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(read.look.block_map(2), look.block_map(2), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(read.look.rows([3, 0]), look.rows([3, 0]), rtol=1e-12, atol=1e-15)
+
+
+def test_all_else_is_the_same_after_a_file(tmp_path):
+    image = Side(tuple(map(str, range(7))), grid=(2, 3), lead=1)
+    nodes = (Node(-1, "a", -0.5, -0.5, False, True), Node(-1, "</s>", -2.0, -2.0, True, False),
+             Node(0, "b", -0.25, -0.75, False, False))
+    trace = Trace({"source": SOURCE, "target": TARGET, "x-image": image},
+                  (Attention("decoder.0.cross", "target", "source", Matrix(numbers(H, n, N)), 0, "cross"),
+                   Attention("own", "target", "target", Matrix(numbers(1, n, n)))),
+                  "a title", "a model", Written("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75), Pointer(0, 3, 1),
+                  Search(2, nodes, (2, 1)))
+    trace.save(tmp_path / "a.safetensors")
+    read = Trace.load(str(tmp_path / "a.safetensors"))
+    for part in ("sides", "title", "model", "written", "alignment", "search"):
+        assert getattr(read, part) == getattr(trace, part)
+    for one, other in zip(read.attentions, trace.attentions, strict=True):
+        assert replace(one, look=other.look).__dict__ == other.__dict__
+
+
+def test_equal_traces_are_equal_files(tmp_path):
+    trace = of(Look(numbers(H, n, D), numbers(H, N, D), mask=Causal()), title="t")
+    for name in ("a", "b"):
+        trace.save(tmp_path / f"{name}.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_lower_precisions_are_kept_small_and_read_wide(tmp_path, dtype):
+    query, key = numbers(H, n, D, dtype=dtype), numbers(H, N, D, dtype=dtype)
+    of(Look(query, key)).save(tmp_path / "a.safetensors")
+    look = Trace.load(tmp_path / "a.safetensors").attentions[0].look
+    assert look.query.dtype == torch.float32
+    torch.testing.assert_close(look.weights(), Look(query.float(), key.float()).weights())
+
+
+def test_a_long_causal_trace_with_alibi_is_small(tmp_path):
+    long = 3000
+    side = Side(("a",) * long)
+    look = Look(torch.randn(2, long, 4), torch.randn(1, long, 4), mask=Causal(), bias=ALiBi.for_heads(2))
+    Trace({"text": side}, (Attention("a", "text", "text", look),)).save(tmp_path / "a.safetensors")
+    assert (tmp_path / "a.safetensors").stat().st_size < 300_000
+    read = Trace.load(tmp_path / "a.safetensors").attentions[0].look
+    torch.testing.assert_close(read.rows([0, 1234, 2999]), look.rows([0, 1234, 2999]))
+
+
+def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.inspection.trace.tensors.MATRIX_HELD", 100)
+    trace = of(Look(numbers(H, n, D), numbers(H, N, D), normalize=lambda scores: scores))
+    with pytest.raises(ValueError, match='"cross" cannot be written: its weights would be a matrix of 120 numbers'):
+        trace.save(tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_a_name_that_says_what_it_is(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.safetensors, but is '.*a\.json'"):
+        of(Matrix(numbers(H, n, N))).save(tmp_path / "a.json")
+
+
+GOOD = {"sides": {"source": SOURCE, "target": TARGET}}
+WEIGHTS = Matrix(torch.zeros(2, 5, 6))
+CROSS = Attention("c", "target", "source", WEIGHTS)
+BAD = {
+    "no side": ({"sides": {}}, '"sides": expected at least one side'),
+    "no token": ({"sides": {"a": Side(())}}, '"tokens" in [sides.a]: expected at least one token'),
+    "words without text": ({"sides": {"a": Side(("b",), words=(Word(0, 1, 0, 0),))}}, '"words" in [sides.a]'),
+    "words past the text": ({"sides": {"a": Side(("b",), "b", (Word(0, 2, 0, 0),))}}, "is not in the text of 1"),
+    "words past the tokens": ({"sides": {"a": Side(("b",), "b", (Word(0, 1, 0, 1),))}}, "not among the 1 tokens"),
+    "another grid": ({"sides": {"a": Side(("b",) * 5, grid=(2, 2))}}, '"grid" in [sides.a]: 2 × 2 patches and 0'),
+    "a lead without a grid": ({"sides": {"a": Side(("b",), lead=1)}}, '"lead" in [sides.a]'),
+    "unknown side": (GOOD | {"attentions": (replace(CROSS, keys="sources"),)}, 'Did you mean "source"?'),
+    "sides exchanged": (GOOD | {"attentions": (Attention("c", "source", "target", WEIGHTS),)},
+                        '"queries" in [attentions[0]]: side "source" has 6 tokens, but there are 5 rows'),
+    "one name twice": (GOOD | {"attentions": (CROSS, CROSS)}, '"name" in [attentions[1]]: there are two'),
+    "no name": (GOOD | {"attentions": (replace(CROSS, name=""),)}, "expected a name"),
+    "a kind": (GOOD | {"attentions": (replace(CROSS, kind="selfish"),)}, '"kind" in [attentions[0]]: expected one of'),
+    "a layer": (GOOD | {"attentions": (replace(CROSS, layer=-1),)}, '"layer" in [attentions[0]]'),
+    "a batch": (GOOD | {"attentions": (replace(CROSS, look=Matrix(torch.zeros(1, 2, 5, 6))),)}, "heads × rows"),
+    "other log-probabilities": (GOOD | {"written": Written("target", (0.0,))}, "expected one for each of the 5 tokens"),
+    "written elsewhere": (GOOD | {"written": Written("a", (0.0,))}, '"side" in [written]: there is no side "a"'),
+    "points nowhere": (GOOD | {"alignment": Pointer(0)}, '"attention" in [alignment]: there are 0'),
+    "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 2)}, '"head" in [alignment]'),
+    "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 0, 5)}, '"offset" in [alignment]'),
+    "no beam": (GOOD | {"search": Search(0, (), ())}, '"beams" in [search]'),
+    "its own parent": (GOOD | {"search": Search(1, (Node(0, "a", 0.0, 0.0, False, True),), ())},
+                       '"parent" in [search.nodes[0]]: expected an earlier node or -1, but got 0'),
+    "best of nothing": (GOOD | {"search": Search(1, (), (0,))}, "there are 0 nodes"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_what_does_not_fit_together_is_refused(name):
+    options, message = BAD[name]
+    with pytest.raises(ValueError, match="trace: ") as error:
+        Trace(**options)
+    assert message in str(error.value)
+
+
+def test_text_that_a_file_cannot_hold_is_named():
+    node = Node(-1, "\ud800", 0.0, 0.0, False, True)
+    with pytest.raises(ValueError, match="half of a surrogate pair") as error:
+        Trace({"a": Side(("x", "\ud800"), "\udfff"), "b": Side((1,))}, title="a\udcff", search=Search(1, (node,), (0,)))
+    assert [line.split(": ")[1:] for line in str(error.value).splitlines()] == [
+        [where, f"expected text{what}"] for where, what in (
+            ('"title"', HALF), ('"text" in [sides.a]', HALF), ('"tokens"[1] in [sides.a]', HALF),
+            ('"tokens"[0] in [sides.b]', ", but got 1"), ('"token" in [search.nodes[0]]', HALF))]
+
+
+@pytest.mark.parametrize("number", [-torch.inf, torch.nan])
+def test_numbers_that_a_file_cannot_hold_are_named(number):
+    node = Node(-1, "a", number, number, False, True)
+    with pytest.raises(ValueError, match="finite") as error:
+        Trace({"a": Side(("x", "y"))}, written=Written("a", (0.0, number), number), search=Search(1, (node,), (0,)))
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[1].strip() for line in lines] == [
+        '"log_probabilities"[1] in [written]', '"score" in [written]', '"log_probability" in [search.nodes[0]]',
+        '"total" in [search.nodes[0]]']
+
+
+def test_an_attention_has_a_head():
+    with pytest.raises(ValueError, match="expected at least one head"):
+        Trace({"a": Side(("x",))}, (Attention("one", "a", "a", Matrix(torch.zeros(0, 1, 1))),))

@@ -1,0 +1,306 @@
+"""Models of Hugging Face are watched as they run: with fused attention, and with weights that they compute whole."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import regard
+
+IDS = torch.tensor([[5, 7, 3, 9, 2, 8, 4], [6, 4, 8, 3, 7, 0, 0]])
+MASK = (IDS != 0).long()
+SMALL = {"vocab_size": 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+NAMES = {
+    "bert": ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"],
+    "gpt2": ["transformer.h.0.attn", "transformer.h.1.attn"],
+    "llama": ["model.layers.0.self_attn", "model.layers.1.self_attn"],
+    "marian": ["model.encoder.layers.0.self_attn", "model.encoder.layers.1.self_attn",
+               "model.decoder.layers.0.self_attn", "model.decoder.layers.0.encoder_attn",
+               "model.decoder.layers.1.self_attn", "model.decoder.layers.1.encoder_attn"],
+}
+GROUP = pytest.mark.xdist_group("transformers")
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def made(transformers, name, attention):
+    """A small model, in evaluation mode, with weights that are large enough for looks to differ."""
+    inner = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
+    kinds = {
+        "bert": (transformers.BertModel, transformers.BertConfig, inner),
+        "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config, {"n_embd": 16, "n_layer": 2, "n_head": 4}),
+        "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, inner | {"num_key_value_heads": 2}),
+        "marian": (transformers.MarianMTModel, transformers.MarianConfig,
+                   {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+                    "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20,
+                    "decoder_start_token_id": 0, "forced_eos_token_id": None}),
+    }
+    model, config, options = kinds[name]
+    torch.manual_seed(0)
+    one = model._from_config(config(**SMALL, **options), attn_implementation=attention).eval()
+    with torch.no_grad():
+        for parameter in one.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(15)
+    return one
+
+
+@GROUP
+@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@torch.no_grad()
+def test_weights_are_those_of_the_eager_form(transformers, name, mask):
+    fused, eager = (made(transformers, name, kind) for kind in ("sdpa", "eager"))
+    given = {"input_ids": IDS, "attention_mask": mask}
+    if name == "marian":
+        given["decoder_input_ids"] = IDS[:, :4]
+    seen = {}
+    for one in (fused, eager):
+        plain = one(**given)[0]
+        with regard.watch(one) as seen[one]:
+            watched = one(**given)[0]
+        assert torch.equal(watched, plain)
+        assert seen[one].names() == NAMES[name]
+    told = eager(**given, output_attentions=True)
+    if name == "marian":
+        of_decoder = zip(told.decoder_attentions, told.cross_attentions, strict=True)
+        weights = [*told.encoder_attentions, *(one for pair in of_decoder for one in pair)]
+    else:
+        weights = told.attentions
+    for place, expected in zip(NAMES[name], weights, strict=True):
+        assert torch.equal(seen[eager][place].weights(), expected)
+        assert expected.std() > 0.05
+        there = 7 if mask is None or ("marian" in name and "encoder.layers" not in place) else 5
+        torch.testing.assert_close(seen[fused][place].weights()[0], expected[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(seen[fused][place].weights()[1, :, :there], expected[1, :, :there], rtol=1e-5,
+                                   atol=1e-5)
+
+
+@GROUP
+@torch.no_grad()
+def test_rows_of_a_batch_are_without_padding(transformers):
+    model = made(transformers, "llama", "sdpa")
+    with regard.watch(model) as together:
+        model(input_ids=IDS, attention_mask=MASK)
+    with regard.watch(model) as alone:
+        model(input_ids=IDS[1:, :5])
+    for one, other in zip(together.row(1).values(), alone.row(0).values(), strict=True):
+        torch.testing.assert_close(one.weights(), other.weights(), rtol=1e-4, atol=1e-5)
+    assert together.trace(1, text=list("abcde")).sides["text"].tokens == ("a", "b", "c", "d", "e")
+
+
+@GROUP
+@torch.no_grad()
+def test_rows_are_without_padding_where_the_mask_is_added(transformers):
+    config = transformers.T5Config(vocab_size=20, d_model=16, d_kv=4, d_ff=20, num_layers=2, num_heads=4)
+    model = transformers.T5EncoderModel._from_config(config, attn_implementation="sdpa").eval()
+    with regard.watch(model) as together:
+        model(input_ids=IDS, attention_mask=MASK)
+    with regard.watch(model) as alone:
+        model(input_ids=IDS[1:, :5])
+    for one, other in zip(together.row(1).values(), alone.row(0).values(), strict=True):
+        torch.testing.assert_close(one.weights(), other.weights(), rtol=1e-4, atol=1e-5)
+
+
+@GROUP
+@pytest.mark.parametrize("name", ["gpt2", "llama", "marian"])
+@torch.no_grad()
+def test_what_is_generated_is_one_map(transformers, name):
+    model = made(transformers, name, "sdpa")
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "num_beams": 1}
+    plain = model.generate(IDS[:1], **options)
+    with regard.watch(model) as steps:
+        written = model.generate(IDS[:1], **options)
+    assert torch.equal(written, plain)
+    given = {"input_ids": IDS[:1], "decoder_input_ids": written[:, :-1]} if name == "marian" else {
+        "input_ids": written[:, :-1]}
+    with regard.watch(model) as whole:
+        model(**given)
+    assert len(steps.calls) == 1
+    for place in NAMES[name]:
+        torch.testing.assert_close(steps[place].weights(), whole[place].weights(), rtol=1e-4, atol=1e-5)
+
+
+class Own(nn.Module):
+    """A module of somebody's own around torch's kernel."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, **self.options)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.randn(3, 5)},
+                                     {"enable_gqa": True}], ids=["plain", "causal", "scale", "added", "grouped"])
+def test_any_module_that_calls_the_kernel(options):
+    heads = 2 if "enable_gqa" in options else 4
+    q, k, eye = torch.randn(2, 4, 3, 8), torch.randn(2, heads, 5, 8), torch.eye(5).expand(2, heads, 5, 5)
+    model = nn.Sequential()
+    model.add_module("own", Own(**options))
+    with regard.watch(model) as seen:
+        model.own(q, k, eye)
+    assert seen.names() == ["own"]
+    torch.testing.assert_close(seen["own"].weights(), Own(**options)(q, k, eye))  # values of 1 give the weights
+
+
+def test_an_exception_inside_leaves_no_hook():
+    model = nn.Sequential(nn.Linear(4, 4), Own())
+    with pytest.raises(TypeError), regard.watch(model) as seen:
+        model(torch.randn(2, 4))
+    assert seen.names() == []
+    assert not nn.modules.module._has_any_global_hook()
+
+
+def test_a_module_that_failed_is_left():
+    model = nn.ModuleDict({"own": Own(), "second": Own()})
+    q = torch.randn(1, 2, 3, 4)
+    with regard.watch(model) as seen:
+        with pytest.raises(TypeError):
+            model["own"](q)
+        model["second"](q, q, q)
+    assert seen.names() == ["second"]
+    assert not nn.modules.module._has_any_global_hook()
+
+
+class Learned(nn.Module):
+    """Queries and a bias that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.bias = nn.Parameter(torch.randn(1, 2, 3, 4)), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, k):
+        return F.scaled_dot_product_attention(self.query, k, k, attn_mask=self.bias)
+
+
+@pytest.mark.parametrize("part", ["bias", "query"])
+@torch.no_grad()
+def test_what_was_seen_does_not_change_with_what_is_trained(part):
+    model = nn.ModuleDict({"own": Learned()})
+    with regard.watch(model) as seen:
+        model["own"](torch.randn(1, 2, 5, 4))
+        getattr(model["own"], part).mul_(3)
+        model["own"](torch.randn(1, 2, 5, 4))
+    before = [call["own"].weights().clone() for call in seen.calls]
+    getattr(model["own"], part).mul_(3)
+    assert all(torch.equal(call["own"].weights(), one) for call, one in zip(seen.calls, before, strict=True))
+
+
+@torch.no_grad()
+def test_a_mask_of_all_layers_is_kept_once():
+    mask = torch.rand(1, 1, 64, 65) > 0.5
+    mask[..., 0] = True
+    model = nn.ModuleList([Masked() for _ in range(6)])
+    x = torch.randn(1, 1, 64, 1)
+    with regard.watch(model, limit=6 * 2 * 64 * 4 + 64 * 64) as seen:  # queries and keys of six, and one mask
+        for layer in model:
+            layer(x, mask)
+    kept = [seen[str(number)].mask.tensor for number in range(6)]
+    assert len({one.data_ptr() for one in kept}) == 1
+    before = seen["0"].weights().clone()
+    mask.fill_(True)
+    assert torch.equal(seen["0"].weights(), before)
+
+
+class Masked(nn.Module):
+    """A layer that cuts the mask to its keys, as those of Hugging Face do."""
+
+    def forward(self, x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask[..., :x.shape[-2]])
+
+
+class Mixed(nn.Module):
+    """torch's own attention, and one that calls the kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.MultiheadAttention(8, 2, batch_first=True), Own()
+
+    def forward(self, x):
+        x = self.first(x, x, x, need_weights=False)[0]
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        return self.second(heads, heads, heads)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@torch.no_grad()
+def test_a_model_with_attentions_of_both_kinds(training):
+    model, x = Mixed().train(training), torch.randn(2, 3, 8)
+    plain = model(x)
+    with regard.watch(model) as seen:
+        assert torch.equal(model(x), plain)
+    assert seen.names() == ["first", "second"]
+    assert len(seen.calls) == 1
+    torch.testing.assert_close(seen["first"].weights(), model.first(x, x, x, average_attn_weights=False)[1])
+
+
+@torch.no_grad()
+def test_a_run_in_another_thread_has_its_own_modules():
+    model = nn.ModuleDict({"own": Own(), "other": Meets()})
+    q = torch.randn(1, 2, 3, 4)
+    with regard.watch(nn.Sequential(nn.MultiheadAttention(4, 1), model)) as seen:
+        thread = threading.Thread(target=model["other"], args=(q,))
+        thread.start()
+        model["other"].began.wait(10)
+        model["own"](q, q, q)
+        model["other"].goes_on.set()
+        thread.join()
+    assert sorted(seen.names()) == ["1.other", "1.own"]
+
+
+class Meets(nn.Module):
+    """Begins, and goes on when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.began, self.goes_on = threading.Event(), threading.Event()
+
+    def forward(self, q):
+        self.began.set()
+        self.goes_on.wait(10)
+        return F.scaled_dot_product_attention(q, q, q)
+
+
+@GROUP
+@pytest.mark.parametrize("name", sorted(NAMES))
+@torch.no_grad()
+def test_models_of_hugging_face_run_without_a_mode(transformers, name, monkeypatch):
+    monkeypatch.setattr("regard.inspection.watching.foreign.by_mode", None)  # it slows every operation down
+    model = made(transformers, name, "sdpa")
+    with regard.watch(model) as seen:
+        model(input_ids=IDS, **({"decoder_input_ids": IDS} if name == "marian" else {}))
+    assert seen.names() == NAMES[name]
+
+
+@GROUP
+@torch.no_grad()
+def test_a_model_that_calls_softmax_as_a_method(transformers):
+    config = transformers.TimesformerConfig(image_size=8, patch_size=4, num_frames=2, hidden_size=16,
+                                            num_hidden_layers=1, num_attention_heads=2, intermediate_size=20)
+    model = transformers.TimesformerModel(config).eval()
+    with regard.watch(model) as seen:
+        told = model(torch.randn(1, 2, 3, 8, 8), output_attentions=True).attentions[0]
+    assert torch.equal(seen["encoder.layer.0.attention.attention"].weights(), told)
+
+
+@pytest.mark.parametrize("model", [Mixed(), nn.Sequential(Own())], ids=["by name", "by mode"])
+@torch.no_grad()
+def test_what_is_compiled_runs_and_is_not_seen(model):
+    kernel = model.second if isinstance(model, Mixed) else model[0]
+    x = torch.randn(1, 2, 3, 4)
+    run = torch.compile(lambda x: kernel(x, x, x), backend="eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = run(x)
+        with regard.watch(model) as seen:
+            torch.testing.assert_close(run(x), expected)
+        torch.testing.assert_close(run(x), expected)
+    assert seen.names() == []
