@@ -48,6 +48,7 @@ def test_every_view_opens_from_a_disk_without_a_network(visit):
 def test_without_a_view_it_is_the_alignment(visit):
     visit.open()
     visit.page.wait_for_selector("#view.alignment")
+    assert visit.page.locator("#tab-alignment").get_attribute("aria-selected") == "true"
 
 
 @pytest.mark.parametrize("attention", [0, 2, 5])

@@ -95,6 +95,7 @@ def test_one_token():
 def test_numbers_of_any_size_can_be_drawn(tmp_path, scale):
     save(alignment_picture(WEIGHTS * scale, TARGET, SOURCE), tmp_path / "a.png")
     save(alignment_picture((WEIGHTS - 0.5) * scale, TARGET, SOURCE), tmp_path / "b.png")
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("a.png", "b.png"))
 
 
 def test_hostile_words_are_drawn_as_text(tmp_path):

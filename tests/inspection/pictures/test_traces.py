@@ -198,6 +198,7 @@ def test_a_view_of_hostile_words_can_be_saved(tmp_path, view):
     trace = Trace({"$a": Side(words)}, (Attention("$own", "$a", "$a", Matrix(torch.eye(5)[None] - 0.1)),), title="${",
                   model="\n", alignment=Pointer(0))
     save(trace_picture(trace, view), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("call", "parts"), [
