@@ -61,6 +61,13 @@ def test_the_placeholders_decide_where_the_model_copies_numbers():
     assert found == "mettre %s vers le %s"
 
 
+def test_tags_that_enclosed_words_do_not_enclose_signs_alone():
+    """The words are lost, so that only the full stop is left behind the placeholder."""
+    assert put("See %s and <b>two dogs</b>.", "Voir deux 12.", "0-0 0-1 1-2 5-3") is None
+    assert put("See %s and <b>two dogs</b>.", "Voir 12 et deux chiens.", "0-0 1-1 2-2 3-3 4-4 5-5") == (
+        "Voir %s et <b>deux chiens</b>.")
+
+
 def test_words_do_not_all_become_placeholders():
     assert put("%s dog", "Hund", "0-0") is None  # what became of the dog?
     assert put("%s", "Hund", "0-0") == "%s"

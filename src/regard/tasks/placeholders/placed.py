@@ -19,11 +19,11 @@ _OPENING = "([{«“„¿¡/" + APOSTROPHES
 def placed(bare: Placeless, alignment: Alignment) -> str | None:
     """A translation with the marks of its source.
 
-    None where there are not enough words to put them between, or where marks would take the place of all words although
-    they are not all that there was.
+    None where there are not enough words to put them between, where marks would take the place of all words although
+    they are not all that there was, or where tags that enclosed words would enclose signs alone.
     """
     spans = places(bare, alignment)
-    if spans is None or not _something_left(bare, spans, alignment):
+    if spans is None or not _something_left(bare, spans, alignment) or not _words_in_tags(bare, spans, alignment):
         return None
     taken = {span.first: (mark.text, span.behind) for mark, span in zip(bare.marks, spans, strict=True)
              if span.first < span.behind}
@@ -44,6 +44,18 @@ def _something_left(bare: Placeless, spans: Sequence[Span], alignment: Alignment
         return True
     there = {number for span in spans for number in range(*span)}
     return any(any(map(str.isalnum, word)) for number, word in enumerate(alignment.target) if number not in there)
+
+
+def _words_in_tags(bare: Placeless, spans: Sequence[Span], alignment: Alignment) -> bool:
+    """Whether tags enclose words, if they did in the source: their own are none, and a placeholder's are."""
+    for mark, span in zip(bare.marks, spans, strict=True):
+        if mark.kind != OPEN:
+            continue
+        close, last = bare.marks[mark.partner], spans[mark.partner]
+        if any(map(str.isalnum, bare.text[mark.start:close.start])) and not any(
+                map(str.isalnum, "".join(alignment.target[span.first:last.first]))):
+            return False
+    return True
 
 
 def _gap(before: str, marks: Sequence[Mark], space: str, after: str) -> str:
