@@ -234,6 +234,7 @@ class _SteadyCourse:
         if not stay:
             return None, results
         families = torch.tensor(stay, device=desk.positions.device)
+        filled = min(filled, self.share.capacity)  # rows that had finished may have gone beyond it, these have not
         kept = desk.state(families, filled, self.share.capacity)
         return Held(board.batch(stay), kept, desk.logits[desk.rows(families)], None), results
 
