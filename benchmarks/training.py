@@ -3,9 +3,10 @@
     python benchmarks/training.py                                     the model that the device is meant for
     python benchmarks/training.py --shape base --device cuda --data FOLDER
 
-All learn the same pairs in the same batches, which hold pairs of like lengths; speed is counted in target tokens that
-are there, never in padding. They take turns in one process, a window of steps each, and the medians of the windows are
-compared. What comes before the first window (on a GPU: recording a graph for each shape) is told on its own.
+All learn the same pairs, in batches of as many tokens: ours as `regard train` makes them, the others' of pairs of like
+lengths. Speed is counted in target tokens that are there, never in padding. They take turns in one process, a window of
+steps each, and the medians of the windows are compared. What comes before the first window (on a GPU: recording a graph
+for each shape) is told on its own.
 
 Ours is put together as `regard train` does it, from files to the step, with batches made meanwhile; the mean of the
 weights is left out, which the other has not, and has a line of its own, as have two passes that must agree (R-Drop).
@@ -35,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from regard.data import phrasebook
-from regard.data.batches.batch import Batch, Ends, Shifted, Stored, padded
+from regard.data.batches.batch import Batch
 from regard.data.batches.feed import Feed, prefetched
 from regard.models.build import build
 from regard.models.contract import IGNORED
@@ -47,6 +48,7 @@ from regard.training.plans.plan import Request
 from regard.training.plans.translation import TranslationPlan
 from regard.training.processes import Processes
 from regard.training.settings import TrainingConfig
+from regard.training.works import translation
 from regard.training.works.translation import Translation
 
 OURS, AVERAGED, AGREEING, THEIRS = "regard", "regard, mean of weights", "regard, R-Drop", "transformers"
@@ -213,10 +215,10 @@ def eole(shape: Shape) -> tuple[nn.Module, Logits]:
 
 
 def rows(given: Prepared, steps: range) -> Iterator[Batch]:
-    """The pairs of our batches as rows, filled up to the longest of each."""
-    feed, ends = given.feed, Ends.of(given.work.prepared.tokenizer.target.special)
-    make = Shifted(Stored(given.work.prepared.store), ends, padded)
-    return (make(feed.at(step).numbers, 0) for step in steps)
+    """Batches of rows of like lengths, filled up to the longest of each."""
+    config = replace(given.settings.batches, layout="padded", shapes="as_drawn")
+    feed = translation.feed(given.work.prepared, config, given.settings.seed)
+    return (feed.at(step) for step in steps)
 
 
 def contestants(given: Prepared, steps: range) -> dict[str, Iterator[None]]:
@@ -243,7 +245,9 @@ def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:
 def measured(given: Prepared, warm: int, many: int, windows: int) -> list[dict[str, Any]]:
     """What each contestant needed."""
     steps, device = range(warm + many * windows), given.device
-    tokens = [batch.tokens for batch in rows(given, steps)]
+    feed = given.feed
+    own = [feed.at(step).tokens for step in steps]
+    others = [batch.tokens for batch in rows(given, steps)]
     works, found = contestants(given, steps), dict[str, dict[str, Any]]()
     for name, work in works.items():
         before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
@@ -253,8 +257,9 @@ def measured(given: Prepared, warm: int, many: int, windows: int) -> list[dict[s
         if device.type == "cuda":
             found[name]["memory"] = torch.cuda.max_memory_allocated() - before
     for window in range(windows):
-        real = sum(tokens[warm + window * many:warm + (window + 1) * many])
         for name, work in works.items():
+            tokens = own if name.startswith(OURS) else others
+            real = sum(tokens[warm + window * many:warm + (window + 1) * many])
             found[name]["rates"].append(real / seconds(work, many, device))
     for work in works.values():
         next(work, None)  # where each looks whether all was finite
@@ -333,7 +338,7 @@ def main() -> None:
         for each in found if device.type == "cpu" else ():
             command = [sys.executable, *sys.argv, "--place", str(place), "--alone", each["name"]]
             each["memory"] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        tokens = statistics.mean(batch.tokens for batch in rows(everything, range(epoch)))
+        tokens = statistics.mean(everything.feed.at(step).tokens for step in range(epoch))
     if given.json:
         print(json.dumps({"hardware": hardware(device.type), "arguments": vars(given), "target_tokens_per_step": tokens,
                           "loops": found}, indent=1))

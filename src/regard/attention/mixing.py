@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from regard import checks
+from regard.attention.band import PackedPass
 from regard.attention.cache import Cache
 from regard.attention.layer import AttentionConfig, AttentionLayer
 from regard.attention.looked import Pass
@@ -40,6 +41,8 @@ class SelfAttention(nn.Module):
         """
         if isinstance(present, Pass):
             mask: Mask | None = present.under(self.mask, x.shape[-2], x.device)
+        elif isinstance(present, PackedPass):
+            mask = present.under(self.mask, x.shape[-2], x.shape[-2], x.dim() - 1, x.device)
         else:
             mask = self.mask if present is None else present if self.mask is None else self.mask & present
         if not isinstance(present, Padding):  # packed rows have no padding

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
+from regard.attention.band import PackedPass
 from regard.attention.layer import Attention, AttentionConfig
 from regard.attention.looked import Looked, Pass
 from regard.attention.mask import Mask, Padding
 from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.packed import Packed
 from regard.attention.presence import cleared, there
 from regard.blocks.block import NORMS, ORDERS, Block, BlockState, norm
 from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
@@ -61,6 +63,12 @@ class Stack(nn.Module):
             there_BN = there(context, context_present, "context_present")
             assert there_BN is not None
             context, context_present = cleared(context, there_BN), Looked(there_BN[:, None, None])
+        if x.device.type != "cpu":  # there segments are cut, where the lengths are known
+            if isinstance(present, Packed):
+                present = PackedPass(present)
+            if isinstance(context_present, Packed) and context is not None:
+                context_present = PackedPass(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
+                                                                    x.device)
         for block in self.blocks:
             if self.checkpoint and self.training:
                 x = recompute(block, x, present, context, context_present, use_reentrant=False)

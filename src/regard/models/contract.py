@@ -95,10 +95,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Sequences one after another in a single row of ids (1, N), each of `lengths` (S,), without padding.
-
-    The lengths stay on the CPU: who cuts a row into its sequences must know them without asking the device.
-    """
+    """Sequences one after another in a single row of ids (1, N), each of `lengths` (S,), without padding."""
 
     ids: Tensor
     lengths: Tensor
@@ -109,11 +106,10 @@ class PackedTokens:
         _check_ids(self.ids)
         if self.ids.shape[0] != 1:
             raise checks.wrong("ids", "one row, (1, tokens)", f"of shape {checks.shape(self.ids)}")
-        if self.lengths.dim() != 1 or self.lengths.device.type != "cpu":
-            got = f"of shape {checks.shape(self.lengths)} on {self.lengths.device}"
-            raise checks.wrong("lengths", "of shape (sequences,), on the CPU", got)
+        if self.lengths.dim() != 1:
+            raise checks.wrong("lengths", "of shape (sequences,)", f"of shape {checks.shape(self.lengths)}")
         integers("lengths", self.lengths)
-        if int(self.lengths.sum()) != self.ids.shape[1]:
+        if self.lengths.device.type == "cpu" and int(self.lengths.sum()) != self.ids.shape[1]:  # elsewhere nobody looks
             raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
                                f"lengths that add up to {int(self.lengths.sum())}")
         _check_segments(self.segments, self.ids)
@@ -138,17 +134,16 @@ class PackedTokens:
     @property
     def positions(self) -> Tensor:
         """(1, N): where each token stands in its own sequence, from 0."""
-        starts = torch.repeat_interleave(self.lengths.cumsum(0) - self.lengths, self.lengths)
-        return (torch.arange(self.ids.shape[1]) - starts).unsqueeze(0).to(self.ids.device)
+        return self.present.positions(self.ids.shape[1], self.ids.device).unsqueeze(0)
 
     def right(self) -> "PackedTokens":
         """The same: there is no padding."""
         return self
 
     def to(self, device: "torch.device | str") -> "PackedTokens":
-        """The same with its ids on a device."""
+        """The same on a device."""
         segments = None if self.segments is None else self.segments.to(device)
-        return PackedTokens(self.ids.to(device), self.lengths, segments)
+        return PackedTokens(self.ids.to(device), self.lengths.to(device), segments)
 
 
 AnyTokens = Tokens | PackedTokens

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches.order import key
+from regard.training import lowered
 from regard.training import optimiser as optimisers
 from regard.training.averaging import Average
 from regard.training.graphs import Captured
@@ -60,6 +61,8 @@ class Engine:
         self.number = torch.zeros((), dtype=torch.int64, device=self.device)
         self.scale = torch.zeros((), device=self.device)
         graphs = self.device.type == "cuda" and processes.count == 1
+        low = graphs and settings.precision != "float32" and lowered.why_not(objective, self.device) is None
+        self._low = lowered.Lowered(objective, DTYPES[settings.precision]) if low else None
         self._gradients = Captured(self._backward) if graphs else self._backward
         self._update = Captured(self._change) if graphs else self._change
         self._stream = torch.cuda.Stream() if graphs else None
@@ -149,9 +152,15 @@ class Engine:
     def _backward(self, batch: Learned) -> None:
         """Add the gradients of a batch."""
         batch = batch.to(self.device)
-        with self._lowered():
-            loss = self.module(batch)
-        (loss.total * self.scale).backward()
+        if self._low is None:
+            with self._lowered():
+                loss = self.module(batch)
+            (loss.total * self.scale).backward()
+        else:
+            self._low.refresh()
+            loss = self._low.module.train(self.module.training)(batch)
+            (loss.total * self.scale).backward()
+            self._low.collect()
         with torch.no_grad():
             self.sums[0] += loss.total.detach()
             self.sums[1] += loss.nll

@@ -6,7 +6,6 @@
 It puts the parts together: a plan of the store, a maker of batches, a feed. It knows no model.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from regard.config import Config, choice, whole
@@ -14,6 +13,7 @@ from regard.data.batches.batch import LAYOUTS, Ends, Reader, Shifted, Stored
 from regard.data.batches.buckets import Limits
 from regard.data.batches.feed import Feed, Maker
 from regard.data.batches.masking import Masked, MaskingConfig
+from regard.data.batches.packing import PackedPlan, plan_packed
 from regard.data.batches.plan import BucketPlan, plan_batches
 from regard.data.batches.shapes import MOST, Fitted
 from regard.data.store import PairStore, Store, TextStore
@@ -33,7 +33,7 @@ class BatchConfig(Config):
     layout: str = choice(LAYOUTS, "padded")
     shapes: str = choice(SHAPES, "as_drawn")
     """Each batch as large as what is in it, or all filled up to one of few shapes, for devices that record a step once
-    for each. Of padded batches only."""
+    for each. Packed batches then have one shape, and hold pairs of any lengths."""
     ahead: int = whole(2, least=1)
     """Batches that are made before they are asked for."""
 
@@ -44,11 +44,6 @@ class BatchConfig(Config):
     def most(self) -> int | None:
         """How many shapes batches may have; any number where None."""
         return MOST if self.shapes == "few" else None
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
-        if self.shapes == "few" and self.layout != "padded":
-            yield "shapes", f"only padded batches can have few shapes, and the layout is {self.layout}"
 
 
 def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, seed: int, rank: int = 0,
@@ -61,19 +56,25 @@ def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, see
     ends = Ends.of(special)
     maker = Shifted(read or Stored(store), ends, LAYOUTS[config.layout])
     extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
-    plan = plan_batches(store, config.limits(), seed=seed, extra=extra, most=config.most())
-    return _feed(plan, maker, config, ends.padding, rank, processes)
+    return _feed(_plan(store, config, seed, extra), maker, config, ends.padding, rank, processes)
 
 
 def masked_feed(store: TextStore, special: SpecialConfig, config: BatchConfig, masking: MaskingConfig, *,
                 vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> Feed:
     """A feed of texts, some of whose tokens are hidden, for a masked model."""
     maker = Masked(Stored(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
-    plan = plan_batches(store, config.limits(), seed=seed, extra=(0,), most=config.most())
-    return _feed(plan, maker, config, special.padding or 0, rank, processes)
+    return _feed(_plan(store, config, seed, (0,)), maker, config, special.padding or 0, rank, processes)
 
 
-def _feed(plan: BucketPlan, maker: Maker, config: BatchConfig, padding: int, rank: int, processes: int) -> Feed:
+def _plan(store: Store, config: BatchConfig, seed: int, extra: tuple[int, ...]) -> BucketPlan | PackedPlan:
+    """Pairs of like lengths together; of packed batches of one shape, any pairs."""
+    if config.layout == "packed" and config.shapes == "few":
+        return plan_packed(store, config.limits(), seed=seed, extra=extra)
+    return plan_batches(store, config.limits(), seed=seed, extra=extra, most=config.most())
+
+
+def _feed(plan: BucketPlan | PackedPlan, maker: Maker, config: BatchConfig, padding: int, rank: int,
+          processes: int) -> Feed:
     """The feed of a plan, in the shapes that are asked for."""
     if config.shapes == "few":
         maker = Fitted(maker, plan.shapes, padding)

@@ -73,15 +73,16 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
         asked: the table [training] as far as somebody has set it, from which other choices follow.
     """
     few = pairs < 1_000_000
+    precision = value(asked, "precision", "bfloat16" if device.fast and device.lowered else "float32")
     if device.fast:
-        yield Choice("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
+        yield Choice("training.precision", precision, "what the device is fast in")
     batch = value(asked, "batches.tokens", _batch(pairs, device))
     yield Choice("training.batches.tokens", batch, "source and target together; more smooths the gradient, less is "
                                                    "more steps for few pairs")
-    if device.fast and value(asked, "batches.layout", "padded") == "padded":
-        yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
-    elif not device.fast and set(mixers) == {"attention"} and value(asked, "batches.shapes", "as_drawn") == "as_drawn":
+    if set(mixers) == {"attention"} and (precision != "float32" or not device.fast):  # it has no kernel for others
         yield Choice("training.batches.layout", "packed", "nothing is computed for padding")
+    if device.fast:
+        yield Choice("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
     yield Choice("training.smoothing", 0.1, "a translation is one of several good ones")
     if few and (device.fast or pairs < 20_000) and value(asked, "consistency", 1.0):
         yield Choice("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")

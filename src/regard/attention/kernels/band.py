@@ -1,0 +1,105 @@
+"""The `band` backend: dot products under softmax, where every query sees one run of keys.
+
+Packed sequences, padding, causal masks and windows are bands (`regard.attention.band`): the kernels in `band_triton`
+read two numbers a query in the place of a matrix, and touch no block of keys that nobody sees. That is what packed rows
+of short sequences need: a block of queries there spans several sequences, and the keys of all of them are near. Where
+one sequence fills many blocks, torch's own kernels are faster, and are preferred.
+
+On a GPU alone; elsewhere only in Triton's interpreter, for tests. It does not know how a band comes about.
+"""
+
+import importlib.util
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from regard.attention.band import KINDS, Band, band_of
+from regard.attention.mask import All
+from regard.attention.normalize import Softmax
+from regard.attention.packed import Segments
+from regard.attention.problem import Problem
+
+WIDEST = 256
+"""Features of a head that its blocks have room for."""
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why this backend cannot do the work; None when it can."""
+    if not isinstance(problem.normalize, Softmax):
+        return f"its kernels normalise by softmax, not by {problem.normalize!r}"
+    if problem.score.as_dot(problem.query[..., :0, :]) is None:
+        return f"its kernels compute dot products, and the score {problem.score!r} is none"
+    if problem.bias is not None:
+        return "its kernels add no bias"
+    parts = problem.mask.members if isinstance(problem.mask, All) else (problem.mask,)
+    if problem.mask is not None and not all(isinstance(part, KINDS) for part in parts):
+        return f"{problem.mask!r} may let a query see more than one run of keys"
+    if problem.query.dtype == torch.float64:
+        return "its kernels have no float64"
+    if max(problem.query.shape[-1], problem.value.shape[-1]) > WIDEST:
+        return f"its blocks have room for heads of at most {WIDEST} features"
+    if not problem.pairs or not problem.value.shape[-1]:
+        return "there is nothing to compute"
+    return _missing(problem.query.device.type)
+
+
+def drawback(problem: Problem) -> str | None:
+    """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    if torch.compiler.is_compiling():
+        return "torch.compile does not look into its kernels"
+    if problem.query.device.type == "cpu":
+        return "on a CPU its kernels run in Triton's interpreter, which is for tests"
+    parts = problem.mask.members if isinstance(problem.mask, All) else (problem.mask,)
+    if not any(isinstance(part, Band | Segments) for part in parts):
+        return "torch's kernels are faster where sequences are not packed"
+    if problem.query.dtype == torch.float32:
+        return "in float32 it is not faster than the others"
+    return None
+
+
+def detail(problem: Problem) -> str:
+    """How it goes about it, in a few words."""
+    return "one run of keys a query, in Triton; no mask is written out"
+
+
+def run(problem: Problem) -> Tensor:
+    """The output of the fused kernel."""
+    from regard.attention.kernels import band_triton
+
+    dot = problem.score.as_dot(problem.query)
+    assert dot is not None, "refusal() was not asked"
+    query, scale = dot
+    band = band_of(problem.mask, problem.n_queries, problem.n_keys, leading=len(problem.leading), device=query.device)
+    assert band is not None, "refusal() was not asked"
+    query, key, value = (_four(tensor, problem.leading) for tensor in (query, problem.key, problem.value))
+    ends = [_each(part, problem.leading) for part in (band.first, band.last, *band.queries(problem.n_keys))]
+    output = band_triton.attend(query, key, value, *ends, scale=scale, dropout=problem.dropout)
+    return output if len(problem.leading) == 2 else output.reshape(*problem.leading, *output.shape[-2:])
+
+
+@cache
+def _missing(device: str) -> str | None:
+    """What is missing to run Triton's kernels on this kind of device."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    import triton
+
+    if device == "cuda" or (device == "cpu" and triton.knobs.runtime.interpret):
+        return None
+    return f"its kernels do not run on {device}"
+
+
+def _four(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """(B, H, N, D), with as many rows as the problem has, and its own heads."""
+    tensor = tensor[(None,) * max(0, 4 - tensor.dim())]
+    batch = leading[:-1] or (1,)
+    return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, len(batch) - 1)
+
+
+def _each(ends: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """(B, H, N): the ends of a band for every head of every row; what is the same for many is not repeated."""
+    batch = leading[:-1] or (1,)
+    heads = leading[-1] if leading else 1
+    ends = ends.expand(*batch, heads, ends.shape[-1])
+    return ends if len(batch) == 1 else ends.flatten(0, len(batch) - 1)

@@ -1,0 +1,84 @@
+"""Lowered: computed with few digits, changed with many; the gradients are those of the copy, added in float32."""
+
+import pytest
+import tiny
+import together
+import torch
+
+from regard.training import lowered
+from regard.training.lowered import Lowered
+
+NAMES = sorted(name for name, config in tiny.TRANSLATING.items()
+               if not any(word in name for word in ("seq2seq", "recurrence", "mut1", "lstmn")))
+
+
+def made(name):
+    torch.manual_seed(1)
+    return together.Translating(tiny.TRANSLATING[name].build()).train()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_models_are_computed_with_low_parameters_alone(name):
+    objective = made(name)
+    low = Lowered(objective, torch.bfloat16)
+    low.refresh()
+    states = []
+    for module in low.module.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda module, given, output: states.append((given[0].dtype, output.dtype)))
+    loss = low.module(together.batch(together.LONG))
+    loss.total.backward()
+    low.collect()
+    assert set(states) <= {(torch.bfloat16, torch.bfloat16)}
+    assert loss.total.dtype == torch.float32
+    assert all(parameter.grad is None or parameter.grad.dtype == torch.float32 for parameter in objective.parameters())
+    plain = made(name)
+    exact = plain(together.batch(together.LONG))
+    exact.total.backward()
+    assert float(loss.total.detach()) == pytest.approx(float(exact.total.detach()), rel=0.03)
+    for (key, parameter), theirs in zip(objective.named_parameters(), plain.parameters(), strict=True):
+        if theirs.grad is None:
+            assert parameter.grad is None, key
+            continue
+        error = (parameter.grad - theirs.grad).norm()
+        assert error <= 0.15 * theirs.grad.norm() + 0.02 * len(together.LONG), key
+
+
+def test_the_copy_follows_the_parameters_and_gradients_add_up():
+    objective = made("attention")
+    low = Lowered(objective, torch.bfloat16)
+    batch = together.batch(together.LONG)
+    gradients = []
+    for _ in range(2):
+        low.refresh()
+        low.module(batch).total.backward()
+        low.collect()
+        gradients.append({name: parameter.grad.clone() for name, parameter in objective.named_parameters()})
+    for name, first in gradients[0].items():
+        assert torch.equal(gradients[1][name], 2 * first), name
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter.mul_(1.5)
+    low.refresh()
+    for mine, theirs in zip(low.module.parameters(), objective.parameters(), strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert torch.equal(mine, theirs.bfloat16())
+    assert low.module is not objective
+
+
+def test_shared_tables_stay_shared():
+    objective = made("post-norm")
+    low = Lowered(objective, torch.bfloat16)
+    model = low.module.model
+    assert model.decoder.output.weight is model.encoder.embedding.tokens.weight
+    assert len(low.own) == len(low.masters)
+
+
+def test_what_is_better_left_to_autocast():
+    cuda = torch.device("cuda")
+    assert lowered.why_not(made("attention"), cuda) is None
+    assert "recurrence" in lowered.why_not(made("recurrence"), cuda)
+    assert "recurrence" in lowered.why_not(made("seq2seq"), cuda)
+    assert "recurrence" in lowered.why_not(made("lstmn"), cuda)
+    assert "GPU" in lowered.why_not(made("attention"), torch.device("cpu"))
+    assert "float32" in lowered.why_not(made("attention").bfloat16(), cuda)
