@@ -34,8 +34,9 @@ def refusal(problem: Problem) -> str | None:
     kind = problem.inputs.device.type
     if kind != "cuda" and not (kind == "cpu" and _interpreted()):
         return f"it runs on a CUDA device, and the inputs are on {kind}"
-    if _dtype(problem) not in DTYPES:
-        return f"it has no {str(_dtype(problem)).removeprefix('torch.')}"
+    dtype = _dtype(problem)
+    if dtype not in DTYPES or (kind == "cpu" and dtype == torch.bfloat16):  # which the interpreter cannot multiply
+        return f"it has no {str(dtype).removeprefix('torch.')} on {kind}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     return None

@@ -68,8 +68,9 @@ def tanh(x):
     """(1 - e)/(1 + e), e = exp(-2|x|), with the sign of x; its series near 0, where 1 - e has lost its digits."""
     e = tl.exp(-2.0 * tl.abs(x))
     large = (1.0 - e) / (1.0 + e)
-    square = x * x
-    small = x * (1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 - square * (17.0 / 315.0))))
+    near = tl.where(tl.abs(x) < 0.125, x, 0.0)
+    square = near * near
+    small = near * (1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 - square * (17.0 / 315.0))))
     return tl.where(tl.abs(x) < 0.125, small, tl.where(x < 0.0, -large, large))
 
 
