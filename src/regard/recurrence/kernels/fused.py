@@ -39,6 +39,8 @@ def refusal(problem: Problem) -> str | None:
         return f"it has no {str(dtype).removeprefix('torch.')} on {kind}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    if torch.compiler.is_compiling():
+        return "torch.compile cannot follow programs that wait for each other"
     return None
 
 
@@ -48,8 +50,6 @@ def drawback(problem: Problem) -> str | None:
         return "without a GPU its kernels are interpreted, which is slow"
     if len(problem.sizes) < FEW:
         return f"{len(problem.sizes)} steps are fewer than {FEW}: they do not earn back its preparations"
-    if torch.compiler.is_compiling():
-        return "torch.compile does not look into it"
     return None
 
 

@@ -7,6 +7,7 @@ A layout does not know what a step computes. Needs triton.
 """
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,11 @@ from torch import Tensor
 
 APART = 32
 """Counters of groups, in int32: far enough for each to have a line of the cache to itself."""
+
+GATES = 4
+"""That a product may have at most."""
+SHARED = 192 * 1024
+"""Bytes of shared memory for what is loaded ahead of the products; a Hopper multiprocessor has 227 KiB."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,10 @@ class Layout:
         while groups * triton.cdiv(width, block_width) > room and block_width < 64:
             block_width *= 2
         resident = groups * triton.cdiv(width, block_width) <= room
-        return cls(rows, width, resident, block_rows, block_width if resident else 16, block_depth)
+        block_width = block_width if resident else 16
+        stage = (block_rows + GATES * block_width) * block_depth * dtype.itemsize
+        return cls(rows, width, resident, block_rows, block_width, block_depth, warps=8 if block_width == 64 else 4,
+                   stages=max(2, min(4, SHARED // stage)))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -56,16 +65,16 @@ class Layout:
         constants |= {"H": self.width, "BLOCK_ROWS": self.block_rows, "BLOCK_WIDTH": self.block_width,
                       "BLOCK_DEPTH": self.block_depth, "WAITS": self.resident, "PRECISION": precision(tensors[0].dtype),
                       "num_warps": self.warps, "num_stages": self.stages}
-        if self.resident:
-            with torch.cuda.device(device):
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            if self.resident:
                 whole = {"PHASE": 0} if phases > 1 else {}
                 kernel[self.grid](*tensors, counters, min(order), max(order) + 1, self.rows, **constants, **whole,
                                   launch_cooperative_grid=True)
-            return
-        for step in order:
-            for phase in range(phases):
-                part = {"PHASE": phase + 1} if phases > 1 else {}
-                kernel[self.grid](*tensors, counters, step, step + 1, self.rows, **constants, **part)
+                return
+            for step in order:
+                for phase in range(phases):
+                    part = {"PHASE": phase + 1} if phases > 1 else {}
+                    kernel[self.grid](*tensors, counters, step, step + 1, self.rows, **constants, **part)
 
 
 def precision(dtype: torch.dtype) -> str:
