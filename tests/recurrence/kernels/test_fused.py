@@ -60,8 +60,18 @@ def test_it_is_the_loop_with_all_gradients(kind, shape):
     assert_is_the_loop(kind, *shape)
 
 
+@pytest.fixture
+def _poisoned():
+    """Memory that nobody has written to is full of what is not a number."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_poisoned")
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_have_ended_keep_their_state(kind):
+    assert torch.empty(3).isnan().all()
     assert_is_the_loop(kind, 3, 18, EVEN, lengths=[5, 0, 2])
 
 
@@ -165,6 +175,9 @@ def test_what_it_refuses(monkeypatch):
     assert fused.refusal(replace(asked, sizes=())) == "there is no token"
     assert fused.refusal(problem("lstm", 2, 3, (2, 2), torch.float64)) == f"it has no float64 on {DEVICE}"
     assert "the inputs are on meta" in fused.refusal(replace(asked, inputs=asked.inputs.to("meta")))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert "torch.compile" in fused.refusal(asked)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert fused.refusal(asked) == "triton is not installed"
 
