@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -192,6 +193,17 @@ def test_on_a_cpu_it_is_interpreted_or_refuses(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     assert fused.refusal(asked) == "it runs on a CUDA device, and the inputs are on cpu"
     assert fused.detail(asked) == "2 steps of LSTM in one kernel"
+
+
+def test_when_it_is_not_the_one_to_choose(monkeypatch):
+    """On a GPU; here only its name is asked for."""
+    few = replace(problem("lstm", 2, 3, (2,) * (fused.FEW - 1)), inputs=SimpleNamespace(device=torch.device("cuda"),
+                                                                                        dtype=torch.float32))
+    many = replace(few, sizes=(2,) * fused.FEW)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+    assert f"fewer than {fused.FEW}" in fused.drawback(few)
+    assert fused.drawback(many) is None
+    assert "all at once" in fused.drawback(replace(many, sizes=(64 * 133,) * fused.FEW))
 
 
 @pytest.mark.gpu

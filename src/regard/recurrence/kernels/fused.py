@@ -10,7 +10,7 @@ The gradient cannot itself be differentiated (`loop` can). This file does not kn
 
 import importlib.util
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from regard import checks
 from regard.recurrence.cell import State
 from regard.recurrence.kernels.problem import Problem
 from regard.recurrence.kernels.rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from regard.recurrence.kernels.steps.layout import Layout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEW = 8
@@ -50,6 +53,8 @@ def drawback(problem: Problem) -> str | None:
         return "without a GPU its kernels are interpreted, which is slow"
     if len(problem.sizes) < FEW:
         return f"{len(problem.sizes)} steps are fewer than {FEW}: they do not earn back its preparations"
+    if not _layout(problem).resident:
+        return "its programs would not be on the device all at once, and each step would be a launch"
     return None
 
 
@@ -71,6 +76,12 @@ def run(problem: Problem) -> tuple[Tensor, State]:
     given = [tensor.to(projected.dtype) for tensor in (*rule.weights(cell), *problem.state)]
     hidden, *final = _Fused.apply(rule, rows, lengths, problem.training, projected.contiguous(), *given)
     return hidden if index is None else hidden.index_select(0, index), tuple(final)
+
+
+def _layout(problem: Problem) -> "Layout":
+    from regard.recurrence.kernels.steps.layout import Layout
+
+    return Layout.of(problem.sizes[0], problem.cell.width, _dtype(problem), problem.inputs.device)
 
 
 def _dtype(problem: Problem) -> torch.dtype:
