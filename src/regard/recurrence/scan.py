@@ -50,7 +50,7 @@ class Recurrence(nn.Module):
         layers: how many, each over the result of the one before.
         direction: "forward", "backward" or "both".
         dropout: between layers, while training.
-        backend: how to compute it, by name ("bptt", "native", "loop"); the fastest that can where not given.
+        backend: how to compute it, by name ("fused", "native", "bptt", "loop"); the fastest that can where not given.
         cell_options: of the cell's class, such as reset="after" of the GRU.
 
     `cells` are in the order of layers; with direction="both" each layer has two, the forward one first. A state has the

@@ -32,12 +32,14 @@ def test_the_backend_that_is_chosen(kind):
 def test_the_words():
     first, *others = str(network("gru").explain(LONG)).splitlines()
     assert first == "bptt runs: 20 steps of GRU, their backward written out."
-    assert others == ['native does not run: torch computes another GRU, the one with reset="after".']
+    assert others == ["fused does not run: without a GPU its kernels are interpreted, which is slow.",
+                      'native does not run: torch computes another GRU, the one with reset="after".']
     reasons = network("mut2", backend="loop").explain(LONG).reasons
+    assert reasons.pop("fused").startswith("without a GPU")
     assert reasons == {"native": "torch has no MUT2", "bptt": '"loop" was asked for'}
 
 
-@pytest.mark.parametrize("backend", ["native", "bptt", "loop"])
+@pytest.mark.parametrize("backend", ["fused", "native", "bptt", "loop"])
 def test_the_backend_that_is_named_is_the_one_that_runs(backend, monkeypatch):
     """Each other one would raise."""
     def refuse(problem):
@@ -46,7 +48,7 @@ def test_the_backend_that_is_named_is_the_one_that_runs(backend, monkeypatch):
     for name, module in choice.BACKENDS.items():
         if name != backend:
             monkeypatch.setattr(module, "run", refuse)
-    assert network("lstm", layers=2, direction="both", backend=backend)(LONG).shape == LONG.shape
+    assert network("lstm", layers=2, direction="both", backend=backend)(SHORT).shape == SHORT.shape
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NATIVE])
@@ -55,7 +57,7 @@ def test_a_backend_that_cannot_is_an_error_and_never_another_backend(kind, monke
         monkeypatch.setattr(module, "run", lambda problem: pytest.fail("something ran"))
     made = network(kind, backend="native")
     for ask in (made, made.explain):
-        with pytest.raises(ValueError, match=r'`backend` must be one that can do this work \("bptt", "loop"\).*torch'):
+        with pytest.raises(ValueError, match=r'one that can do this work \("fused", "bptt", "loop"\).*torch'):
             ask(LONG)
 
 

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from regard import backends
 from regard.recurrence.cell import State
-from regard.recurrence.kernels import bptt, loop, native
+from regard.recurrence.kernels import bptt, fused, loop, native
 from regard.recurrence.kernels.problem import Problem
 
 Backend = backends.Backend[Problem, tuple[Tensor, State]]
 Explanation = backends.Explanation
 
-BACKENDS: dict[str, Backend] = {"native": native, "bptt": bptt, "loop": loop}
+BACKENDS: dict[str, Backend] = {"fused": fused, "native": native, "bptt": bptt, "loop": loop}
 """Every backend by name, the preferred ones first. They give the hidden vector of every token, (tokens, width), and the
 state of each row after its last one."""
 
