@@ -98,10 +98,10 @@ def _ends(part: Mask, position: Tensor, n_keys: int, leading: int) -> tuple[Tens
     if isinstance(part, Band):
         return part.first, part.last
     assert isinstance(part, Segments)
-    ends = torch.cat([part.packed.key_lengths.to(position.device).cumsum(0), high.view(1)])
-    starts = torch.cat([low.view(1), ends[:-1]])
-    starts[-1] = n_keys  # what lies behind the last segment sees nothing, and stands behind all keys
-    own = part.of_query.where(part.of_query >= 0, len(ends) - 1)
+    sums = part.packed.key_lengths.to(position.device).cumsum(0)
+    ends = torch.cat([sums, high.view(1)])  # what lies behind the last segment sees nothing, behind all keys
+    starts = torch.cat([low.view(1), sums[:-1], high.view(1)]) if len(sums) else ends
+    own = part.of_query.where(part.of_query >= 0, len(sums))
     return starts[own], ends[own]
 
 
