@@ -22,7 +22,7 @@ sizes of the blocks.
 
 Triton's interpreter runs the same code on a CPU, for tests. It does not know masks, normalisers or values.
 
-Legend: L leading dimensions in one, H heads, Q queries, K keys, D width.
+Legend: L leading dimensions in one, H heads, Q queries, K keys, D width. T is a number or a block of them in a kernel.
 """
 
 from typing import Any
@@ -32,6 +32,7 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
 
 LARGE = 10.0
 """exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38."""
@@ -60,8 +61,8 @@ class Scores(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, weight = ctx.saved_tensors
         leading = upstream[0].shape[:-2]
-        d_query, d_key, d_weight = gradients(*(_flat(tensor, leading) for tensor in (upstream[0], query, key)),
-                                             weight.view(-1, weight.shape[-1]))
+        given, q_LQD, k_LKD = (_flat(tensor, leading) for tensor in (upstream[0], query, key))
+        d_query, d_key, d_weight = gradients(given, q_LQD, k_LKD, weight.view(-1, weight.shape[-1]))
         return (d_query.view(*leading, *query.shape[-2:]).sum_to_size(query.shape).to(query.dtype),
                 d_key.view(*leading, *key.shape[-2:]).sum_to_size(key.shape).to(key.dtype),
                 d_weight.view(weight.shape).to(weight.dtype))
@@ -113,7 +114,7 @@ def _exponentials(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def _reciprocal(x: tl.tensor, approximate: tl.constexpr) -> tl.tensor:
+def _reciprocal(x: T, approximate: tl.constexpr) -> T:
     """1 / x; with one instruction where compiled, which errs by one unit in the last place."""
     if approximate:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True,
@@ -123,7 +124,7 @@ def _reciprocal(x: tl.tensor, approximate: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def _scores(u: tl.tensor, v: tl.tensor, weight: tl.tensor, large: tl.tensor, out: tl.tensor, n_queries: tl.tensor, n_keys: tl.tensor, width: tl.tensor, heads: tl.tensor,
+def _scores(u: T, v: T, weight: T, large: T, out: T, n_queries: T, n_keys: T, width: T, heads: T,
             rows: tl.constexpr, columns: tl.constexpr, approximate: tl.constexpr) -> None:
     """out (L, Q, K) of u (L, D, Q), v (L, D, K), weight (heads, D)."""
     across, down = tl.cdiv(n_keys, columns), tl.cdiv(n_queries, rows)
@@ -170,8 +171,8 @@ def _scores(u: tl.tensor, v: tl.tensor, weight: tl.tensor, large: tl.tensor, out
 
 
 @triton.jit
-def _gradient(own: tl.tensor, other: tl.tensor, weight: tl.tensor, upstream: tl.tensor, large: tl.tensor, out: tl.tensor, sums: tl.tensor, n_own: tl.tensor,
-              n_other: tl.tensor, width: tl.tensor, heads: tl.tensor, tokens: tl.constexpr, features: tl.constexpr,
+def _gradient(own: T, other: T, weight: T, upstream: T, large: T, out: T, sums: T, n_own: T,
+              n_other: T, width: T, heads: T, tokens: tl.constexpr, features: tl.constexpr,
               with_sums: tl.constexpr, approximate: tl.constexpr) -> None:
     """out (L, n_own, D): 4 w Σ g s (1 - s) over the others. sums (L, blocks of own tokens, D): Σ g s over both.
 

@@ -14,7 +14,8 @@ number that is computed from a seed and the place of the pair, and so is the sam
 
 Triton's interpreter runs the same code on a CPU, for tests. It does not know masks nor who hides NaN.
 
-Legend: B batch, H heads, Q queries, K keys, D width, E width of the values; in kernels i queries, j keys, d and c features.
+Legend: B batch, H heads, Q queries, K keys, D width, E width of the values; in kernels i queries, j keys, d and c
+features, and T is a number or a block of them.
 """
 
 from typing import Any
@@ -24,6 +25,7 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 FORWARD: tuple[tuple[int, dict[str, int]], ...] = (
@@ -117,11 +119,12 @@ def _visitors(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -
     start = torch.arange(0, n_keys, columns, device=low.device, dtype=low.dtype).unsqueeze(-1)
     meets = (low_BHM.unsqueeze(-2) < start + columns) & (high_BHM.unsqueeze(-2) > start)
     block = torch.arange(meets.shape[-1], device=low.device, dtype=low.dtype)
-    return (block.where(meets, meets.shape[-1]).amin(-1).contiguous(), (block + 1).where(meets, 0).amax(-1).contiguous())
+    first, last = block.where(meets, meets.shape[-1]).amin(-1), (block + 1).where(meets, 0).amax(-1)
+    return first.contiguous(), last.contiguous()
 
 
 @triton.jit
-def _weight(e: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+def _weight(e: T, kind: tl.constexpr) -> T:
     """f(e)."""
     if kind == "sigmoid":
         return tl.sigmoid(e)
@@ -130,7 +133,7 @@ def _weight(e: tl.tensor, kind: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def _slope(e: tl.tensor, p: tl.tensor, kind: tl.constexpr) -> tl.tensor:
+def _slope(e: T, p: T, kind: tl.constexpr) -> T:
     """f'(e), where p is f(e)."""
     if kind == "sigmoid":
         return p * (1.0 - p)
@@ -139,7 +142,7 @@ def _slope(e: tl.tensor, p: tl.tensor, kind: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def _kept(seed: tl.tensor, leading: tl.tensor, i: tl.tensor, j: tl.tensor, dropout: tl.tensor) -> tl.tensor:
+def _kept(seed: T, leading: T, i: T, j: T, dropout: T) -> T:
     """Whether a weight is kept: a random number for every place, the same whenever it is asked for."""
     place = i + j
     zero = place * 0
@@ -148,9 +151,9 @@ def _kept(seed: tl.tensor, leading: tl.tensor, i: tl.tensor, j: tl.tensor, dropo
 
 
 @triton.jit
-def _forward(query: tl.tensor, key: tl.tensor, value: tl.tensor, bias: tl.tensor, bias_b: tl.tensor, bias_h: tl.tensor, bias_i: tl.tensor, bias_j: tl.tensor,
-             matrix: tl.tensor, matrix_b: tl.tensor, matrix_h: tl.tensor, matrix_i: tl.tensor, matrix_j: tl.tensor, low: tl.tensor, high: tl.tensor, seed: tl.tensor,
-             out: tl.tensor, divisor: tl.tensor, scale: tl.tensor, dropout: tl.tensor, n_queries: tl.tensor, n_keys: tl.tensor, heads: tl.tensor,
+def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
+             matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T, seed: T,
+             out: T, divisor: T, scale: T, dropout: T, n_queries: T, n_keys: T, heads: T,
              width: tl.constexpr, value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr,
              with_bias: tl.constexpr, with_matrix: tl.constexpr, with_dropout: tl.constexpr, D: tl.constexpr,
              E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
@@ -197,10 +200,10 @@ def _forward(query: tl.tensor, key: tl.tensor, value: tl.tensor, bias: tl.tensor
 
 
 @triton.jit
-def _query_gradient(query: tl.tensor, key: tl.tensor, value: tl.tensor, bias: tl.tensor, bias_b: tl.tensor, bias_h: tl.tensor, bias_i: tl.tensor, bias_j: tl.tensor,
-                    matrix: tl.tensor, matrix_b: tl.tensor, matrix_h: tl.tensor, matrix_i: tl.tensor, matrix_j: tl.tensor, low: tl.tensor, high: tl.tensor,
-                    seed: tl.tensor, upstream: tl.tensor, divisor: tl.tensor, delta: tl.tensor, out: tl.tensor, slopes: tl.tensor, scale: tl.tensor,
-                    dropout: tl.tensor, n_queries: tl.tensor, n_keys: tl.tensor, heads: tl.tensor, width: tl.constexpr,
+def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
+                    matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T,
+                    seed: T, upstream: T, divisor: T, delta: T, out: T, slopes: T, scale: T,
+                    dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
                     value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
                     with_matrix: tl.constexpr, with_dropout: tl.constexpr, of_bias: tl.constexpr, D: tl.constexpr,
                     E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
@@ -249,10 +252,10 @@ def _query_gradient(query: tl.tensor, key: tl.tensor, value: tl.tensor, bias: tl
 
 
 @triton.jit
-def _key_gradient(query: tl.tensor, key: tl.tensor, value: tl.tensor, bias: tl.tensor, bias_b: tl.tensor, bias_h: tl.tensor, bias_i: tl.tensor, bias_j: tl.tensor,
-                  matrix: tl.tensor, matrix_b: tl.tensor, matrix_h: tl.tensor, matrix_i: tl.tensor, matrix_j: tl.tensor, low: tl.tensor, high: tl.tensor,
-                  seed: tl.tensor, upstream: tl.tensor, divisor: tl.tensor, delta: tl.tensor, first: tl.tensor, last: tl.tensor, out: tl.tensor, out_value: tl.tensor,
-                  scale: tl.tensor, dropout: tl.tensor, n_queries: tl.tensor, n_keys: tl.tensor, heads: tl.tensor, width: tl.constexpr,
+def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: T, bias_j: T,
+                  matrix: T, matrix_b: T, matrix_h: T, matrix_i: T, matrix_j: T, low: T, high: T,
+                  seed: T, upstream: T, divisor: T, delta: T, first: T, last: T, out: T, out_value: T,
+                  scale: T, dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
                   value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
                   with_matrix: tl.constexpr, with_dropout: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
                   rows: tl.constexpr, columns: tl.constexpr) -> None:
