@@ -32,13 +32,13 @@ FORWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (128, {"rows": 128, "columns": 64, "num_warps": 4, "num_stages": 3}),
     (256, {"rows": 128, "columns": 64, "num_warps": 8, "num_stages": 2}),
     (512, {"rows": 64, "columns": 64, "num_warps": 8, "num_stages": 2}),
-    (1024, {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}))
+    (1024, {"rows": 32, "columns": 32, "num_warps": 8, "num_stages": 1}))
 """The sizes of a block for rows of at most so many bytes: what fits on the chip."""
 BACKWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (128, {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}),
     (256, {"rows": 64, "columns": 64, "num_warps": 8, "num_stages": 2}),
     (512, {"rows": 32, "columns": 64, "num_warps": 8, "num_stages": 1}),
-    (1024, {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}))
+    (1024, {"rows": 32, "columns": 32, "num_warps": 8, "num_stages": 1}))
 
 
 class Attend(torch.autograd.Function):
