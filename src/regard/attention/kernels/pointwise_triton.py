@@ -28,6 +28,7 @@ from torch.autograd.function import once_differentiable
 from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
+WIDENED = tl.constexpr(INTERPRETED)
 FORWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (128, {"rows": 128, "columns": 64, "num_warps": 4, "num_stages": 3}),
     (256, {"rows": 128, "columns": 64, "num_warps": 8, "num_stages": 2}),
@@ -124,6 +125,15 @@ def _visitors(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -
 
 
 @triton.jit
+def _dot(a: T, b: T) -> T:
+    """a b, summed in float32. The interpreter takes the bits of bfloat16 for whole numbers: there it is widened first."""
+    if WIDENED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32))
+    else:
+        return tl.dot(a, b, input_precision="tf32x3")  # three products where numbers are float32: as good as one in it
+
+
+@triton.jit
 def _weight(e: T, kind: tl.constexpr) -> T:
     """f(e)."""
     if kind == "sigmoid":
@@ -174,7 +184,7 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
     for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
         j = start + tl.arange(0, columns)
         k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
-        e = tl.dot(q, k, input_precision="tf32x3") * scale
+        e = _dot(q, k) * scale
         allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
         if with_matrix:
             at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
@@ -191,7 +201,7 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
         if with_dropout:
             p = tl.where(_kept(seed, leading, i[:, None], j[None, :], dropout), p, 0.0)
         v = tl.load(v_at + j[:, None] * value_width, mask=(j < n_keys)[:, None] & (c < value_width)[None, :], other=0.0)
-        acc += tl.dot(p.to(v.dtype), v, input_precision="tf32x3")
+        acc += _dot(p.to(v.dtype), v)
     total = tl.where(total == 0.0, 1.0, total)
     tl.store(divisor + leading * n_queries + i, total, mask=there_i)
     acc = acc / (total * (1.0 - dropout))[:, None]
@@ -229,7 +239,7 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
         j = start + tl.arange(0, columns)
         k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
         v = tl.load(v_at + j[None, :] * value_width, mask=(c < value_width)[:, None] & (j < n_keys)[None, :], other=0.0)
-        e = tl.dot(q, k, input_precision="tf32x3") * scale
+        e = _dot(q, k) * scale
         allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
         if with_matrix:
             at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
@@ -238,7 +248,7 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
             at = b * bias_b + h * bias_h + i[:, None].to(tl.int64) * bias_i + j[None, :] * bias_j
             e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
             allowed = allowed & (e != float("-inf"))
-        dw = tl.dot(g, v, input_precision="tf32x3")
+        dw = _dot(g, v)
         if with_dropout:
             dw = tl.where(_kept(seed, leading, i[:, None], j[None, :], dropout), dw / (1.0 - dropout), 0.0)
         if kind == "relu_sum":
@@ -247,7 +257,7 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
         if of_bias:
             tl.store(slopes + (leading * n_queries + i[:, None]) * n_keys + j[None, :], de,
                      mask=there_i[:, None] & (j < n_keys)[None, :])
-        acc += tl.dot(de, tl.trans(k), input_precision="tf32x3")
+        acc += _dot(de, tl.trans(k))
     tl.store(out + q_at, (acc * scale).to(out.dtype.element_ty), mask=there_q)
 
 
@@ -288,7 +298,7 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
             lo = tl.load(low + leading * n_queries + i, mask=there_i, other=n_keys)
             hi = tl.load(high + leading * n_queries + i, mask=there_i, other=0)
             n = tl.load(divisor + leading * n_queries + i, mask=there_i, other=1.0)
-            e = tl.dot(k, tl.trans(q), input_precision="tf32x3") * scale
+            e = _dot(k, tl.trans(q)) * scale
             allowed = (j[:, None] >= lo[None, :]) & (j[:, None] < hi[None, :])
             if with_matrix:
                 at = b * matrix_b + h * matrix_h + i[None, :].to(tl.int64) * matrix_i + j[:, None] * matrix_j
@@ -299,15 +309,15 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
                 allowed = allowed & (e != float("-inf"))
             f = _weight(e, kind)
             p = tl.where(allowed, f / n[None, :], 0.0)
-            dw = tl.dot(v, tl.trans(g), input_precision="tf32x3")
+            dw = _dot(v, tl.trans(g))
             if with_dropout:
                 kept = _kept(seed, leading, i[None, :], j[:, None], dropout)
                 p = tl.where(kept, p / (1.0 - dropout), 0.0)
                 dw = tl.where(kept, dw / (1.0 - dropout), 0.0)
-            acc_v += tl.dot(p.to(g.dtype), g, input_precision="tf32x3")
+            acc_v += _dot(p.to(g.dtype), g)
             if kind == "relu_sum":
                 dw -= tl.load(delta + leading * n_queries + i, mask=there_i, other=0.0)[None, :]
             de = tl.where(allowed, _slope(e, f, kind) * dw / n[None, :], 0.0)
-            acc += tl.dot(de.to(q.dtype), q, input_precision="tf32x3")
+            acc += _dot(de.to(q.dtype), q)
     tl.store(out + k_at, (acc * scale).to(out.dtype.element_ty), mask=there_k)
     tl.store(out_value + v_at, acc_v.to(out_value.dtype.element_ty), mask=there_v)
