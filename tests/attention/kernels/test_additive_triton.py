@@ -13,7 +13,7 @@ from regard.attention.problem import state
 from regard.attention.score import Additive
 
 pytest.importorskip("triton")
-from regard.attention.kernels import additive_triton  # noqa: E402
+from regard.attention.kernels import additive_triton
 
 INTERPRETED = pytest.mark.skipif(not additive_triton.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]

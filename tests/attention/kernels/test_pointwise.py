@@ -14,7 +14,7 @@ from regard.attention.problem import state
 from regard.reference import attention as oracle
 
 pytest.importorskip("triton")
-from regard.attention.kernels import pointwise_triton  # noqa: E402
+from regard.attention.kernels import pointwise_triton
 
 INTERPRETED = pytest.mark.skipif(not pointwise_triton.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -94,8 +94,10 @@ class _Stream(torch.autograd.Function):
 
 
 def _takes(query: Tensor) -> bool:
-    """Whether fused kernels take such numbers."""
-    return query.device.type == "cuda" and query.dtype != torch.float64 and _has_triton()
+    """Whether fused kernels take such numbers. A compiler gets torch's own operations, to fuse with others."""
+    if torch.compiler.is_compiling() or query.device.type != "cuda" or query.dtype == torch.float64:
+        return False
+    return _has_triton()
 
 
 @cache

@@ -20,7 +20,8 @@ instructions), the gradients for the multiply-adds (10 and 12). For 2^33 pairs-a
 that is at least 1.0 ms + 1.3 ms + 1.6 ms. Everything else (loads, conversions) must be shared by many pairs: hence the
 sizes of the blocks.
 
-Triton's interpreter runs the same code on a CPU, for tests. It does not know masks, normalisers or values.
+The scores are written out: one number for the work of D, which is little beside it. So masks, normalisers and values
+can be left to torch, and this file does not know them. Triton's interpreter runs the same code on a CPU, for tests.
 
 Legend: L leading dimensions in one, H heads, Q queries, K keys, D width. T is a number or a block of them in a kernel.
 """

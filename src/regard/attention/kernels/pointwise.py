@@ -38,6 +38,8 @@ def refusal(problem: Problem) -> str | None:
         return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
     if problem.query.dtype == torch.float64:
         return "it does not compute in float64"
+    if torch.compiler.is_compiling():
+        return "it does not run inside of a compiled graph"
     if not _has_triton():
         return "it needs the package triton"
     widest = max(problem.key.shape[-1], problem.value.shape[-1])

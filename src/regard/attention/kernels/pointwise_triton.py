@@ -126,7 +126,7 @@ def _visitors(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -
 
 @triton.jit
 def _dot(a: T, b: T) -> T:
-    """a b, summed in float32. The interpreter takes the bits of bfloat16 for whole numbers: there it is widened first."""
+    """a b, summed in float32. The interpreter takes bits of bfloat16 for whole numbers: there it is widened first."""
     if WIDENED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
