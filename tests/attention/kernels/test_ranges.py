@@ -1,6 +1,7 @@
 """Masks as ranges: what they allow, according to the oracle, where they say all of it; never less."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from problems import masks, moving_masks, some_masks
 import regard
 from regard.attention.kernels import ranges
 from regard.attention.problem import state
+from regard.reference import attention as oracle
 
 
 def stated(n_queries, n_keys, mask, leading=(2, 3)):
@@ -38,6 +40,28 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
         assert np.array_equal(np.broadcast_to(seen, (2, 3, n_keys)), want.any(-2))
     else:
         assert not (want & ~got).any()
+
+
+@pytest.mark.parametrize(("mask", "matrix"), [
+    (None, np.ones((6, 8), dtype=bool)),
+    (regard.Causal(), oracle.causal(6, 8)),
+    (regard.Window(2, 1), oracle.window(6, 8, 2, 1)),
+    (regard.Window(None, 0), oracle.window(6, 8, None, 0)),
+    (regard.Window(1, None), oracle.window(6, 8, 1, None)),
+    (regard.Padding([3, 8]), oracle.padding([3, 8], 6, 8, "right")[:, None]),
+    (regard.Padding([3, 0], side="left"), oracle.padding([3, 0], 6, 8, "left")[:, None]),
+    (regard.Placed(1), oracle.placed(1, 6, 8)),
+    (regard.Placed(1) & regard.Window(2, 0), oracle.placed_window(1, 6, 8, 2, 0) & oracle.placed(1, 6, 8)),
+    (regard.Packed([2, 3], [4, 2]), oracle.packed([2, 3], [4, 2], 6, 8)),
+    (regard.Packed([2, 3], [4, 2]) & regard.Causal(), oracle.packed_causal([2, 3], [4, 2], 6, 8)),
+    (regard.Causal() & regard.Padding([3, 8]),
+     oracle.causal(6, 8) & oracle.padding([3, 8], 6, 8, "right")[:, None]),
+], ids=str)
+def test_each_kind_of_mask(mask, matrix):
+    limits = ranges.of(stated(6, 8, mask))
+    assert np.array_equal(np.broadcast_to(opened(limits, 8), (2, 3, 6, 8)), np.broadcast_to(matrix, (2, 3, 6, 8)))
+    assert np.array_equal(np.broadcast_to(limits.seen(8).numpy(), (2, 3, 8)),
+                          np.broadcast_to(matrix.any(-2), (2, 3, 8)))
 
 
 def test_which_masks_are_ranges():
