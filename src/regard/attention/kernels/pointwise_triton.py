@@ -7,7 +7,7 @@ Nothing of a row has to be known before its first weight is used: n divides the 
 and goes through the keys; in the backward pass one has a block of queries (for their gradient) and another a block of
 keys and goes through the queries, so that no two add to the same number and results are the same every time:
 
-    de = f'(e) (dw - δ) / n    dw = do · v    δ = do · o, of relu_sum alone, whose n depends on the scores
+    de = f'(e) (dw - δ) / n    dw = do · v    δ = Σ w dw, of relu_sum alone, whose n depends on the scores
 
 Every query has a range of keys, and blocks of pairs outside of all ranges are skipped. Weights are dropped by a random
 number that is computed from a seed and the place of the pair, and so is the same in the backward pass.
@@ -75,7 +75,7 @@ class Attend(torch.autograd.Function):
         slopes = torch.zeros(*query.shape[:3], key.shape[2], dtype=query.dtype,
                              device=query.device) if of_bias else query
         if out.numel() and key.shape[2]:
-            delta = (given.float() * out.float()).sum(-1) if ctx.kind == "relu_sum" else divisor
+            delta = torch.empty_like(divisor)
             options = _sizes(BACKWARD, query, value)
             read = (query, key, value, *_pairs(bias, query), *_pairs(matrix, query), low, high,
                     query if seed is None else seed, given, divisor, delta)
@@ -83,7 +83,8 @@ class Attend(torch.autograd.Function):
             fixed = _fixed(query, key, value, bias, matrix, seed, ctx.kind)
             blocks = triton.cdiv(query.shape[2], options["rows"])
             _query_gradient[(query.shape[0] * query.shape[1] * blocks,)](
-                *read, d_query, slopes, *numbers, of_bias=of_bias, **fixed, **options)
+                *read, d_query, slopes, *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed,
+                **options)
             first, last = _visitors(low, high, key.shape[2], options["rows"], options["columns"])
             _key_gradient[(key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),)](
                 *read, first, last, d_key, d_value, *numbers, **fixed, **options)
@@ -215,9 +216,13 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
                     seed: T, upstream: T, divisor: T, delta: T, out: T, slopes: T, scale: T,
                     dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
                     value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
-                    with_matrix: tl.constexpr, with_dropout: tl.constexpr, of_bias: tl.constexpr, D: tl.constexpr,
-                    E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
-    """out (B, H, Q, D); slopes (B, H, Q, K) are de, where the bias has a gradient."""
+                    with_matrix: tl.constexpr, with_dropout: tl.constexpr, of_bias: tl.constexpr, turns: tl.constexpr,
+                    D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
+    """out (B, H, Q, D); slopes (B, H, Q, K) are de, where the bias has a gradient; delta (B, H, Q), in two turns.
+
+    δ = Σ w dw is summed over the keys in a turn of its own. As do · o it would cost nothing, but o is rounded, and
+    where n is small the little that is left of dw - δ would be wrong.
+    """
     down = tl.cdiv(n_queries, rows)
     leading = (tl.program_id(0) // down).to(tl.int64)
     b, h, of_key = leading // heads, leading % heads, leading // groups
@@ -235,29 +240,36 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
     k_at = key + of_key * n_keys * width + d[:, None]
     v_at = value + of_key * n_keys * value_width + c[:, None]
     acc = tl.zeros((rows, D), tl.float32)
-    for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
-        j = start + tl.arange(0, columns)
-        k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
-        v = tl.load(v_at + j[None, :] * value_width, mask=(c < value_width)[:, None] & (j < n_keys)[None, :], other=0.0)
-        e = _dot(q, k) * scale
-        allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
-        if with_matrix:
-            at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
-            allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
-        if with_bias:
-            at = b * bias_b + h * bias_h + i[:, None].to(tl.int64) * bias_i + j[None, :] * bias_j
-            e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
-            allowed = allowed & (e != float("-inf"))
-        dw = _dot(g, v)
-        if with_dropout:
-            dw = tl.where(_kept(seed, leading, i[:, None], j[None, :], dropout), dw / (1.0 - dropout), 0.0)
-        if kind == "relu_sum":
-            dw -= tl.load(delta + leading * n_queries + i, mask=there_i, other=0.0)[:, None]
-        de = tl.where(allowed, _slope(e, _weight(e, kind), kind) * dw / n[:, None], 0.0).to(k.dtype)
-        if of_bias:
-            tl.store(slopes + (leading * n_queries + i[:, None]) * n_keys + j[None, :], de,
-                     mask=there_i[:, None] & (j < n_keys)[None, :])
-        acc += _dot(de, tl.trans(k))
+    whole = tl.zeros((rows,), tl.float32)
+    for turn in tl.static_range(turns):
+        for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
+            j = start + tl.arange(0, columns)
+            k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
+            v = tl.load(v_at + j[None, :] * value_width, mask=(c < value_width)[:, None] & (j < n_keys)[None, :],
+                        other=0.0)
+            e = _dot(q, k) * scale
+            allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
+            if with_matrix:
+                at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
+                allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
+            if with_bias:
+                at = b * bias_b + h * bias_h + i[:, None].to(tl.int64) * bias_i + j[None, :] * bias_j
+                e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
+                allowed = allowed & (e != float("-inf"))
+            dw = _dot(g, v)
+            if with_dropout:
+                dw = tl.where(_kept(seed, leading, i[:, None], j[None, :], dropout), dw / (1.0 - dropout), 0.0)
+            p = _weight(e, kind)
+            if turn < turns - 1:
+                whole += tl.sum(tl.where(allowed, p / n[:, None] * dw, 0.0), axis=1)
+            else:
+                de = tl.where(allowed, _slope(e, p, kind) * (dw - whole[:, None]) / n[:, None], 0.0).to(k.dtype)
+                if of_bias:
+                    tl.store(slopes + (leading * n_queries + i[:, None]) * n_keys + j[None, :], de,
+                             mask=there_i[:, None] & (j < n_keys)[None, :])
+                acc += _dot(de, tl.trans(k))
+    if turns > 1:
+        tl.store(delta + leading * n_queries + i, whole, mask=there_i)
     tl.store(out + q_at, (acc * scale).to(out.dtype.element_ty), mask=there_q)
 
 
