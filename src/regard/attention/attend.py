@@ -39,8 +39,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, score: AnyScore = "scal
         mask: who may attend to whom: `Causal()`, `Padding(lengths)`, ..., or a bool tensor in which True means may.
         bias: added to the scores: a tensor that broadcasts to (..., queries, keys), or a `Bias` such as `ALiBi`.
         dropout: the probability with which a weight is dropped; whoever calls says 0 outside of training.
-        backend: "exact", "tiled", "sdpa", "flex" or "segments"; by itself the fastest that can do the work. One that
-            cannot is an error.
+        backend: "exact", "tiled", "sdpa", "flex", "pointwise" or "segments"; by itself the fastest that can do the
+            work. One that cannot is an error.
 
     Returns:
         (..., heads, queries, Dv).

@@ -1,14 +1,17 @@
 """Additive scores a piece at a time: w · tanh(q + k) without ever holding a number for every pair and every feature.
 
 The literal score holds Q·K·D numbers, and so does its backward pass. This one goes through them in a workspace as large
-as a cache, keeps only the Q·K scores, and computes each piece once more in the backward pass. It is the score of
-`Additive`, for `tiled`; it does not know masks, normalisers or values.
+as a cache, keeps only the Q·K scores, and computes each piece once more in the backward pass. On a GPU fused kernels
+take its place (`additive_triton`), which have no workspace at all. It is the score of `Additive`, for `tiled`; it does
+not know masks, normalisers or values.
 
 Legend: ... leading dimensions, Q queries, K keys, D width; P and C are the queries and keys of a piece.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -20,6 +23,12 @@ from regard.attention.score import Additive, Score
 PIECE = 1 << 20
 PIECE_GPU = 1 << 26
 """Numbers in the workspace: 4 MiB in float32 on a CPU, about its cache; on a GPU enough to fill it."""
+
+
+def fused(problem: Problem) -> bool:
+    """Whether fused kernels compute the scores: additive ones, on CUDA, where triton is installed."""
+    additive = isinstance(problem.score, Additive | Streamed)
+    return additive and _takes(problem.query)
 
 
 def streamed(problem: Problem) -> Problem:
@@ -37,7 +46,12 @@ class Streamed(Score):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         if self.score.bias is not None:
             query = query + self.score.bias.to(query.dtype).unsqueeze(-2)
-        scores: Tensor = _Stream.apply(query, key, self.score.weight.to(query.dtype))
+        weight = self.score.weight.to(query.dtype)
+        if _takes(query):
+            from regard.attention.kernels import additive_triton
+
+            return additive_triton.Scores.apply(query, key, weight)
+        scores: Tensor = _Stream.apply(query, key, weight)
         return scores
 
     def numbers_per_pair(self, query_width: int) -> int:
@@ -77,6 +91,18 @@ class _Stream(torch.autograd.Function):
         return ((d_query * w_D).sum_to_size(query.shape).to(query.dtype),
                 (d_key * w_D).sum_to_size(key.shape).to(key.dtype),
                 d_weight.sum_to_size(weight.shape).to(weight.dtype))
+
+
+def _takes(query: Tensor) -> bool:
+    """Whether fused kernels take such numbers. A compiler gets torch's own operations, to fuse with others."""
+    if torch.compiler.is_compiling() or query.device.type != "cuda" or query.dtype == torch.float64:
+        return False
+    return _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _pieces(query: Tensor, key: Tensor, leading: torch.Size) -> Iterator[tuple[slice, slice, Tensor]]:

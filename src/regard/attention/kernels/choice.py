@@ -7,14 +7,14 @@ them is asked first.
 from torch import Tensor
 
 from regard import backends
-from regard.attention.kernels import band, exact, flex, sdpa, segments, tiled
+from regard.attention.kernels import band, exact, flex, pointwise, sdpa, segments, tiled
 from regard.attention.problem import Problem
 
 Backend = backends.Backend[Problem, Tensor]
 Explanation = backends.Explanation
 
-BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "exact": exact, "segments": segments, "band": band,
-                                "tiled": tiled}
+BACKENDS: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "pointwise": pointwise, "exact": exact,
+                                "segments": segments, "band": band, "tiled": tiled}
 """Every backend by name, the preferred ones first. They give the output (*leading, queries, value width)."""
 PACKED: dict[str, Backend] = {"segments": segments, "band": band, **BACKENDS}
 """The same where the mask speaks of packed segments: to cut them comes first, and then to touch no others."""

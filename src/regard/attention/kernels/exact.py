@@ -2,11 +2,13 @@
 
 from torch import Tensor
 
-from regard.attention.kernels import rows
+from regard.attention.kernels import additive, rows
 from regard.attention.problem import Problem
 
 HELD = 1 << 25
 """Numbers that `exact` may hold for the weights before `tiled`, which holds none, is preferred: 128 MiB in float32."""
+HELD_UNFUSED = 1 << 22
+"""The same where `tiled` has fused kernels: below it, both wait for the launches alone, and `exact` has fewer."""
 
 
 def refusal(problem: Problem) -> str | None:
@@ -17,6 +19,8 @@ def refusal(problem: Problem) -> str | None:
 def drawback(problem: Problem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     held = problem.pairs * problem.score.numbers_per_pair(problem.query.shape[-1])
+    if additive.fused(problem) and held > HELD_UNFUSED:
+        return f"it would hold {held:,} numbers at once, and `tiled` has fused kernels that hold none"
     return f"it would hold {held:,} numbers at once, more than {HELD:,}" if held > HELD else None
 
 

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from regard import backends
-from regard.attention.kernels import exact, flex, sdpa, tiled
+from regard.attention.kernels import exact, flex, pointwise, sdpa, tiled
 from regard.attention.mask import All, Allowed, Any, Causal, Mask, Not, Window
 from regard.attention.packed import Segments
 from regard.attention.problem import Problem
 
 Backend = backends.Backend[Problem, Tensor]
-OF_ONE: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "exact": exact, "tiled": tiled}
+OF_ONE: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "pointwise": pointwise, "exact": exact, "tiled": tiled}
 """The backends for a segment by itself, the preferred ones first."""
 
 

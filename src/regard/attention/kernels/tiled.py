@@ -2,7 +2,8 @@
 
 It computes blocks of whole rows, one after another, and keeps none of them: the backward pass computes each block
 once more. Plain torch, so it runs on every device and follows whatever a user's score does, parameters included. It
-trades time (one more forward pass) for memory.
+trades time (one more forward pass) for memory. Scores of fused kernels that are few enough are all one block, and kept:
+they hold nothing but the scores, and to compute them once more would cost most of the work.
 """
 
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention.kernels import rows
-from regard.attention.kernels.additive import streamed
+from regard.attention.kernels.additive import fused, streamed
 from regard.attention.problem import Problem
 
 HELD_CPU = 1 << 21
 HELD_GPU = 1 << 26
 """Numbers held at once for the pairs of a block: about a cache on a CPU, enough to fill the chip on a GPU."""
+KEPT = 1 << 25
+"""Scores of fused kernels that are kept for the backward pass: 64 MiB in bfloat16, and as much for their weights."""
 
 
 def refusal(problem: Problem) -> str | None:
@@ -32,7 +35,9 @@ def drawback(problem: Problem) -> str | None:
 
 def detail(problem: Problem) -> str:
     """How it goes about it, in a few words."""
-    return f"{block_size(streamed(problem))} rows at a time, computed once more in the backward pass"
+    later = "kept for the backward pass" if _keeps(problem) else "computed once more in the backward pass"
+    scores = ", scores by fused kernels" if fused(problem) else ""
+    return f"{block_size(streamed(problem))} rows at a time, {later}{scores}"
 
 
 def run(problem: Problem) -> Tensor:
@@ -40,8 +45,9 @@ def run(problem: Problem) -> Tensor:
     problem = streamed(problem.spread())
     pieces = []
     size = block_size(problem)
+    again = torch.is_grad_enabled() and not _keeps(problem)
     for query, (block, columns) in zip(problem.query.split(size, dim=-2), blocks(problem, size), strict=True):
-        if torch.is_grad_enabled():
+        if again:
             piece = checkpoint(rows.attend, problem, block, columns, query, use_reentrant=False,
                                preserve_rng_state=problem.dropout > 0, determinism_check="none")
         else:
@@ -55,6 +61,11 @@ def block_size(problem: Problem) -> int:
     held = HELD_CPU if problem.query.device.type == "cpu" else HELD_GPU
     row = problem.pairs // max(1, problem.n_queries) * problem.score.numbers_per_pair(problem.query.shape[-1])
     return max(1, min(held // max(1, row), problem.n_queries))
+
+
+def _keeps(problem: Problem) -> bool:
+    """Whether the backward pass finds the scores and weights as they were. Else it computes them once more."""
+    return fused(problem) and problem.pairs <= KEPT and block_size(streamed(problem)) == problem.n_queries
 
 
 def blocks(problem: Problem, size: int) -> Iterator[tuple[slice, slice]]:

@@ -1,0 +1,264 @@
+"""`pointwise`: what it takes and refuses, and that its answers are the oracle's, under every mask, in every precision.
+
+On a CPU Triton's interpreter runs the kernels, with small blocks; on a GPU they are compiled, and the sizes are larger.
+"""
+
+import numpy as np
+import pytest
+import torch
+from problems import ORACLE_NORMALIZERS, alibi_of, normal
+
+import regard
+from regard.attention.kernels import pointwise, sdpa
+from regard.attention.problem import state
+from regard.reference import attention as oracle
+
+pytest.importorskip("triton")
+from regard.attention.kernels import pointwise_triton
+
+INTERPRETED = pytest.mark.skipif(not pointwise_triton.INTERPRETED, reason="the kernels are compiled here")
+DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
+KINDS = ("relu", "relu_sum", "sigmoid")
+FLAGS = normal(2, 2, 18, 21, seed=3) < 0.3
+FLAGS[:, :, :, 7] = False  # nobody sees this key
+FLAGS[0, 1, 4] = False  # this query sees nothing
+
+
+def both(matrix, *others):
+    for other in others:
+        matrix = matrix & other
+    return matrix
+
+
+MASKS = {  # 18 queries and 21 keys, a batch of two, two heads
+    "none": (None, np.ones((18, 21), dtype=bool)),
+    "causal": (regard.Causal(), oracle.causal(18, 21)),
+    "window": (regard.Window(3, 2), oracle.window(18, 21, 3, 2)),
+    "padding": (regard.Padding([17, 0]), oracle.padding([17, 0], 18, 21, "right")[:, None]),
+    "left": (regard.Padding([4, 21], side="left") & regard.Causal(),
+             both(oracle.padding([4, 21], 18, 21, "left")[:, None], oracle.causal(18, 21))),
+    "packed": (regard.Packed([5, 11], [9, 3]) & regard.Causal(), oracle.packed_causal([5, 11], [9, 3], 18, 21)),
+    "placed": (regard.Placed(2) & regard.Causal(), oracle.placed_causal(2, 18, 21)),
+    "tensor": (FLAGS, FLAGS.numpy()),
+    "tensor and causal": (regard.Causal() & FLAGS[:, :1], FLAGS[:, :1].numpy() & oracle.causal(18, 21)),
+    "or": (regard.Causal() | regard.Padding([3, 9]),
+           oracle.causal(18, 21) | oracle.padding([3, 9], 18, 21, "right")[:, None]),
+}
+
+
+def ask(kind, *, n_queries=18, n_keys=21, width=5, value_width=7, heads=2, key_heads=2, dtype=torch.float32,
+        device="cpu"):
+    """Query, key and value with gradients, fresh in every test."""
+    shapes = ((2, heads, n_queries, width), (2, key_heads, n_keys, width), (2, key_heads, n_keys, value_width))
+    return [torch.randn(shape).to(device, dtype).requires_grad_() for shape in shapes]
+
+
+def solve(tensors, **options):
+    """The output of the backend; on a CPU, where it would refuse, asked directly."""
+    if tensors[0].device.type == "cuda":
+        return regard.attend(*tensors, **options, backend="pointwise")
+    return pointwise.run(state(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
+                                            **options}))
+
+
+def plain(query, key, value, kind, allowed, bias=None):
+    """The definition, one operation after another in the precision of the inputs."""
+    key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value))
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    scores = (scores if bias is None else scores + bias).masked_fill(~allowed, -torch.inf)
+    if kind == "sigmoid":
+        return torch.sigmoid(scores) @ value
+    positive = torch.relu(scores)
+    total = allowed.sum(-1, keepdim=True) if kind == "relu" else positive.sum(-1, keepdim=True)
+    return positive / total.masked_fill(total == 0, 1) @ value
+
+
+def assert_bounded(got, literal, truth):
+    eps = torch.finfo(got.dtype).eps
+    assert got.dtype == literal.dtype
+    assert got.shape == truth.shape
+    bound = 2 * (literal.double() - truth).abs().max() + 4 * eps * truth.abs().max()
+    assert (got.double() - truth).abs().max() <= bound
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "kind", "dtype", "key_heads"), [
+    (name, KINDS[i % 3], (torch.float32, torch.bfloat16, torch.float16)[i // 3 % 3], 1 + i % 2)
+    for i, name in enumerate([*MASKS, *MASKS])
+], ids=str)
+def test_answers_and_gradients(name, kind, dtype, key_heads, device):
+    given, matrix = MASKS[name]
+    given = given.to(device) if isinstance(given, torch.Tensor) else given
+    tensors = ask(kind, key_heads=key_heads, dtype=dtype, device=device)
+    allowed = torch.tensor(np.broadcast_to(matrix, (2, 2, 18, 21)).copy(), device=device)
+    wide = [t.detach().double().requires_grad_() for t in tensors]
+    outputs = [solve(tensors, normalize=kind, mask=given), plain(*tensors, kind, allowed), plain(*wide, kind, allowed)]
+    want = oracle.attend_many(*(t.detach().cpu().numpy() for t in wide), score=oracle.scaled_dot,
+                              normalize=ORACLE_NORMALIZERS[kind], mask=matrix)
+    assert np.abs(outputs[2].detach().cpu().numpy() - want).max() <= 1e-12
+    assert_bounded(*outputs)
+    upstream = torch.randn(outputs[0].shape).to(device, dtype)
+    gradients = [torch.autograd.grad(output, inputs, upstream.to(output.dtype))
+                 for output, inputs in zip(outputs, (tensors, tensors, wide), strict=True)]
+    for got, literal, truth in zip(*gradients, strict=True):
+        assert_bounded(got, literal, truth)
+    blind = ~allowed.any(-1)
+    assert not outputs[0][blind].any()
+    assert not gradients[0][0][blind].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["padding", "tensor", "packed"])
+def test_what_nobody_sees_changes_nothing(name, device):
+    given, matrix = MASKS[name]
+    given = given.to(device) if isinstance(given, torch.Tensor) else given
+    tensors = ask("relu", key_heads=1, device=device)
+    allowed = torch.tensor(np.broadcast_to(matrix, (2, 2, 18, 21)).copy(), device=device)
+    unseen, blind = ~allowed.any(-2).any(1), ~allowed.any(-1)
+    assert unseen.any()
+    bad = [t.detach().clone() for t in tensors]
+    bad[0][blind] = torch.nan
+    bad[1][:, 0][unseen] = torch.nan
+    bad[2][:, 0][unseen] = torch.inf
+    results = []
+    for inputs in (tensors, [t.requires_grad_() for t in bad]):
+        output = solve(inputs, normalize="relu", mask=given)
+        results.append((output, *torch.autograd.grad(output.square().sum(), inputs)))
+    for clean, got in zip(*results, strict=True):
+        assert torch.equal(clean, got)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bias_and_its_gradient(kind, device):
+    """A bias of -inf forbids, and does not count as a key of relu."""
+    tensors = ask(kind, device=device)
+    bias = torch.randn(2, 18, 21).masked_fill(torch.rand(2, 18, 21) < 0.2, -torch.inf).to(device).requires_grad_()
+    allowed = torch.tensor(oracle.causal(18, 21), device=device) & (bias != -torch.inf)
+    inputs = [*tensors, bias]
+    outputs = [solve(tensors, normalize=kind, mask=regard.Causal(), bias=bias), plain(*tensors, kind, allowed, bias)]
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+    gradients = (torch.autograd.grad(output.square().sum(), inputs) for output in outputs)
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want.nan_to_num(), rtol=1e-4, atol=1e-5)
+
+
+@INTERPRETED
+def test_alibi_and_a_score_that_is_a_bilinear_form():
+    tensors = ask("sigmoid")
+    slopes, matrix = np.array([0.5, 0.25]), torch.randn(5, 5)
+    got = solve(tensors, normalize="sigmoid", score=regard.Bilinear(matrix), bias=regard.ALiBi(torch.tensor(slopes)))
+    want = oracle.attend_many(*(t.detach().double().numpy() for t in tensors), normalize=oracle.sigmoid,
+                              score=lambda q, k: oracle.bilinear(q, k, matrix.double().numpy()),
+                              bias=alibi_of(slopes, oracle.distances(18, 21)))
+    assert np.abs(got.detach().numpy() - want).max() <= 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dropout(device):
+    """With the identity as values the output is the weights: some are dropped, the others scaled; gradients follow."""
+    n = {"cpu": 20, "cuda": 200}[device]
+    query, key = (torch.randn(1, 2, n, 16, device=device, requires_grad=True) for _ in range(2))
+    value = torch.eye(n, device=device).expand(1, 2, n, n).clone().requires_grad_()
+    tensors = [query, key, value]
+    torch.manual_seed(1)
+    dropped = solve(tensors, normalize="sigmoid", dropout=0.25)
+    whole = solve(tensors, normalize="sigmoid")
+    kept = dropped != 0
+    torch.testing.assert_close(dropped, torch.where(kept, whole / 0.75, 0.0), rtol=1e-5, atol=1e-6)
+    assert abs(kept.double().mean() - 0.75) < 4 * (0.25 * 0.75 / kept.numel()) ** 0.5
+    assert not torch.equal(kept[0, 0], kept[0, 1])
+    torch.manual_seed(1)
+    assert torch.equal(solve(tensors, normalize="sigmoid", dropout=0.25), dropped)
+    assert not torch.equal(solve(tensors, normalize="sigmoid", dropout=0.25), dropped)
+    upstream = torch.randn_like(dropped)
+    literal = (torch.sigmoid(query @ key.mT / 4) * kept / 0.75) @ value
+    for got, want in zip(*(torch.autograd.grad(output, tensors, upstream) for output in (dropped, literal)),
+                         strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("n_queries", "n_keys", "width"), [(1, 1, 1), (1, 40, 16), (33, 1, 3), (0, 4, 3), (4, 0, 3)])
+def test_sizes(n_queries, n_keys, width, device):
+    tensors = ask("relu", n_queries=n_queries, n_keys=n_keys, width=width, device=device)
+    allowed = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
+    outputs = solve(tensors, normalize="relu"), plain(*tensors, "relu", allowed)
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-6)
+    gradients = (torch.autograd.grad(output.square().sum(), tensors) for output in outputs)
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@INTERPRETED
+def test_shapes_that_broadcast():
+    query, key, value = torch.randn(3, 4), torch.randn(2, 3, 2, 6, 4), torch.randn(6, 5)
+    got = solve((query, key, value), normalize="relu_sum")
+    want = regard.attend(*(t.double() for t in (query, key, value)), normalize="relu_sum", backend="exact")
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
+    single = solve((query, key[0, 0, 0], value), normalize="relu_sum")
+    torch.testing.assert_close(single, got[0, 0, 0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [16, 64, 100, 256])
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_longer_and_wider(kind, width, dtype):
+    tensors = ask(kind, n_queries=300, n_keys=513, width=width, value_width=width, heads=4, dtype=dtype, device="cuda")
+    wide = [t.detach().double().requires_grad_() for t in tensors]
+    allowed = torch.tensor(oracle.causal(300, 513), device="cuda")
+    outputs = [solve(tensors, normalize=kind, mask=regard.Causal()), plain(*tensors, kind, allowed),
+               plain(*wide, kind, allowed)]
+    assert_bounded(*outputs)
+    upstream = torch.randn(outputs[0].shape).to("cuda", dtype)
+    gradients = [torch.autograd.grad(output, inputs, upstream.to(output.dtype))
+                 for output, inputs in zip(outputs, (tensors, tensors, wide), strict=True)]
+    for got, literal, truth in zip(*gradients, strict=True):
+        assert_bounded(got, literal, truth)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"normalize": "softmax"}, "not of softmax"), ({"normalize": torch.sigmoid}, "not of sigmoid"),
+    ({"score": regard.Additive(torch.ones(4))}, "dot products"), ({}, "CUDA device, and the query is on cpu"),
+])
+def test_what_it_refuses(options, words):
+    tensors = [torch.zeros(2, 3, 4) for _ in range(3)]
+    with pytest.raises(ValueError, match=f'but is "pointwise" instead. Reason: .*{words}'):
+        regard.attend(*tensors, **{"normalize": "relu", **options}, backend="pointwise")
+
+
+@pytest.mark.parametrize(("device", "dtype", "width", "words"), [
+    ("meta", torch.float64, 4, "on meta"),
+    pytest.param("cuda", torch.float64, 4, "float64", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.float32, 257, "at most 256 features, and there are 257", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.float32, 256, None, marks=pytest.mark.gpu),
+])
+def test_which_numbers_it_takes(device, dtype, width, words):
+    tensors = [torch.zeros(3, width, device=device, dtype=dtype) for _ in range(3)]
+    reason = pointwise.refusal(state(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
+    assert reason is None if words is None else words in reason
+
+
+def test_when_it_is_not_the_one_to_choose(monkeypatch):
+    def drawback(mask=None, bias=None, n=1024):
+        tensors = [torch.empty(1, 1).expand(n, 4) for _ in range(3)]
+        return pointwise.drawback(state(*tensors, score="dot", normalize="relu", mask=mask, bias=bias, dropout=0.0))
+
+    assert drawback() is None
+    assert "1,046,529" in drawback(n=1023)
+    monkeypatch.setattr(sdpa, "HELD", 1024 * 1024 - 1)
+    assert drawback(regard.Causal() & regard.Window(3, None)) is None
+    assert "1,048,576 entries" in drawback(~regard.Causal())
+    assert "1,048,576 entries" in drawback(bias=torch.zeros(1, 1).expand(1024, 1024))
+
+
+def test_it_says_how_it_goes_about_it():
+    tensors = [torch.zeros(3, 4) for _ in range(3)]
+
+    def detail(mask):
+        return pointwise.detail(state(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
+
+    assert detail(None) == "blocks of relu_sum weights that are never held"
+    assert detail(regard.Causal()).endswith("under ranges of keys")
+    assert detail(~regard.Causal()).endswith("under a mask that is written out")
