@@ -16,7 +16,7 @@ Legend: Q rows of a tile, K keys of a tile, D width up to a power of two.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-decorators, ignore-errors
-# ruff: noqa: N803, N806
+# ruff: noqa: N803
 import triton
 import triton.language as tl
 
