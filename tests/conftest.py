@@ -15,6 +15,10 @@ from hypothesis import settings
 # instruction. This keeps oneDNN, which torch calls, below AMX. It is read when torch is first imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# Without a GPU, kernels written in Triton run in its interpreter. It is read when triton is first imported.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

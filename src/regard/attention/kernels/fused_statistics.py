@@ -13,6 +13,7 @@ import importlib.util
 import math
 import os
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -33,17 +34,21 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Tiles(NamedTuple):
-    """Queries and keys of a tile, and how a program works on it."""
+    """Queries and keys of a tile, how a program works on it, and how it multiplies float32: triton's word for it.
+
+    "tf32x3" makes three products of fewer digits from one, on the tensor cores; "ieee" uses none of these.
+    """
 
     queries: int
     keys: int
     warps: int
     stages: int
+    precision: str = "tf32x3"
 
 
 def refusal(problem: Problem) -> str | None:
     """Why the passes cannot do the work; None when they can."""
-    if importlib.util.find_spec("triton") is None:
+    if not _installed():
         return "triton is not installed"
     if problem.query.device.type != "cuda" and not interpreted():
         return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
@@ -69,6 +74,11 @@ def refusal(problem: Problem) -> str | None:
 def interpreted() -> bool:
     """Whether triton runs its kernels in its interpreter, which takes tensors of a CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def refused_size(size: int) -> str | None:
@@ -131,10 +141,9 @@ def top_k(problem: Problem, count: int, tiles: Tiles | None = None) -> tuple[Ten
         QUERIES=chosen.queries, KEYS=chosen.keys, COUNT=room, **_work(chosen))
     value = torch.empty(*peak.shape, count, device=peak.device)
     position = torch.empty(*peak.shape, count, dtype=torch.int64, device=peak.device)
-    width = {name: number for name, number in form.constants().items() if name != "PRECISION"}
     fused_passes.best[(form.n_queries * form.sequences,)](
         form.query, form.key, *form.ranges, peak, inverse, lead, value, position, *form.sizes(form.n_queries),
-        **width, KEYS=chosen.keys, COUNT=room, ASKED=count, num_warps=4)
+        **form.constants(), KEYS=chosen.keys, COUNT=room, ASKED=count, num_warps=4)
     return _answer(problem, value, count), position.reshape(*problem.leading, form.n_queries, count)
 
 
@@ -185,8 +194,7 @@ class _Form:
     def constants(self) -> dict[str, Any]:
         """What the passes are compiled for."""
         width = self.query.shape[-1]
-        # Products of float32 are computed as such: three products of fewer digits would lose some.
-        return {"WIDTH": width, "D": max(16, 1 << (width - 1).bit_length()), "PRECISION": "ieee"}
+        return {"WIDTH": width, "D": max(16, 1 << (width - 1).bit_length())}
 
 
 class _Rows(NamedTuple):
@@ -255,8 +263,8 @@ def _tiles(form: _Form) -> Tiles:
     return Tiles(128, 128, 8, 2) if width <= 128 else Tiles(128, 64, 8, 2)
 
 
-def _work(tiles: Tiles) -> dict[str, int]:
-    return {"num_warps": tiles.warps, "num_stages": tiles.stages}
+def _work(tiles: Tiles) -> dict[str, Any]:
+    return {"PRECISION": tiles.precision, "num_warps": tiles.warps, "num_stages": tiles.stages}
 
 
 def _answer(problem: Problem, numbers: Tensor, *last: int) -> Tensor:
