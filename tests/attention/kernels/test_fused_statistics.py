@@ -103,23 +103,23 @@ def assert_peaks(values, positions, weights, count):
 # ---- the oracle's answers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", masks(3, 4))
+@pytest.mark.parametrize("name", masks(12, 12))
 def test_every_statistic_is_the_oracles_under_every_range_mask(name):
-    query, key = normal(2, 1, 18, 5).float(), normal(2, 1, 35, 5, seed=1).float()
-    mask, matrix = masks(18, 35)[name]
+    query, key = normal(2, 1, 18, 5).float(), normal(2, 1, 34, 5, seed=1).float()
+    mask, matrix = masks(18, 34)[name]
     check(problem_of(query, key, mask=mask), matrix)
 
 
 @pytest.mark.parametrize("name", ["none", "window", "packed causal", "causal padding"])
 def test_the_best_keys_are_the_oracles(name):
-    query, key = normal(2, 1, 4, 5).float(), normal(2, 1, 35, 5, seed=1).float()
-    mask, matrix = masks(4, 35)[name]
+    query, key = normal(2, 1, 3, 5).float(), normal(2, 1, 35, 5, seed=1).float()
+    mask, matrix = masks(3, 35)[name]
     problem = problem_of(query, key, mask=mask)
-    for count in (1, 6):
-        assert_peaks(*fused.top_k(problem, count, SMALL), weights_of(problem, matrix), count)
+    assert_peaks(*fused.top_k(problem, 5, SMALL), weights_of(problem, matrix), 5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)],
+                         ids=str)
 def test_heads_may_share_keys_in_every_type(dtype):
     query, key = normal(1, 4, 3, 20).to(dtype), normal(1, 2, 17, 20, seed=1).to(dtype)
     check(problem_of(query, key, score="dot"), np.ones((3, 17), dtype=bool), sizes=(2,))
@@ -163,11 +163,10 @@ def test_queries_that_see_nothing_have_zeros():
     assert not fused.column_sums(problem, SMALL).any()
     assert not fused.block_map(problem, 4, SMALL).any()
     assert not fused.block_map(problem, 40, SMALL).any()
-    for values, positions in (fused.row_max(problem, SMALL), ):
-        assert not values.any()
-        assert not positions.any()
+    assert not any(part.any() for part in fused.row_max(problem, SMALL))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter computes it, and drops it
 @pytest.mark.parametrize("filler", [math.nan, math.inf])
 def test_what_no_query_sees_is_not_read(filler):
     query, key = normal(1, 3, 8).float(), normal(1, 20, 8, seed=1).float()
@@ -212,6 +211,8 @@ def test_other_problems_are_refused(change, reason):
 
 def test_other_types_and_sizes_are_refused():
     ones = torch.ones(2, 5, 3)
+    if DEVICE == "cpu":
+        assert "interpreter" in fused.refusal(problem_of(ones.bfloat16(), ones.bfloat16()))
     assert "float64" in fused.refusal(problem_of(ones.double(), ones.double()))
     assert "no keys" in fused.refusal(problem_of(ones, ones[:, :0]))
     assert "256" in fused.refusal(problem_of(torch.ones(2, 5, 300), torch.ones(2, 5, 300)))
@@ -234,7 +235,7 @@ def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", [17, 64, 128, 256])
-@pytest.mark.parametrize("name", masks(3, 4))
+@pytest.mark.parametrize("name", masks(12, 12))
 def test_at_length_the_error_is_at_most_twice_that_of_the_plain_computation(name, width, dtype):
     query, key = normal(2, 4, 700, width).to(dtype), normal(2, 2, 900, width, seed=1).to(dtype)
     mask = masks(700, 900)[name][0]

@@ -127,11 +127,10 @@ def rows(query, key, first, last, peaks, inverses, entropies, spots,
             shift_Q = peak_Q * factor - base_Q
             shrunk_Q = tl.exp2(shift_Q)
             if KEPT == "entropy":
-                lost_QK = e_QK * z_QK
                 if part != 1:
-                    lost_QK = tl.where(seen_QK, lost_QK, 0.0)
+                    z_QK = tl.where(seen_QK, z_QK, 0.0)  # 0 · -inf is no number
                 moved_Q = tl.where(peak_Q == float("-inf"), 0.0, shift_Q) * total_Q
-                lost_Q = (lost_Q + moved_Q) * shrunk_Q + tl.sum(lost_QK, 1)
+                lost_Q = (lost_Q + moved_Q) * shrunk_Q + tl.sum(e_QK * z_QK, 1)
             if KEPT == "spot":
                 here_Q = tl.min(tl.where(score_QK == highest_Q[:, None], column_K[None, :], HALF), 1)
                 spot_Q = tl.where(highest_Q > peak_Q, here_Q, spot_Q)

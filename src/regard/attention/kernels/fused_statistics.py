@@ -52,6 +52,8 @@ def refusal(problem: Problem) -> str | None:
         return "triton is not installed"
     if problem.query.device.type != "cuda" and not interpreted():
         return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
+    if problem.query.device.type != "cuda" and problem.query.dtype == torch.bfloat16:
+        return "triton's interpreter takes the bits of bfloat16 for whole numbers"
     if problem.query.dtype not in TYPES:
         return f"it does not compute in {problem.query.dtype}"
     if problem.query.numel() == 0 or problem.key.numel() == 0:
