@@ -116,6 +116,7 @@ def column_sums(problem: Problem, tiles: Tiles | None = None) -> Tensor:
     form = _form(problem)
     rows = _normalised(form, tiles, "normaliser")
     chosen = tiles or _tiles(form)
+    chosen = chosen._replace(queries=chosen.keys, keys=chosen.queries)  # the keys stay, and the queries go by
     visited = ranges.across(form.ranges, form.n_keys, chosen.queries, chosen.keys)
     visited = visited.reshape(-1, *visited.shape[-2:])
     sums_SK = torch.empty(form.sequences, form.n_keys, device=form.query.device)
@@ -259,10 +260,9 @@ def _tiles(form: _Form) -> Tiles:
     """The tiles for a width and a type, within the memory of a multiprocessor."""
     width = form.query.shape[-1]
     if form.query.dtype == torch.float32:
-        return Tiles(64, 64 if width <= 64 else 32, 4, 2)
-    if width <= 64:
-        return Tiles(128, 128, 8, 3)
-    return Tiles(128, 128, 8, 2) if width <= 128 else Tiles(128, 64, 8, 2)
+        return Tiles(64, 64, 4, 2) if width <= 64 else Tiles(64, 32, 4, 2 if width <= 128 else 1)
+    # Several programs on a multiprocessor: while one waits for its product, another takes exponentials.
+    return Tiles(128, 64, 4, 3 if width <= 64 else 2) if width <= 128 else Tiles(128, 64, 8, 2)
 
 
 def _work(tiles: Tiles) -> dict[str, Any]:
