@@ -237,7 +237,7 @@ def best(query, key, first, last, peaks, inverses, lead, values, positions,
         number = tl.max(tl.max(found_NK, 1), 0)
         found_NK = tl.where(found_NK == number, NONE, found_NK)
         score, column = unpacked(number)
-        unseen = rank - (stop - start)
+        unseen = rank - tl.maximum(stop - start, 0)
         weight = tl.exp2(score * factor - peak) * inverse
         other = tl.where(unseen < start, unseen, unseen - start + stop)
         tl.store(values + out * ASKED + rank, tl.where(unseen < 0, weight, 0.0))

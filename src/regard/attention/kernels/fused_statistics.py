@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.kernels import ranges, sdpa
+from regard.attention.kernels import sdpa, visits
 from regard.attention.kernels.ranges import Ranges
 from regard.attention.kernels.statistics import block_counts
 from regard.attention.problem import Problem
@@ -70,7 +70,7 @@ def refusal(problem: Problem) -> str | None:
         return f"it takes widths up to {WIDEST}, and the query's is {query.shape[-1]}"
     if not scale > 0:
         return f"it takes a positive scale, and the score {problem.score!r} has {scale}"
-    return ranges.refusal(problem)
+    return visits.refusal(problem)
 
 
 def interpreted() -> bool:
@@ -117,7 +117,7 @@ def column_sums(problem: Problem, tiles: Tiles | None = None) -> Tensor:
     rows = _normalised(form, tiles, "normaliser")
     chosen = tiles or _tiles(form)
     chosen = chosen._replace(queries=chosen.keys, keys=chosen.queries)  # the keys stay, and the queries go by
-    visited = ranges.across(form.ranges, form.n_keys, chosen.queries, chosen.keys)
+    visited = visits.across(form.ranges, form.n_keys, chosen.queries, chosen.keys)
     visited = visited.reshape(-1, *visited.shape[-2:])
     sums_SK = torch.empty(form.sequences, form.n_keys, device=form.query.device)
     count = -(-form.n_keys // chosen.keys)
@@ -186,7 +186,7 @@ class _Form:
     @property
     def ranged(self) -> bool:
         """Whether every sequence has ranges of its own."""
-        return self.ranges.first.dim() > 1
+        return self.ranges.low.dim() > 1
 
     def sizes(self, tiles: int) -> tuple[int | float, ...]:
         """The numbers that every pass takes, in order."""
@@ -211,7 +211,7 @@ class _Rows(NamedTuple):
 def _form(problem: Problem) -> _Form:
     shaped = sdpa.shape(replace(problem, mask=None))
     query, key = (t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous() for t in (shaped.query, shaped.key))
-    return _Form(query, key, ranges.of(problem), shaped.scale * math.log2(math.e))
+    return _Form(query, key, visits.of(problem), shaped.scale * math.log2(math.e))
 
 
 def _normalised(form: _Form, tiles: Tiles | None, kept: str) -> _Rows:

@@ -1,4 +1,4 @@
-"""Ranges: the keys that a query sees are those that the oracle's matrix of the mask allows, and tiles are not missed."""
+"""Visits: the keys that a query sees are those that the oracle's matrix of the mask allows, and tiles are not missed."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.attention.kernels import ranges
+from regard.attention.kernels import visits
+from regard.attention.kernels.ranges import Ranges
 from regard.attention.problem import state
 from regard.reference import attention as oracle
 
@@ -18,9 +19,9 @@ def problem_of(mask, n_queries, n_keys, leading=(2, 3)):
 
 
 def written_out(found, n_keys):
-    """The matrix of which these are the ranges."""
+    """The matrix of which these are the visits."""
     column = torch.arange(n_keys)
-    return ((column >= found.first.unsqueeze(-1)) & (column < found.last.unsqueeze(-1))).numpy()
+    return ((column >= found.low.unsqueeze(-1)) & (column < found.high.unsqueeze(-1))).numpy()
 
 
 @st.composite
@@ -51,13 +52,12 @@ def masks(draw):
 def test_ranges_are_the_mask(case):
     mask, n_queries, n_keys, matrix = case
     problem = problem_of(mask, n_queries, n_keys)
-    assert ranges.refusal(problem) is None
-    found = ranges.of(problem)
-    assert found.first.dtype == found.last.dtype == torch.int32
+    assert visits.refusal(problem) is None
+    found = visits.of(problem)
+    assert found.low.dtype == found.high.dtype == torch.int32
     got = written_out(found, n_keys)
     assert np.array_equal(np.broadcast_to(got, (2, 3, n_queries, n_keys)),
                           np.broadcast_to(matrix[:, None], (2, 3, n_queries, n_keys)))
-    assert (found.last[found.first >= found.last] == 0).all()
 
 
 @pytest.mark.parametrize(("mask", "matrix"), [
@@ -67,27 +67,27 @@ def test_ranges_are_the_mask(case):
     (regard.Placed(1), oracle.placed(1, 7, 9)),
 ], ids=repr)
 def test_masks_that_say_where_queries_stand(mask, matrix):
-    got = written_out(ranges.of(problem_of(mask, 7, 9)), 9)
+    got = written_out(visits.of(problem_of(mask, 7, 9)), 9)
     assert np.array_equal(np.broadcast_to(got, (2, 3, 7, 9)), np.broadcast_to(matrix, (2, 3, 7, 9)))
 
 
 def test_one_mask_for_all_sequences_is_kept_once():
-    assert ranges.of(problem_of(regard.Causal(), 4, 5)).first.shape == (4,)
-    assert ranges.of(problem_of(regard.Padding([3, 5]), 4, 5)).first.shape == (2, 3, 4)
+    assert visits.of(problem_of(regard.Causal(), 4, 5)).low.shape == (4,)
+    assert visits.of(problem_of(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 3, 4)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(1, 6), st.data())
 def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns, data):
     """For any ranges, ordered or not; those in the middle see all keys of the tile."""
     bounds = st.tuples(st.integers(0, n_keys), st.integers(0, n_keys)).map(sorted).map(
-        lambda pair: pair if pair[0] < pair[1] else (0, 0))
+        lambda pair: pair if pair[0] < pair[1] else (n_keys, 0))
     first, last = zip(*data.draw(st.lists(bounds, min_size=n_queries, max_size=n_queries)), strict=True)
-    found = ranges.Ranges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
-    visits = ranges.across(found, n_keys, rows, columns)
+    found = Ranges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
+    visited = visits.across(found, n_keys, rows, columns)
     seen = written_out(found, n_keys)
     tiles = -(-n_queries // rows)
-    assert visits.shape == (-(-n_keys // columns), 4)
-    for number, (begin, full, until, end) in enumerate(visits.tolist()):
+    assert visited.shape == (-(-n_keys // columns), 4)
+    for number, (begin, full, until, end) in enumerate(visited.tolist()):
         assert 0 <= begin <= full <= until <= end <= tiles
         for tile in range(tiles):
             block = seen[tile * rows:(tile + 1) * rows, number * columns:(number + 1) * columns]
@@ -96,11 +96,11 @@ def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns,
 
 
 def test_causal_tiles_are_skipped_and_left_unmasked():
-    found = ranges.of(problem_of(regard.Causal(), 64, 64))
-    assert ranges.across(found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
+    found = visits.of(problem_of(regard.Causal(), 64, 64))
+    assert visits.across(found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
 
 
 @pytest.mark.parametrize("mask", [torch.ones(3, 4) > 0, ~regard.Causal(), regard.Causal() | regard.Window(1, 1),
                                   regard.Causal() & (torch.ones(3, 4) > 0)], ids=["tensor", "not", "or", "and"])
 def test_other_masks_are_no_ranges(mask):
-    assert "one range of keys" in ranges.refusal(problem_of(mask, 3, 4))
+    assert "one range of keys" in visits.refusal(problem_of(mask, 3, 4))
