@@ -22,7 +22,6 @@ pytest.importorskip("triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = fused.Tiles(16, 16, 4, 1)
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def problem_of(query, key, *, score="scaled_dot", mask=None):
@@ -232,10 +231,13 @@ def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
 # ---- on a GPU, at its own tiles --------------------------------------------------------------------------------------
 
 
+AT_LENGTH = [*((name, 64, dtype) for name in masks(12, 12) for dtype in (torch.bfloat16, torch.float32)),
+             ("causal", 17, torch.float16), ("causal", 128, torch.bfloat16), ("packed", 256, torch.bfloat16),
+             ("causal", 200, torch.float32)]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [17, 64, 128, 256])
-@pytest.mark.parametrize("name", masks(12, 12))
+@pytest.mark.parametrize(("name", "width", "dtype"), AT_LENGTH, ids=str)
 def test_at_length_the_error_is_at_most_twice_that_of_the_plain_computation(name, width, dtype):
     query, key = normal(2, 4, 700, width).to(dtype), normal(2, 2, 900, width, seed=1).to(dtype)
     mask = masks(700, 900)[name][0]

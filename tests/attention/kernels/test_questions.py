@@ -1,4 +1,4 @@
-"""Questions: who answers is chosen by the package's rules, and told; a way that is asked for by name answers or refuses."""
+"""Questions: who answers is chosen by the package's rules, and told; who is asked by name answers or refuses."""
 
 import pytest
 import torch
@@ -49,8 +49,9 @@ def test_a_look_tells_it_too():
     look = regard.Look(normal(5, 3), normal(6, 3), mask=regard.Window(1, 0))
     assert look.explain("entropy").backend == "statistics"
     assert "matrix" in look.explain("entropy").reasons["identities"]
-    assert "float64" in look.explain("top_k", 2).reasons["fused"] or "triton" in look.explain("top_k", 2).reasons["fused"]
-    with pytest.raises(ValueError, match='`asked` must be one of .*"entropi"'):
+    reason = look.explain("top_k", 2).reasons["fused"]
+    assert "float64" in reason or "triton" in reason or "CUDA" in reason
+    with pytest.raises(ValueError, match=r'`asked` must be one of .*"entropi"'):
         look.explain("entropi")
 
 
@@ -67,4 +68,5 @@ def test_the_functions_of_every_way_have_the_names_of_the_questions():
     for asked in questions.ASKED:
         assert callable(getattr(fused_statistics, asked))
         assert callable(getattr(statistics, asked))
-        assert callable(getattr(identities, asked, None)) or "no identity" in questions.explain(ask(asked)).reasons["identities"]
+        told = questions.explain(ask(asked)).reasons.get("identities", "")
+        assert callable(getattr(identities, asked, None)) or "no identity" in told

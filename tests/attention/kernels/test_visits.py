@@ -1,4 +1,4 @@
-"""Visits: the keys that a query sees are those that the oracle's matrix of the mask allows, and tiles are not missed."""
+"""Visits: the keys that a query sees are those that the oracle's matrix of the mask allows; no tile is missed."""
 
 import numpy as np
 import pytest
