@@ -6,14 +6,14 @@ its rows, or statistics of it that never hold it. It does not know which layer i
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard import checks
+from regard import backends, checks
 from regard.attention.attend import AnyNormalizer, AnyScore
-from regard.attention.kernels import exact, identities, statistics
+from regard.attention.kernels import exact, questions, statistics
 from regard.attention.mask import Mask
 from regard.attention.problem import Problem, state
 from regard.position.bias import Bias
@@ -75,35 +75,39 @@ class Look:
 
         Weights that do not sum to 1 (relu, sigmoid) are taken as they are.
         """
-        return (identities if self._fused else statistics).entropy(self.problem)
+        return self._answer("entropy")
 
     def row_max(self) -> Peaks:
         """The largest weight of every row and the first key that has it, (..., queries); 0 and 0 for an empty row."""
-        return Peaks(*statistics.row_max(self.problem))
+        return Peaks(*self._answer("row_max"))
 
     def column_sums(self) -> Tensor:
         """What every key receives from all queries, (..., keys)."""
-        # The gradient costs three times a forward pass: measured slower than the plain pass on a CPU, faster on a GPU.
-        fused = self._fused and self.query.device.type == "cuda"
-        return (identities if fused else statistics).column_sums(self.problem)
+        return self._answer("column_sums")
 
     def top_k(self, count: int) -> Peaks:
         """The `count` largest weights of every row, largest first, (..., queries, count)."""
-        if not 0 < count <= self.problem.n_keys:
-            raise checks.wrong("count", f"from 1 to the number of keys, {self.problem.n_keys}", count)
-        return Peaks(*statistics.top_k(self.problem, count))
+        return Peaks(*self._answer("top_k", count))
 
     def block_map(self, size: int) -> Tensor:
         """The mean weight of every block of `size` queries and `size` keys, (..., blocks, blocks)."""
-        if size < 1:
-            raise checks.wrong("size", "at least 1", size)
-        # An identity pays for every 64 blocks of keys with one attention: it is for coarse maps.
-        coarse = self.problem.n_keys <= size * identities.WIDTH
-        return (identities if self._fused and coarse else statistics).block_map(self.problem, size)
+        return self._answer("block_map", size)
 
-    @property
-    def _fused(self) -> bool:
-        return identities.refusal(self.problem) is None
+    def explain(self, asked: str, number: int | None = None) -> backends.Explanation:
+        """Which kernels answer, and why those that are preferred to them do not: `look.explain("block_map", 64)`."""
+        return questions.explain(self._question(asked, number))
+
+    def _answer(self, asked: str, number: int | None = None) -> Any:
+        return questions.answer(self._question(asked, number))
+
+    def _question(self, asked: str, number: int | None) -> questions.Question:
+        """The question, checked."""
+        checks.pick("asked", asked, dict.fromkeys(questions.ASKED))
+        if asked == "top_k" and not 0 < (number or 0) <= self.problem.n_keys:
+            raise checks.wrong("count", f"from 1 to the number of keys, {self.problem.n_keys}", number)
+        if asked == "block_map" and (number or 0) < 1:
+            raise checks.wrong("size", "at least 1", number)
+        return questions.Question(asked, self.problem, number)
 
 
 def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.device) -> Tensor:

@@ -30,9 +30,12 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
         scores = scores.masked_fill(~allowed, -torch.inf)
     if scores.shape[-1] == 0:
         return scores, value
-    if allowed is None and added is None and problem.score.bounded:
-        return problem.normalize(scores), value
-    empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
+    if added is None and problem.score.bounded:  # then the mask alone forbids, and it is small: heads share it
+        if allowed is None:
+            return problem.normalize(scores), value
+        empty = ~guard.any_along(allowed, -1)
+    else:
+        empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
     if not guard.may_hold(empty):
         return problem.normalize(scores), value
     return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value

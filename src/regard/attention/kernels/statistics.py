@@ -64,7 +64,9 @@ def block_map(problem: Problem, size: int) -> Tensor:
         lowest = columns.start // size
         # Columns are filled up on both sides, so that the block's own grid is the grid of the map.
         left, right = columns.start - lowest * size, -columns.stop % size
-        w_RMS = torch.nn.functional.pad(w_RC, (left, right)).unflatten(-1, (-1, size))
+        if left or right:  # a pad of nothing is a copy too
+            w_RC = torch.nn.functional.pad(w_RC, (left, right))
+        w_RMS = w_RC.unflatten(-1, (-1, size))
         row_of_map = torch.arange(block.start, block.stop, device=total.device) // size
         sums_RM = w_RMS.sum(-1, dtype=total.dtype)
         total[..., lowest:lowest + sums_RM.shape[-1]].index_add_(-2, row_of_map, sums_RM)
