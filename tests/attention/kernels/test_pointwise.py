@@ -241,11 +241,12 @@ def test_which_numbers_it_takes(device, dtype, width, words):
 
 
 def test_when_it_is_not_the_one_to_choose(monkeypatch):
-    def drawback(mask=None, bias=None, n=1024):
+    def drawback(mask=None, bias=None, n=1024, normalize="relu"):
         tensors = [torch.empty(1, 1).expand(n, 4) for _ in range(3)]
-        return pointwise.drawback(state(*tensors, score="dot", normalize="relu", mask=mask, bias=bias, dropout=0.0))
+        return pointwise.drawback(state(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
 
     assert drawback() is None
+    assert "only when asked for" in drawback(normalize="relu_sum")
     assert "1,046,529" in drawback(n=1023)
     monkeypatch.setattr(sdpa, "HELD", 1024 * 1024 - 1)
     assert drawback(regard.Causal() & regard.Window(3, None)) is None

@@ -48,6 +48,8 @@ def refusal(problem: Problem) -> str | None:
 
 def drawback(problem: Problem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
+    if isinstance(problem.normalize, ReLUSum):  # scores are summed twice, and may differ by as much as a tiny sum has
+        return "gradients err where the positive scores of a row add up to almost nothing; it runs only when asked for"
     if problem.pairs < SHORT:
         return f"it pays from {SHORT:,} pairs on, and there are {problem.pairs:,}"
     written = replace(problem, mask=None if ranges.whole(problem.mask) else problem.mask)
