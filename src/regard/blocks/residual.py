@@ -7,8 +7,8 @@ While training on a GPU each is one kernel, and one more for the gradients; ever
 to a module, the modules are called one after another. It does not know what the part is.
 """
 
-from torch import Tensor, is_autocast_enabled, nn, promote_types
-from torch import float32 as wide
+import torch
+from torch import Tensor, nn
 
 from regard.attention.kernels.compiled import usable
 from regard.blocks.dropout import Dropout
@@ -33,10 +33,12 @@ def normed(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor
         return norm(x + dropout(part))
     from regard.blocks.kernels import residual  # imports Triton
 
-    dtype = wide if is_autocast_enabled("cuda") else promote_types(x.dtype, part.dtype)  # as of torch's norms
-    centred = isinstance(norm, nn.LayerNorm)
-    epsilon = norm.eps if norm.eps is not None else 2.0 ** -23  # what torch's RMSNorm takes where none is given
-    form = residual.Form(centred, norm.weight, norm.bias if centred else None, epsilon)
+    lowered = torch.is_autocast_enabled("cuda")  # which computes norms in float32
+    dtype = torch.float32 if lowered else torch.promote_types(x.dtype, part.dtype)
+    if isinstance(norm, nn.LayerNorm):
+        form = residual.Form(True, norm.weight, norm.bias, norm.eps)
+    else:
+        form = residual.Form(False, norm.weight, None, torch.finfo(dtype).eps if norm.eps is None else norm.eps)
     return residual.normed(x, part, dropout.probability, form, dtype)
 
 

@@ -2,9 +2,9 @@
 
     KL(p‖q) = Σ p (z - z') - (log Σ exp z - log Σ exp z')        z, z' the logits that p and q are made of
 
-and the rest as in `regard.training.consistency` and `regard.training.kernels.entropy`: a program has one token with both
-of its rows of logits, reads them once for all sums, and once more for the gradients, which then stand in their place.
-Sums are in float32. It does not know where logits come from.
+and the rest as in `regard.training.consistency` and `regard.training.kernels.entropy`: a program has one token with
+both of its rows of logits, reads them once for all sums, and once more for the gradients, which then stand in their
+place. Sums are in float32. It does not know where logits come from.
 
 Legend: P passes (2), C tokens, V vocabulary.
 """
