@@ -26,7 +26,8 @@ def test_without_dropout_it_is_torchs(name, shape, dtype):
     for mine, theirs, right in every:
         assert (mine.dtype, mine.shape) == (dtype, x.shape)
         right = right.double()
-        bound = 2 * (theirs.double() - right).abs().max() + 4 * torch.finfo(dtype).eps * right.abs().max()
+        largest = right.abs().max() + g.abs().max()  # a slope near 0 is a difference of larger numbers
+        bound = 2 * (theirs.double() - right).abs().max() + 4 * torch.finfo(dtype).eps * largest
         assert (mine.double() - right).abs().max() <= bound
 
 

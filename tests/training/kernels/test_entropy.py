@@ -1,4 +1,4 @@
-"""Cross entropy by the kernel: torch's in float64, its gradient in the place of the logits, labels that count nothing."""
+"""Cross entropy by the kernel: torch's in float64, its gradient in the place of the logits, labels ignored."""
 
 import pytest
 import torch

@@ -30,17 +30,17 @@ def _bell(x: Any) -> Any:
 
 @triton.jit
 def _sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)), of -|x| first, so that no exponential overflows."""
+    """σ(x) = 1 / (1 + exp(-x)) and σ(-x); of -|x|, so that no exponential overflows, and no digits are lost."""
     e = tl.exp(-tl.abs(x))
-    return tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+    return tl.where(x < 0.0, e, 1.0) / (1.0 + e), tl.where(x < 0.0, 1.0, e) / (1.0 + e)
 
 
 @triton.jit
 def _opening(x: Any) -> Any:
     """½ (1 + tanh u), which GPT-2's GELU multiplies x by, and its slope; u = √(2/π) (x + 0.044715 x³)."""
     inner = 1.5957691216057308 * x * (1.0 + 0.044715 * x * x)  # 2u, for ½ (1 + tanh u) = σ(2u)
-    opened = _sigmoid(inner)
-    return opened, opened * (1.0 - opened) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    opened, closed = _sigmoid(inner)
+    return opened, opened * closed * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
 
 
 @triton.jit
@@ -66,7 +66,8 @@ def _activate(x: Any, seed: Any, out: Any, count: Any, dropped: Any, scale: Any,
         opened, _ = _opening(v)
         v *= opened
     if name == "silu":
-        v *= _sigmoid(v)
+        opened, _ = _sigmoid(v)
+        v *= opened
     if dropping:
         v = tl.where(kept(tl.load(seed), row, tl.arange(0, block // 8), block // 8, dropped, rows, block), v * scale,
                      0.0)
@@ -89,8 +90,8 @@ def _slope(upstream: Any, held: Any, seed: Any, out: Any, count: Any, dropped: A
         opened, slope = _opening(v)
         g *= opened + v * slope
     if name == "silu":
-        opened = _sigmoid(v)
-        g *= opened * (1.0 + v * (1.0 - opened))
+        opened, closed = _sigmoid(v)
+        g *= opened * (1.0 + v * closed)
     if dropping and name != "relu":
         g = tl.where(kept(tl.load(seed), row, tl.arange(0, block // 8), block // 8, dropped, rows, block), g, 0.0)
     tl.store(out + at, g.to(out.dtype.element_ty), mask=there)

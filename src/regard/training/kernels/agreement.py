@@ -41,8 +41,8 @@ def _agreement(logits: Any, labels: Any, own: Any, spread: Any, divergence: Any,
                 tl.store(second + start + column, nothing, mask=start + column < vocabulary)
     else:
         named = (label >= 0) & (label < vocabulary)
-        of_label = tl.load(first + label, mask=named, other=float("nan")).to(tl.float32)
-        of_label += tl.load(second + label, mask=named, other=float("nan")).to(tl.float32)
+        label_p = tl.load(first + label, mask=named, other=float("nan")).to(tl.float32)
+        label_q = tl.load(second + label, mask=named, other=float("nan")).to(tl.float32)
         highest_p, total_p, toward_p = -3.4e38, 0.0, 0.0  # unlike -inf it can be taken from itself
         highest_q, total_q, toward_q = -3.4e38, 0.0, 0.0
         plain = 0.0
@@ -64,13 +64,13 @@ def _agreement(logits: Any, labels: Any, own: Any, spread: Any, divergence: Any,
             total_q = total_q * less + tl.sum(e, 0)
             toward_q = toward_q * less + tl.sum(e * apart, 0)
             highest_q = higher
-        log_p = highest_p + tl.log(total_p)
-        log_q = highest_q + tl.log(total_q)
-        between = log_p - log_q
+        log_p = tl.log(total_p)
+        log_q = tl.log(total_q)
+        between = highest_p - highest_q + (log_p - log_q)  # in this order: logits may be much larger
         divergence_p = toward_p / total_p - between
         divergence_q = between - toward_q / total_q
-        tl.store(own + token, 0.5 * (log_p + log_q - of_label))
-        tl.store(spread + token, 0.5 * (log_p + log_q - plain / vocabulary))
+        tl.store(own + token, 0.5 * ((highest_p - label_p) + (highest_q - label_q) + (log_p + log_q)))
+        tl.store(spread + token, 0.5 * (highest_p + highest_q - plain / vocabulary + (log_p + log_q)))
         tl.store(divergence + token, 0.5 * (divergence_p + divergence_q))
         if gradients:
             everywhere = 0.5 * smoothing / vocabulary

@@ -48,9 +48,8 @@ def _entropy(logits: Any, labels: Any, own: Any, spread: Any, vocabulary: Any, s
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
             plain += tl.sum(tl.where(there, z, 0.0), 0)
             highest = higher
-        log_sum = highest + tl.log(total)
-        tl.store(own + token, log_sum - of_label)
-        tl.store(spread + token, log_sum - plain / vocabulary)
+        tl.store(own + token, highest - of_label + tl.log(total))  # in this order: logits may be much larger
+        tl.store(spread + token, highest - plain / vocabulary + tl.log(total))
         if gradients:
             everywhere = smoothing / vocabulary
             for start in range(0, vocabulary, block):
