@@ -8,8 +8,6 @@ programs, so that the result is the same every time. It does not know what is su
 Legend: T rows, D columns, P shares of the rows.
 """
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
@@ -24,7 +22,8 @@ PROGRAMS = 1024
 
 
 @triton.jit
-def _sums(x: Any, out: Any, height: Any, width: Any, share: Any, tile: tl.constexpr, block: tl.constexpr) -> None:
+def _sums(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, share: tl.tensor, tile: tl.constexpr,
+          block: tl.constexpr) -> None:
     """out (P, D): the sums of `share` rows each of x (T, D)."""
     column = tl.program_id(1) * block + tl.arange(0, block)
     first = tl.program_id(0) * share

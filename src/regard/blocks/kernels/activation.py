@@ -23,20 +23,20 @@ ROWS, BLOCK, WARPS = 2, 1024, 4
 
 
 @triton.jit
-def _bell(x: Any) -> Any:
+def _bell(x: tl.tensor) -> tl.tensor:
     """Φ(x) and φ(x) of the normal distribution."""
     return 0.5 + 0.5 * tl.erf(x * 0.7071067811865476), tl.exp(-0.5 * x * x) * 0.3989422804014327
 
 
 @triton.jit
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: tl.tensor) -> tl.tensor:
     """σ(x) = 1 / (1 + exp(-x)) and σ(-x); of -|x|, so that no exponential overflows, and no digits are lost."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0.0, e, 1.0) / (1.0 + e), tl.where(x < 0.0, 1.0, e) / (1.0 + e)
 
 
 @triton.jit
-def _opening(x: Any) -> Any:
+def _opening(x: tl.tensor) -> tl.tensor:
     """½ (1 + tanh u), which GPT-2's GELU multiplies x by, and its slope; u = √(2/π) (x + 0.044715 x³)."""
     inner = 1.5957691216057308 * x * (1.0 + 0.044715 * x * x)  # 2u, for ½ (1 + tanh u) = σ(2u)
     opened, closed = _sigmoid(inner)
@@ -44,7 +44,7 @@ def _opening(x: Any) -> Any:
 
 
 @triton.jit
-def _places(count: Any, rows: tl.constexpr, block: tl.constexpr) -> Any:
+def _places(count: tl.tensor, rows: tl.constexpr, block: tl.constexpr) -> tl.tensor:
     """The rows of this program, where in memory they stand, and whether anything does."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     at = row[:, None].to(tl.int64) * block + tl.arange(0, block)[None, :]
@@ -52,8 +52,8 @@ def _places(count: Any, rows: tl.constexpr, block: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _activate(x: Any, seed: Any, out: Any, count: Any, dropped: Any, scale: Any, name: tl.constexpr,
-              dropping: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
+def _activate(x: tl.tensor, seed: tl.tensor, out: tl.tensor, count: tl.tensor, dropped: tl.tensor, scale: tl.tensor,
+              name: tl.constexpr, dropping: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
     """out = dropout(f(x))."""
     row, at, there = _places(count, rows, block)
     v = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
@@ -75,8 +75,9 @@ def _activate(x: Any, seed: Any, out: Any, count: Any, dropped: Any, scale: Any,
 
 
 @triton.jit
-def _slope(upstream: Any, held: Any, seed: Any, out: Any, count: Any, dropped: Any, scale: Any, name: tl.constexpr,
-           dropping: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
+def _slope(upstream: tl.tensor, held: tl.tensor, seed: tl.tensor, out: tl.tensor, count: tl.tensor, dropped: tl.tensor,
+           scale: tl.tensor, name: tl.constexpr, dropping: tl.constexpr, rows: tl.constexpr,
+           block: tl.constexpr) -> None:
     """out = ∂x; `held` is y of ReLU, and x of the others."""
     row, at, there = _places(count, rows, block)
     g = tl.load(upstream + at, mask=there, other=0.0).to(tl.float32) * scale

@@ -10,7 +10,7 @@ random state, and is another one at each replay of a CUDA graph. It does not kno
 Legend: R rows of a tile, G groups of eight columns, D columns.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
@@ -42,13 +42,14 @@ def drawn(probability: float, like: Tensor) -> Chance:
 
 
 @triton.jit
-def _halves(bits: Any, dropped: Any) -> Any:
+def _halves(bits: tl.tensor, dropped: tl.tensor) -> tl.tensor:
     """(R, G) of 32 bits -> (R, G, 2): whether each half keeps its feature."""
     return tl.join(((bits & 0xFFFF) >= dropped).to(tl.int8), ((bits >> 16) >= dropped).to(tl.int8))
 
 
 @triton.jit
-def kept(seed: Any, row: Any, group: Any, groups: Any, dropped: Any, rows: tl.constexpr, block: tl.constexpr) -> Any:
+def kept(seed: tl.tensor, row: tl.tensor, group: tl.tensor, groups: tl.tensor, dropped: tl.tensor, rows: tl.constexpr,
+         block: tl.constexpr) -> tl.tensor:
     """(R, D) bool: whether a feature is kept, of rows (R,) and groups (G,) out of `groups` in a row."""
     place = row[:, None].to(tl.int64) * groups + group[None, :]
     a, b, c, d = tl.randint4x(seed, place, 7)

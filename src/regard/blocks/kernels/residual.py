@@ -44,8 +44,9 @@ class Form(NamedTuple):
 
 
 @triton.jit
-def _sum(x: Any, part: Any, seed: Any, row: Any, column: Any, height: Any, width: Any, dropped: Any, scale: Any,
-         rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr) -> Any:
+def _sum(x: tl.tensor, part: tl.tensor, seed: tl.tensor, row: tl.tensor, column: tl.tensor, height: tl.tensor,
+         width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr,
+         dropping: tl.constexpr) -> tl.tensor:
     """x + dropout(part) of a tile, in float32, and what part was multiplied by, where features are dropped."""
     there = (row < height)[:, None] & (column < width)[None, :]
     at = row[:, None].to(tl.int64) * width + column[None, :]
@@ -59,15 +60,16 @@ def _sum(x: Any, part: Any, seed: Any, row: Any, column: Any, height: Any, width
 
 
 @triton.jit
-def _factor(seed: Any, row: Any, width: Any, dropped: Any, scale: Any, rows: tl.constexpr, block: tl.constexpr) -> Any:
+def _factor(seed: tl.tensor, row: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr,
+            block: tl.constexpr) -> tl.tensor:
     """What dropout multiplies a tile by: 0, or the scale."""
     group = tl.arange(0, block // 8)
     return tl.where(kept(tl.load(seed), row, group, tl.cdiv(width, 8), dropped, rows, block), scale, 0.0)
 
 
 @triton.jit
-def _add(x: Any, part: Any, seed: Any, out: Any, height: Any, width: Any, dropped: Any, scale: Any,
-         rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr) -> None:
+def _add(x: tl.tensor, part: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor,
+         dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr) -> None:
     """out = x + dropout(part)."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
@@ -77,8 +79,8 @@ def _add(x: Any, part: Any, seed: Any, out: Any, height: Any, width: Any, droppe
 
 
 @triton.jit
-def _drop(upstream: Any, seed: Any, out: Any, height: Any, width: Any, dropped: Any, scale: Any,
-          rows: tl.constexpr, block: tl.constexpr) -> None:
+def _drop(upstream: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, dropped: tl.tensor,
+          scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr) -> None:
     """out = dropout(upstream)."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
@@ -90,9 +92,10 @@ def _drop(upstream: Any, seed: Any, out: Any, height: Any, width: Any, dropped: 
 
 
 @triton.jit
-def _norm(x: Any, part: Any, gain: Any, shift: Any, seed: Any, out: Any, means: Any, inverses: Any, height: Any,
-          width: Any, epsilon: Any, dropped: Any, scale: Any, rows: tl.constexpr, block: tl.constexpr,
-          dropping: tl.constexpr, centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
+def _norm(x: tl.tensor, part: tl.tensor, gain: tl.tensor, shift: tl.tensor, seed: tl.tensor, out: tl.tensor,
+          means: tl.tensor, inverses: tl.tensor, height: tl.tensor, width: tl.tensor, epsilon: tl.tensor,
+          dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr,
+          centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
     """out = norm(x + dropout(part)); means and inverses (T,): μ and r."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
@@ -114,8 +117,9 @@ def _norm(x: Any, part: Any, gain: Any, shift: Any, seed: Any, out: Any, means: 
 
 
 @triton.jit
-def _norm_gradient(upstream: Any, x: Any, part: Any, gain: Any, seed: Any, means: Any, inverses: Any, of_x: Any,
-                   of_part: Any, sums: Any, height: Any, width: Any, dropped: Any, scale: Any, share: Any,
+def _norm_gradient(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.tensor, seed: tl.tensor,
+                   means: tl.tensor, inverses: tl.tensor, of_x: tl.tensor, of_part: tl.tensor, sums: tl.tensor,
+                   height: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, share: tl.tensor,
                    rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr, centred: tl.constexpr,
                    gained: tl.constexpr) -> None:
     """of_x, of_part (T, D), and sums (P, 2, D) over the `share` tokens of each program: ∂gain, ∂shift."""

@@ -9,8 +9,6 @@ place. Sums are in float32. It does not know where logits come from.
 Legend: P passes (2), C tokens, V vocabulary.
 """
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
@@ -21,9 +19,9 @@ BLOCK, WARPS = 4096, 8
 
 
 @triton.jit
-def _agreement(logits: Any, labels: Any, own: Any, spread: Any, divergence: Any, count: Any, vocabulary: Any,
-               smoothing: Any, quarter: Any, ignored: tl.constexpr, block: tl.constexpr,
-               gradients: tl.constexpr) -> None:
+def _agreement(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.tensor, divergence: tl.tensor,
+               count: tl.tensor, vocabulary: tl.tensor, smoothing: tl.tensor, quarter: tl.tensor, ignored: tl.constexpr,
+               block: tl.constexpr, gradients: tl.constexpr) -> None:
     """own, spread, divergence (C,), each the mean of both passes, of logits (P, C, V), which become gradients."""
     token = tl.program_id(0)
     first = logits + token.to(tl.int64) * vocabulary

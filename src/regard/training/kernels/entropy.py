@@ -11,8 +11,6 @@ complain. It does not know where logits come from.
 Legend: C tokens, V vocabulary.
 """
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
@@ -23,8 +21,8 @@ BLOCK, WARPS = 4096, 8
 
 
 @triton.jit
-def _entropy(logits: Any, labels: Any, own: Any, spread: Any, vocabulary: Any, smoothing: Any,
-             ignored: tl.constexpr, block: tl.constexpr, gradients: tl.constexpr) -> None:
+def _entropy(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.tensor, vocabulary: tl.tensor,
+             smoothing: tl.tensor, ignored: tl.constexpr, block: tl.constexpr, gradients: tl.constexpr) -> None:
     """own, spread (C,) of logits (C, V) and labels (C,); logits become gradients where these are wanted."""
     token = tl.program_id(0)
     at = logits + token.to(tl.int64) * vocabulary
