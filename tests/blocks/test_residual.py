@@ -7,7 +7,7 @@ from torch import nn
 from regard.blocks import residual as module
 from regard.blocks.block import NORMS, PostNorm, PreNorm
 from regard.blocks.dropout import Dropout
-from regard.blocks.residual import added, normed
+from regard.blocks.residual import added, normed, normed_alone
 
 KERNELS = {"_AddedBackward", "_NormedBackward"}
 
@@ -54,6 +54,19 @@ def test_the_kernel_computes_what_the_modules_do(name):
         torch.testing.assert_close(one, other)
     assert fused(added(x, part, Dropout(0.0)))
     torch.testing.assert_close(added(x, part, Dropout(0.0)), x + part)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_alone_is_the_module_s(name):
+    x, g, layer = operands()[0], torch.randn(2, 3, 6), norm(name)
+    mine, theirs = normed_alone(x, layer), layer(x)
+    assert fused(mine)
+    wanted = [x, *layer.parameters()]
+    for one, other in zip([mine, *torch.autograd.grad(mine, wanted, g)],
+                          [theirs, *torch.autograd.grad(theirs, wanted, g)], strict=True):
+        torch.testing.assert_close(one, other)
+    assert not fused(normed_alone(x, layer.eval()))
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")

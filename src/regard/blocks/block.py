@@ -21,7 +21,7 @@ from regard.attention.cache import ContextCache
 from regard.attention.layer import AttentionLayer
 from regard.attention.mask import Mask
 from regard.blocks.dropout import Dropout
-from regard.blocks.residual import added, normed
+from regard.blocks.residual import added, normed, normed_alone
 from regard.mixer import Rows
 
 Part = Callable[[Tensor], Tensor]
@@ -48,7 +48,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part and its residual."""
-        return added(x, part(self.norm(x)), self.dropout)
+        return added(x, part(normed_alone(x, self.norm)), self.dropout)
 
 
 class Without(nn.Module):

@@ -46,17 +46,19 @@ class Form(NamedTuple):
 @triton.jit
 def _sum(x: tl.tensor, part: tl.tensor, seed: tl.tensor, row: tl.tensor, column: tl.tensor, height: tl.tensor,
          width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr,
-         dropping: tl.constexpr) -> tl.tensor:
+         adding: tl.constexpr, dropping: tl.constexpr) -> tl.tensor:
     """x + dropout(part) of a tile, in float32, and what part was multiplied by, where features are dropped."""
     there = (row < height)[:, None] & (column < width)[None, :]
     at = row[:, None].to(tl.int64) * width + column[None, :]
     s = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
-    p = tl.load(part + at, mask=there, other=0.0).to(tl.float32)
     factor = s
-    if dropping:
-        factor = _factor(seed, row, width, dropped, scale, rows, block)
-        p *= factor
-    return s + p, factor
+    if adding:
+        p = tl.load(part + at, mask=there, other=0.0).to(tl.float32)
+        if dropping:
+            factor = _factor(seed, row, width, dropped, scale, rows, block)
+            p *= factor
+        s += p
+    return s, factor
 
 
 @triton.jit
@@ -73,7 +75,7 @@ def _add(x: tl.tensor, part: tl.tensor, seed: tl.tensor, out: tl.tensor, height:
     """out = x + dropout(part)."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
-    s, _ = _sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, dropping)
+    s, _ = _sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, True, dropping)
     there = (row < height)[:, None] & (column < width)[None, :]
     tl.store(out + row[:, None].to(tl.int64) * width + column[None, :], s.to(out.dtype.element_ty), mask=there)
 
@@ -94,14 +96,14 @@ def _drop(upstream: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tenso
 @triton.jit
 def _norm(x: tl.tensor, part: tl.tensor, gain: tl.tensor, shift: tl.tensor, seed: tl.tensor, out: tl.tensor,
           means: tl.tensor, inverses: tl.tensor, height: tl.tensor, width: tl.tensor, epsilon: tl.tensor,
-          dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr,
-          centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
+          dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr,
+          dropping: tl.constexpr, centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
     """out = norm(x + dropout(part)); means and inverses (T,): μ and r."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
     inside = (column < width)[None, :]
     there = (row < height)[:, None] & inside
-    s, _ = _sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, dropping)
+    s, _ = _sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, adding, dropping)
     if centred:
         mean = tl.sum(s, 1) / width
         s = tl.where(inside, s - mean[:, None], 0.0)
@@ -120,8 +122,8 @@ def _norm(x: tl.tensor, part: tl.tensor, gain: tl.tensor, shift: tl.tensor, seed
 def _norm_gradient(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.tensor, seed: tl.tensor,
                    means: tl.tensor, inverses: tl.tensor, of_x: tl.tensor, of_part: tl.tensor, sums: tl.tensor,
                    height: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, share: tl.tensor,
-                   rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr, centred: tl.constexpr,
-                   gained: tl.constexpr) -> None:
+                   rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr, dropping: tl.constexpr,
+                   centred: tl.constexpr, gained: tl.constexpr) -> None:
     """of_x, of_part (T, D), and sums (P, 2, D) over the `share` tokens of each program: ∂gain, ∂shift."""
     column = tl.arange(0, block)
     inside = column < width
@@ -133,7 +135,7 @@ def _norm_gradient(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.
         row = start + tl.arange(0, rows)
         there = (row < last)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * width + column[None, :]
-        s, factor = _sum(x, part, seed, row, column, last, width, dropped, scale, rows, block, dropping)
+        s, factor = _sum(x, part, seed, row, column, last, width, dropped, scale, rows, block, adding, dropping)
         g = tl.load(upstream + at, mask=there, other=0.0).to(tl.float32)
         inverse = tl.load(inverses + row, mask=row < last, other=0.0)[:, None]
         if centred:
@@ -181,6 +183,12 @@ def normed(x: Tensor, part: Tensor, dropout: float, form: Form, dtype: torch.dty
     return y
 
 
+def normed_alone(x: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
+    """norm(x), (..., D), in this dtype."""
+    y: Tensor = _Normed.apply(x, None, form.gain, form.shift, form, drawn(0.0, x), dtype)
+    return y
+
+
 class _Added(torch.autograd.Function):
     """∂x = ∂y, ∂part = ∂y ⊙ mask · scale."""
 
@@ -189,8 +197,8 @@ class _Added(torch.autograd.Function):
         ctx.chance, ctx.dtypes = chance, (x.dtype, part.dtype)
         x, part, width = x.contiguous(), part.contiguous(), x.shape[-1]
         out, height, (rows, block, warps) = _like(x, torch.promote_types(*ctx.dtypes)), x.numel() // width, tile(width)
-        _add[(triton.cdiv(height, rows),)](x, part, _place(chance, x), out, height, width, chance.dropped, chance.scale,
-                                           rows, block, chance.seed is not None, num_warps=warps)
+        _add[(triton.cdiv(height, rows),)](x, part, _or(chance.seed, x), out, height, width, chance.dropped,
+                                           chance.scale, rows, block, chance.seed is not None, num_warps=warps)
         return out
 
     @staticmethod
@@ -210,15 +218,15 @@ class _Normed(torch.autograd.Function):
     """The gradients of the head of this file."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Tensor, gain: Tensor | None, shift: Tensor | None, form: Form,
+    def forward(ctx: Any, x: Tensor, part: Tensor | None, gain: Tensor | None, shift: Tensor | None, form: Form,
                 chance: Chance, dtype: torch.dtype) -> Tensor:
-        x, part, width = x.contiguous(), part.contiguous(), x.shape[-1]
+        x, part, width = x.contiguous(), None if part is None else part.contiguous(), x.shape[-1]
         out, height, (rows, block, warps) = _like(x, dtype), x.numel() // width, tile(width)
         inverses = x.new_empty(height, dtype=torch.float32)
         means = torch.empty_like(inverses) if form.centred else inverses
         _norm[(triton.cdiv(height, rows),)](
-            x, part, x if gain is None else gain, x if shift is None else shift, _place(chance, x), out, means,
-            inverses, height, width, form.epsilon, chance.dropped, chance.scale, rows, block, chance.seed is not None,
+            x, _or(part, x), _or(gain, x), _or(shift, x), _or(chance.seed, x), out, means, inverses, height, width,
+            form.epsilon, chance.dropped, chance.scale, rows, block, part is not None, chance.seed is not None,
             form.centred, gain is not None, shift is not None, num_warps=warps)
         ctx.save_for_backward(x, part, gain, means, inverses, chance.seed)
         ctx.centred, ctx.chance, ctx.of_shift = form.centred, chance, None if shift is None else shift.dtype
@@ -233,14 +241,15 @@ class _Normed(torch.autograd.Function):
         share = triton.cdiv(triton.cdiv(height, rows), PROGRAMS) * rows
         programs = triton.cdiv(height, share)
         of_x = _like(x, x.dtype)
-        of_part = _like(part, part.dtype) if dropping else of_x
+        of_part = _like(x, part.dtype) if dropping else of_x
         sums = x.new_empty(programs, 2 * width, dtype=torch.float32)
         _norm_gradient[(programs,)](
-            g, x, part, x if gain is None else gain, seed if dropping else x, means, inverses, of_x, of_part, sums,
-            height, width, ctx.chance.dropped, ctx.chance.scale, share, rows, block, dropping, ctx.centred,
+            g, x, _or(part, x), _or(gain, x), _or(seed, x), means, inverses, of_x, of_part, sums, height, width,
+            ctx.chance.dropped, ctx.chance.scale, share, rows, block, part is not None, dropping, ctx.centred,
             gain is not None, num_warps=warps)
         of_gain, of_shift = column_sums(sums, torch.float32).split(width)
-        return (of_x, of_part.to(part.dtype), None if gain is None else of_gain.to(gain.dtype),
+        return (of_x, None if part is None else of_part.to(part.dtype),
+                None if gain is None else of_gain.to(gain.dtype),
                 None if ctx.of_shift is None else of_shift.to(ctx.of_shift), None, None, None)
 
 
@@ -248,6 +257,6 @@ def _like(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
-def _place(chance: Chance, other: Tensor) -> Tensor:
-    """What a kernel gets for the seed; where nothing is dropped it is not read."""
-    return other if chance.seed is None else chance.seed
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """What a kernel gets in the place of a tensor that it does not read."""
+    return other if tensor is None else tensor
