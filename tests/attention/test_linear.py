@@ -43,7 +43,13 @@ def test_with_the_kernel_the_gradients_are_the_same(shape, monkeypatch):
 def test_second_derivatives_are_there_too(monkeypatch):
     monkeypatch.setattr(module, "usable", lambda *tensors: True)
     given = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in ((4, 3), (5, 3), (5,))]
-    assert torch.autograd.gradgradcheck(linear, given)
+    every = []
+    for function in (linear, F.linear):
+        first = torch.autograd.grad((function(*given) ** 3).sum(), given, create_graph=True)
+        every.append([second for one in first for second in torch.autograd.grad((one**2).sum(), given,
+                                                                                  retain_graph=True)])
+    for mine, theirs in zip(*every, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)  # the kernel sums in float32
 
 
 def test_without_need_it_is_torchs_function(monkeypatch):
