@@ -19,7 +19,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Without a GPU, kernels written in Triton run in its interpreter. It is read when triton is first imported.
-if shutil.which("nvidia-smi") is None:
+if shutil.which("nvidia-smi") is None and not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
