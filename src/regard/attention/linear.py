@@ -1,8 +1,8 @@
-"""The linear layer, y = W x + b, with a gradient of b that does not take as long as that of W.
+"""The linear layer, y = W x + b, with a gradient of b that a kernel sums.
 
-It is torch's in all: parameters, names, initial values, results. On a GPU the gradient of the bias is the sum of the
-columns of a tall matrix, which a kernel of ours reads at the speed of memory; torch's own took as long there as the
-product of two matrices. It knows neither attention nor blocks.
+It is torch's in all: parameters, names, initial values, results. While training on a GPU the gradient of the bias, the
+sum of the columns of a tall matrix, comes from `regard.attention.kernels.columns`. It knows neither attention nor
+blocks.
 """
 
 from typing import Any
