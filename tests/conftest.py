@@ -22,6 +22,10 @@ if not os.path.exists("/dev/nvidiactl"):
 # The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Without a GPU, kernels written in Triton run in its interpreter. It is read when triton is first imported.
+if shutil.which("nvidia-smi") is None and not os.path.exists("/dev/nvidiactl"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None, print_blob=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.blocks import feed_forward
 from regard.blocks.feed_forward import Gated, Plain
 from regard.reference import activation as oracle_activation
 from regard.reference import block as oracle
@@ -49,3 +50,22 @@ def test_errors_name_the_argument():
         Plain(4, 4, activation="gelue")
     with pytest.raises(ValueError, match="`dropout` must be a probability"):
         Gated(4, 4, dropout=1.5)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_in_one_kernel_it_is_the_same(activation, monkeypatch):
+    pytest.importorskip("triton")
+    from regard.blocks.kernels import activation as activation_kernel
+
+    part, x = Plain(4, 7, activation=activation), torch.randn(3, 4, requires_grad=True)
+    want = part(x)
+    monkeypatch.setattr(feed_forward, "usable", lambda *tensors: True)
+    y = part(x)
+    monkeypatch.setattr(activation_kernel, "activated", None)  # whoever calls it fails
+    with pytest.raises(TypeError):
+        part(x)
+    part.eval()(x)
+    wanted = [x, *part.parameters()]
+    torch.testing.assert_close(y, want)
+    for mine, theirs in zip(torch.autograd.grad(y.sum(), wanted), torch.autograd.grad(want.sum(), wanted), strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -83,6 +83,25 @@ def test_passes_that_agree_cost_what_one_costs():
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(module, "FEWEST", 4)
+    monkeypatch.setitem(one_pass.HELD, "cpu", 1)
+    states, output, labels = problem(bias=bias, dtype=torch.float32)
+    loss = agreement_loss(states, output, labels, smoothing, 5.0)
+    want = with_gradients(loss.total, loss.nll, states, output)
+    monkeypatch.setattr(module, "_turned", None)  # whoever calls it fails
+    monkeypatch.setattr(module, "usable", lambda *tensors: True)
+    monkeypatch.setattr(one_pass, "usable", lambda *tensors: True)
+    loss = agreement_loss(states, output, labels, smoothing, 5.0)
+    for mine, theirs in zip(with_gradients(loss.total, loss.nll, states, output), want, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(agreement_loss(states, output, labels, smoothing, 5.0).total, want[0])
+
+
 @pytest.mark.parametrize("count", [0, 4])
 def test_nothing_that_counts_is_zero_and_no_nan(count):
     states, output, _ = problem(count)

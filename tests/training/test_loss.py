@@ -49,6 +49,24 @@ def test_from_logits_it_is_the_same(smoothing):
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(module, "FEWEST", 4)
+    monkeypatch.setitem(module.HELD, "cpu", 1)
+    states, output, labels = problem(bias=bias, dtype=torch.float32)
+    loss = token_loss(states, output, labels, smoothing)
+    want = with_gradients(loss, states, output)
+    monkeypatch.setattr(module, "_turned", None)  # whoever calls it fails
+    monkeypatch.setattr(module, "usable", lambda *tensors: True)
+    loss = token_loss(states, output, labels, smoothing)
+    for mine, theirs in zip(with_gradients(loss, states, output), want, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(token_loss(states, output, labels, smoothing).total, want[0])
+
+
 @pytest.mark.parametrize("count", [0, 4])
 def test_nothing_that_counts_is_zero_and_no_nan(count):
     states, output, _ = problem(count)

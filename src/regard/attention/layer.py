@@ -28,6 +28,7 @@ from regard import checks
 from regard.attention.attend import AnyNormalizer, AnyScore, attend
 from regard.attention.cache import Cache, ContextCache, families_apart, families_together, step_mask
 from regard.attention.kernels.choice import BACKENDS
+from regard.attention.linear import Linear
 from regard.attention.look import Look
 from regard.attention.looked import over_heads
 from regard.attention.mask import Mask, Padding, as_mask
@@ -185,8 +186,8 @@ class BasicAttention(AttentionLayer):
                  dropout: float = 0.0, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width, self.context_width = width, context_width or width
-        self.query = nn.Linear(width, head_width or width, bias)
-        self.key = nn.Linear(self.context_width, head_width or width, bias)
+        self.query = Linear(width, head_width or width, bias)
+        self.key = Linear(self.context_width, head_width or width, bias)
         self.scorer = OwnScore(score, 1, head_width or width)
 
     @property
@@ -235,10 +236,10 @@ class Attention(AttentionLayer):
         head_width = head_width or width // heads
         value_width = value_width or head_width
         self.width, self.context_width, self.heads, self.key_heads = width, context_width or width, heads, key_heads
-        self.query = nn.Linear(width, heads * head_width, bias)
-        self.key = nn.Linear(self.context_width, key_heads * head_width, bias)
-        self.value = nn.Linear(self.context_width, key_heads * value_width, bias)
-        self.output = nn.Linear(heads * value_width, width, bias)
+        self.query = Linear(width, heads * head_width, bias)
+        self.key = Linear(self.context_width, key_heads * head_width, bias)
+        self.value = Linear(self.context_width, key_heads * value_width, bias)
+        self.output = Linear(heads * value_width, width, bias)
         self.scorer = OwnScore(score, heads, head_width)
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)

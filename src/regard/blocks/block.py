@@ -21,6 +21,7 @@ from regard.attention.cache import ContextCache
 from regard.attention.layer import AttentionLayer
 from regard.attention.mask import Mask
 from regard.blocks.dropout import Dropout
+from regard.blocks.residual import added, normed, normed_alone
 from regard.mixer import Rows
 
 Part = Callable[[Tensor], Tensor]
@@ -35,7 +36,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part and its residual."""
-        return self.norm(x + self.dropout(part(x)))
+        return normed(x, part(x), self.dropout, self.norm)
 
 
 class PreNorm(nn.Module):
@@ -47,7 +48,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, part: Part) -> Tensor:
         """x (B, N, D) after the part and its residual."""
-        return x + self.dropout(part(self.norm(x)))
+        return added(x, part(normed_alone(x, self.norm)), self.dropout)
 
 
 class Without(nn.Module):

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
+from regard.attention.kernels.compiled import usable
+from regard.attention.linear import Linear
 from regard.blocks.dropout import Dropout
+from regard.blocks.residual import listened_to
 from regard.config import Config, choice, share, whole
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,8 +34,8 @@ class FeedForward(nn.Module, ABC):
         checks.probability("dropout", dropout)
         self.width, self.inner, self.name = width, inner, activation
         self.activation = checks.pick("activation", activation, ACTIVATIONS)
-        self.up = nn.Linear(width, inner, bias)
-        self.down = nn.Linear(inner, width, bias)
+        self.up = Linear(width, inner, bias)
+        self.down = Linear(inner, width, bias)
         self.dropout = Dropout(dropout)
         self.reset_parameters()
 
@@ -43,6 +46,14 @@ class FeedForward(nn.Module, ABC):
                 nn.init.xavier_uniform_(linear.weight)
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
+
+    def activated(self, x: Tensor) -> Tensor:
+        """dropout(f(x)): while training on a GPU in one kernel."""
+        if not (self.training and usable(x)) or listened_to(self.dropout):
+            return self.dropout(self.activation(x))
+        from regard.blocks.kernels import activation  # imports Triton
+
+        return activation.activated(x, self.name, self.dropout.probability)
 
     def extra_repr(self) -> str:
         return self.name
@@ -57,7 +68,7 @@ class Plain(FeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
-        return self.down(self.dropout(self.activation(self.up(x))))
+        return self.down(self.activated(self.up(x)))
 
 
 class Gated(FeedForward):
@@ -66,7 +77,7 @@ class Gated(FeedForward):
     def __init__(self, width: int, inner: int, *, activation: str = "silu", bias: bool = False,
                  dropout: float = 0.0) -> None:
         super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
-        self.gate = nn.Linear(width, inner, bias)
+        self.gate = Linear(width, inner, bias)
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:

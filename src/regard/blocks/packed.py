@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear as plain
 
+from regard.attention.linear import Linear
+
 MOST = 1 << 30
 """Bytes of weights in a model that is laid out."""
 SAMPLED = 61
@@ -113,7 +115,8 @@ def _layers(model: nn.Module) -> list[nn.Linear]:
     """The layers that can be laid out; none where that is too much, or where torch has no oneDNN."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return []
-    found = [module for module in model.modules() if type(module) is nn.Linear and _fits(module.weight)]
+    found = [module for module in model.modules() if isinstance(module, nn.Linear)
+             and type(module) in (nn.Linear, Linear) and _fits(module.weight)]
     return found if sum(layer.weight.nbytes for layer in found) <= MOST else []
 
 

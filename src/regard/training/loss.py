@@ -8,7 +8,8 @@ nothing.
 
 For a vocabulary of V the logits of N tokens are N·V numbers, often more than all else in a small model. Here they are
 made for some tokens at a time, and turned into their own gradient at once: the backward pass has nothing left to do but
-to scale it. It does not know models: they give states, and the layer that makes logits.
+to scale it. On a GPU a kernel does so in the precision that the logits have; elsewhere torch, in float32 at least. It
+does not know models: they give states, and the layer that makes logits.
 
 Legend: N tokens, D width, V vocabulary, C tokens of a chunk.
 """
@@ -23,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import checks
+from regard.attention.kernels.compiled import usable
 from regard.models.contract import IGNORED
 
 HELD = {"cpu": 1 << 22}
@@ -118,30 +120,16 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
     rows = max(FEWEST, HELD.get(states.device.type, HELD_ELSEWHERE) // vocabulary)
     wide = torch.promote_types(states.dtype, torch.float32)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
+    turned = _turned_by_kernel if usable(states, weight) else _turned
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV = F.linear(x_CD, weight, bias).to(wide)  # not used elsewhere: it is written over below
-        counts_C = label_C != IGNORED
-        index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
-        label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
-        mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
-        highest_C1 = logits_CV.amax(-1, keepdim=True)
-        gradient_CV = logits_CV.sub_(highest_C1).exp_()  # in place, and the exponential only once
-        sum_C1 = gradient_CV.sum(-1, keepdim=True)
-        log_sum_C = (highest_C1 + sum_C1.log()).squeeze(-1)
-        own_C = (log_sum_C - label_logit_C).masked_fill(~counts_C, 0.0)
+        logits_CV = F.linear(x_CD, weight, bias)  # not used elsewhere: it is written over
+        own_C, spread_C, gradient_CV = turned(logits_CV, label_C, smoothing, of_states is not None)
         nll += own_C.sum()
         if smoothing:
-            spread_C = (log_sum_C - mean_C).masked_fill(~counts_C, 0.0)
             total += (1.0 - smoothing) * own_C.sum() + smoothing * spread_C.sum()
         if of_states is None or of_weight is None:
             continue
-        gradient_CV.mul_(sum_C1.reciprocal_())  # the probabilities
-        if smoothing:
-            gradient_CV.sub_(smoothing / vocabulary)
-        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))
-        if states.device.type != "cpu":  # there all that counts nothing was left out before
-            gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
         lowered_CV = gradient_CV.to(states.dtype)
         torch.mm(lowered_CV, weight, out=of_states[start:start + rows])
         if of_weight.dtype == states.dtype:
@@ -149,5 +137,45 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
         else:
             of_weight += lowered_CV.t() @ x_CD
         if of_bias is not None:
-            of_bias += gradient_CV.sum(0)
+            of_bias += sums(gradient_CV)
     return (total if smoothing else nll.clone()), nll
+
+
+def sums(gradient: Tensor) -> Tensor:
+    """Of the columns of (..., V), in float32 at least."""
+    if usable(gradient):
+        from regard.attention.kernels.columns import column_sums  # imports Triton
+
+        return column_sums(gradient, torch.float32)
+    return gradient.flatten(0, -2).sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
+
+
+def _turned_by_kernel(logits_CV: Tensor, label_C: Tensor, smoothing: float,
+                      gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_turned`, without a wider copy of the logits."""
+    from regard.training.kernels import entropy  # imports Triton
+
+    compute = entropy.losses_and_gradients if gradients else entropy.losses
+    return *compute(logits_CV, label_C, IGNORED, smoothing), logits_CV
+
+
+def _turned(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """-log p of the labels, and its mean over the vocabulary, of each token; and the gradient, where it is wanted."""
+    logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+    counts_C = label_C != IGNORED
+    index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
+    label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
+    mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
+    highest_C1 = logits_CV.amax(-1, keepdim=True)
+    gradient_CV = logits_CV.sub_(highest_C1).exp_()  # in place, and the exponential only once
+    sum_C1 = gradient_CV.sum(-1, keepdim=True)
+    log_sum_C = (highest_C1 + sum_C1.log()).squeeze(-1)
+    own_C, spread_C = ((log_sum_C - logit_C).masked_fill(~counts_C, 0.0) for logit_C in (label_logit_C, mean_C))
+    if gradients:
+        gradient_CV.mul_(sum_C1.reciprocal_())  # the probabilities
+        if smoothing:
+            gradient_CV.sub_(smoothing / gradient_CV.shape[-1])
+        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))
+        if label_C.device.type != "cpu":  # there all that counts nothing was left out before
+            gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
+    return own_C, spread_C, gradient_CV

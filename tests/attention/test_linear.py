@@ -1,0 +1,75 @@
+"""The linear layer: torch's own, and the same gradients where a kernel sums those of the bias."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from regard.attention import linear as module
+from regard.attention.linear import Linear, linear
+
+
+def gradients(y, *of):
+    torch.manual_seed(1)
+    return torch.autograd.grad(y, of, torch.randn_like(y))
+
+
+def test_it_is_torchs_layer():
+    torch.manual_seed(0)
+    mine = Linear(5, 7)
+    torch.manual_seed(0)
+    theirs = nn.Linear(5, 7)
+    assert repr(mine) == repr(theirs)
+    assert all(map(torch.equal, mine.state_dict().values(), theirs.state_dict().values()))
+    x = torch.randn(2, 3, 5)
+    assert torch.equal(mine(x), theirs(x))
+    without = Linear(5, 7, bias=False)
+    assert torch.equal(without(x), F.linear(x, without.weight))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 4, 3)], ids=str)
+def test_with_the_kernel_the_gradients_are_the_same(shape, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(module, "usable", lambda *tensors: True)
+    layer, x = Linear(3, 6), torch.randn(shape, requires_grad=True)
+    y, want = layer(x), F.linear(x, layer.weight, layer.bias)
+    assert type(y.grad_fn).__name__ == "_BiasedBackward"
+    assert torch.equal(y, want)
+    of = (x, layer.weight, layer.bias)
+    for mine, theirs in zip(gradients(y, *of), gradients(want, *of), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_second_derivatives_are_there_too(monkeypatch):
+    monkeypatch.setattr(module, "usable", lambda *tensors: True)
+    given = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in ((4, 3), (5, 3), (5,))]
+    every = []
+    for function in (linear, F.linear):
+        first = torch.autograd.grad((function(*given) ** 3).sum(), given, create_graph=True)
+        every.append([second for one in first for second in torch.autograd.grad((one**2).sum(), given,
+                                                                                  retain_graph=True)])
+    for mine, theirs in zip(*every, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)  # the kernel sums in float32
+
+
+def test_without_need_it_is_torchs_function(monkeypatch):
+    monkeypatch.setattr(module, "usable", lambda *tensors: True)
+    layer, x = Linear(3, 6), torch.randn(2, 3)
+    with torch.no_grad():
+        assert layer(x).grad_fn is None
+    layer.bias.requires_grad_(False)
+    assert type(layer(x).grad_fn).__name__ != "_BiasedBackward"
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(torch.randn(2, 4))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_kernel_is_taken():
+    layer, x = Linear(64, 200).cuda().to(torch.bfloat16), torch.randn(5, 300, 64, device="cuda", dtype=torch.bfloat16)
+    y = layer(x)
+    assert type(y.grad_fn).__name__ == "_BiasedBackward"
+    g = torch.randn_like(y)
+    (mine,) = torch.autograd.grad(y, layer.bias, g)
+    torch.testing.assert_close(mine, g.double().sum((0, 1)).to(torch.bfloat16), rtol=1e-2, atol=1e-2)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert layer.float()(x.float()).dtype == torch.bfloat16

@@ -1,0 +1,90 @@
+"""Cross entropy by the kernel: torch's in float64, its gradient in the place of the logits, labels ignored."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+from regard.models.contract import IGNORED
+from regard.training.kernels import entropy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SHAPES = [(1, 1), (1, 9), (7, 33), (5, 100), pytest.param((1000, 50_257), marks=pytest.mark.gpu),
+          pytest.param((64, 256_001), marks=pytest.mark.gpu)]
+
+
+def problem(shape, dtype):
+    logits = (3 * torch.randn(shape, device=DEVICE)).to(dtype)
+    labels = torch.randint(shape[1], shape[:1], device=DEVICE)
+    labels[1::3] = IGNORED
+    return logits, labels
+
+
+def plain(logits, labels, smoothing):
+    """own and the loss of each token, and the gradient of all losses."""
+    logits = logits.detach().requires_grad_()
+    options = {"ignore_index": IGNORED, "reduction": "none"}
+    loss = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options)
+    return F.cross_entropy(logits, labels, **options), loss, torch.autograd.grad(loss.sum(), logits)[0]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    """On a CPU several blocks a token, without a large vocabulary."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(entropy, "BLOCK", 16)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_it_is_torchs_in_float64(shape, dtype, smoothing):
+    logits, labels = problem(shape, dtype)
+    own, loss, gradient = plain(logits.double(), labels, smoothing)
+    got = logits.clone()
+    mine, spread = entropy.losses_and_gradients(got, labels, IGNORED, smoothing)
+    torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(((1 - smoothing) * mine + smoothing * spread).double(), loss, rtol=1e-5, atol=1e-5)
+    assert got.dtype == dtype
+    assert (got.double() - gradient).abs().max() <= torch.finfo(dtype).eps
+    assert (got[labels == IGNORED] == 0).all()
+
+
+def test_without_gradients_the_logits_stay():
+    logits, labels = problem((7, 33), torch.float32)
+    before = logits.clone()
+    alone = entropy.losses(logits, labels, IGNORED, 0.1)
+    assert torch.equal(logits, before)
+    assert all(map(torch.equal, alone, entropy.losses_and_gradients(logits, labels, IGNORED, 0.1)))
+
+
+def test_where_all_is_ignored_all_is_zero_even_of_nan():
+    logits = torch.full((3, 40), float("nan"), device=DEVICE)
+    own, spread = entropy.losses_and_gradients(logits, torch.full((3,), IGNORED, device=DEVICE), IGNORED, 0.1)
+    assert not own.any()
+    assert not spread.any()
+    assert not logits.any()
+
+
+def test_huge_logits_and_logits_of_minus_infinity():
+    logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 2.0, 2.0]], device=DEVICE).repeat(1, 11)
+    labels = torch.tensor([0, 1], device=DEVICE)
+    own, _, gradient = plain(logits.double(), labels, 0.0)
+    mine, _ = entropy.losses_and_gradients(logits, labels, IGNORED, 0.0)
+    torch.testing.assert_close(mine.double(), own)
+    torch.testing.assert_close(logits.double(), gradient)
+
+
+def test_a_block_that_is_all_minus_infinity():
+    logits = torch.full((1, 40), float("-inf"), device=DEVICE)
+    logits[0, 30:] = 1.0
+    own, _ = entropy.losses_and_gradients(logits, torch.tensor([35], device=DEVICE), IGNORED, 0.0)
+    assert own.item() == pytest.approx(torch.tensor(10.0).log().item(), rel=1e-5)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("label", [-1, 9, 1 << 40])
+def test_a_label_that_names_no_token_makes_the_loss_nan(label):
+    logits = torch.randn(1, 9, device=DEVICE)
+    own, _ = entropy.losses(logits, torch.tensor([label], device=DEVICE), IGNORED, 0.1)
+    assert own.isnan().all()
