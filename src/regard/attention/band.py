@@ -2,6 +2,7 @@
 
     Causal()          0 … position            Window(l, r)     position - l … position + r
     Padding(lengths)  the tokens there are    Packed(lengths)  the keys of the query's segment
+    Placed(start)     the keys that are there yet
 
 Any of these joined by `&` is a band again, and both ends only ever move forward from one query to the next. So a kernel
 needs two numbers a query, not a matrix, and knows which keys to leave out without looking at them; and the queries that
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.attention.mask import All, Causal, Device, Mask, Padding, Window
+from regard.attention.mask import All, Causal, Device, Mask, Padding, Placed, Window
 from regard.attention.packed import Packed, Segments
-from regard.attention.place import Place
+from regard.attention.place import Block, Place
 
 
 class Band(Mask):
@@ -60,49 +61,70 @@ class Band(Mask):
         return f"Band(of {self.first.shape[-1]} queries)"
 
 
+KINDS = (Causal, Window, Padding, Placed, Segments, Band)
+"""The masks that are bands."""
+
+
+def parts(mask: Mask | None) -> tuple[Mask, ...]:
+    """What a mask joins by &."""
+    return () if mask is None else mask.members if isinstance(mask, All) else (mask,)
+
+
+def is_band(mask: Mask | None) -> bool:
+    """Whether a mask, ready for its sizes, is a band, as far as is known."""
+    return all(isinstance(part, KINDS) for part in parts(mask))
+
+
+def limits(mask: Mask | None, place: Block) -> tuple[Tensor, Tensor]:
+    """The first key that each query of the block may see, and the one behind the last, (..., Q, 1) each.
+
+    The mask is ready, and the place says where its queries stand. Of a mask that also says other things (a bool tensor,
+    `|`, `~`) these are the ends of what its bands allow.
+    """
+    low, high = torch.zeros_like(place.position), torch.full_like(place.position, place.n_keys)
+    for part in parts(mask):
+        start, stop = _limits(part, place)
+        low = low if start is None else torch.maximum(low, start)
+        high = high if stop is None else torch.minimum(high, stop)
+    return low, high
+
+
 def band_of(mask: Mask | None, n_queries: int, n_keys: int, *, leading: int, device: torch.device) -> Band | None:
-    """The mask as a band; None where it is none, or not known to be one. The mask is ready for these sizes.
+    """A mask, ready for these sizes, as a band; None where it is none.
 
     `leading` is how many leading dimensions the queries have, with heads.
     """
-    parts = mask.members if isinstance(mask, All) else () if mask is None else (mask,)
-    if len(parts) == 1 and isinstance(parts[0], Band):
-        return parts[0]
-    segments = [part for part in parts if isinstance(part, Segments)]
-    if len(segments) > 1 or not all(isinstance(part, KINDS) for part in parts):
+    if not is_band(mask):
         return None
-    position = torch.arange(n_queries, device=device) + (n_keys - n_queries)
-    if segments:
-        position = segments[0].position
-    first, last = torch.zeros_like(position), torch.full_like(position, n_keys)
-    for part in parts:
-        start, stop = _ends(part, position, n_keys, leading)
-        first, last = torch.maximum(first, start), torch.minimum(last, stop)
-    return Band(first, torch.maximum(first, last))
+    if isinstance(mask, Band):
+        return mask
+    place = Block.of(n_queries, n_keys, leading=leading, device=device)
+    place = place if mask is None else mask.aligned(place)  # type: ignore[assignment]
+    low, high = (ends.squeeze(-1) for ends in torch.broadcast_tensors(*limits(mask, place)))
+    empty = low >= high
+    behind = high.masked_fill(empty, 0).cummax(-1).values  # who sees nothing stands behind all that was seen before
+    return Band(torch.where(empty, behind, low), torch.where(empty, behind, high))
 
 
-KINDS = (Causal, Window, Padding, Segments, Band)
-
-
-def _ends(part: Mask, position: Tensor, n_keys: int, leading: int) -> tuple[Tensor, Tensor]:
-    """The first key that each query sees by this part of a mask, and the one behind the last."""
-    low, high = position.new_zeros(()), position.new_full((), n_keys)
+def _limits(part: Mask, place: Block) -> tuple[Tensor | None, Tensor | None]:
+    """The same by one part of a mask; None where it sets no limit."""
     if isinstance(part, Causal):
-        return low, position + 1
+        return None, place.position + 1
     if isinstance(part, Window):
-        return (low if part.left is None else position - part.left,
-                high if part.right is None else position + part.right + 1)
+        return (None if part.left is None else place.position - part.left,
+                None if part.right is None else place.position + part.right + 1)
     if isinstance(part, Padding):
-        lengths = part.lengths.reshape(*part.lengths.shape, *(1,) * (leading + 1 - part.lengths.dim()))
-        return (low, lengths) if part.side == "right" else (n_keys - lengths, high)
+        lengths = place.per_sequence(part.lengths)
+        return (None, lengths) if part.side == "right" else (place.n_keys - lengths, None)
+    if isinstance(part, Placed):
+        return None, place.per_sequence(part.start) + place.n_queries
+    if isinstance(part, Segments):
+        start = torch.searchsorted(part.of_key, part.of_query)
+        stop = torch.searchsorted(part.of_key, part.of_query, right=True)
+        return start.unsqueeze(-1), stop.unsqueeze(-1)
     if isinstance(part, Band):
-        return part.first, part.last
-    assert isinstance(part, Segments)
-    sums = part.packed.key_lengths.to(position.device).cumsum(0)
-    ends = torch.cat([sums, high.view(1)])  # what lies behind the last segment sees nothing, behind all keys
-    starts = torch.cat([low.view(1), sums[:-1], high.view(1)]) if len(sums) else ends
-    own = part.of_query.where(part.of_query >= 0, len(sums))
-    return starts[own], ends[own]
+        return place.select(part.first.unsqueeze(-1)), place.select(part.last.unsqueeze(-1))
+    return None, None
 
 
 class PackedPass(Packed):
@@ -115,12 +137,10 @@ class PackedPass(Packed):
     def under(self, mask: Mask | None, n_queries: int, n_keys: int, leading: int, device: torch.device) -> Mask:
         """These segments and a mask of a mixer: a `Band` where the mask is made of distances."""
         both = self if mask is None else mask & self
-        parts = mask.members if isinstance(mask, All) else (mask,)
-        if not all(part is None or type(part) in (Causal, Window) for part in parts):
+        if not all(type(part) in (Causal, Window) for part in parts(mask)):
             return both
         if repr(mask) not in self._bands:  # two layers have equal masks of their own
-            ready = both.ready(n_queries, n_keys, device)
-            band = band_of(ready, n_queries, n_keys, leading=leading, device=device)
+            band = band_of(both.ready(n_queries, n_keys, device), n_queries, n_keys, leading=leading, device=device)
             assert band is not None, "segments and distances are a band"
             self._bands[repr(mask)] = band
         return self._bands[repr(mask)]

@@ -14,8 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from regard.attention.band import KINDS, Band, band_of
-from regard.attention.mask import All
+from regard.attention.band import Band, band_of, is_band, parts
 from regard.attention.normalize import Softmax
 from regard.attention.packed import Segments
 from regard.attention.problem import Problem
@@ -32,8 +31,7 @@ def refusal(problem: Problem) -> str | None:
         return f"its kernels compute dot products, and the score {problem.score!r} is none"
     if problem.bias is not None:
         return "its kernels add no bias"
-    parts = problem.mask.members if isinstance(problem.mask, All) else (problem.mask,)
-    if problem.mask is not None and not all(isinstance(part, KINDS) for part in parts):
+    if not is_band(problem.mask):
         return f"{problem.mask!r} may let a query see more than one run of keys"
     if problem.query.dtype == torch.float64:
         return "its kernels have no float64"
@@ -50,8 +48,7 @@ def drawback(problem: Problem) -> str | None:
         return "torch.compile does not look into its kernels"
     if problem.query.device.type == "cpu":
         return "on a CPU its kernels run in Triton's interpreter, which is for tests"
-    parts = problem.mask.members if isinstance(problem.mask, All) else (problem.mask,)
-    if not any(isinstance(part, Band | Segments) for part in parts):
+    if not any(isinstance(part, Band | Segments) for part in parts(problem.mask)):
         return "torch's kernels are faster where sequences are not packed"
     if problem.query.dtype == torch.float32:
         return "in float32 it is not faster than the others"

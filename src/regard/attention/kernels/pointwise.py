@@ -17,6 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from regard.attention.band import is_band
 from regard.attention.kernels import guard, ranges, sdpa
 from regard.attention.normalize import ReLUKeys, ReLUSum, Sigmoid
 from regard.attention.problem import Problem
@@ -52,7 +53,7 @@ def drawback(problem: Problem) -> str | None:
         return "gradients err where the positive scores of a row add up to almost nothing; it runs only when asked for"
     if problem.pairs < SHORT:
         return f"it pays from {SHORT:,} pairs on, and there are {problem.pairs:,}"
-    written = replace(problem, mask=None if ranges.whole(problem.mask) else problem.mask)
+    written = replace(problem, mask=None if is_band(problem.mask) else problem.mask)
     entries = sdpa.matrix_entries(written)
     if entries > sdpa.HELD:
         return f"the mask or bias would be a matrix of {entries:,} entries, more than {sdpa.HELD:,}"
@@ -61,7 +62,7 @@ def drawback(problem: Problem) -> str | None:
 
 def detail(problem: Problem) -> str:
     """How it goes about it, in a few words."""
-    mask = "ranges of keys" if ranges.whole(problem.mask) else "a mask that is written out"
+    mask = "ranges of keys" if is_band(problem.mask) else "a mask that is written out"
     return f"blocks of {KINDS[type(problem.normalize)]} weights that are never held" + (
         "" if problem.mask is None else f", under {mask}")
 
@@ -79,7 +80,7 @@ def run(problem: Problem) -> Tensor:
                                                                         (problem.value, key_heads)))
     limits = ranges.of(problem)
     place = problem.block()
-    matrix = None if ranges.whole(problem.mask) else problem.allowed(place)
+    matrix = None if is_band(problem.mask) else problem.allowed(place)
     bias = problem.added(place)
     if problem.mask is not None:
         q_BHQD, k_BHKD, v_BHKD = _hidden(problem, limits, matrix, q_BHQD, k_BHKD, v_BHKD)

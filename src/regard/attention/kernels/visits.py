@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.attention.band import is_band
 from regard.attention.kernels import ranges
 from regard.attention.kernels.ranges import Ranges
 from regard.attention.problem import Problem
@@ -17,7 +18,7 @@ from regard.attention.problem import Problem
 
 def refusal(problem: Problem) -> str | None:
     """Why the mask is not one range of keys for every query; None when it is."""
-    if ranges.whole(problem.mask):
+    if is_band(problem.mask):
         return None
     return f"it takes masks that are one range of keys a query, and {problem.mask!r} is not known to be one"
 
