@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from problems import masks, moving_masks, some_masks
 
 import regard
+from regard.attention.band import is_band
 from regard.attention.kernels import ranges
 from regard.attention.problem import state
 from regard.reference import attention as oracle
@@ -34,7 +35,7 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
     assert limits.low.dtype == limits.high.dtype == torch.int32
     shape = (2, 3, n_queries, n_keys)
     got, want = (np.broadcast_to(matrix, shape) for matrix in (opened(limits, n_keys), known.matrix))
-    if ranges.whole(problem.mask):
+    if is_band(problem.mask):
         assert np.array_equal(got, want)
         seen = limits.seen(n_keys).numpy()
         assert np.array_equal(np.broadcast_to(seen, (2, 3, n_keys)), want.any(-2))
@@ -68,10 +69,10 @@ def test_which_masks_are_ranges():
     size = (4, 5)
     for mask in (None, regard.Causal(), regard.Window(2, 1), regard.Padding([3, 4]), regard.Packed([2, 2], [3, 1]),
                  regard.Placed(1) & regard.Causal(), regard.Causal() & regard.Padding([5, 0], side="left")):
-        assert ranges.whole(stated(*size, mask).mask)
+        assert is_band(stated(*size, mask).mask)
     for mask in (torch.ones(size, dtype=torch.bool), ~regard.Causal(), regard.Causal() | regard.Padding([3, 4]),
                  regard.Causal() & torch.ones(size, dtype=torch.bool)):
-        assert not ranges.whole(stated(*size, mask).mask)
+        assert not is_band(stated(*size, mask).mask)
 
 
 def test_empty_ranges_stand_outside():

@@ -13,7 +13,7 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
-TILE, BLOCK = 32, 128
+TILE, BLOCK = 64, 64
 """Rows and columns that a program reads at a time."""
 LAST_TILE, LAST_BLOCK = 64, 32
 """The same for the sum of the shares."""

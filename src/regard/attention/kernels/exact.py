@@ -7,7 +7,7 @@ from regard.attention.problem import Problem
 
 HELD = 1 << 25
 """Numbers that `exact` may hold for the weights before `tiled`, which holds none, is preferred: 128 MiB in float32."""
-HELD_UNFUSED = 1 << 22
+HELD_UNFUSED = 1 << 25
 """The same where `tiled` has fused kernels: below it, both wait for the launches alone, and `exact` has fewer."""
 
 

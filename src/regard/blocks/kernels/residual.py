@@ -27,9 +27,9 @@ from torch.autograd.function import once_differentiable
 from regard.attention.kernels.columns import column_sums
 from regard.blocks.kernels.drawing import GROUP, Chance, drawn, kept
 
-ELEMENTS = 2048
+ELEMENTS = 512
 """Numbers that a program holds at a time, at least those of one token."""
-PROGRAMS = 528
+PROGRAMS = 2112
 """Of the backward pass of a norm, each of which keeps sums over its tokens."""
 
 
@@ -168,7 +168,7 @@ class Tile(NamedTuple):
 def tile(width: int) -> Tile:
     """The tile for tokens of this width."""
     block = max(2 * GROUP, triton.next_power_of_2(width))
-    return Tile(max(1, ELEMENTS // block), block, 4 if block <= 2048 else block // 512)
+    return Tile(max(1, ELEMENTS // block), block, max(1, block // 512))
 
 
 def added(x: Tensor, part: Tensor, dropout: float) -> Tensor:
