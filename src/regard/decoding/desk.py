@@ -95,7 +95,7 @@ class Desk:
                 if filled:
                     self._put(mine[:, :, :filled], theirs[:, :, :filled])
             if block.context is not None and layer.context is not None:
-                own = _by_family(block.context, rows, self.width)
+                own = by_family(block.context, rows, self.width)
                 count = own.key.shape[-2]
                 for mine, theirs in zip(layer.context, (own.key, own.value), strict=True):
                     mine[:, :, count:] = 0.0
@@ -167,7 +167,7 @@ def _layer(block: BlockState, rows: int, families: int, capacity: int, sources: 
     return Layer(*own, (room(context.key, families, sources), room(context.value, families, sources)))
 
 
-def _by_family(context: ContextCache, rows: int, width: int) -> ContextCache:
+def by_family(context: ContextCache, rows: int, width: int) -> ContextCache:
     """A context for each family."""
     if context.each == width:
         return context
