@@ -15,12 +15,12 @@ from hypothesis import settings
 # instruction. This keeps oneDNN, which torch calls, below AMX. It is read when torch is first imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Where there is no GPU, kernels in Triton are interpreted. It is read when triton is first imported.
+# Without a GPU, Triton's interpreter runs the kernels. It is read when triton is first imported.
 if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)

@@ -86,6 +86,8 @@ class Places:
     """Bytes that may be kept."""
     parameters: tuple[int, ...] = ()
     kept: "OrderedDict[Any, Place]" = field(default_factory=OrderedDict)
+    readers: "OrderedDict[Any, Any]" = field(default_factory=OrderedDict)
+    """Of sources: see `regard.decoding.sourcing`."""
 
     def find(self, key: Any, make: Callable[[], Place]) -> Place:
         """The one of this key, made where it is not there; older ones go where there is too much."""

@@ -89,7 +89,7 @@ def _why_no_block(block: Block) -> str | None:
     for around in (block.around_mixer, block.around_cross, block.around_feed_forward):
         if around is not None and not isinstance(around, PreNorm | PostNorm):
             return "a block has no norms"
-        found = None if around is None else why_no_norm(around.norm)  # type: ignore[arg-type]
+        found = None if around is None else why_no_norm(around.norm)
         if found is not None:
             return found
     layers = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
@@ -169,7 +169,7 @@ class Own(Look):
             query, key = (self.layer.rotary(part.unsqueeze(2), places).squeeze(2).contiguous()
                           for part in (query, key))
         looked = own(query, key, value, kept.keys, kept.values, rows.table, rows.positions, self.scale)
-        return self.layer.output(looked.flatten(1))  # type: ignore[no-any-return]
+        return self.layer.output(looked.flatten(1))
 
 
 class Across(Look):
@@ -185,14 +185,14 @@ class Across(Look):
         assert kept.context is not None
         query = self.layer.query(x).unflatten(-1, (self.heads, -1))
         looked = context(query, *self.split(kept.context), rows.lengths, rows.each, self.scale)
-        return self.layer.output(looked.flatten(1))  # type: ignore[no-any-return]
+        return self.layer.output(looked.flatten(1))
 
 
 def _forward(part: nn.Module) -> "Callable[[Tensor, Kept, Rows], Tensor]":
     """The feed-forward part; ReLU is done by the matrix product that comes before it."""
     if type(part) is Plain and part.name == "relu" and part.up.bias is not None:
         def relu(x: Tensor, kept: Kept, rows: Rows) -> Tensor:
-            return part.down(torch._addmm_activation(part.up.bias, x, part.up.weight.t()))  # type: ignore[operator, no-any-return, union-attr]
+            return part.down(torch._addmm_activation(part.up.bias, x, part.up.weight.t()))
 
         return relu
     return lambda x, kept, rows: part(x)
@@ -216,7 +216,7 @@ class Stride:
             self.parts.append(parts)
             self.own.append(own)
             self.across.append(across)
-        looks = [*self.own, *(across for across in self.across if across is not None)]
+        looks: list[Own | Across] = [*self.own, *(across for across in self.across if across is not None)]
         joined = [pair for look in looks for pair in look.joined.copies()]
         self.mine, self.theirs = [pair[0] for pair in joined], [pair[1] for pair in joined]
         self.places = _places(decoder.embedding, places)
@@ -267,7 +267,7 @@ class Stride:
 
         embedding = self.decoder.embedding
         if not _simple(embedding):
-            return embedding(tokens.unsqueeze(-1), positions.unsqueeze(-1)).squeeze(1)  # type: ignore[no-any-return]
+            return embedding(tokens.unsqueeze(-1), positions.unsqueeze(-1)).squeeze(1)
         return embedded(tokens, positions, embedding.tokens.weight, self.places, embedding.factor)
 
 
@@ -286,7 +286,7 @@ def _places(embedding: Embedding, count: int) -> Tensor | None:
         return encoding.table.detach()  # itself: it may be written into
     like = embedding.tokens.weight
     vectors = encoding(torch.arange(count, device=like.device), like.dtype)
-    return vectors.expand(-1, like.shape[1]).contiguous()  # type: ignore[no-any-return]
+    return vectors.expand(-1, like.shape[1]).contiguous()
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor) -> None:

@@ -1,3 +1,6 @@
+# Kernels have no types, and sizes that are known when they are compiled are in capitals.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# ruff: noqa: N803
 """One query a row against the keys of its row: the attention of a step, in Triton.
 
     own(query, key, value, keys, values, table, positions, scale)      self-attention; the new key and value are kept
@@ -14,8 +17,8 @@ Legend: R rows, F contexts, H heads, G key heads, C places, N places of a contex
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from regard import kernels
@@ -28,7 +31,7 @@ WIDEST = 256
 
 @triton.jit
 def _more(q, keys, values, key_at, value_at, there, highest, weight, total, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-          WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr):  # type: ignore[no-untyped-def]
+          WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr):
     """What was added up, with a piece of keys and values more: the highest score, the sum of weights, the output."""
     d, e = tl.arange(0, WIDTH_2), tl.arange(0, VALUES_2)
     k = tl.load(keys + key_at[:, None] + d[None, :], mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
@@ -43,7 +46,7 @@ def _more(q, keys, values, key_at, value_at, there, highest, weight, total, WIDT
 def _own(query, key, value, keys, values, table, positions, output, query_row, key_row, value_row, places,
          SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
          WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr, BLOCK: tl.constexpr,
-         PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+         PRECISE: tl.constexpr):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     shared: tl.constexpr = HEADS // KEY_HEADS
     kept = head // shared
@@ -70,9 +73,9 @@ def _own(query, key, value, keys, values, table, positions, output, query_row, k
 
 @triton.jit
 def _context(query, keys, values, lengths, output, query_row, each, key_context, key_place, value_context, value_place,
-             SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-             WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr, BLOCK: tl.constexpr,
-             PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+             SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr,
+             VALUES: tl.constexpr, WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr, BLOCK: tl.constexpr,
+             PRECISE: tl.constexpr):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     kept, family = head // (HEADS // KEY_HEADS), row // each
     d, e = tl.arange(0, WIDTH_2), tl.arange(0, VALUES_2)
@@ -92,7 +95,7 @@ def _context(query, keys, values, lengths, output, query_row, each, key_context,
 
 def own(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, table: Tensor, positions: Tensor,
         scale: float) -> Tensor:
-    """Queries (R, H, D) and new keys (R, G, D) and values (R, G, E) of tokens at `positions` (R,), one each -> (R, H, E).
+    """Queries (R, H, D), new keys (R, G, D) and values (R, G, E) of tokens at `positions` (R,) -> (R, H, E).
 
     The new ones are written into storage (R, G, C, D) and (R, G, C, E), which is read through the table (R, C). Rows
     may be apart, what is in a row is not.

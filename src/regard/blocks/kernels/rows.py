@@ -1,3 +1,6 @@
+# Kernels have no types, and sizes that are known when they are compiled are in capitals.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# ruff: noqa: N803
 """What stands between the matrix products of a step, one kernel each, in Triton: forward passes of single rows.
 
     normed(x, added, norm)        x + added, and its norm: LayerNorm or RMSNorm, as torch computes them
@@ -9,8 +12,8 @@ Sums are made in float32 (float64 for float64). It knows neither blocks nor mode
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor, nn
 
 from regard import kernels
@@ -24,9 +27,9 @@ class Normed(NamedTuple):
 
 
 @triton.jit
-def _normed(x, added, weight, bias, total, output, width, EPSILON: tl.constexpr, ADDED: tl.constexpr, CENTRED: tl.constexpr,
-            WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
-            PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _normed(x, added, weight, bias, total, output, width, EPSILON: tl.constexpr, ADDED: tl.constexpr,
+            CENTRED: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+            PRECISE: tl.constexpr):
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     there = d < width
     value = tl.load(x + row * width + d, mask=there, other=0.0).to(PRECISE)
@@ -46,8 +49,8 @@ def _normed(x, added, weight, bias, total, output, width, EPSILON: tl.constexpr,
 
 
 @triton.jit
-def _embedded(tokens, positions, table, places, output, width, FACTOR: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
-              PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _embedded(tokens, positions, table, places, output, width, FACTOR: tl.constexpr, PLACES: tl.constexpr,
+              BLOCK: tl.constexpr, PRECISE: tl.constexpr):
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     there = d < width
     value = tl.load(table + tl.load(tokens + row) * width + d, mask=there, other=0.0).to(PRECISE) * FACTOR

@@ -1,3 +1,6 @@
+# Kernels have no types, and sizes that are known when they are compiled are in capitals.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# ruff: noqa: N803
 """The most probable tokens of each hypothesis, from logits, in Triton: three kernels, and no log-probability is kept.
 
     find(logits, never, counts, each, best)
@@ -12,8 +15,8 @@ Legend: R hypotheses, V vocabulary, M tokens of each, S pieces.
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from regard import kernels
@@ -56,7 +59,7 @@ def piece(vocabulary: int, count: int) -> int:
 
 @triton.jit
 def _sums(logits, sums, vocabulary, row_stride, pieces, rows, BLOCK: tl.constexpr,
-          PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+          PRECISE: tl.constexpr):
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = part * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * row_stride + token, mask=token < vocabulary, other=float("-inf")).to(PRECISE)
@@ -69,7 +72,7 @@ def _sums(logits, sums, vocabulary, row_stride, pieces, rows, BLOCK: tl.constexp
 @triton.jit
 def _pieces(logits, sums, never, counts, values, tokens, vocabulary, row_stride, pieces, rows, each,
             COUNT: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr, NEVER: tl.constexpr,
-            PRECISE: tl.constexpr):  # type: ignore[no-untyped-def]
+            PRECISE: tl.constexpr):
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     s = tl.arange(0, SUMS)
     highest = tl.load(sums + row * pieces + s, mask=s < pieces, other=float("-inf"))
@@ -97,7 +100,7 @@ def _pieces(logits, sums, never, counts, values, tokens, vocabulary, row_stride,
 
 @triton.jit
 def _merged(piece_values, piece_tokens, values, tokens, entries, COUNT: tl.constexpr,
-            ENTRIES: tl.constexpr):  # type: ignore[no-untyped-def]
+            ENTRIES: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, ENTRIES)
     value = tl.load(piece_values + row * entries + at, mask=at < entries, other=float("-inf"))

@@ -1,3 +1,6 @@
+# Kernels have no types, and sizes that are known when they are compiled are in capitals.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# ruff: noqa: N803
 """One turn of a search for all rows at once, in Triton: one program a row, from the best tokens of its hypotheses.
 
 What becomes of a row is what `regard.decoding.search` and `regard.decoding.writing` make of it: the same totals in
@@ -10,8 +13,8 @@ Legend: B rows, K hypotheses of each, M tokens of each, C = K·M candidates, P p
 
 from typing import NamedTuple
 
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from regard import kernels
@@ -58,7 +61,7 @@ class Ended(NamedTuple):
 
 
 @triton.jit
-def _is_end(token, ends, ENDS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _is_end(token, ends, ENDS: tl.constexpr):
     found = token < 0
     for number in range(ENDS):
         found = found | (token == tl.load(ends + number))
@@ -66,8 +69,8 @@ def _is_end(token, ends, ENDS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _places(behind, value, number):  # type: ignore[no-untyped-def]
-    """The place of each in the order: those that are not behind first, then the higher values, then the lower numbers."""
+def _places(behind, value, number):
+    """The place of each in order: those not behind first, then higher values, then lower numbers."""
     mine, other = value[:, None], value[None, :]
     before = (other > mine) | ((other == mine) & (number[None, :] < number[:, None]))
     first = (behind[None, :] < behind[:, None]) | ((behind[None, :] == behind[:, None]) & before)
@@ -75,7 +78,7 @@ def _places(behind, value, number):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _taken(same, value):  # type: ignore[no-untyped-def]
+def _taken(same, value):
     """For each line of a table, the value where it says so; 0 where it never does."""
     return tl.sum(tl.where(same, value[None, :], 0), 1)
 
@@ -84,7 +87,7 @@ def _taken(same, value):  # type: ignore[no-untyped-def]
 def _beam(values, tokens, ends, totals, counts, limits, verdicts, parents, last, divisors, step_tokens, step_logs,
           step_parents, scores, cut, lengths, beams, end_tokens, end_logs, places, KEPT: tl.constexpr,
           EACH: tl.constexpr, POOL: tl.constexpr, ENDS: tl.constexpr, CANDIDATES: tl.constexpr,
-          OFFERED: tl.constexpr):  # type: ignore[no-untyped-def]
+          OFFERED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     if tl.load(verdicts + row) == GOES_ON:
         count, limit = tl.load(counts + row), tl.load(limits + row)
@@ -153,7 +156,7 @@ def _beam(values, tokens, ends, totals, counts, limits, verdicts, parents, last,
 
 @triton.jit
 def _line(values, tokens, ends, counts, limits, verdicts, last, step_tokens, step_logs, rows, places,
-          ENDS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+          ENDS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
     count = tl.load(counts + row, mask=there, other=0)
@@ -174,7 +177,7 @@ def _line(values, tokens, ends, counts, limits, verdicts, last, step_tokens, ste
 
 @triton.jit
 def _moved(table, parents, positions, places, KEPT: tl.constexpr, KEPT_2: tl.constexpr,
-           BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+           BLOCK: tl.constexpr):
     family, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK
     k, c = tl.arange(0, KEPT_2), first + tl.arange(0, BLOCK)
     row = family * KEPT + k
@@ -189,7 +192,7 @@ def _moved(table, parents, positions, places, KEPT: tl.constexpr, KEPT_2: tl.con
 
 
 @triton.jit
-def _traced(step_tokens, step_logs, step_parents, rows, beams, lengths, ids, logs, each, kept, places, width):  # type: ignore[no-untyped-def]
+def _traced(step_tokens, step_logs, step_parents, rows, beams, lengths, ids, logs, each, kept, places, width):
     number = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + number // each).to(tl.int64)
     beam, length = tl.load(beams + number).to(tl.int32), tl.load(lengths + number).to(tl.int32)
