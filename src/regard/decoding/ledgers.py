@@ -119,6 +119,7 @@ class LineLedger(Ledger):
 
     def load(self, batch: Lines, search: Writing) -> None:
         count, width = self._begin(batch, search), batch.ids.shape[1]
+        self.tokens[:count] = batch.tokens
         if width:
             self.steps.tokens[:count, 0, :width] = batch.ids.int()
             self.steps.logs[:count, 0, :width] = batch.logs
@@ -160,7 +161,7 @@ class BeamLedger(Ledger):
 
     def load(self, batch: Beams, search: BeamSearch) -> None:
         count = self._begin(batch, search)
-        self.totals[:count] = batch.live.totals
+        self.totals[:count], self.tokens[:count * self.width] = batch.live.totals, batch.tokens
         width, ended = batch.live.ids.shape[-1], batch.pool.ids.shape[-1]
         if width:
             self.steps.tokens[:count, :, :width] = batch.live.ids.int()
