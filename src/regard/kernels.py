@@ -36,7 +36,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **sizes: Any) -> Non
 
 
 def _run_now(kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], sizes: dict[str, Any]) -> None:
-    kernel[grid](*given, **sizes)
+    with torch.cuda.device_of(given[0]):  # which need not be the current one
+        kernel[grid](*given, **sizes)
 
 
 _run: Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None] = _run_now

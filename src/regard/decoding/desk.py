@@ -50,7 +50,7 @@ def why_not(model: Writer, state: object) -> str | None:
         return "its weights are looked at"
     if any(type(block.mixer) is not Cache for block in state.stack.blocks):
         return "its blocks do more than to look at the tokens before"
-    for module in decoder.modules():
+    for module in every(decoder):
         if isinstance(module, AttentionLayer) and (module.position_bias is not None or module.tap.listeners):
             return "an attention layer has a bias of position, or somebody listens to it"
         if isinstance(module, SelfAttention) and type(module.mask) is not Causal:
@@ -181,6 +181,15 @@ def _there(context: ContextCache) -> Tensor:
     return (places < count).expand(len(context.key), 1, 1, -1)
 
 
+def every(module: nn.Module) -> list[nn.Module]:
+    """A module and all inside it. It is asked for at every call of a search: torch's own way takes far longer."""
+    found = [module]
+    for one in found:  # which grows meanwhile
+        found += [child for child in one._modules.values() if child is not None]
+    return found
+
+
 def hidden(module: nn.Module) -> tuple[int, ...]:
     """Where the numbers of a module lie: a recording reads them there, and is of no use when they have moved."""
-    return tuple(part.data_ptr() for part in (*module.parameters(), *module.buffers()))
+    return tuple(part.data_ptr() for one in every(module) for parts in (one._parameters, one._buffers)
+                 for part in parts.values() if part is not None)

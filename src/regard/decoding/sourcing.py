@@ -15,6 +15,7 @@ from torch import nn
 from regard.attention.layer import AttentionLayer
 from regard.attention.mixing import SelfAttention
 from regard.blocks.block import Block
+from regard.decoding.desk import every
 from regard.decoding.recording import Recorder
 from regard.decoding.steady import SOURCES, places_of, rounded
 from regard.models.contract import Memory, Tokens
@@ -42,7 +43,7 @@ def why_no_encoder(model: object, tokens: Tokens) -> str | None:
         return "the model has no encoder that is a stack of blocks, or is in training mode"
     if not tokens.ids.numel() or tokens.ids.numel() > MOST or tokens.segments is not None or tokens.side != "right":
         return f"there is nothing to read, or more than {MOST:,} tokens, or segments, or padding on the left"
-    for module in encoder.modules():
+    for module in every(encoder):
         if isinstance(module, Block) and not isinstance(module.mixer, SelfAttention):
             return "a block does something else than to attend"
         if isinstance(module, AttentionLayer) and module.tap.listeners:

@@ -29,6 +29,7 @@ from regard.attention.normalize import Softmax
 from regard.attention.score import Dot, as_score
 from regard.blocks.block import Block, PostNorm, PreNorm
 from regard.blocks.feed_forward import FeedForward, Plain
+from regard.decoding.desk import every
 from regard.models.decoder import Decoder
 from regard.models.embedding import Embedding
 from regard.position.encoding import Added, Learned
@@ -68,7 +69,7 @@ def why_not(model: object) -> str | None:
     found = kernels.why_not(decoder.output.weight.device)
     if found is not None:
         return found
-    for module in decoder.modules():
+    for module in every(decoder):
         if module._forward_hooks or module._forward_pre_hooks:
             return "a module has hooks"
     for block in decoder.stack.blocks:
