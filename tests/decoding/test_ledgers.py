@@ -74,12 +74,13 @@ def check(search, limits, seed, equal, turns, device="cpu"):
 
 
 @pytest.mark.parametrize(("beams", "nbest", "penalty", "rules", "equal"), [
-    (2, 1, "none", (), True), (3, 2, "mean", (Forbidden([4, 5]), Least(2, [2, 3])), False), (3, 3, 0.7, (), True),
+    (2, 1, "none", (), True), (2, 1, "mean", (), False), (3, 3, 0.7, (), True),
+    (3, 2, "mean", (Forbidden([4, 5]), Least(2, [2, 3])), False),
     (3, 3, "none", (Forbidden([0, 1, 4, 5, 6, 7, 8]),), False)])  # the last: nothing but ends may be written
 def test_turns_of_beams_are_those_of_the_search(beams, nbest, penalty, rules, equal):
     limits = [1, 4]
     search = BeamSearch(request(limits, rules=rules), beams, as_ranking(penalty), nbest)
-    for seed, turns in ((0, 6), (2, 3)):
+    for seed, turns in ((0, 6), (2, 3), (3, 3)):
         check(search, limits, seed, equal, turns)
 
 

@@ -8,6 +8,9 @@ somebody has finished. Sizes are rounded up, so that few recordings serve many c
 the last ones, as long as they hold a small part of the memory of the device, and as long as its parameters lie where
 they lay.
 
+Where kernels of our own can do it, `regard.decoding.swift` writes in their place: one recording a token, of fewer
+kernels. What is here does the rest: other scores and mixers of attention, rules that read what is written.
+
 `why_not` says in words why a search of a model does not run here: then it runs as everywhere. Numbers may differ from
 those in the last digits, as they do between batches of different sizes.
 
