@@ -28,7 +28,6 @@ import torch
 from timing import Work, hardware, medians, table
 
 from regard import Translator
-from regard.decoding import steady
 from regard.models.contract import Tokens
 from regard.tasks import engines
 from regard.tasks.exporting import export, names, told
@@ -173,13 +172,12 @@ def speed(asked: argparse.Namespace, place: Path) -> str:
     task = sized.translator(recipe, vocabulary)
     others = contestants(task, asked, place)
     task.model.to(asked.device)
-    steady.TRUSTED = True  # what is measured here is what may then be trusted
     if asked.check:
         check(task, others, sized.sources(16, vocabulary, seed=3), [5])
     task.model.to(DTYPES[asked.dtype])
     searches, lines = {OURS: ours(task), **others}, []
     for batch in asked.batch:
-        rows = sized.sources(max(batch, ALONE), vocabulary)
+        rows = sized.sources(max(batch, ALONE), vocabulary, length=asked.length)
         given = [rows] if batch > 1 else [[row] for row in rows]
         for beams in asked.beams:
             works: dict[str, Work] = {name: _all(search, given, beams) for name, search in searches.items()}
@@ -273,6 +271,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--peers", nargs="*", choices=(THEIRS, C2), default=[THEIRS, C2])
+    parser.add_argument("--length", type=int, help="of all sentences, the end with it; of mixed lengths without")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)

@@ -75,8 +75,13 @@ def _even(model: nn.Module, apart: slice, sources: list[list[int]], start: int) 
 
 
 def sources(count: int, vocabulary: int, *, seed: int = 2, mean: float = 3.05, spread: float = 0.6,
-            end: int = END) -> list[list[int]]:
-    """Rows of ids with the end behind them, of the lengths of running text: 25 tokens in the mean, at most 100."""
+            end: int = END, length: int | None = None) -> list[list[int]]:
+    """Rows of ids with the end behind them, of the lengths of running text: 25 tokens in the mean, at most 100.
+
+    With a `length` all have as many, the end with them.
+    """
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.exp(mean + spread * torch.randn(count, generator=draw)).clamp(3, 100).long().tolist()
+    if length is not None:
+        lengths = [length - 1] * count
     return [[*torch.randint(FIRST, vocabulary, (length,), generator=draw).tolist(), end] for length in lengths]

@@ -1,15 +1,19 @@
 """A stand-in for CUDA graphs on a CPU: work is recorded operation by operation, and replayed on the same memory.
 
 A replay runs no Python of the work: what the work read from Python when it was recorded, it reads for ever, as a graph
-does. What operations made on the way is spoiled after each run, because a graph's memory is used by others then. Work
-that asks for a number, or brings one from Python, is refused, as a GPU would. `like_a_gpu` turns off the looks that the
-package takes at numbers on a CPU alone.
+does. Kernels of our own are recorded too, and run in Triton's interpreter. What operations made on the way is spoiled
+after each run, because a graph's memory is used by others then. Work that asks for a number, or brings one from Python,
+is refused, as a GPU would. `like_a_gpu` turns off the looks that the package takes at numbers on a CPU alone.
 """
 
+from contextlib import contextmanager
+
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from regard import kernels
+from regard.attention import mask
 from regard.attention.kernels import guard
 from regard.models import embedding
 from regard.position import encoding
@@ -45,6 +49,24 @@ class Listening(TorchDispatchMode):
         return found
 
 
+    @contextmanager
+    def to_kernels(self):
+        """Writes down kernels too; what their interpreter does is no operation of the work."""
+        def note(kernel, grid, given, sizes):
+            def run():
+                with _disable_current_modes():
+                    kernels._run_now(kernel, grid, given, sizes)
+
+            self.operations.append((run, (), {}, None))
+            run()
+
+        before, kernels._run = kernels._run, note
+        try:
+            yield
+        finally:
+            kernels._run = before
+
+
 class Tape:
     """The same work: run as it is, then recorded, then replayed."""
 
@@ -57,7 +79,7 @@ class Tape:
             self.work()
         elif self.listening is None:
             self.listening = Listening()
-            with self.listening:
+            with self.listening, self.listening.to_kernels():
                 self.work()
         else:
             self.replay()
@@ -83,3 +105,5 @@ def like_a_gpu(monkeypatch):
     monkeypatch.setattr(guard, "_ordinary", lambda tensor: False)
     monkeypatch.setattr(embedding, "_check_ids", lambda *given: None)
     monkeypatch.setattr(encoding.Learned, "_check_range", lambda self, positions: None)
+    monkeypatch.setattr(mask, "integers", lambda argument, tensor: tensor)
+    monkeypatch.setattr(mask.Padding, "ready", lambda self, n_queries, n_keys, device: self)

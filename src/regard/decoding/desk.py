@@ -50,7 +50,7 @@ def why_not(model: Writer, state: object) -> str | None:
         return "its weights are looked at"
     if any(type(block.mixer) is not Cache for block in state.stack.blocks):
         return "its blocks do more than to look at the tokens before"
-    for module in decoder.modules():
+    for module in every(decoder):
         if isinstance(module, AttentionLayer) and (module.position_bias is not None or module.tap.listeners):
             return "an attention layer has a bias of position, or somebody listens to it"
         if isinstance(module, SelfAttention) and type(module.mask) is not Causal:
@@ -95,7 +95,7 @@ class Desk:
                 if filled:
                     self._put(mine[:, :, :filled], theirs[:, :, :filled])
             if block.context is not None and layer.context is not None:
-                own = _by_family(block.context, rows, self.width)
+                own = by_family(block.context, rows, self.width)
                 count = own.key.shape[-2]
                 for mine, theirs in zip(layer.context, (own.key, own.value), strict=True):
                     mine[:, :, count:] = 0.0
@@ -167,7 +167,7 @@ def _layer(block: BlockState, rows: int, families: int, capacity: int, sources: 
     return Layer(*own, (room(context.key, families, sources), room(context.value, families, sources)))
 
 
-def _by_family(context: ContextCache, rows: int, width: int) -> ContextCache:
+def by_family(context: ContextCache, rows: int, width: int) -> ContextCache:
     """A context for each family."""
     if context.each == width:
         return context
@@ -181,6 +181,15 @@ def _there(context: ContextCache) -> Tensor:
     return (places < count).expand(len(context.key), 1, 1, -1)
 
 
+def every(module: nn.Module) -> list[nn.Module]:
+    """A module and all inside it. It is asked for at every call of a search: torch's own way takes far longer."""
+    found = [module]
+    for one in found:  # which grows meanwhile
+        found += [child for child in one._modules.values() if child is not None]
+    return found
+
+
 def hidden(module: nn.Module) -> tuple[int, ...]:
     """Where the numbers of a module lie: a recording reads them there, and is of no use when they have moved."""
-    return tuple(part.data_ptr() for part in (*module.parameters(), *module.buffers()))
+    return tuple(part.data_ptr() for one in every(module) for parts in (one._parameters, one._buffers)
+                 for part in parts.values() if part is not None)

@@ -8,6 +8,9 @@ somebody has finished. Sizes are rounded up, so that few recordings serve many c
 the last ones, as long as they hold a small part of the memory of the device, and as long as its parameters lie where
 they lay.
 
+Where kernels of our own can do it, `regard.decoding.swift` writes in their place: one recording a token, of fewer
+kernels. What is here does the rest: other scores and mixers of attention, rules that read what is written.
+
 `why_not` says in words why a search of a model does not run here: then it runs as everywhere. Numbers may differ from
 those in the last digits, as they do between batches of different sizes.
 
@@ -23,9 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard import kernels
 from regard.decoding import desk as desks
 from regard.decoding import queue
-from regard.decoding.boards import Board, Kind, board_for, kind_of
+from regard.decoding.boards import Kind, board_for, kind_of
 from regard.decoding.desk import Desk
 from regard.decoding.queue import REFILLED, Course, Held, Result, Search, Share, shares
 from regard.decoding.recording import Recorder, Work, recorder
@@ -42,17 +46,11 @@ PART = 8
 SHRINKS = 4
 """Rows are written together until one prompt in so many is left: fewer rows are hardly faster on a GPU."""
 
-TRUSTED = False
-"""Whether searches are recorded without being asked. They have not been run on a GPU yet, so they are not: set it to
-try."""
-
 
 def why_not(model: Writer, request: Request, search: object) -> str | None:
     """Why a search does not run here; None where it does. It says nothing of models that it has not started yet."""
     if request.device.type != "cuda":
         return "Python is fast enough for a CPU"
-    if not TRUSTED:
-        return "recordings have not been run on a GPU yet"
     if not isinstance(model, nn.Module):
         return "the model is none of ours"
     if torch.is_autocast_enabled("cuda"):
@@ -66,8 +64,10 @@ def why_not(model: Writer, request: Request, search: object) -> str | None:
 class Place:
     """A desk, a board, and what was recorded with them."""
 
-    desk: Desk
-    board: Board
+    desk: Any
+    """A `Desk`, or one of `regard.decoding.swift`."""
+    board: Any
+    """A `Board`, or a `Ledger`."""
     tokens: Tensor
     """(R,): what is read first."""
     record: Recorder
@@ -89,6 +89,8 @@ class Places:
     """Bytes that may be kept."""
     parameters: tuple[int, ...] = ()
     kept: "OrderedDict[Any, Place]" = field(default_factory=OrderedDict)
+    readers: "OrderedDict[Any, Any]" = field(default_factory=OrderedDict)
+    """Of sources: see `regard.decoding.sourcing`."""
 
     def find(self, key: Any, make: Callable[[], Place]) -> Place:
         """The one of this key, made where it is not there; older ones go where there is too much."""
@@ -123,14 +125,25 @@ def run(model: Writer, given: Given, request: Request, search: Search[Any, Resul
 def run_in(places: Places, model: Any, given: Given, request: Request, search: Search[Any, Result]) -> list[Result]:
     """The same, recorded in these places."""
     found = dict[int, Result]()
+    swiftly = _swift(model, request, search)
     if request.prompts:
         for share in shares(request, search.width):
-            found |= _SteadyCourse(Course(model, given, request, search, share), places).run()
+            course = Course(model, given, request, search, share)
+            found |= (SteadyCourse(course, places) if swiftly is None else swiftly.SwiftCourse(course, places)).run()
     return [found[number] for number in range(len(found))]
 
 
+def _swift(model: Any, request: Request, search: Any) -> Any:
+    """The module of searches by kernels of our own, where they can do it; None otherwise."""
+    if kernels.why_not(request.device) is not None:
+        return None
+    from regard.decoding import swift  # which needs Triton
+
+    return swift if swift.why_not(model, search) is None else None
+
+
 @dataclass(frozen=True)
-class _SteadyCourse:
+class SteadyCourse:
     """A search over a share."""
 
     course: Course[Any, Any]
@@ -149,12 +162,12 @@ class _SteadyCourse:
             if waiting and (rows is None or REFILLED * free >= self.share.places):
                 if rows is None and self._may_begin():
                     numbers = self.course.next(waiting, free)
-                    state = self._started(numbers)
-                    if self._in_the_way(state):
+                    begun = self._begun(numbers, bool(waiting))
+                    if begun is None:
                         waiting.extendleft(reversed(numbers))
                         return found | self.course.run_from(*self.course.entered(waiting, free), waiting)
-                    rows, results = self._begun(numbers, state, bool(waiting))
-                    found |= results
+                    rows = begun[0]
+                    found |= begun[1]
                     continue
                 others, _ = self.course.entered(waiting, free)
                 rows = others if rows is None else self.course.joined(rows, others)
@@ -186,9 +199,14 @@ class _SteadyCourse:
         memory = memory_of(self.course.given, numbers)
         return self.course.model.start(memory, rows=len(numbers), capacity=self.share.capacity)
 
-    def _begun(self, numbers: list[int], state: Any, waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]]:
-        """Prompts of one token that nobody has read: the desk reads them, in a step that is recorded."""
-        course, request = self.course, self.course.request
+    def _begun(self, numbers: list[int], waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]] | None:
+        """Prompts of one token that nobody has read: the desk reads them, in a step that is recorded.
+
+        None where something is in the way.
+        """
+        course, request, state = self.course, self.course.request, self._started(numbers)
+        if self._in_the_way(state):
+            return None
         prompts = torch.tensor([request.prompts[number][0] for number in numbers], device=request.device)
         width = course.search.width
         each = torch.arange(len(numbers), device=request.device).repeat_interleave(width)
@@ -212,22 +230,31 @@ class _SteadyCourse:
 
     def _written(self, place: Place, filled: int, waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]]:
         """Some turns, until enough have finished: what goes on, and the results of the others."""
-        search, desk, board, most = self.course.search, place.desk, place.board, self.share.places
+        desk, board = place.desk, place.board
         while True:
             place.work("turn", lambda: board.choose(desk.logits))()
             is_open = board.settle(desk.logits)
             if is_open is not None and not any(is_open):
                 board.commit()
                 break
-            size = min(_rounded(filled + 1, TOKENS), desk.capacity)
+            size = min(rounded(filled + 1, TOKENS), desk.capacity)
             place.work(size, lambda size=size: desk.step(*board.commit(), size))()  # type: ignore[misc]
             filled = min(filled + 1, desk.capacity)
             if is_open is None:
                 continue
-            left = sum(is_open)
-            fewer = left < len(is_open)
-            if fewer and (SHRINKS * left <= len(is_open) or (waiting and REFILLED * (most - left) >= most)):
+            if self._may_part(is_open, waiting):
                 break
+        return self._parted(place, is_open, filled)
+
+    def _may_part(self, is_open: list[bool], waiting: bool) -> bool:
+        """Whether so many have finished that the others go on without them."""
+        left, most = sum(is_open), self.share.places
+        few = SHRINKS * left <= len(is_open) or (waiting and REFILLED * (most - left) >= most)
+        return left == 0 or (left < len(is_open) and few)
+
+    def _parted(self, place: Place, is_open: list[bool], filled: int) -> tuple[Held[Any] | None, dict[int, Any]]:
+        """What goes on, and the results of the others."""
+        search, desk, board = self.course.search, place.desk, place.board
         gone = [number for number, still in enumerate(is_open) if not still]
         stay = [number for number, still in enumerate(is_open) if still]
         results = dict(search.results(board.batch(gone))) if gone else {}
@@ -242,9 +269,9 @@ class _SteadyCourse:
         """Where these have room, rounded up."""
         search, kind = self.course.search, kind_of(self.course.search)
         families = 1 << (len(numbers) - 1).bit_length()
-        capacity = _rounded(self.share.capacity, TOKENS)
+        capacity = rounded(self.share.capacity, TOKENS)
         context = state.stack.blocks[0].context
-        sources = 0 if context is None else _rounded(context.key.shape[-2], SOURCES)
+        sources = 0 if context is None else rounded(context.key.shape[-2], SOURCES)
 
         def make() -> Place:
             desk = Desk(self.course.model, state, families=families, width=search.width, capacity=capacity,
@@ -261,5 +288,5 @@ def _key(kind: Kind | None, families: int, capacity: int, sources: int, state: D
     return kind, families, capacity, sources, dtypes
 
 
-def _rounded(count: int, step: int) -> int:
+def rounded(count: int, step: int) -> int:
     return -(-count // step) * step

@@ -20,6 +20,7 @@ from regard.decoding.following import Unfollowed
 from regard.decoding.forcing import forced
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Behind, Forbidden, Least, Rule
+from regard.decoding.sourcing import encode
 from regard.tasks.alignment.choosing import ENOUGH, Looked, choose
 from regard.tasks.alignment.words import Alignment, AlignmentConfig, aligned_words
 from regard.tasks.glossary.insisting import Asked, Insisting, Row
@@ -120,7 +121,7 @@ class Translator(Task, Translates):
         """What a search finds for each row."""
         sources = [row.source for row in rows]
         with packed(self.model):
-            memory = self.model.encode(self.tokens(sources))  # type: ignore[operator]
+            memory = encode(self.model, self.tokens(sources))
         positions, rules, begun = room(self.model.decoder), self._rules(), [row.beginning for row in rows]
         limits = [max(FACTOR * len(row.source) + LONGER, search.least) if search.limit is None
                   else search.limit - len(row.beginning) for row in rows]

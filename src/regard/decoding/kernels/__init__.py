@@ -1,0 +1,1 @@
+"""Kernels of searches, in Triton. Nothing is imported here: see `regard.kernels`."""

@@ -1,0 +1,233 @@
+"""Boards whose turns are kernels: what a search knows of its rows, on the device, with steps back in place of texts.
+
+    ledger = ledger_for(search, rows, places, logits)      storage, for searches of this kind
+    ledger.load(batch, search)                             an ordinary batch comes in
+    ledger.turn(logits)                                    in a recording: the turn, whole
+    ledger.settle()                                        asks the device which rows have finished, now and then
+    ledger.batch(places)                                   an ordinary batch comes out
+
+As `regard.decoding.boards`, but that nothing is set aside: a turn asks nothing, is never unsure, and a row that has
+finished stays as it is, so that several turns may pass before anybody asks. `why_not` says which searches are not kept
+in ledgers. It knows neither models nor when rows come and go.
+
+Legend: B rows (prompts), K hypotheses of each, M tokens of each, P places of a pool, T places of tokens, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.decoding import search as beams
+from regard.decoding import writing
+from regard.decoding.kernels import turn as turns
+from regard.decoding.kernels.candidates import Best, find
+from regard.decoding.kernels.turn import BEAMS, MOST, Ended, Status, Steps
+from regard.decoding.live import Beams, Live
+from regard.decoding.pool import Pool
+from regard.decoding.ranking import Divided
+from regard.decoding.request import Request, no_number
+from regard.decoding.rules import Forbidden, Least, below_vocabulary
+from regard.decoding.search import BeamSearch
+from regard.decoding.writing import Lines, Writing
+
+EVERY = 4
+"""Turns after which the device is asked once: what is computed for rows that have finished costs less."""
+NEVER = 2**31 - 1
+
+
+def why_not(search: Any) -> str | None:
+    """Why a search that has a kind (see `regard.decoding.boards`) is not kept in a ledger; None where it is."""
+    if not all(type(rule) in (Forbidden, Least) for rule in search.request.rules):
+        return "a rule reads what is written"
+    if isinstance(search, BeamSearch):
+        if search.beams > BEAMS or search.beams * (search.beams + len(search.request.ends)) > MOST:
+            return f"it follows more than {BEAMS} hypotheses, or has more than {MOST} candidates"
+        if not isinstance(search.ranking, Divided):
+            return "its ranking does not divide"
+    return None
+
+
+class Ledger(ABC):
+    """What both have."""
+
+    def __init__(self, request: Request, rows: int, width: int, places: int, each: int, logits: Tensor) -> None:
+        self.numbers, self.width, self.turns, self.places = list[int](), width, 0, places
+        vocabulary, device = logits.shape[1], logits.device
+        below_vocabulary("end", request.ends, vocabulary)
+        with torch.inference_mode(False):
+            whole = torch.zeros(rows, dtype=torch.int32, device=device)
+            self.status = Status(whole.clone(), whole.clone(), whole.clone())
+            self.ends = torch.tensor(request.ends, dtype=torch.int32, device=device)
+            self.never = _never(request, vocabulary, device)
+            self.best = Best.room(logits, min(each, vocabulary))
+            self.parents = torch.arange(rows * width, dtype=torch.int32, device=device)
+            self.tokens = torch.zeros(rows * width, dtype=torch.long, device=device)
+            tokens = torch.zeros(rows, width, places, dtype=torch.int32, device=device)
+            self.steps = Steps(tokens, torch.zeros_like(tokens, dtype=self.precision), tokens.clone())
+
+    precision: torch.dtype
+
+    @abstractmethod
+    def load(self, batch: Any, search: Any) -> None:
+        """Take in a batch in which nobody has finished."""
+
+    @abstractmethod
+    def turn(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        """A turn of all rows from logits (B · K, V): which row of the state each continues, and what it reads."""
+
+    @abstractmethod
+    def batch(self, places: Sequence[int]) -> Any:
+        """What is in these places, as an ordinary batch of its own."""
+
+    def settle(self) -> list[bool] | None:
+        """Which places are still open; None where nobody has asked."""
+        self.turns += 1
+        if self.turns % EVERY and self.turns < self.most:
+            return None
+        verdicts = self.status.verdicts[:len(self.numbers)].tolist()
+        if beams.BROKEN in verdicts:
+            place = verdicts.index(beams.BROKEN)
+            raise no_number(self.asking.prompt(self.numbers[place]), int(self.status.counts[place]))
+        return [one == beams.GOES_ON for one in verdicts]
+
+    def _begin(self, batch: Any, search: Any) -> int:
+        """What is known without asking; how many rows there are."""
+        self.numbers, self.asking, self.turns, count = [*batch.numbers], search.request, 0, len(batch.numbers)
+        limits = [search.request.limit(number) for number in batch.numbers]
+        self.most = max(limit - before for limit, before in zip(limits, batch.counts, strict=True)) + 1
+        rows = len(self.status.counts)
+        filled = [[*some, *[0] * (rows - count)] for some in (batch.counts, limits)]
+        filled.append([beams.GOES_ON] * count + [beams.SETTLED] * (rows - count))
+        given = torch.tensor(filled, dtype=torch.int32).to(self.ends.device)
+        for mine, theirs in zip(self.status, given, strict=True):
+            mine.copy_(theirs)
+        return count
+
+    def _find(self, logits: Tensor) -> None:
+        find(logits, self.never, self.status.counts, self.width, self.best)
+
+
+class LineLedger(Ledger):
+    """Of greedy search."""
+
+    def __init__(self, request: Request, rows: int, places: int, logits: Tensor) -> None:
+        self.precision = torch.promote_types(logits.dtype, torch.float32)
+        super().__init__(request, rows, 1, places, 1, logits)
+
+    def load(self, batch: Lines, search: Writing) -> None:
+        count, width = self._begin(batch, search), batch.ids.shape[1]
+        self.tokens[:count] = batch.tokens
+        if width:
+            self.steps.tokens[:count, 0, :width] = batch.ids.int()
+            self.steps.logs[:count, 0, :width] = batch.logs
+
+    def turn(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        self._find(logits)
+        turns.line(self.best, self.ends, self.status, self.tokens, self.steps)
+        return None, self.tokens
+
+    def batch(self, places: Sequence[int]) -> Lines:
+        index = torch.tensor(places, dtype=torch.long, device=self.ends.device)
+        counts, verdicts = torch.stack([self.status.counts[index], self.status.verdicts[index]]).tolist()
+        width = max(counts, default=0)
+        ids, logs = self.steps.tokens[index, 0, :width].long(), self.steps.logs[index, 0, :width]
+        return Lines(ids, logs, [self.numbers[place] for place in places], counts, verdicts, self.tokens[index])
+
+
+class BeamLedger(Ledger):
+    """Of beam search."""
+
+    precision = torch.float64
+
+    def __init__(self, search: BeamSearch, rows: int, places: int, logits: Tensor) -> None:
+        each = search.beams + len(search.request.ends)
+        super().__init__(search.request, rows, search.beams, places, each, logits)
+        ranking, device = search.ranking, logits.device
+        assert isinstance(ranking, Divided)
+        with torch.inference_mode(False):
+            self.totals = torch.zeros(rows, search.beams, dtype=self.precision, device=device)
+            self.divisors = ranking.divisor(torch.arange(places + 2, dtype=self.precision, device=device))
+            scores = torch.zeros(rows, search.nbest, dtype=self.precision, device=device)
+            whole = scores.int()
+            self.pool = Ended(scores, whole, whole.clone(), whole.clone(), whole.clone(), scores.clone())
+            self.old_ids = torch.zeros(rows, search.nbest, places, dtype=torch.long, device=device)
+            self.old_logs = torch.zeros_like(self.old_ids, dtype=self.precision)
+            hypotheses = torch.arange(search.beams, dtype=torch.int32, device=device)
+            self.straight = hypotheses.view(1, -1, 1)
+            self.came = (-1 - torch.arange(search.nbest, dtype=torch.int32, device=device)).unsqueeze(0)
+
+    def load(self, batch: Beams, search: BeamSearch) -> None:
+        count = self._begin(batch, search)
+        self.totals[:count], self.tokens[:count * self.width] = batch.live.totals, batch.tokens
+        width, ended = batch.live.ids.shape[-1], batch.pool.ids.shape[-1]
+        if width:
+            self.steps.tokens[:count, :, :width] = batch.live.ids.int()
+            self.steps.logs[:count, :, :width] = batch.live.logs
+            self.steps.parents[:count, :, :width] = self.straight
+        self.pool.scores[:count], self.pool.cut[:count] = batch.pool.scores, batch.pool.cut.int()
+        self.pool.lengths[:count], self.pool.beams[:count] = batch.pool.lengths.int(), self.came
+        if ended:
+            self.old_ids[:count, :, :ended], self.old_logs[:count, :, :ended] = batch.pool.ids, batch.pool.logs
+
+    def turn(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        self._find(logits)
+        turns.beam(self.best, self.ends, self.totals, self.status, self.parents, self.tokens, self.divisors,
+                   self.steps, self.pool)
+        return self.parents, self.tokens
+
+    def batch(self, places: Sequence[int]) -> Beams:
+        index = torch.tensor(places, dtype=torch.long, device=self.ends.device)
+        counts_B, pool = self.status.counts[index], Ended(*(part[index] for part in self.pool))
+        counts, longest = counts_B.tolist(), max(1, int(pool.lengths.max()))
+        return Beams([self.numbers[place] for place in places], counts, self._live(index, counts_B, max(counts)),
+                     self._pool(index, pool, longest))
+
+    def _live(self, index: Tensor, counts: Tensor, width: int) -> Live:
+        B, K = len(index), self.width
+        beams_BK = self.straight.view(1, K).expand(B, K)
+        ids, logs = turns.traced(self.steps, index, beams_BK, counts.unsqueeze(-1).expand(B, K), width)
+        totals = self.totals[index]
+        return Live(totals, ids, logs, self.tokens.view(-1, K)[index], torch.zeros_like(totals, dtype=torch.long),
+                    totals.new_zeros(B, K, 0))
+
+    def _pool(self, index: Tensor, pool: Ended, width: int) -> Pool:
+        """What came in as it came, and all others by their steps back, the end behind them."""
+        here = pool.beams >= 0
+        ended = here & (pool.cut == 0)
+        lengths = pool.lengths - ended.int()  # without the end
+        ids, logs = turns.traced(self.steps, index, pool.beams, lengths.clamp(min=0), width)
+        places = torch.arange(width, device=index.device)
+        at_end = ended.unsqueeze(-1) & (places == lengths.unsqueeze(-1))
+        ids = torch.where(at_end, pool.tokens.unsqueeze(-1).long(), ids)
+        logs = torch.where(at_end, pool.logs.unsqueeze(-1), logs)
+        old = (-1 - pool.beams).clamp(min=0).long().unsqueeze(-1).expand(-1, -1, width)
+        before = here.unsqueeze(-1)
+        ids = torch.where(before, ids, self.old_ids[index, :, :width].gather(1, old))
+        logs = torch.where(before, logs, self.old_logs[index, :, :width].gather(1, old))
+        return Pool(pool.scores, pool.cut.bool(), pool.lengths.long(), ids, logs)
+
+
+def ledger_for(search: Any, rows: int, places: int, logits: Tensor) -> Ledger:
+    """Storage for a search of a model whose logits are these, (rows · K, V)."""
+    if isinstance(search, BeamSearch):
+        return BeamLedger(search, rows, places, logits)
+    return LineLedger(search.request, rows, places, logits)
+
+
+def _never(request: Request, vocabulary: int, device: torch.device) -> Tensor | None:
+    """(V,), int32: how many tokens must be written before each may be; None where there are no rules."""
+    if not request.rules:
+        return None
+    least = torch.zeros(vocabulary, dtype=torch.int32)
+    for rule in request.rules:
+        forbidden, count = (rule.forbidden, rule.count) if isinstance(rule, Least) else (rule, NEVER)
+        assert isinstance(forbidden, Forbidden)
+        below_vocabulary("ids", forbidden.ids, vocabulary)
+        least[forbidden.ids] = least[forbidden.ids].clamp(min=count)
+    return least.to(device)
+
+
+assert (beams.GOES_ON, beams.BROKEN) == (writing.GOES_ON, writing.BROKEN), "both searches speak of them alike"

@@ -1,0 +1,199 @@
+"""Recorded searches by kernels of our own: the turn and the step of a token are one recording, of few kernels.
+
+As `regard.decoding.steady`, with a desk whose steps are those of `regard.decoding.stride`, and a ledger in place of a
+board. Rows that change places move numbers of a table, and no keys; the device is asked once in several tokens; sources
+are projected in a recording. `why_not` says what is done in the other way.
+
+Legend: F prompts that are written at once, W hypotheses of each, R = F·W rows, C places of tokens, N places of a
+source, G key heads, D width.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.attention.cache import Cache, ContextCache
+from regard.blocks.block import BlockState
+from regard.blocks.stack import StackState
+from regard.decoding import ledgers, stride
+from regard.decoding.boards import kind_of
+from regard.decoding.desk import by_family
+from regard.decoding.kernels import turn as turns
+from regard.decoding.ledgers import ledger_for
+from regard.decoding.queue import Held
+from regard.decoding.sources import memory_of
+from regard.decoding.steady import SOURCES, TOKENS, Place, SteadyCourse, rounded
+from regard.decoding.stride import Kept, Rows, Stride
+from regard.models.contract import Memory
+from regard.models.decoder import DecoderState
+
+
+def why_not(model: object, search: object) -> str | None:
+    """Why a search that has a kind, of this model, does not run here; None where it does."""
+    found = stride.why_not(model)
+    return ledgers.why_not(search) if found is None else found
+
+
+class SwiftDesk:
+    """The state of a decoder: `families` of `width` rows, `capacity` tokens of each, sources of at most `sources`."""
+
+    def __init__(self, model: Any, *, families: int, width: int, capacity: int, sources: int) -> None:
+        decoder, rows = model.decoder, families * width
+        self.families, self.width, self.capacity = families, width, capacity
+        limit, like = decoder.embedding.limit, decoder.output.weight
+        self.highest = (capacity if limit is None else min(limit, capacity)) - 1
+        with torch.inference_mode(False), torch.no_grad():  # what is made in that mode cannot be written into outside
+            self.stride = Stride(decoder, capacity)
+            self.layers = [_kept(own, across, rows, families, capacity, sources, like)
+                           for own, across in zip(self.stride.own, self.stride.across, strict=True)]
+            wide = next((one.layer.context_width for one in self.stride.across if one is not None), 0)
+            self.states = like.new_zeros(families, sources, wide)
+            self.positions = torch.zeros(rows, dtype=torch.long, device=like.device)
+            self.lengths = torch.zeros(families, dtype=torch.long, device=like.device)
+            self.straight = torch.arange(rows, dtype=torch.int32, device=like.device).unsqueeze(-1)
+            self.table = self.straight.repeat(1, capacity)
+            self.logits = like.new_zeros(rows, decoder.output.out_features)
+            self.rows_now = Rows(self.positions, self.table, self.lengths, width)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it holds."""
+        parts = [part for layer in self.layers for part in layer if part is not None]
+        return sum(part.nbytes for part in (*parts, self.states, self.logits)) + self.stride.bytes
+
+    def begin(self, memory: Memory | None) -> None:
+        """Take sources in that nobody has looked at; `project` does the rest, in a recording."""
+        self.positions.zero_()
+        self.table.copy_(self.straight.expand_as(self.table))
+        if memory is not None:
+            rows, count = memory.states.shape[:2]
+            self.states[:rows, :count] = memory.states
+            if memory.lengths is None:
+                self.lengths[:rows] = count
+            else:
+                self.lengths[:rows] = memory.lengths
+
+    def project(self) -> None:
+        """What all layers make of the sources, with the parameters as they are now."""
+        self.stride.refresh()
+        if self.states.shape[1]:
+            self.stride.project(self.states, self.layers)
+
+    def load(self, state: DecoderState) -> int:
+        """Take a state in, whose rows come in families; how many tokens its longest row has."""
+        rows, filled = len(state.positions), 0
+        self.stride.refresh()
+        self.positions.zero_()
+        self.positions[:rows] = state.positions.clamp(max=self.highest)
+        self.table.copy_(self.straight.expand_as(self.table))
+        for layer, block in zip(self.layers, state.stack.blocks, strict=True):
+            cache, filled = block.mixer, block.mixer.filled
+            for mine, theirs in ((layer.keys, cache.key), (layer.values, cache.value)):
+                mine[:rows, :, :filled] = theirs[:, :, :filled]
+            if block.context is not None and layer.context is not None:
+                own = by_family(block.context, rows, self.width)
+                families, count = len(own.key), own.key.shape[-2]
+                beside = torch.cat([part.transpose(1, 2).flatten(2) for part in (own.key, own.value)], dim=-1)
+                layer.context[:families, :count] = beside
+                self.lengths[:families] = count if own.lengths is None else own.lengths
+        return filled
+
+    def put_logits(self, logits: Tensor) -> None:
+        """The logits of the last step of a state that was taken in."""
+        self.logits[:len(logits)] = logits
+
+    def step(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """One token (R,) for each row, after those of the row that it continues (R,)."""
+        if parents is not None:
+            turns.moved(self.table, parents, self.positions, self.width)
+        self.stride.logits(tokens, self.layers, self.rows_now, self.logits)
+        self.positions.add_(1).clamp_(max=self.highest)  # rows that have finished go on, within the storage
+
+    def rows(self, families: Tensor) -> Tensor:
+        """The rows of these families."""
+        return (families.unsqueeze(-1) * self.width + torch.arange(self.width, device=families.device)).flatten()
+
+    def state(self, families: Tensor, filled: int, capacity: int) -> DecoderState:
+        """The state of these families, none of whose rows has more than `filled` tokens, in storage of its own."""
+        index, blocks = self.rows(families), list[BlockState]()
+        positions, places = self.positions[index], torch.arange(filled, device=families.device)
+        lying_rc = self.table[index, :filled].long()
+        lengths = self.lengths[families]
+        for layer, across in zip(self.layers, self.stride.across, strict=True):
+            kept = [part.new_zeros(len(index), part.shape[1], capacity, part.shape[-1])
+                    for part in (layer.keys, layer.values)]
+            for mine, theirs in zip(kept, (layer.keys, layer.values), strict=True):
+                mine[:, :, :filled] = theirs[lying_rc, :, places].transpose(1, 2)
+            context = None
+            if layer.context is not None and across is not None:
+                key, value = (part.transpose(1, 2).contiguous() for part in across.split(layer.context[families]))
+                context = ContextCache.of(key, value, lengths, self.width)
+            blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, level=False), context))
+        return DecoderState(StackState(tuple(blocks)), positions, watched=False)
+
+
+def _kept(own: stride.Own, across: stride.Across | None, rows: int, families: int, capacity: int, sources: int,
+          like: Tensor) -> Kept:
+    keys = like.new_zeros(rows, own.key_heads, capacity, own.width)
+    values = like.new_zeros(rows, own.key_heads, capacity, own.value_width)
+    if across is None:
+        return Kept(keys, values, None)
+    return Kept(keys, values, like.new_zeros(families, sources, across.key_heads * (across.width + across.value_width)))
+
+
+class SwiftCourse(SteadyCourse):
+    """A search over a share."""
+
+    def _in_the_way(self, state: Any) -> bool:
+        return False
+
+    def _begun(self, numbers: list[int], waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]] | None:
+        course, request = self.course, self.course.request
+        memory = memory_of(course.given, numbers)
+        limit = course.model.decoder.embedding.limit  # type: ignore[attr-defined]
+        if memory is None or (limit is not None and self.share.capacity > limit):
+            # Without a source there is little to start; and who asks for too much is told so.
+            course.model.start(memory, rows=len(numbers), capacity=self.share.capacity)
+        place = self._room(len(numbers), 0 if memory is None else memory.states.shape[1])
+        place.desk.begin(memory)
+        place.board.load(course.search.first(numbers, None), course.search)
+        prompts = [request.prompts[number][0] for number in numbers for _ in range(course.search.width)]
+        place.tokens[:len(prompts)] = torch.tensor(prompts).to(place.tokens.device, non_blocking=True)
+
+        def begin() -> None:
+            place.desk.project()
+            place.desk.step(None, place.tokens)
+
+        place.work("begin", begin)()
+        return self._written(place, 1, waiting)
+
+    def _written(self, place: Place, filled: int, waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]]:
+        desk, board = place.desk, place.board
+        work = place.work("turn", lambda: desk.step(*board.turn(desk.logits)))
+        while True:
+            work()
+            filled = min(filled + 1, desk.capacity)
+            is_open = board.settle()
+            if is_open is not None and self._may_part(is_open, waiting):
+                return self._parted(place, is_open, filled)
+
+    def _place(self, numbers: Sequence[int], state: DecoderState) -> Place:
+        context = state.stack.blocks[0].context
+        return self._room(len(numbers), 0 if context is None else context.key.shape[-2])
+
+    def _room(self, count: int, longest: int) -> Place:
+        """A place for so many prompts, the longest of whose sources has so many states."""
+        search, model = self.course.search, self.course.model
+        families, capacity = 1 << (count - 1).bit_length(), rounded(self.share.capacity, TOKENS)
+        sources = rounded(longest, SOURCES)
+
+        def make() -> Place:
+            desk = SwiftDesk(model, families=families, width=search.width, capacity=capacity, sources=sources)
+            with torch.inference_mode(False):
+                tokens = torch.zeros_like(desk.positions)
+            return Place(desk, ledger_for(search, families, capacity, desk.logits), tokens, self.places.record)
+
+        like = model.decoder.output.weight  # type: ignore[attr-defined]
+        return self.places.find(("swift", kind_of(search), families, capacity, sources, like.dtype), make)

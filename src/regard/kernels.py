@@ -1,0 +1,49 @@
+"""Kernels of our own: how they are called, and where they can be.
+
+They are written in Triton, which comes with torch for GPUs and is missing beside a torch for CPUs alone. So no module
+that holds a kernel is imported before `why_not` has said that there is a place for it. In Triton's interpreter
+(TRITON_INTERPRET=1, set before it is imported) the same kernels run on a CPU, slowly: that is for tests.
+
+It knows no kernel.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def why_not(device: torch.device) -> str | None:
+    """Why kernels of our own cannot run on a device; None where they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed: it comes with torch for GPUs"
+    if device.type != "cuda" and not interpreted():
+        return "kernels of our own are for GPUs"
+    return None
+
+
+def interpreted() -> bool:
+    """Whether kernels are interpreted, on a CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **sizes: Any) -> None:
+    """Run a kernel: one program for each place of the grid. What has no place at all is left."""
+    if all(grid):
+        _run(kernel, grid, given, sizes)
+
+
+def _run_now(kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], sizes: dict[str, Any]) -> None:
+    with torch.cuda.device_of(given[0]):  # which need not be the current one
+        kernel[grid](*given, **sizes)
+
+
+_run: Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None] = _run_now
+"""What runs them: a recording of a test stands in for it."""
+
+
+def padded(count: int) -> int:
+    """The power of two that holds so many: kernels have no other sizes."""
+    return 1 << max(0, count - 1).bit_length()

@@ -1,0 +1,144 @@
+"""Ledgers: their turns, which are kernels, are the turns of the searches; batches go in and come out the same."""
+
+import pytest
+import torch
+from tiny import LANGUAGE, built
+
+from regard.decoding.ledgers import EVERY, BeamLedger, LineLedger, ledger_for, why_not
+from regard.decoding.ranking import Ranking, as_ranking
+from regard.decoding.request import Request
+from regard.decoding.rules import Forbidden, Least, NoRepeat
+from regard.decoding.search import BeamSearch
+from regard.decoding.writing import Writing, highest
+
+VOCABULARY = 9
+
+
+def request(limits, end=(2, 3), rules=()):
+    return Request.of(built(LANGUAGE["none"]), None, [[1]] * len(limits), end, limits, 0, rules)
+
+
+def drawn(rows, seed, equal):
+    """Logits; where equal, of few values, so that many hypotheses are equally probable."""
+    draw = torch.Generator().manual_seed(seed)
+    if equal:
+        return torch.randint(0, 2, (rows, VOCABULARY), generator=draw).double()
+    return 2 * torch.randn(rows, VOCABULARY, dtype=torch.float64, generator=draw)
+
+
+def both(search, logits, limits, device="cpu"):
+    """What a search finds, turn by turn, and what its ledger does; the first K rows of logits are those of row 0."""
+    batch, width = search.first(range(len(limits)), None), search.width
+    ledger = ledger_for(search, len(limits) + 1, max(limits) + 2, torch.cat([logits[0], logits[0][:width]]).to(device))
+    ledger.load(batch, search)
+    found, is_open = {}, list(range(len(limits)))
+    for turn, some in enumerate(logits):
+        ledger.turn(torch.cat([some, some[:width]]).to(device))
+        rows = torch.tensor(is_open).repeat_interleave(width) * width + torch.arange(width).repeat(len(is_open))
+        batch, _, finished = search.turn(batch, some[rows].to(device), None)
+        found |= search.results(batch.pick(finished))
+        stay = [place for place in range(len(is_open)) if place not in finished]
+        batch, is_open = batch.pick(stay), [is_open[place] for place in stay]
+        if not is_open:
+            break
+        if len(logits) == 3 and turn == 2:  # a batch comes out in the midst, and goes in again
+            kept = ledger.batch(is_open)
+            mine = ledger_for(search, len(limits), max(limits) + 2, some.to(device))
+            mine.load(kept, search)
+            gone = [number for number in range(len(limits)) if number not in is_open]
+            return found, dict(search.results(ledger.batch(gone))) if gone else {}, batch, mine.batch(range(len(stay)))
+    return found, dict(search.results(ledger.batch(range(len(limits))))), None, None
+
+
+def assert_same(mine, plain):
+    """The same tokens, and log-probabilities but for the last digits."""
+    assert mine.keys() == plain.keys()
+    for number, other in plain.items():
+        one = mine[number]
+        for first, second in zip(*((one, other) if isinstance(one, list) else ([one], [other])), strict=True):
+            assert (first.ids, first.end) == (second.ids, second.end)
+            assert first.log_probabilities == pytest.approx(second.log_probabilities, abs=1e-12)
+            assert first.score == pytest.approx(second.score, abs=1e-12)
+
+
+def check(search, limits, seed, equal, turns, device="cpu"):
+    logits = [drawn(len(limits) * search.width, 100 * seed + turn, equal) for turn in range(turns)]
+    plain, mine, batch, kept = both(search, logits, limits, device)
+    assert_same(mine, plain)
+    if batch is not None:
+        assert (batch.numbers, batch.counts) == (kept.numbers, kept.counts)
+        for one, other in zip((*batch.live.parts()[:4], *batch.pool.parts()[:3]),
+                              (*kept.live.parts()[:4], *kept.pool.parts()[:3]), strict=True):
+            torch.testing.assert_close(one.cpu(), other[..., :one.shape[-1]].cpu())
+        assert_same(dict(enumerate(kept.pool.hypotheses())), dict(enumerate(batch.pool.hypotheses())))
+
+
+@pytest.mark.parametrize(("beams", "nbest", "penalty", "rules", "equal"), [
+    (2, 1, "none", (), True), (2, 1, "mean", (), False), (3, 3, 0.7, (), True),
+    (3, 2, "mean", (Forbidden([4, 5]), Least(2, [2, 3])), False),
+    (3, 3, "none", (Forbidden([0, 1, 4, 5, 6, 7, 8]),), False)])  # the last: nothing but ends may be written
+def test_turns_of_beams_are_those_of_the_search(beams, nbest, penalty, rules, equal):
+    limits = [1, 4]
+    search = BeamSearch(request(limits, rules=rules), beams, as_ranking(penalty), nbest)
+    for seed, turns in ((0, 6), (2, 3), (3, 3)):
+        check(search, limits, seed, equal, turns)
+
+
+def test_turns_of_lines_are_those_of_the_search():
+    for rules in ((), (Forbidden([4, 5]), Least(2, [2, 3]))):
+        limits = [1, 4, 6, 0]
+        search = Writing(request(limits, rules=rules), highest)
+        logits = [drawn(4, turn, False) for turn in range(8)]
+        ledger = ledger_for(search, 4, 8, logits[0])
+        batch, found = search.first(range(4), None), {}
+        ledger.load(batch, search)
+        for some in logits:
+            ledger.turn(some)
+            if batch is not None:
+                batch, _, finished = search.turn(batch, some, None)
+                found |= search.results(batch.pick(finished))
+                batch = None if len(found) == 4 else batch
+        assert_same(dict(search.results(ledger.batch(range(4)))), found)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_model_that_gives_no_number_is_named_when_the_device_is_asked(beams):
+    asked = request([9, 9])
+    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("none"), 1)
+    logits = torch.zeros(2 * beams, VOCABULARY, dtype=torch.float64)
+    logits[:, 5] = 9.0
+    ledger = ledger_for(search, 2, 11, logits)
+    ledger.load(search.first([0, 1], None), search)
+    for turn in range(EVERY - 1):
+        if turn == 2:
+            logits[beams, 1] = torch.nan
+        ledger.turn(logits)
+        assert ledger.settle() is None
+    with pytest.raises(ValueError, match="NaN for row 1 after 2 tokens"):
+        ledger.settle()
+
+
+def test_searches_that_are_kept_otherwise_say_why():
+    class Strange(Ranking):
+        score = attainable = None
+
+    asked = request([5])
+    assert why_not(Writing(asked, highest)) is None
+    assert why_not(BeamSearch(asked, 5, as_ranking("mean"), 1)) is None
+    assert "more than" in why_not(BeamSearch(asked, 20, as_ranking("mean"), 1))
+    assert "reads what is written" in why_not(Writing(request([5], rules=(NoRepeat(2),)), highest))
+    Strange.__abstractmethods__ = frozenset()
+    assert "does not divide" in why_not(BeamSearch(asked, 5, Strange(), 1))
+    assert {LineLedger, BeamLedger} == {type(ledger_for(one, 1, 7, torch.zeros(one.width, VOCABULARY))) for one in (
+        Writing(asked, highest), BeamSearch(asked, 2, as_ranking("mean"), 1))}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("beams", [2, 5, 10])
+def test_on_a_gpu_turns_are_those_of_the_search(beams, equal):
+    limits = [1, 4, 6]
+    search = BeamSearch(request(limits), beams, as_ranking("none"), 2)
+    for seed, turns in ((0, 8), (1, 3)):
+        check(search, limits, seed, equal, turns, "cuda")

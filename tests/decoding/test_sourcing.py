@@ -1,0 +1,73 @@
+"""Sources read in a recording: the same memory, whatever the sizes; and what is read as everywhere."""
+
+import pytest
+import torch
+from problems import assert_close
+from tape import Tape, like_a_gpu
+from tiny import TRANSLATING, built
+
+from regard.decoding.sourcing import KEPT, encode, reader_of, why_no_encoder, why_not
+from regard.decoding.steady import Places
+from regard.models.contract import Tokens
+
+
+@pytest.mark.parametrize("name", ["attention", "rotary", "alibi", "untied"])
+@torch.no_grad()
+def test_what_is_read_in_a_recording_is_what_the_model_reads(monkeypatch, name):
+    like_a_gpu(monkeypatch)
+    model, places = built(TRANSLATING[name]), Places(Tape, 1 << 30)
+    for sources in ([[5, 6, 7], [8], [9, 3]], [[4], [1, 2, 3], [5, 5]], [[1, 2], [9, 8, 7], [6]], [[3, 4, 5, 6]] * 4):
+        tokens = Tokens.of(sources)
+        mine, plain = reader_of(places, model.encoder, tokens)(tokens), model.encode(tokens)
+        assert mine.lengths.tolist() == plain.lengths.tolist()
+        for one, other, length in zip(mine.states, plain.states, mine.lengths.tolist(), strict=True):
+            assert_close(one[:length], other[:length])
+    assert len(places.readers) == 1, "one size serves them all"
+
+
+@torch.no_grad()
+def test_a_memory_is_not_written_over_by_the_next(monkeypatch):
+    like_a_gpu(monkeypatch)
+    model, places = built(TRANSLATING["attention"]), Places(Tape, 1 << 30)
+    first = Tokens.of([[5, 6, 7]])
+    kept = reader_of(places, model.encoder, first)(first)
+    before = kept.states.clone()
+    reader_of(places, model.encoder, first)(Tokens.of([[9, 9, 9]]))
+    assert torch.equal(kept.states, before)
+
+
+@torch.no_grad()
+def test_few_sizes_are_kept():
+    model, places = built(TRANSLATING["attention"]), Places(Tape, 1 << 30)
+    for count in range(KEPT + 2):
+        tokens = Tokens.of([[5] * (32 * count + 1)])
+        reader_of(places, model.encoder, tokens)
+    assert len(places.readers) == KEPT
+
+
+def test_what_is_read_as_everywhere_says_why():
+    model, tokens = built(TRANSLATING["attention"]).eval(), Tokens.of([[5, 6]])
+    assert "CPU" in why_not(model, tokens)
+    assert_close(encode(model, tokens).states, model.encode(tokens).states)
+    assert why_no_encoder(model, tokens) is None
+    assert "no encoder" in why_no_encoder(object(), tokens)
+    assert "no encoder" in why_no_encoder(built(TRANSLATING["seq2seq"]).eval(), tokens)
+    assert "no encoder" in why_no_encoder(built(TRANSLATING["attention"]).train(), tokens)
+    assert "left" in why_no_encoder(model, Tokens.of([[5, 6], [5]], side="left"))
+    assert "else than to attend" in why_no_encoder(built(TRANSLATING["recurrence"]).eval(), tokens)
+    with model.encoder.stack.blocks[0].mixer.layer.tap.listen(print):
+        assert "listens" in why_no_encoder(model, tokens)
+    model.encoder.register_forward_hook(lambda *given: None)
+    assert "hooks" in why_no_encoder(model, tokens)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_on_a_gpu_the_same_is_read():
+    model = built(TRANSLATING["attention"]).eval().cuda()
+    for seed in range(4):
+        tokens = Tokens(torch.randint(0, 11, (5, 7), generator=torch.Generator().manual_seed(seed)),
+                        torch.tensor([7, 1, 3, 5, 2])).to("cuda")
+        mine, plain = encode(model, tokens), model.encode(tokens)
+        for one, other, length in zip(mine.states, plain.states, [7, 1, 3, 5, 2], strict=True):
+            assert_close(one[:length], other[:length])

@@ -1,0 +1,156 @@
+"""Searches by kernels of our own, in Triton's interpreter: what they give is what plain searches give."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tape import Tape, like_a_gpu
+from tiny import LANGUAGE, TRANSLATING, built
+
+from regard.decoding import queue, steady, swift
+from regard.decoding.ranking import as_ranking
+from regard.decoding.request import Request
+from regard.decoding.rules import Forbidden, NoRepeat
+from regard.decoding.search import BeamSearch
+from regard.decoding.steady import Places, places_of, run_in
+from regard.decoding.writing import Writing, highest
+from regard.models.contract import Tokens
+
+SOURCES, LIMITS = [[5, 6, 7], [8], [9, 10]], [5, 2, 4]
+NEVER = Forbidden([4, 7])
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """Recordings that are replayed on a CPU, with little storage: to interpret takes its time."""
+    like_a_gpu(monkeypatch)
+    for module in (steady, swift):
+        monkeypatch.setattr(module, "TOKENS", 4)
+        monkeypatch.setattr(module, "SOURCES", 2)
+    return Places(Tape, 1 << 30)
+
+
+def asked(model, memory, prompts, limits, rules=(), end=(2, 3), least=0, room=None):
+    return Request.of(model, memory, prompts, end, limits, least, rules, room)
+
+
+def translating(name, layers=1):
+    """A model, its memory and prompts; with few layers, because to interpret takes its time."""
+    config = TRANSLATING[name]
+    if layers is not None:
+        config = replace(config, decoder=replace(config.decoder, layers=layers))
+    model = built(config).eval().double()
+    return model, model.encode(Tokens.of(SOURCES)), [[1]] * len(SOURCES)
+
+
+def assert_same(mine, plain):
+    assert [one.ids for one in mine] == [one.ids for one in plain]
+    assert [one.end for one in mine] == [one.end for one in plain]
+    for one, other in zip(mine, plain, strict=True):
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-9)
+        assert one.score == pytest.approx(other.score, abs=1e-9)
+
+
+def compared(places, model, memory, request, search):
+    mine, plain = run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
+    assert all(type(place.desk) is swift.SwiftDesk for place in places.kept.values())
+    assert places.kept
+    for found, other in zip(mine, plain, strict=True):
+        assert_same(*((found, other) if isinstance(found, list) else ([found], [other])))
+
+
+@pytest.mark.parametrize(("name", "rules", "room"), [
+    ("rotary", (NEVER,), 14), ("post-norm", (), None)])
+@torch.no_grad()
+def test_greedy_search_gives_the_same(places, name, rules, room):
+    model, memory, prompts = translating(name)
+    request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
+    compared(places, model, memory, request, Writing(request, highest))
+
+
+@pytest.mark.parametrize(("name", "rules", "room", "penalty", "nbest"), [
+    ("attention", (), None, "mean", 2), ("rotary", (NEVER,), 24, 0.6, 1), ("untied", (), None, "none", 2)])
+@torch.no_grad()
+def test_beam_search_gives_the_same(places, name, rules, room, penalty, nbest):
+    model, memory, prompts = translating(name)
+    request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
+    compared(places, model, memory, request, BeamSearch(request, 2, as_ranking(penalty), nbest))
+
+
+@pytest.mark.parametrize(("name", "beams"), [("learned", 2), ("llama", 1)])
+@torch.no_grad()
+def test_language_models_with_prompts_of_many_lengths(places, name, beams):
+    config = LANGUAGE[name]
+    model = built(replace(config, stack=replace(config.stack, layers=1))).eval()
+    prompts, limits = [[5], [6, 7, 8]], [4, 3]
+    for some in (prompts, [[5], [6]]):  # the second are begun at the desk
+        request = asked(model, None, some, limits)
+        search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), beams)
+        compared(places, model, None, request, search)
+
+
+@torch.no_grad()
+def test_recordings_see_other_sources_and_weights(places):
+    model, _, prompts = translating("untied")
+    for sources, limit in ((SOURCES[:2], 2), ([[6], [9, 4, 4]], 3), ([[8, 8, 5], []], 3)):
+        memory = model.encode(Tokens.of(sources))
+        for layer in (model.decoder.stack.blocks[0].mixer.layer.key, model.decoder.stack.blocks[0].cross.value):
+            layer.weight.mul_(1.5)  # where it lies: nobody is told
+        request = asked(model, memory, prompts[:2], limit)
+        compared(places, model, memory, request, Writing(request, highest))
+    assert len(places.kept) == 1, "one for all of them"
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's
+@torch.no_grad()
+def test_a_model_that_gives_no_number_is_named(places):
+    model, memory, prompts = translating("untied")
+    model.decoder.embedding.positions.encoding.table[2] = torch.nan
+    request = asked(model, memory, prompts, 4, end=())
+    with pytest.raises(ValueError, match="NaN for row 0 after 2 tokens"):
+        run_in(places, model, memory, request, Writing(request, highest))
+
+
+@torch.no_grad()
+def test_more_tokens_than_there_are_positions_are_refused(places):
+    model, memory, prompts = translating("untied")
+    request = asked(model, memory, prompts, 40)
+    with pytest.raises(ValueError, match="capacity"):
+        run_in(places, model, memory, request, Writing(request, highest))
+
+
+@pytest.mark.parametrize(("name", "rules", "reason"), [
+    ("additive", (), "the score additive"), ("alibi", (), "bias of position"), ("window", (), "all tokens before"),
+    ("bilinear", (), "the score bilinear"), ("seq2seq", (), "stack of blocks"), ("recurrence", (), "all tokens before"),
+    ("attention", (NoRepeat(2),), "reads what is written")])
+def test_what_is_done_otherwise_says_why(name, rules, reason):
+    model, memory, prompts = translating(name, layers=None)
+    assert reason in swift.why_not(model, Writing(asked(model, memory, prompts, 5, rules), highest))
+
+
+def test_listeners_and_hooks_are_in_the_way():
+    model, memory, prompts = translating("attention")
+    search = Writing(asked(model, memory, prompts, 5), highest)
+    assert swift.why_not(model, search) is None
+    with model.decoder.stack.blocks[0].cross.tap.listen(print):
+        assert "listens" in swift.why_not(model, search)
+    handle = model.output.register_forward_hook(lambda *given: None)
+    assert "hooks" in swift.why_not(model, search)
+    handle.remove()
+    assert swift.why_not(model, search) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_on_a_gpu_all_comes_out_the_same(beams):
+    for name in ("attention", "rotary", "post-norm", "untied"):
+        model = built(TRANSLATING[name]).eval().double().cuda()
+        for seed in range(4):  # as it is, recorded, and replayed
+            draw = torch.Generator().manual_seed(seed)
+            tokens = Tokens(torch.randint(0, 11, (7, 8), generator=draw), torch.randint(0, 9, (7,), generator=draw))
+            memory = model.encode(tokens.to("cuda"))
+            request = asked(model, memory, [[1]] * 7, torch.randint(1, 11, (7,), generator=draw), (NEVER,),
+                            room=(None, 60)[seed % 2])
+            search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking(0.6), 2)
+            compared(places_of(model), model, memory, request, search)
