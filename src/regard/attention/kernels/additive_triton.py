@@ -191,8 +191,8 @@ def _gradient(own: T, other: T, weight: T, upstream: T, large: T, out: T, sums: 
     x = tl.load(own + own_at, mask=there, other=0.0)
     o_at = other + leading * n_other * width + d
     g_at = upstream + leading * n_own * n_other + i
-    fractions = tl.zeros((tokens, features), tl.float32)  # Σ g s
-    squares = tl.zeros((tokens, features), tl.float32)  # Σ g s², or Σ g s (s - 1)
+    slopes = tl.zeros((tokens, features), tl.float32)
+    fractions = tl.zeros((tokens, features), tl.float32)
     if tl.load(large) == 0:
         for _ in range(n_other // 2):
             g = tl.load(g_at, mask=there_i, other=0.0).to(tl.float32)[:, None]
@@ -202,30 +202,30 @@ def _gradient(own: T, other: T, weight: T, upstream: T, large: T, out: T, sums: 
             both = _reciprocal(a * b, approximate)
             s = b * both
             s2 = a * both
-            part = g * s
-            part2 = g2 * s2
-            fractions += part
-            fractions += part2
-            squares += part * s
-            squares += part2 * s2
+            slopes += g * (s - s * s)
+            slopes += g2 * (s2 - s2 * s2)
+            if with_sums:
+                fractions += g * s
+                fractions += g2 * s2
             g_at += 2 * n_own
             o_at += 2 * width
         if n_other % 2 == 1:
             g = tl.load(g_at, mask=there_i, other=0.0).to(tl.float32)[:, None]
             s = _reciprocal(x * tl.load(o_at, mask=there_d, other=0.0)[None, :] + 1.0, approximate)
-            fractions += g * s
-            squares += g * s * s
-        squares -= fractions
+            slopes += g * (s - s * s)
+            if with_sums:
+                fractions += g * s
     else:
         for _ in range(n_other):
             g = tl.load(g_at, mask=there_i, other=0.0).to(tl.float32)[:, None]
             both = x + tl.load(o_at, mask=there_d, other=0.0)[None, :]
             s = 1.0 / (1.0 + tl.exp(tl.where(both > FAR, FAR, both)))
-            fractions += g * s
-            squares += g * s * (s - 1.0)  # where s is near 1, two sums would lose the digits of their difference
+            slopes += g * (s - s * s)
+            if with_sums:
+                fractions += g * s
             g_at += n_own
             o_at += width
     w = tl.load(weight + leading % heads * width + d, mask=there_d, other=0.0).to(tl.float32)
-    tl.store(out + own_at, -4.0 * w[None, :] * squares, mask=there)
+    tl.store(out + own_at, 4.0 * w[None, :] * slopes, mask=there)
     if with_sums:
         tl.store(sums + (leading * down + block) * width + d, tl.sum(fractions, axis=0), mask=there_d)
