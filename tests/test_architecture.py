@@ -35,7 +35,7 @@ LAYERS = (
     ("recurrence", "convolution"),
     ("attention",),
     ("position",),
-    ("mixer", "config", "backends"),
+    ("mixer", "config", "backends", "kernels"),
     ("toml",),
     ("checks", "_version"),
     ("reference",),

@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+
+pytest.importorskip("triton")
+
+from interpreting import only_interpreted  # noqa: F401
 from tiny import LANGUAGE, built
 
 from regard.decoding.ledgers import EVERY, BeamLedger, LineLedger, ledger_for, why_not
@@ -101,7 +105,7 @@ def test_turns_of_lines_are_those_of_the_search():
         assert_same(dict(search.results(ledger.batch(range(4)))), found)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_model_that_gives_no_number_is_named_when_the_device_is_asked(beams):
     asked = request([9, 9])

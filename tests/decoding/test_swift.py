@@ -4,6 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+
+pytest.importorskip("triton")
+
+from interpreting import only_interpreted  # noqa: F401
 from tape import Tape, like_a_gpu
 from tiny import LANGUAGE, TRANSLATING, built
 
@@ -101,7 +105,7 @@ def test_recordings_see_other_sources_and_weights(places):
     assert len(places.kept) == 1, "one for all of them"
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @torch.no_grad()
 def test_a_model_that_gives_no_number_is_named(places):
     model, memory, prompts = translating("untied")

@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+pytest.importorskip("triton")
+
+from interpreting import only_interpreted  # noqa: F401
+
 from regard.attention.kernels import step
 
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]

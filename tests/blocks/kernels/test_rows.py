@@ -4,6 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+pytest.importorskip("triton")
+
+from interpreting import only_interpreted  # noqa: F401
+
 from regard.blocks.kernels.rows import embedded, normed, why_not
 
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)]

@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+pytest.importorskip("triton")
+
+from interpreting import only_interpreted  # noqa: F401
+
 from regard.decoding.candidates import exact
 from regard.decoding.kernels import candidates
 from regard.decoding.kernels.candidates import Best, find
@@ -62,7 +66,7 @@ def test_what_may_not_be_written_is_no_candidate():
     torch.testing.assert_close(values[2], logs[1:])
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("spoiled", [torch.nan, torch.inf])
 def test_a_model_that_gives_no_number_is_told(spoiled):
     logits = torch.randn(2, 40)
