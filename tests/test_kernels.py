@@ -1,16 +1,26 @@
 """Where kernels of our own can run, and that nothing is launched for nothing."""
 
-import importlib.util
-
+import pytest
 import torch
 
 from regard import kernels
+from regard.kernels import usable
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
+class OnGPU(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+def there(*shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype).as_subclass(OnGPU)
+
+
 def test_kernels_are_for_gpus_or_for_the_interpreter(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(kernels, "installed", lambda: True)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "for GPUs" in kernels.why_not(CPU)
     assert kernels.why_not(GPU) is None
@@ -19,8 +29,9 @@ def test_kernels_are_for_gpus_or_for_the_interpreter(monkeypatch):
 
 
 def test_without_triton_there_are_none(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "installed", lambda: False)
     assert "not installed" in kernels.why_not(GPU)
+    assert not usable(there(2))
 
 
 def test_an_empty_grid_launches_nothing(monkeypatch):
@@ -34,3 +45,23 @@ def test_an_empty_grid_launches_nothing(monkeypatch):
 
 def test_sizes_are_powers_of_two():
     assert [kernels.padded(count) for count in (1, 2, 3, 5, 64, 65)] == [1, 2, 4, 8, 64, 128]
+
+
+def test_what_is_asked_of_tensors(monkeypatch):
+    monkeypatch.setattr(kernels, "installed", lambda: True)
+    assert usable(there(2), there(3, dtype=torch.bfloat16))
+    assert not usable(there(2), torch.zeros(2))
+    assert not usable(there(2), there(2, dtype=torch.double))
+    assert not usable(there(2), there(0))
+
+
+def test_inside_of_a_compiler_the_plain_way_is_taken(monkeypatch):
+    monkeypatch.setattr(kernels, "installed", lambda: True)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not usable(there(2))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    assert usable(torch.zeros(2, device="cuda"))
+    assert not usable(torch.zeros(2, device="cuda", dtype=torch.double))

@@ -1,8 +1,11 @@
 """Kernels of our own: how they are called, and where they can be.
 
 They are written in Triton, which comes with torch for GPUs and is missing beside a torch for CPUs alone. So no module
-that holds a kernel is imported before `why_not` has said that there is a place for it. In Triton's interpreter
+that holds a kernel is imported before it is known that there is a place for it. In Triton's interpreter
 (TRITON_INTERPRET=1, set before it is imported) the same kernels run on a CPU, slowly: that is for tests.
+
+    why_not(device)      in words, for those who must say why they do not run
+    usable(*tensors)     for those that have a plain way beside them
 
 It knows no kernel.
 """
@@ -10,14 +13,35 @@ It knows no kernel.
 import importlib.util
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+"""In which numbers are read and written; sums are always in float32."""
+
+
+@cache
+def installed() -> bool:
+    """Whether Triton is there."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether there is something in all of them, on a GPU, in numbers that kernels read, and Triton is installed.
+
+    Inside of `torch.compile` and of exporters the plain way is taken: they see through it, and make kernels of their
+    own.
+    """
+    return (all(tensor.is_cuda and tensor.dtype in DTYPES and tensor.numel() > 0 for tensor in tensors)
+            and not torch.compiler.is_compiling() and installed())
 
 
 def why_not(device: torch.device) -> str | None:
     """Why kernels of our own cannot run on a device; None where they can."""
-    if importlib.util.find_spec("triton") is None:
+    if not installed():
         return "Triton is not installed: it comes with torch for GPUs"
     if device.type != "cuda" and not interpreted():
         return "kernels of our own are for GPUs"

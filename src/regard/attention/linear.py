@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.kernels.compiled import usable
+from regard.kernels import usable
 
 
 class Linear(nn.Linear):

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.kernels.compiled import usable
 from regard.blocks.dropout import Dropout
+from regard.kernels import usable
 
 WIDEST = 8192
 """Features of a token that a kernel takes: it holds them all at once."""

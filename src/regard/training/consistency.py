@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
-from regard.attention.kernels.compiled import usable
+from regard.kernels import usable
 from regard.models.contract import IGNORED
 from regard.training.loss import FEWEST, HELD, HELD_ELSEWHERE, Loss, OutputLoss, check_labels, sums
 

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import checks
-from regard.attention.kernels.compiled import usable
+from regard.kernels import usable
 from regard.models.contract import IGNORED
 
 HELD = {"cpu": 1 << 22}

@@ -10,13 +10,12 @@ Legend: ... leading dimensions, Q queries, K keys, D width; P and C are the quer
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard import kernels
 from regard.attention.problem import Problem
 from regard.attention.score import Additive, Score
 
@@ -97,12 +96,7 @@ def _takes(query: Tensor) -> bool:
     """Whether fused kernels take such numbers. A compiler gets torch's own operations, to fuse with others."""
     if torch.compiler.is_compiling() or query.device.type != "cuda" or query.dtype == torch.float64:
         return False
-    return _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+    return kernels.installed()
 
 
 def _pieces(query: Tensor, key: Tensor, leading: torch.Size) -> Iterator[tuple[slice, slice, Tensor]]:

@@ -8,12 +8,10 @@ one sequence fills many blocks, torch's own kernels are faster, and are preferre
 On a GPU alone; elsewhere only in Triton's interpreter, for tests. It does not know how a band comes about.
 """
 
-import importlib.util
-from functools import cache
-
 import torch
 from torch import Tensor
 
+from regard import kernels
 from regard.attention.band import Band, band_of, is_band, parts
 from regard.attention.normalize import Softmax
 from regard.attention.packed import Segments
@@ -39,7 +37,7 @@ def refusal(problem: Problem) -> str | None:
         return f"its blocks have room for heads of at most {WIDEST} features"
     if not problem.pairs or not problem.value.shape[-1]:
         return "there is nothing to compute"
-    return _missing(problem.query.device.type)
+    return kernels.why_not(problem.query.device)
 
 
 def drawback(problem: Problem) -> str | None:
@@ -73,18 +71,6 @@ def run(problem: Problem) -> Tensor:
     ends = [_each(part, problem.leading) for part in (band.first, band.last, *band.queries(problem.n_keys))]
     output = band_triton.attend(query, key, value, *ends, scale=scale, dropout=problem.dropout)
     return output if len(problem.leading) == 2 else output.reshape(*problem.leading, *output.shape[-2:])
-
-
-@cache
-def _missing(device: str) -> str | None:
-    """What is missing to run Triton's kernels on this kind of device."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    import triton
-
-    if device == "cuda" or (device == "cpu" and triton.knobs.runtime.interpret):
-        return None
-    return f"its kernels do not run on {device}"
 
 
 def _four(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:

@@ -9,16 +9,14 @@ On a CPU the kernels run only in Triton's interpreter, to be tested.
 Legend: ... leading dimensions, S sequences (all leading dimensions together), Q queries, K keys, M blocks of a map.
 """
 
-import importlib.util
 import math
-import os
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard import kernels
 from regard.attention.kernels import sdpa, visits
 from regard.attention.kernels.ranges import Ranges
 from regard.attention.kernels.statistics import block_counts
@@ -48,9 +46,9 @@ class Tiles(NamedTuple):
 
 def refusal(problem: Problem) -> str | None:
     """Why the passes cannot do the work; None when they can."""
-    if not _installed():
+    if not kernels.installed():
         return "triton is not installed"
-    if problem.query.device.type != "cuda" and not interpreted():
+    if problem.query.device.type != "cuda" and not kernels.interpreted():
         return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
     if problem.query.device.type != "cuda" and problem.query.dtype == torch.bfloat16:
         return "triton's interpreter takes the bits of bfloat16 for whole numbers"
@@ -71,16 +69,6 @@ def refusal(problem: Problem) -> str | None:
     if not scale > 0:
         return f"it takes a positive scale, and the score {problem.score!r} has {scale}"
     return visits.refusal(problem)
-
-
-def interpreted() -> bool:
-    """Whether triton runs its kernels in its interpreter, which takes tensors of a CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@cache
-def _installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def refused_size(size: int) -> str | None:
@@ -262,7 +250,9 @@ def _tiles(form: _Form) -> Tiles:
     if form.query.dtype == torch.float32:
         return Tiles(64, 64, 4, 2) if width <= 64 else Tiles(64, 32, 4, 2 if width <= 128 else 1)
     # Several programs on a multiprocessor: while one waits for its product, another takes exponentials.
-    return Tiles(128, 64, 4, 3 if width <= 64 else 2) if width <= 128 else Tiles(128, 64, 8, 2)
+    if width <= 64:
+        return Tiles(128, 128, 4, 2)
+    return Tiles(128, 64, 4, 2) if width <= 128 else Tiles(128, 64, 8, 2)
 
 
 def _work(tiles: Tiles) -> dict[str, Any]:

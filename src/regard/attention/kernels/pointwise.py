@@ -11,12 +11,11 @@ Legend: B leading dimensions but the heads in one, H heads, Q queries, K keys, D
 """
 
 from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from regard import kernels
 from regard.attention.band import is_band
 from regard.attention.kernels import guard, ranges, sdpa
 from regard.attention.normalize import ReLUKeys, ReLUSum, Sigmoid
@@ -41,7 +40,7 @@ def refusal(problem: Problem) -> str | None:
         return "it does not compute in float64"
     if torch.compiler.is_compiling():
         return "it does not run inside of a compiled graph"
-    if not _has_triton():
+    if not kernels.installed():
         return "it needs the package triton"
     widest = max(problem.key.shape[-1], problem.value.shape[-1])
     return f"it takes at most {WIDEST} features, and there are {widest}" if widest > WIDEST else None
@@ -92,11 +91,6 @@ def run(problem: Problem) -> Tensor:
     output: Tensor = pointwise_triton.Attend.apply(q_BHQD, k_BHKD, v_BHKD, bias, low_BHQ, high_BHQ, matrix, seed,
                                                    scale, problem.dropout, KINDS[type(problem.normalize)])
     return output.view(*problem.leading, problem.n_queries, output.shape[-1])
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _four(tensor: Tensor, problem: Problem, heads: int) -> Tensor:

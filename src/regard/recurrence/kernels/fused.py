@@ -8,14 +8,12 @@ the device at once, each step is a launch. Rows that end early are read on, as z
 The gradient cannot itself be differentiated (`loop` can). This file does not know what a step computes.
 """
 
-import importlib.util
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from regard import checks
+from regard import checks, kernels
 from regard.recurrence.cell import State
 from regard.recurrence.kernels.problem import Problem
 from regard.recurrence.kernels.rules import RULES, Rule
@@ -23,7 +21,6 @@ from regard.recurrence.kernels.rules import RULES, Rule
 if TYPE_CHECKING:
     from regard.recurrence.kernels.steps.layout import Layout
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEW = 8
 """Steps below which the plain loop is as fast."""
 
@@ -35,12 +32,12 @@ def refusal(problem: Problem) -> str | None:
     if not problem.sizes:
         return "there is no token"
     kind = problem.inputs.device.type
-    if kind != "cuda" and not (kind == "cpu" and _interpreted()):
+    if kind != "cuda" and not (kind == "cpu" and kernels.interpreted()):
         return f"it runs on a CUDA device, and the inputs are on {kind}"
     dtype = _dtype(problem)
-    if dtype not in DTYPES or (kind == "cpu" and dtype == torch.bfloat16):  # which the interpreter cannot multiply
+    if dtype not in kernels.DTYPES or (kind == "cpu" and dtype == torch.bfloat16):  # which cannot be interpreted
         return f"it has no {str(dtype).removeprefix('torch.')} on {kind}"
-    if importlib.util.find_spec("triton") is None:
+    if not kernels.installed():
         return "triton is not installed"
     if torch.compiler.is_compiling():
         return "torch.compile cannot follow programs that wait for each other"
@@ -88,11 +85,6 @@ def _dtype(problem: Problem) -> torch.dtype:
     """The precision of the steps."""
     kind = problem.inputs.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else problem.inputs.dtype
-
-
-def _interpreted() -> bool:
-    """Whether triton runs its kernels without a GPU, as in tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _ragged(problem: Problem) -> tuple[Tensor, Tensor]:
