@@ -12,6 +12,7 @@ import torch
 from problems import normal
 
 import regard
+from regard import kernels
 from regard.attention.kernels import fused_statistics as fused
 from regard.attention.kernels import statistics
 from regard.attention.problem import state
@@ -224,7 +225,7 @@ def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
     problem = state(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None, dropout=0.0)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "CUDA device" in fused.refusal(problem)
-    monkeypatch.setattr(fused, "_installed", lambda: False)
+    monkeypatch.setattr(kernels, "installed", lambda: False)
     assert fused.refusal(problem) == "triton is not installed"
 
 

@@ -71,9 +71,14 @@ def test_few_shapes_at_the_end_of_an_uneven_epoch(stored):
     assert last.inputs.lengths.tolist() == [0, 0, 0]
 
 
-def test_few_shapes_are_for_padded_batches():
-    with pytest.raises(ValueError, match="only padded batches can have few shapes, and the layout is packed"):
-        BatchConfig(layout="packed", shapes="few")
+def test_packed_batches_of_few_shapes_have_one(stored):
+    chance = np.random.default_rng(1)
+    store = stored([tuple(chance.integers(1, 9, 2).tolist()) for _ in range(400)])
+    feed = batch_feed(store, SPECIAL, BatchConfig(tokens=700, layout="packed", shapes="few"), seed=1)
+    batches = [feed.at(step) for step in range(feed.steps)]
+    assert len({(batch.source.ids.shape, batch.inputs.ids.shape, batch.rows) for batch in batches}) == 1
+    assert batches[0].source.ids.shape[1] + batches[0].inputs.ids.shape[1] <= 700
+    assert sorted(np.concatenate([batch.numbers for batch in batches])) == list(range(400))
 
 
 def test_rows(stored):

@@ -147,11 +147,49 @@ def test_a_maker_of_fitted_batches():
     assert [epoch for _, epoch in asked] == [5]
 
 
-@pytest.mark.parametrize(("batch", "got"), [
-    (drawn(layout=packed), "packed"),
-    (Batch(None, Tokens(torch.zeros(1, 2).long(), torch.tensor([1]), "left"), torch.zeros(1, 2), np.arange(1), 1),
-     "filled up on the left"),
-])
-def test_what_has_no_rows_to_fill_up(batch, got):
-    with pytest.raises(ValueError, match=f"`batch` must be of rows that are filled up on the right, but is {got}"):
+def test_what_has_no_rows_to_fill_up():
+    tokens = Tokens(torch.zeros(1, 2).long(), torch.tensor([1]), "left")
+    batch = Batch(None, tokens, torch.zeros(1, 2), np.arange(1), 1)
+    with pytest.raises(ValueError, match="`batch` must be of rows that are filled up on the right, or packed, but is"):
         fitted(batch, [Shape(8, (8, 8))])
+
+
+def sequences(tokens):
+    return [piece.tolist() for piece in tokens.ids[0].split(tokens.lengths.tolist())]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6), st.integers(0, 20), st.integers(0, 40),
+       st.integers(0, 40))
+def test_packed_sequences_are_followed_by_some_that_fill_up(sizes, count, source, target):
+    """None of those is longer than the longest, so that they need no position that is not there."""
+    batch = drawn(sizes, layout=packed)
+    found = fitted(batch, [Shape(count, (source, target)), Shape(5000, (1000, 1000))], padding=9)
+    assert shape(found) in (Shape(count, (source, target)), Shape(5000, (1000, 1000)))
+    for mine, theirs in ((found.source, batch.source), (found.inputs, batch.inputs)):
+        assert sequences(mine)[:batch.rows] == sequences(theirs)
+        assert {id_ for sequence in sequences(mine)[batch.rows:] for id_ in sequence} <= {9}
+        longest = max(theirs.lengths.tolist(), default=0)
+        assert all(length <= max(1, longest) for length in mine.lengths[batch.rows:].tolist())
+    assert found.labels[0, :batch.labels.shape[1]].tolist() == batch.labels[0].tolist()
+    assert set(found.labels[0, batch.labels.shape[1]:].tolist()) <= {IGNORED}
+    assert found.tokens == batch.tokens
+
+
+def test_packed_sequences_that_were_not_foreseen():
+    found = fitted(drawn(layout=packed), [Shape(20, (1, 100))])
+    assert shape(found) == Shape(512, (256, 256))
+
+
+@pytest.mark.parametrize("name", ["attention", "rotary", "post-norm"])
+def test_what_fills_packed_rows_up_changes_neither_loss_nor_gradient(name):
+    batch = drawn(layout=packed)
+    whole = fitted(batch, [Shape(12, (16, 24))])
+    results = []
+    for given_batch in (batch, whole):
+        model = tiny.built(tiny.TRANSLATING[name])
+        loss = token_loss(model.features(given_batch.source, given_batch.inputs), model.output, given_batch.labels, 0.1)
+        loss.total.backward()
+        results.append((loss.total.detach(), {key: one.grad for key, one in model.named_parameters()}))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
+    for key, gradient in results[0][1].items():
+        torch.testing.assert_close(gradient, results[1][1][key], rtol=1e-9, atol=1e-10, msg=key)

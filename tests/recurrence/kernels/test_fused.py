@@ -1,6 +1,5 @@
 """The `fused` backend: each kernel step by step in Triton's interpreter, and all steps in one launch on a GPU."""
 
-import importlib.util
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import torch
 from recurrent import KINDS, assert_close, make, normal, options, oracle_layers
 
 import regard
+from regard import kernels
 from regard.recurrence.cell import LSTM
 from regard.recurrence.kernels import bptt, fused, loop
 from regard.recurrence.kernels.problem import Problem
@@ -179,7 +179,7 @@ def test_what_it_refuses(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert "torch.compile" in fused.refusal(asked)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "installed", lambda: False)
     assert fused.refusal(asked) == "triton is not installed"
 
 

@@ -61,9 +61,12 @@ class PackedPlan:
         return (Shape(filled_rows(self.rows), lengths),)
 
     def largest(self) -> list[Numbers]:
-        """A batch that needs as much memory as any: one with the longest."""
-        numbers = np.array([*(side.place for side in self.sides), *range(min(self.rows, self.pairs))], np.int64)
-        return [numbers[np.sort(np.unique(numbers, return_index=True)[1])][:self.rows]]
+        """Batches that need as much memory as any: those with the longest of each side."""
+        found = []
+        for side in self.sides:
+            numbers = np.array([side.place, *range(min(self.rows, self.pairs))], np.int64)
+            found.append(numbers[np.sort(np.unique(numbers, return_index=True)[1])][:self.rows])
+        return found
 
     def batch(self, epoch: int, index: int) -> Numbers:
         """The numbers of the pairs of the index-th batch of an epoch."""

@@ -1,0 +1,142 @@
+"""`band`: packed rows without a matrix; Triton's interpreter runs its kernels here, against the oracle's definition."""
+
+import pytest
+import torch
+from problems import normal
+
+import regard
+from regard import Causal, Packed, Padding, Window
+from regard.attention.kernels import band
+
+pytest.importorskip("triton")
+from regard.attention.kernels import band_triton
+
+INTERPRETED = pytest.mark.skipif(not band_triton.INTERPRETED, reason="the kernels are compiled here")
+MASKS = {
+    "none": None, "causal": Causal(), "padding": Padding([21, 0]), "left": Causal() & Padding([5, 33], side="left"),
+    "window": Causal() & Window(3, None), "packed": Packed([5, 0, 24, 2]), "causal packed": Causal() & Packed([20, 3]),
+}
+
+
+def asked(name, n_queries, n_keys, heads=2, group=1, width=8, value_width=None, dtype=torch.float32, device="cpu"):
+    """Query, key, value that ask for gradients, and what comes from above."""
+    shapes = [(2, heads, n_queries, width), (2, heads // group, n_keys, width),
+              (2, heads // group, n_keys, value_width or width), (2, heads, n_queries, value_width or width)]
+    tensors = [normal(*shape, seed=seed).to(device, dtype) for seed, shape in enumerate(shapes)]
+    return [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
+
+
+def results(tensors, above, mask, backend, dtype=None):
+    tensors = [tensor.detach().to(dtype or tensor.dtype).requires_grad_() for tensor in tensors]
+    output = regard.attend(*tensors, mask=mask, backend=backend)
+    return [output.detach(), *torch.autograd.grad(output, tensors, above.to(output.dtype))]
+
+
+def assert_near(tensors, above, mask):
+    exact = results(tensors, above, mask, "exact", torch.float64)
+    plain, mine = results(tensors, above, mask, "exact"), results(tensors, above, mask, "band")
+    scale = max(truth.abs().max() for truth in exact)  # with one key the gradient of a query is a difference of equals
+    for name, truth, one, other in zip(("output", "query", "key", "value"), exact, plain, mine, strict=True):
+        error, theirs = ((found.double() - truth).abs().max() for found in (other, one))
+        assert error <= 2 * theirs + 8 * torch.finfo(other.dtype).eps * scale, name
+
+
+@INTERPRETED
+@pytest.mark.parametrize("name", MASKS)
+def test_output_and_gradients(name):
+    n = 33 if "pa" not in name or "ding" in name else 31
+    assert_near(*asked(name, n, n), MASKS[name])
+
+
+@INTERPRETED
+@pytest.mark.parametrize(("n_queries", "n_keys", "options"), [
+    (1, 1, {}), (1, 40, {}), (18, 5, {"heads": 4, "group": 2, "width": 5, "value_width": 3}), (17, 33, {"width": 20}),
+])
+def test_odd_sizes_and_grouped_heads(n_queries, n_keys, options):
+    assert_near(*asked("none", n_queries, n_keys, **options), Causal())
+
+
+@INTERPRETED
+def test_sources_and_targets_of_different_lengths():
+    assert_near(*asked("packed", 31, 22), Packed([5, 20, 6], [9, 0, 13]))
+
+
+@INTERPRETED
+def test_who_sees_nothing_gets_zeros_and_what_nobody_sees_changes_nothing():
+    tensors, above = asked("packed", 20, 20)
+    mask = Packed([3, 0, 9])  # behind it are eight tokens of nobody
+    clean = results(tensors, above, mask, "band")
+    for tensor in tensors:
+        tensor.data[..., 12:, :] = torch.nan
+    above[..., 12:, :] = torch.nan
+    dirty = results(tensors, above, mask, "band")
+    assert (clean[0][..., 12:, :] == 0).all()
+    for one, other in zip(clean, dirty, strict=True):
+        assert torch.equal(one[..., :12, :], other[..., :12, :])
+        assert (other[..., 12:, :] == 0).all()
+
+
+@INTERPRETED
+def test_dropped_weights_are_the_same_in_the_backward_pass():
+    (query, key, value), above = asked("causal", 20, 20)
+    mask = Causal() & Packed([12, 8])
+
+    def run(query, key, value):
+        torch.manual_seed(5)
+        return regard.attend(query, key, value, mask=mask, dropout=0.3, backend="band")
+
+    ones = torch.ones_like(value)
+    kept = run(query, key, ones).detach().mean()
+    assert 0.7 < float(kept) < 1.3
+    assert not torch.equal(run(query, key, ones), ones)
+    weights = torch.stack([run(query, key, torch.eye(20)[None, None, :, column:column + 1].expand(2, 2, -1, -1))
+                           for column in range(20)], -1).squeeze(-2)  # each key by itself
+    torch.testing.assert_close(run(query, key, value), weights @ value)
+    gradients = torch.autograd.grad(run(query, key, value), (query, key, value), above)
+    exact = regard.attention_weights(query, key, mask=mask)
+    scaled = torch.where(weights != 0, exact / 0.7, 0.0)
+    expected = torch.autograd.grad(scaled @ value, (query, key, value), above)
+    for mine, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    torch.manual_seed(6)
+    assert not torch.equal(regard.attend(query, key, value, mask=mask, dropout=0.3, backend="band"),
+                           run(query, key, value))
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"normalize": "relu"}, "softmax, not by relu"), ({"score": regard.Additive(torch.ones(8))}, "dot products"),
+    ({"bias": torch.zeros(5)}, "no bias"), ({"mask": ~Causal()}, "more than one run of keys"),
+])
+def test_what_it_refuses(options, words):
+    with pytest.raises(ValueError, match=words):
+        regard.attend(*asked("none", 5, 5)[0], **options, backend="band")
+
+
+def test_what_it_refuses_of_tensors():
+    (query, key, value), _ = asked("none", 5, 5)
+    for tensors, words in (([query.double(), key.double(), value.double()], "float64"),
+                           ([query[..., :0, :], key, value], "nothing to compute"),
+                           ([torch.zeros(1, 1, 5, 300)] * 3, "at most 256")):
+        with pytest.raises(ValueError, match=words):
+            regard.attend(*tensors, backend="band")
+
+
+def test_on_a_cpu_it_is_only_for_tests():
+    reasons = regard.explain(*asked("none", 5, 5)[0], mask=Packed([5])).reasons
+    assert "band" not in reasons  # segments are cut there
+    made = regard.explain(*asked("none", 5, 5)[0], mask=Packed([5]), backend="tiled").reasons
+    assert "interpreter" in made["band"] or "installed" in made["band"] or "GPUs" in made["band"]
+    assert band.detail(None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_on_a_gpu(name, dtype):
+    tensors, above = asked(name, 333, 333, heads=4, group=2, width=64, dtype=dtype, device="cuda")
+    mask = MASKS[name]
+    if name == "packed":
+        mask = Packed([5, 0, 200, 2, 100])
+    if name == "causal packed":
+        mask = Causal() & Packed([20, 300])
+    assert_near(tensors, above, mask)
