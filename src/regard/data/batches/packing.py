@@ -75,8 +75,8 @@ class PackedPlan:
 
 
 def filled_rows(rows: int) -> int:
-    """Places for so many sequences, and for those that fill up."""
-    return rows + rows // 8 + 8
+    """Places for so many sequences, and for those that fill up: what is to be filled is some spreads and a STEP."""
+    return rows + rows // 8 + 4 * math.isqrt(rows) + STEP
 
 
 def plan_packed(store: Store, limits: Limits, *, seed: int, extra: tuple[int, ...] = (0, 1)) -> PackedPlan:
