@@ -105,9 +105,9 @@ def members(kind: type) -> list[tuple[str, list[str]]]:
             function, kind_of = value.fget, "property"
         else:
             function, kind_of = getattr(value, "__func__", value), ""
-        said = inspect.getdoc(function) if inspect.isfunction(function) else None
+        said = function.__doc__ if inspect.isfunction(function) else None  # its own, not one of torch
         if said:
-            shown = prose(said)
+            shown = prose(inspect.cleandoc(said))
             found.append((name, ["a property", shown] if kind_of else [block(name, getattr(kind, name)), shown]))
     return found
 
