@@ -95,3 +95,4 @@ def test_the_site_needs_no_network():
     for name in SITE["extra_css"]:
         assert "url(" not in (DOCS / name).read_text(encoding="utf-8")
     assert "extra_javascript" not in SITE
+    assert SITE["plugins"] == ["search"]  # "offline" would ask another server for a script
