@@ -1,6 +1,8 @@
 """The pages hang together: the contents have all of them, links lead somewhere, pictures are there and small."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -96,3 +98,29 @@ def test_the_site_needs_no_network():
         assert "url(" not in (DOCS / name).read_text(encoding="utf-8")
     assert "extra_javascript" not in SITE
     assert SITE["plugins"] == ["search"]  # "offline" would ask another server for a script
+
+
+def test_make_builds_the_site_from_fresh_pages():
+    """Only what make would run: code and reference first, then the builder, which stops at a warning."""
+    plan = subprocess.run(["make", "-n", "-B", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert plan.returncode == 0, plan.stderr
+    places = [plan.stdout.index(part) for part in ("docs/included.py", "docs/reference.py", "zensical build")]
+    assert places == sorted(places)
+    assert "--strict" in plan.stdout
+
+
+def test_the_site_is_built(tmp_path):
+    """With the builder, where it is installed: every page is there, and asks nobody else for anything."""
+    zensical = shutil.which("zensical")
+    if zensical is None:
+        pytest.skip("zensical, of the extra `docs`, is not installed")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("reference", "*.py"))
+    (tmp_path / "docs" / "reference").mkdir()
+    for name, text in script("reference").pages().items():
+        (tmp_path / "docs" / "reference" / f"{name}.md").write_text(text, encoding="utf-8")
+    done = subprocess.run([zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in entries(SITE["nav"]):
+        page = (tmp_path / "build" / "site" / name).with_suffix(".html").read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|img|link)[^>]*(?:src|href)="?https?:', page), name
