@@ -70,7 +70,7 @@ def index() -> str:
     for page, (title, names) in GROUPS.items():
         lines += [f"## {title}", "", "| name | |", "|---|---|"]
         for name in names:
-            first = re.split(r"(?<=[.:]) |\n\n", documented(name, getattr(regard, name)))[0]
+            first = re.split(r"(?<=\.)\s|\n\n", documented(name, getattr(regard, name)))[0]
             lines.append(f"| [`{name}`]({page}.md#{anchor(name)}) | {cell(first)} |")
         lines.append("")
     return "\n".join(lines)
