@@ -99,7 +99,7 @@ def cross() -> "Figure":
     with regard.watch(attention) as seen:
         attention(torch.randn(1, 5, 32), torch.randn(1, 11, 48))
     return strip({"5 tokens of X′ look at 11 of X": seen[seen.names()[0]].weights()[0, 0]},
-                 "Attn(X, X′): as many rows as the one has tokens, as many columns as the other")
+                 "One sequence looks at another")
 
 
 def self_attention() -> "Figure":
