@@ -1,10 +1,11 @@
 # make test   sets up .venv when needed, then lints, checks types and runs the tests
 # make demo   sets up .venv when needed, then trains a small translator, in about a minute
+# make docs   sets up .venv when needed, then builds the documentation into build/site
 # make help   lists the rest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lint test demo bench clean
+.PHONY: help setup lint test demo docs bench clean
 
 # The first Python on this machine that is new enough; `make PYTHON=/path/to/python test` takes another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -22,6 +23,7 @@ PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WOR
 help:
 	@echo 'make test      lint, type check and tests'
 	@echo 'make demo      a small translator is trained, in about a minute'
+	@echo 'make docs      the documentation as a site, in build/site'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make bench     every benchmark in benchmarks/'
 	@echo 'make setup     only .venv, with regard and the versions of constraints.txt'
@@ -60,6 +62,18 @@ test: lint $(BROWSER)
 
 demo: $(STAMP)
 	@$(BIN)/regard demo
+
+# The builder of the site is apart from what the tests need, and installed when it is first asked for.
+BUILDER := $(VENV)/.builder
+$(BUILDER): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(BUILDER)
+	@$(BIN)/python docs/included.py
+	@$(BIN)/python docs/reference.py
+	@$(BIN)/zensical build --clean --strict
+	@echo 'Open build/site/index.html'
 
 bench: $(STAMP)
 	@for file in benchmarks/[!_]*.py; do \

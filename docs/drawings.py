@@ -1,0 +1,214 @@
+"""Pictures of the road: what each step computes, drawn from what our own parts give. No model is trained for them.
+
+    python docs/drawings.py [NAME ...] [-o docs/pictures/road]
+
+The same code gives the same pictures. They need the extras `plot` and `images`, and one the digits of scikit-learn. It
+does not know the pages; pictures of trained models are in pictures.py.
+"""
+
+import argparse
+import io
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.blocks.feed_forward import Plain
+from regard.inspection.pictures import canvas, flow_picture, position_picture, rendered
+from regard.inspection.pictures.cells import Scale
+from regard.position.encoding import Linear, Sinusoidal
+from regard.recurrence.gradient import gradient_flow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PANEL, GAP, BELOW = 1.55, 0.3, 0.62
+"""Inches of a map, and around it."""
+SHARP, COLOURS = 110, 128
+"""Pixels an inch, and how many colours a file has, which makes it small."""
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    arguments.add_argument("names", nargs="*", choices=[*DRAWINGS, []], metavar="NAME", help=", ".join(DRAWINGS))
+    arguments.add_argument("-o", "--output", type=Path, default=Path(__file__).resolve().parent / "pictures" / "road")
+    given = arguments.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    for name in given.names or DRAWINGS:
+        path = given.output / f"{name}.png"
+        path.write_bytes(drawn(name))
+        print(path)
+    return 0
+
+
+def drawn(name: str) -> bytes:
+    """The picture of this name, as PNG; the random state is left as it was."""
+    from PIL import Image
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        figure = DRAWINGS[name]()
+    figure.set_dpi(SHARP)
+    with Image.open(io.BytesIO(rendered(figure, "png"))) as image, io.BytesIO() as file:
+        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        return file.getvalue()
+
+
+def recurrence() -> "Figure":
+    """How much of a gradient arrives, for cells with the weights that they start with."""
+    x = torch.randn(8, 100, 64)
+    names = {"vanilla RNN": "rnn", "LSTM": "lstm", "GRU": "gru", "MUT1": "mut1"}
+    return flow_picture({shown: gradient_flow(regard.Recurrence(64, cell=cell), x) for shown, cell in names.items()},
+                        title="What is left of a gradient, k steps back")
+
+
+def encoder_decoder() -> "Figure":
+    """How much each step of a decoder depends on each source word, with one context vector and with attention."""
+    source = regard.Tokens.of([list(range(1, 8))])
+    target = regard.Tokens.of([[0, 1, 2, 3, 4, 5, 6]])
+    maps = {}
+    for shown, recipe in (("one context vector", "seq2seq"), ("attention", "seq2seq-attention")):
+        model = regard.build(recipe, source_vocabulary=10, target_vocabulary=10, width=64).eval()
+        read: list[Tensor] = []
+        table = next(part for part in model.modules() if isinstance(part, nn.Embedding))  # the first is the source's
+        with table.register_forward_hook(lambda part, given, result, read=read: read.append(result)):
+            logits = model(source, target)
+        maps[shown] = shares(logits, read[0])
+    return strip(maps, "How much each step depends on each source word, before training", label="share")
+
+
+def layer() -> "Figure":
+    """The same queries and keys under every score and normaliser."""
+    query, key, x = torch.randn(1, 7, 16), torch.randn(1, 9, 16), torch.randn(16)
+    scores: dict[str, Any] = {"dot": "dot", "scaled_dot": "scaled_dot", "scaled_dot_d": "scaled_dot_d",
+                              "additive": regard.Additive(x), "bilinear": regard.Bilinear(torch.eye(16) / 3)}
+    maps = {shown: regard.attention_weights(query, key, score=score)[0] for shown, score in scores.items()}
+    maps |= {f"scaled_dot, {name}": regard.attention_weights(query, key, normalize=name)[0]
+             for name in ("relu", "relu_sum", "sigmoid")}
+    return strip(maps, "The same seven queries and nine keys: five scores, then three normalisers", across=4)
+
+
+def cross() -> "Figure":
+    """Rows are queries of one sequence, columns keys of another."""
+    attention = regard.Attention(32, heads=1, context_width=48)
+    with regard.watch(attention) as seen:
+        attention(torch.randn(1, 5, 32), torch.randn(1, 11, 48))
+    return strip({"5 tokens of X′ look at 11 of X": seen[seen.names()[0]].weights()[0, 0]},
+                 "One sequence looks at another")
+
+
+def self_attention() -> "Figure":
+    """Tokens in another order: the weights are those of before, in that order."""
+    attention, x = regard.Attention(32, heads=1), 2 * torch.randn(1, 7, 32)
+    order = torch.tensor([4, 0, 6, 2, 5, 1, 3])
+    maps = {}
+    for shown, given in (("the tokens", x), ("shuffled", x[:, order])):
+        with regard.watch(attention) as seen:
+            attention(given)
+        maps[shown] = seen[seen.names()[0]].weights()[0, 0]
+    maps["shuffled, put back"] = maps["shuffled"][order.argsort()][:, order.argsort()]
+    return strip(maps, "Self-attention does not know the order of its tokens")
+
+
+def position() -> "Figure":
+    """Encodings of a hundred places."""
+    places = torch.arange(100)
+    return position_picture({"linear": Linear(0.02, width=32)(places).detach(), "sin and cos": Sinusoidal(32)(places)})
+
+
+def heads() -> "Figure":
+    """Masks, which are values, as matrices."""
+    masks = {"Causal()": regard.Causal(), "Window(2, 1)": regard.Window(2, 1),
+             "Causal() & Window(3, 0)": regard.Causal() & regard.Window(3, 0),
+             "Packed([3, 5])": regard.Packed([3, 5]),
+             "Causal() & Packed([3, 5])": regard.Causal() & regard.Packed([3, 5]),
+             "~Causal()": ~regard.Causal()}
+    maps = {shown: mask.matrix(8, 8).float().reshape(8, 8) for shown, mask in masks.items()}
+    maps["Padding(5)"] = regard.Padding(5).matrix(8, 8).float().reshape(8, 8)
+    maps["Causal(), 3 queries"] = regard.Causal().matrix(3, 8).float()
+    return strip(maps, "Rows are queries, columns keys; dark: may attend", across=4, label="may attend")
+
+
+def three_ways() -> "Figure":
+    """How much each token of the result depends on each of the input, before training."""
+    ways: dict[str, nn.Module] = {
+        "recurrence (LSTM)": regard.Recurrence(32, cell="lstm"),
+        "convolution, kernel 3": regard.Convolution(32, kernel=3),
+        "self-attention, causal": regard.SelfAttention(regard.Attention(32, heads=4))}
+    maps = {}
+    for shown, mixer in ways.items():
+        x = torch.randn(1, 16, 32, requires_grad=True)
+        maps[shown] = shares(mixer(x), x)
+    return strip(maps, "What each token of the result depends on, before training", label="share")
+
+
+def block() -> "Figure":
+    """How large a gradient is at each of 24 blocks, in the two orders."""
+    flows = {}
+    for shown, order in (("post-norm", "post"), ("pre-norm", "pre")):
+        blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), Plain(64, 256), 64, order=order)
+                  for _ in range(24)]
+        x, states = torch.randn(4, 20, 64, requires_grad=True), []
+        for one in blocks:
+            states.append(x)
+            x = one(x)
+        x = nn.functional.layer_norm(x, (64,))
+        gradients = torch.autograd.grad((x * torch.randn_like(x)).sum(), states)
+        norms = [gradient.flatten(1).norm(dim=1) for gradient in reversed(gradients)]
+        flows[shown] = torch.stack(norms) / norms[0]
+    figure = flow_picture(flows, title="The gradient on its way down through 24 new blocks", label="of that at the top")
+    figure.axes[0].set_xlabel("blocks below the top")
+    return figure
+
+
+def beyond_text() -> "Figure":
+    """A digit of 8 × 8 pixels, cut into patches of 2 × 2, and these as rows."""
+    from sklearn.datasets import load_digits
+
+    image = torch.tensor(load_digits().images[3] / 16)
+    patches = image.reshape(4, 2, 4, 2).transpose(1, 2)
+    apart = torch.zeros(4, 4, 3, 3).double()
+    apart[..., :2, :2] = patches
+    return strip({"8 × 8 pixels": image, "cut into patches": apart.transpose(1, 2).reshape(12, 12)[:11, :11],
+                  "16 tokens of width 4": patches.reshape(16, 4)}, "An image as a sequence of patches", label="ink")
+
+
+def shares(results: Tensor, given: Tensor) -> Tensor:
+    """The norms of the gradients of each result (1, N, D) in each token that was given, (1, M, D); rows sum to 1."""
+    rows = [torch.autograd.grad(results[0, place].square().sum(), given, retain_graph=True)[0][0].norm(dim=-1)
+            for place in range(results.shape[1])]
+    return torch.stack(rows) / torch.stack(rows).sum(-1, keepdim=True)
+
+
+def strip(maps: Mapping[str, Tensor], title: str, *, across: int = 3, label: str = "weight") -> "Figure":
+    """Maps beside each other, all on one scale, each with its name."""
+    values = {name: given.detach().double().numpy() for name, given in maps.items()}
+    scale = Scale.of(np.concatenate([one.ravel() for one in values.values()]))
+    with canvas.drawing() as figure:
+        image = None
+        for number, (name, one) in enumerate(values.items()):
+            left, top = number % across * (PANEL + GAP), number // across * (PANEL + BELOW)
+            cell = PANEL / max(one.shape)
+            axes = canvas.panel(figure, left, top, cell * one.shape[1], cell * one.shape[0])
+            image = canvas.draw(axes, one, scale)
+            axes.set_title(name, fontsize=canvas.LABEL, parse_math=False)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        assert image is not None
+        canvas.bar(figure, image, min(across, len(values)) * (PANEL + GAP) - GAP + 0.15, 0, PANEL, label)
+        return canvas.finished(figure, title)
+
+
+DRAWINGS: dict[str, Callable[[], "Figure"]] = {
+    "recurrence": recurrence, "encoder-decoder": encoder_decoder, "layer": layer, "cross": cross,
+    "self-attention": self_attention, "position": position, "heads": heads, "three-ways": three_ways, "block": block,
+    "beyond-text": beyond_text,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
