@@ -5,7 +5,7 @@
 The test is drawn again a thousand times, with as many sentences, some of them more than once, the same ones for both
 systems; each time both are scored, on the whole of what was drawn (Koehn 2004). `low` and `high` hold 95 of 100
 differences. `p` is how often, were there no difference, one as large as that of the real test would be drawn: the drawn
-differences less their mean, both ends counted, and one more than that in both counts (as sacrebleu does).
+differences less their mean, both ends counted, and one added to both numbers, so that it is never 0.
 
 BLEU and chrF are computed from sums of counts of sentences, so a thousand tests cost little more than one. It knows
 texts alone.

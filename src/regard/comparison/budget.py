@@ -11,7 +11,6 @@ knows numbers and configs of models; it does not train.
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +73,7 @@ def matched(given: ModelConfig, parameters: int) -> dict[str, Any]:
 
     Feed-forward parts keep their share of the width.
     """
-    width = given.width  # type: ignore[union-attr]
+    width = given.width
     best: tuple[float, dict[str, Any]] | None = None
     for wide in WIDTHS:
         changes = _widened(given, wide, width)
@@ -91,7 +90,7 @@ def matched(given: ModelConfig, parameters: int) -> dict[str, Any]:
     return {f"model.{key}": value for key, value in best[1].items()}
 
 
-def _widened(given: ModelConfig, wide: int, before: int) -> Mapping[str, Any]:
+def _widened(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
     changes: dict[str, Any] = {"width": wide}
     for side in ("encoder", "decoder"):
         part = getattr(getattr(given, side, None), "feed_forward", None)

@@ -85,14 +85,14 @@ def position_norms(task: Translator, source: Sequence[int], target: Sequence[int
 def _norms(task: Translator, source: Sequence[int], target: Sequence[int],
            chance: torch.Generator) -> tuple[Tensor, Tensor]:
     """Root mean squares over directions: of the last step, and of all."""
-    width = task.config.width  # type: ignore[union-attr]
+    width: int = task.config.width
     last_N, all_N = torch.zeros(len(source), dtype=torch.float64), torch.zeros(len(source), dtype=torch.float64)
     for _ in range(DRAWS):
-        drawn_nD = torch.randn(len(target), width, generator=chance)
-        only_nD = torch.zeros_like(drawn_nD)
-        only_nD[-1] = drawn_nD[-1]
-        last_N += position_norms(task, source, target, only_nD).square()
-        all_N += position_norms(task, source, target, drawn_nD).square()
+        drawn = torch.randn(len(target), width, generator=chance)
+        only = torch.zeros_like(drawn)
+        only[-1] = drawn[-1]
+        last_N += position_norms(task, source, target, only).square()
+        all_N += position_norms(task, source, target, drawn).square()
     return (last_N / DRAWS).sqrt(), (all_N / DRAWS).sqrt()
 
 

@@ -55,9 +55,11 @@ class Measured:
     translation: str
     """Of the sentence that is shown."""
     attention: str | None
-    """What it looks at while it reads that sentence and its reference, as an SVG; None for a model without attention."""
+    """What it looks at while it reads that sentence and its reference, as an SVG; None where it has no attention."""
     signatures: dict[str, str]
     """How the scores were computed."""
+    tokenizer: str
+    """Its sha256."""
     hypotheses: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
@@ -91,7 +93,8 @@ def measured(folder: Path, tested: Pairs, *, beams: int, device: str, peak: int 
         max(line["seconds"] for line in lines), float(median(line["tokens_per_second"] for line in lines)),
         step_memory(task, longest[:COUNTED]), peak, _curve(folder, lines), source_flow(task, longest),
         found.hypotheses[shown_sentence(tested)], _attention(task, *shown),
-        {"bleu": found.scores.bleu_signature, "chrf": found.scores.chrf_signature}, found.hypotheses)
+        {"bleu": found.scores.bleu_signature, "chrf": found.scores.chrf_signature},
+        task.pair_tokenizer().sha256, found.hypotheses)
 
 
 def shown_sentence(pairs: Pairs) -> int:

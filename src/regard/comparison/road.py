@@ -35,7 +35,7 @@ def steps(names: Sequence[str]) -> tuple[Step, ...]:
     """The steps of these recipes; a ValueError names one that is unknown, cannot translate or is there twice."""
     if not names:
         raise checks.wrong("models", "at least one recipe, such as transformer", "none")
-    found = []
+    found = list[Step]()
     for name in names:
         kind = catalog.find(name).tables["model"]["kind"]
         if kind not in TranslationPlan.kinds:

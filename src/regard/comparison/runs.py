@@ -28,7 +28,7 @@ from regard.training.run import CHECKPOINTS, train
 Results = dict[str, list[Measured]]
 
 
-class Interrupted(Exception):
+class InterruptedTraining(Exception):  # noqa: N818 (somebody asked for it: no error)
     """Somebody asked a training to end. The same comparison, asked for again, goes on."""
 
 
@@ -90,7 +90,7 @@ def _trained(setting: Setting, step: Step, seed: int, place: Place, files: Files
         torch.cuda.reset_peak_memory_stats()
     outcome = train(asked, told.loggers())
     if not outcome.finished:
-        raise Interrupted(f"{folder}: The training was interrupted. The same command goes on with it.")
+        raise InterruptedTraining(f"{folder}: The training was interrupted. The same command goes on with it.")
     return torch.cuda.max_memory_allocated() if cuda else None
 
 

@@ -49,7 +49,7 @@ class Setting:
 
     steps: tuple[Step, ...]
     seeds: int = 1
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     changes: Mapping[str, Any] = field(default_factory=dict)
     """What somebody has set, for all models."""
     beams: int = 1
@@ -74,7 +74,7 @@ class Setting:
         """The config of one model as far as it is not left to the data; `steps` where they are known."""
         made = dict(SHARED)
         if self.small:
-            made |= QUICK | _careless(catalog.find(self.recipe(step)).tables["model"])
+            made |= {**QUICK, **_careless(catalog.find(self.recipe(step)).tables["model"])}
         if steps is not None:
             made["training.schedule.steps"] = steps
             if self.small:

@@ -10,7 +10,7 @@ every model reads the same. It does not know models, nor what is done with the p
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ FEWEST = 20
 """Pairs that a comparison needs."""
 CLAUSES = (1, 3)
 """Of the sentences from the phrasebook: the fewest and the most."""
+WORDS = "few"
+"""Of the phrasebook: what is compared is how models deal with sentences, not how fast they learn words."""
 DRAWN = {"train": (40_000, 1), "validation": (200, 2), "test": (500, 3)}
 """How many pairs of each split of the phrasebook are drawn, and from which seed."""
 
@@ -73,9 +75,12 @@ def of_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (),
 
 def of_phrasebook(place: Path) -> Files:
     """Sentences of the embedded grammar; those of the test have combinations of words that the others do not have."""
-    return _written(place, {
-        name: ((pair.source, pair.target) for pair in phrasebook.pairs(count, split=name, seed=seed, clauses=CLAUSES))
-        for name, (count, seed) in DRAWN.items()})
+    def drawn(name: str) -> Iterator[Texts]:
+        count, seed = DRAWN[name]
+        pairs = phrasebook.pairs(count, split=name, seed=seed, clauses=CLAUSES, words=WORDS)
+        return ((pair.source, pair.target) for pair in pairs)
+
+    return _written(place, {name: drawn(name) for name in NAMES})
 
 
 def pairs_of(path: Path) -> list[Texts]:
@@ -104,7 +109,7 @@ def _hash(source: str) -> int:
     return int.from_bytes(hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _written(place: Path, parts: "dict[str, list[Texts]] | dict[str, Iterator[Texts]]") -> Files:
+def _written(place: Path, parts: Mapping[str, Iterable[Texts]]) -> Files:
     place.mkdir(parents=True, exist_ok=True)
     files = Files.at(place)
     for name, path in zip(NAMES, files, strict=True):

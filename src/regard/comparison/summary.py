@@ -68,7 +68,8 @@ def _spread(runs: Sequence[Measured], number: Callable[[Measured], float]) -> Ta
 def _by_length(runs: Sequence[Measured]) -> list[Table]:
     """The buckets, which are the same in all runs: the test is."""
     return [{"least": one["least"], "most": one["most"], "pairs": one["pairs"],
-             **{score: Spread.of([run.by_length[place][score] for run in runs])._asdict() for score in ("bleu", "chrf")}}
+             **{score: Spread.of([run.by_length[place][score] for run in runs])._asdict()
+                for score in ("bleu", "chrf")}}
             for place, one in enumerate(runs[0].by_length)]
 
 

@@ -42,7 +42,8 @@ class Allowed(NamedTuple):
 
 def steps_for(setting: Setting, files: Files, place: Path) -> dict[str, Allowed]:
     """The steps of each model, by its name. Nothing is left at the place, which must not be there."""
-    found, amount = dict[str, Allowed](), setting.budget.tokens
+    found = dict[str, Allowed]()
+    amount: float | None = setting.budget.tokens
     with _passing(place):
         for step in setting.steps:
             changes = dict[str, Any]()
