@@ -64,13 +64,13 @@ def _scores(models: Sequence[Table], seeds: int) -> Html:
                      text("" if kept is None else f"{kept:.0%}"), text(f"{model['parameters']:,}"),
                      text(spread(model["tokens_per_second"], 0)), text(size(model["memory"])),
                      *([text(size(model["peak"]))] if peaks else [])])
-    head = ["model", "what it is", "", "BLEU", "chrF", "loss", "BLEU kept on long ones", "parameters", "tokens/s",
+    head = ["model", "what it is", "", "BLEU", "chrF", "loss", "kept on long ones", "parameters", "tokens/s",
             "memory of a step", *(["peak on the GPU"] if peaks else [])]
     note = ("BLEU and chrF go up to 100. The loss is the mean of -log p of the words of the references. Kept on long "
             "ones: the BLEU of the longest sentences as a share of that of the shortest. Tokens a second are target "
             "tokens while learning, on the machine below. Memory is counted: parameters, gradients, moments, and what "
             "the backward pass keeps for 16 long sentences.")
-    return markup.section("What came of it", markup.table(head, rows, numbers=range(3, len(head))),
+    return markup.section("What came of it", markup.table(head, rows, numbers=range(3, len(head)), said=(1,)),
                           markup.paragraph(note, "small faint"))
 
 

@@ -21,6 +21,7 @@ SHARED: Mapping[str, Any] = {"training.validation.patience": 1_000_000}
 QUICK: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
     "tokenizer.vocabulary": 2000,
+    "tokenizer.sentences": 10_000,
     "data.joint": False,
     "model.width": 64,
     "training.smoothing": 0.0,

@@ -29,7 +29,7 @@ CLAUSES = (1, 3)
 """Of the sentences from the phrasebook: the fewest and the most."""
 WORDS = "few"
 """Of the phrasebook: what is compared is how models deal with sentences, not how fast they learn words."""
-DRAWN = {"train": (40_000, 1), "validation": (200, 2), "test": (500, 3)}
+DRAWN = {"train": (30_000, 1), "validation": (200, 2), "test": (500, 3)}
 """How many pairs of each split of the phrasebook are drawn, and from which seed."""
 
 Texts = tuple[str, str]

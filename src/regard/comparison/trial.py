@@ -6,7 +6,6 @@ Target tokens are counted in the batches that the models will learn from. Minute
 model, whose result is thrown away. It does not compare anything.
 """
 
-import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -41,22 +40,17 @@ class Allowed(NamedTuple):
 
 
 def steps_for(setting: Setting, files: Files, place: Path) -> dict[str, Allowed]:
-    """The steps of each model, by its name. Nothing is left at the place, which must not be there."""
-    found = dict[str, Allowed]()
-    amount: float | None = setting.budget.tokens
+    """The steps of each model, by its name. What is at the place for a while is removed in the end."""
+    found, same = dict[str, Allowed](), None
     with _passing(place):
         for step in setting.steps:
             changes = dict[str, Any]()
             if setting.budget.parameters is not None:
-                changes = matched(_ready(setting, step, files, place, {}).model, setting.budget.parameters)
+                changes = matched(_ready(setting, step, files, place).model, setting.budget.parameters)
             if setting.budget.minutes is not None:
                 steps = steps_of(60 * setting.budget.minutes, _seconds(setting, step, files, place, changes))
-            else:
-                ready = _ready(setting, step, files, place, changes)
-                each = _tokens(ready)
-                if amount is None:  # as many as a training of the first one would learn from
-                    amount = ready.settings.steps * each
-                steps = steps_of(amount, each)
+            else:  # all models learn from the same batches
+                steps = same = same or _steps(_ready(setting, step, files, place), setting.budget.tokens)
             found[step.name] = Allowed(steps, changes)
     return found
 
@@ -69,18 +63,21 @@ def request(setting: Setting, step: Step, files: Files, output: Path, changes: d
                    changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
 
 
-def _ready(setting: Setting, step: Step, files: Files, place: Path, changes: dict[str, Any]) -> Ready:
-    asked = request(setting, step, files, place / "trial", changes)
+def _ready(setting: Setting, step: Step, files: Files, place: Path) -> Ready:
+    asked = request(setting, step, files, place / "trial", {})
     plan = PLANS[TASK]()
     name = setting.device if setting.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     return prepare(asked, plan, asking.asked(asked, plan), devices.about(torch.device(name)), lambda event: None)
 
 
-def _tokens(ready: Ready) -> float:
-    """Target tokens that a step learns from, on average."""
+def _steps(ready: Ready, tokens: int | None) -> int:
+    """The steps that learn from so many target tokens; where none are given, those of a training by itself."""
+    if tokens is None:
+        return ready.settings.steps
     feed, many = ready.work.feed(0, 1), ready.settings.accumulate
     count = min(COUNTED, feed.steps)
-    return many * math.fsum(int((feed.at(number).labels != IGNORED).sum()) for number in range(count)) / count
+    counted = sum(int((feed.at(number).labels != IGNORED).sum()) for number in range(count))
+    return steps_of(tokens, many * counted / count)
 
 
 class _Clock:
