@@ -60,7 +60,9 @@ def test_shares_are_of_every_tenth_and_the_model_is_as_it_was():
     task = made("seq2seq-attention-tiny")
     task.model.train()
     found = source_flow(task, PAIRS)
-    assert len(found.all) == len(found.last) == PARTS and found.sentences == 16
+    assert len(found.all) == len(found.last) == PARTS
+    assert found.sentences == 16
     assert sum(found.all) / PARTS == pytest.approx(1, abs=0.3)
-    assert task.model.training and not any(module._forward_hooks for module in task.model.modules())
+    assert task.model.training
+    assert not any(module._forward_hooks for module in task.model.modules())
     assert found == source_flow(task, PAIRS)

@@ -30,8 +30,10 @@ figcaption,caption,.small{font-size:.875rem}caption{text-align:left;padding:.2re
 .wide{overflow-x:auto;margin:.6rem 0}.wide:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-th{font-weight:600}th[scope=row]{white-space:nowrap}td svg{max-width:none;display:block}td.n,th.n{text-align:right}th{vertical-align:bottom}tbody th{vertical-align:top}td.n{white-space:nowrap}td.said{min-width:13rem}
-.row{display:flex;flex-wrap:wrap;gap:1rem 2rem;align-items:flex-start}figure{margin:.6rem 0}.row>*,figure{max-width:100%;min-width:0}
+th{font-weight:600;vertical-align:bottom}tbody th{vertical-align:top}th[scope=row]{white-space:nowrap}
+td svg{max-width:none;display:block}td.n,th.n{text-align:right}td.n{white-space:nowrap}td.said{min-width:13rem}
+.row{display:flex;flex-wrap:wrap;gap:1rem 2rem;align-items:flex-start}figure{margin:.6rem 0}
+.row>*,figure{max-width:100%;min-width:0}
 svg{max-width:100%;height:auto}.map svg{max-width:none}
 summary{cursor:pointer;padding:.2rem 0;color:var(--link)}code{font-size:.875rem;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
