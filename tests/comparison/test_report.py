@@ -16,7 +16,7 @@ from regard.tasks.evaluation import translated
 from regard.tasks.loading import load
 
 NAMES = ("seq2seq", "transformer")
-TINY = {"model.width": 16, "tokenizer.vocabulary": 300, "training.batches.tokens": 300}
+TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens": 300}
 
 
 def asked(names=NAMES, **options):

@@ -15,7 +15,7 @@ from regard.inspection.pictures.lines import Line, lines_svg
 from regard.inspection.pictures.svg import whole_svg
 
 Table = dict[str, Any]
-BAR = 120.0
+BAR = 80.0
 """Pixels of a score of 100."""
 
 
@@ -65,11 +65,11 @@ def _scores(models: Sequence[Table], seeds: int) -> Html:
                      text(spread(model["tokens_per_second"], 0)), text(size(model["memory"])),
                      *([text(size(model["peak"]))] if peaks else [])])
     head = ["model", "what it is", "", "BLEU", "chrF", "loss", "kept on long ones", "parameters", "tokens/s",
-            "memory of a step", *(["peak on the GPU"] if peaks else [])]
+            "step memory", *(["peak on the GPU"] if peaks else [])]
     note = ("BLEU and chrF go up to 100. The loss is the mean of -log p of the words of the references. Kept on long "
             "ones: the BLEU of the longest sentences as a share of that of the shortest. Tokens a second are target "
-            "tokens while learning, on the machine below. Memory is counted: parameters, gradients, moments, and what "
-            "the backward pass keeps for 16 long sentences.")
+            "tokens while learning, on the machine below. Step memory is counted: parameters, gradients, moments, "
+            "and what the backward pass keeps for 16 long sentences.")
     return markup.section("What came of it", markup.table(head, rows, numbers=range(3, len(head)), said=(1,)),
                           markup.paragraph(note, "small faint"))
 
