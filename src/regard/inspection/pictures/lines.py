@@ -122,6 +122,8 @@ def _axes(drawn: Sequence[_Drawn], left: float, top: float, names: Sequence[str]
     x = np.concatenate([one.x for one in drawn])
     lows, highs = (np.concatenate([getattr(one, side) for one in drawn]) for side in ("low", "high"))
     first, last = (-0.5, len(names) - 0.5) if names is not None else (float(x.min()), float(x.max()))
+    if last <= first:
+        first, last = first - 0.5, first + 0.5
     low, high = float(lows.min()), float(highs.max())
     if powers:
         low, high = math.floor(math.log10(low)), math.ceil(math.log10(high))
