@@ -25,7 +25,8 @@ STYLE = """
 body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .6rem}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}
-h3{font-size:1rem;margin:1rem 0 .3rem}p{max-width:46rem;margin:.4rem 0}.faint,figcaption,caption{color:var(--faint)}
+h3{font-size:1rem;margin:1rem 0 .3rem}h1,h2,h3,p,figcaption{overflow-wrap:anywhere}
+p{max-width:46rem;margin:.4rem 0}.faint,figcaption,caption{color:var(--faint)}
 figcaption,caption,.small{font-size:.875rem}caption{text-align:left;padding:.2rem 0}
 .wide{overflow-x:auto;margin:.6rem 0}.wide:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
