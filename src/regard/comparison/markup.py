@@ -38,8 +38,8 @@ td svg{max-width:none;display:block}td.n,th.n{text-align:right}td.n{white-space:
 svg{max-width:100%;height:auto}.map svg{max-width:none}
 summary{cursor:pointer;padding:.2rem 0;color:var(--link)}code{font-size:.875rem;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{color:var(--faint)}
-dd{margin:0;overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{color:var(--faint)}
+dd{margin:0}dt,dd{overflow-wrap:anywhere}
 """
 SWATCHES = "".join(f".c{number}{{background:{colour}}}" for number, colour in enumerate(COLOURS))
 
