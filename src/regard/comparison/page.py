@@ -10,7 +10,7 @@ from typing import Any
 from regard.comparison import markup
 from regard.comparison.flow import PARTS
 from regard.comparison.markup import Html, text
-from regard.comparison.summary import bucket_name, kept_on_long
+from regard.comparison.summary import bucket_name, kept_on_long, telling
 from regard.inspection.pictures.lines import Line, lines_svg
 from regard.inspection.pictures.svg import whole_svg
 
@@ -85,9 +85,10 @@ def _bar(score: Mapping[str, Any]) -> Html:
 
 def _lengths(models: Sequence[Table]) -> Html:
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
-    lines = [Line(model["name"], range(len(names)), *([bucket["bleu"][key] for bucket in model["by_length"]]
+    drawn = [bucket_name(bucket) for bucket in telling(models[0]["by_length"])]
+    lines = [Line(model["name"], range(len(drawn)), *([bucket["bleu"][key] for bucket in telling(model["by_length"])]
                                                      for key in ("mean", "low", "high"))) for model in models]
-    picture = lines_svg(lines, across="words of the source", down="BLEU", names=names, least=0.0,
+    picture = lines_svg(lines, across="words of the source", down="BLEU", names=drawn, least=0.0,
                         title="BLEU by the length of the source")
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in
                       zip(models[0]["by_length"], names, strict=True))
@@ -98,7 +99,8 @@ def _lengths(models: Sequence[Table]) -> Html:
         "Short sentences and long ones",
         markup.paragraph("One context vector has the same room for a long sentence as for a short one. Attention looks "
                          "at the source again for every word, so it has no such limit."),
-        markup.figure(picture, f"Test pairs: {pairs}." + (" Bands go from the worst seed to the best." if
+        markup.figure(picture, f"Test pairs: {pairs}." + (" Lengths of very few pairs are not drawn." if drawn != names
+                                                          else "") + (" Bands go from the worst seed to the best." if
                                                           models[0]["bleu"]["deviation"] is not None else "")),
         markup.folded("The numbers", markup.table(["model", *names], rows, numbers=range(1, len(names) + 1),
                                                   caption="BLEU by the words of the source")))
@@ -129,7 +131,7 @@ def _flows(models: Sequence[Table]) -> Html:
         "How far gradients flow",
         markup.paragraph("How much of what a model writes depends on each word that it reads. 1 is the share that each "
                          "would have if all counted alike. Where one vector must carry all, what was read first has "
-                         "to pass through every later step, and fades."),
+                         "to pass through every later step; attention is one step away from every word."),
         markup.row(markup.figure(picture("all", "Gradient of all outputs by place in the source"),
                                  "Of everything that is written."),
                    markup.figure(picture("last", "Gradient of the last output by place in the source"),

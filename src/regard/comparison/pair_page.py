@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.comparison import markup
 from regard.comparison.markup import Html, text
-from regard.comparison.summary import bucket_name
+from regard.comparison.summary import bucket_name, telling
 from regard.inspection.pictures.lines import Line, lines_svg
 
 Table = dict[str, Any]
@@ -60,11 +60,11 @@ def _scores(found: Table) -> Html:
 
 
 def _lengths(models: Sequence[Table]) -> Html:
-    names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
-    lines = [Line(model["name"], range(len(names)), [bucket["bleu"] for bucket in model["by_length"]])
+    shown = telling(models[0]["by_length"])
+    names = [bucket_name(bucket) for bucket in shown]
+    lines = [Line(model["name"], range(len(names)), [bucket["bleu"] for bucket in telling(model["by_length"])])
              for model in models]
-    pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in
-                      zip(models[0]["by_length"], names, strict=True))
+    pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in zip(shown, names, strict=True))
     return markup.section("By length", markup.figure(
         lines_svg(lines, across="words of the source", down="BLEU", names=names, least=0.0,
                   title="BLEU by the length of the source"), f"Pairs: {pairs}."))

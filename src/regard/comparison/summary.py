@@ -16,6 +16,8 @@ from regard.comparison.runs import Results
 from regard.comparison.setting import Setting
 
 VERSION = 1
+FEWEST = 5
+"""Pairs of a length, below which its score says nothing."""
 SCORES = ("bleu", "chrf", "loss", "tokens_per_second", "seconds")
 Table = dict[str, Any]
 
@@ -84,13 +86,17 @@ def bucket_name(bucket: Table) -> str:
     return f"{max(1, bucket['least'])}-{bucket['most']}"
 
 
-def kept_on_long(model: Table, fewest: int = 5) -> float | None:
+def telling(buckets: Sequence[Table]) -> list[Table]:
+    """The buckets with enough pairs; all of them where none has."""
+    return [one for one in buckets if one["pairs"] >= FEWEST] or [*buckets]
+
+
+def kept_on_long(model: Table) -> float | None:
     """The BLEU of the longest sentences as a share of that of the shortest; None where there are no two such buckets.
 
-    Args:
-        fewest: pairs of a bucket that says something.
+    Buckets of very few pairs do not count.
     """
-    buckets = [one for one in model["by_length"] if one["pairs"] >= fewest]
+    buckets = [one for one in model["by_length"] if one["pairs"] >= FEWEST]
     if len(buckets) < 2:
         return None
     short, long = buckets[0]["bleu"]["mean"], buckets[-1]["bleu"]["mean"]
