@@ -6,6 +6,7 @@ All of it is plain values, that JSON can hold and a page can draw. It does not k
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,8 +50,8 @@ class Measured:
     """Of one step, counted."""
     peak: int | None
     """The most that a GPU held while it was trained; None on a CPU, where the process is shared with all else."""
-    curve: dict[str, list[float]]
-    """Steps, tokens and losses of the training; steps and losses of the validation."""
+    curve: dict[str, list[Any]]
+    """Steps, tokens and losses of the training; steps and losses of the validation; None is no finite number."""
     flow: Flow
     translation: str
     """Of the sentence that is shown."""
@@ -123,9 +124,9 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
         return [line for line in map(json.loads, file) if line["event"] == "progress"]
 
 
-def _curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+def _curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     found = Curves.read(folder)
     judged = found.scores.get("loss", Points.none())
     return {"step": [line["step"] for line in lines], "tokens": [line["tokens"] for line in lines],
             "nll": [line["nll"] for line in lines], "judged": [float(step) for step in judged.steps],
-            "judged_nll": [float(number) for number in judged.numbers]}
+            "judged_nll": [float(number) if math.isfinite(number) else None for number in judged.numbers]}

@@ -16,7 +16,7 @@ from regard.comparison import place as places
 from regard.comparison import split
 from regard.comparison.measures import shown_sentence
 from regard.comparison.page import road_page
-from regard.comparison.runs import Results, Told, compared
+from regard.comparison.runs import THREADS, Results, Told, compared
 from regard.comparison.setting import Setting
 from regard.comparison.split import Files
 from regard.comparison.summary import summary
@@ -81,5 +81,6 @@ def _about(setting: Setting, data: Data, files: Files, results: Results) -> Tabl
     device = "cuda" if setting.device == "auto" and torch.cuda.is_available() else setting.device
     return {"data": {"name": data.name(), **counts, "sha256": files.digests(), "tokenizer": tokenizers.pop()},
             "machine": {"device": torch.cuda.get_device_name() if device.startswith("cuda") else "CPU",
-                        "threads": torch.get_num_threads()},
+                        "threads": min(THREADS, torch.get_num_threads()) if setting.small
+                        else torch.get_num_threads()},
             "sentence": {"source": source, "reference": reference}}

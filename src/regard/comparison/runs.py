@@ -8,7 +8,8 @@ the results, nor how they are shown.
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from regard.training.reports import Logger
 from regard.training.run import CHECKPOINTS, train
 
 Results = dict[str, list[Measured]]
+THREADS = 4
+"""Of a quick comparison, at most."""
 
 
 class InterruptedTraining(Exception):  # noqa: N818 (somebody asked for it: no error)
@@ -43,6 +46,11 @@ class Told(NamedTuple):
 
 def compared(setting: Setting, place: Place, files: Files, told: Told) -> Results:
     """Train and measure what is not finished yet."""
+    with _few_threads(setting):
+        return _compared(setting, place, files, told)
+
+
+def _compared(setting: Setting, place: Place, files: Files, told: Told) -> Results:
     todo = [(step, seed) for step in setting.steps for seed in range(1, setting.seeds + 1)]
     tested = pairs_of(files.test)
     allowed: dict[str, Allowed] = {}
@@ -62,6 +70,17 @@ def compared(setting: Setting, place: Place, files: Files, told: Told) -> Result
             found = Measured.of_plain(known)
         results[step.name].append(found)
     return results
+
+
+@contextmanager
+def _few_threads(setting: Setting) -> Iterator[None]:
+    """Inside, small models have few threads: more of them would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(THREADS, before) if setting.small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _allowed(setting: Setting, place: Place, files: Files) -> dict[str, Allowed]:
