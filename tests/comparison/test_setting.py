@@ -26,6 +26,7 @@ def test_what_is_set_wins_and_a_budget_is_kept():
     assert setting.changes_of(setting.steps[0])["model.width"] == 32
     assert setting.budget == Budget(tokens=QUICK_BUDGET.tokens, parameters=10**6)
     assert Setting.quick(steps(ROAD), budget=Budget(minutes=1.0)).budget == Budget(minutes=1.0)
+    assert Setting.quick(steps(ROAD)).budget == QUICK_BUDGET
 
 
 def test_a_comparison_that_is_not_quick_leaves_everything_to_the_data_but_its_end():

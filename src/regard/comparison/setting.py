@@ -36,7 +36,7 @@ QUICK: Mapping[str, Any] = {
     "training.checkpoints.keep": 1,
 }
 """A short training of small models: a high rate that falls to nothing, and small batches."""
-QUICK_BUDGET = Budget(tokens=600_000)
+QUICK_BUDGET = Budget(tokens=600_000, parameters=450_000)
 WARMUP, JUDGED = 12, 3
 """One in so many steps of a quick training is of its warm-up; and how often it is judged."""
 SIDES = ("encoder", "decoder")
@@ -61,8 +61,10 @@ class Setting:
 
     @staticmethod
     def quick(steps: tuple[Step, ...], **others: Any) -> "Setting":
-        """A small one; the budget is small too where none is given."""
+        """A small one; where no budget is given, tokens are few, and parameters too, as many for each model."""
         made = Setting(steps, small=True, **others)
+        if made.budget == Budget():
+            return replace(made, budget=QUICK_BUDGET)
         if made.budget.tokens is None and made.budget.minutes is None:
             made = replace(made, budget=replace(made.budget, tokens=QUICK_BUDGET.tokens))
         return made
@@ -100,6 +102,8 @@ def _careless(model: Mapping[str, Any]) -> dict[str, Any]:
             if value(model, f"{side}.{part}") is not None and value(model, f"{side}.{part}.kind",
                                                                     "attention") == "attention":
                 found[f"model.{side}.{part}.dropout"] = 0.0
+        if value(model, f"{side}.mixer.kind") == "attention":  # it need not learn what a distance is from few pairs
+            found[f"model.{side}.mixer.position.kind"] = "rotary"
         if value(model, f"{side}.feed_forward") is not None:
             found[f"model.{side}.feed_forward.inner"] = INNER * QUICK["model.width"]
     return found
