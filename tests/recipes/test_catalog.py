@@ -4,8 +4,8 @@ import pytest
 
 from regard.recipes import catalog
 
-ROAD = ("rnn", "lstm", "gru", "mut1", "mut2", "mut3", "seq2seq", "seq2seq-attention", "conv", "transformer", "gpt",
-        "bert", "vit")
+ROAD = ("rnn", "lstm", "gru", "mut1", "mut2", "mut3", "seq2seq", "seq2seq-attention", "attention", "conv",
+        "transformer", "gpt", "bert", "vit")
 
 
 def test_the_road_is_there():

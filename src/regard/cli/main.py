@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import classify, complete, data, demo, evaluate, export, fill, look, train, translate
+from regard.cli import classify, compare, complete, data, demo, evaluate, export, fill, look, train, translate
 from regard.cli.panels import Panelled
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
-                evaluate.evaluate, look.look, export.export):
+                evaluate.evaluate, compare.compare, look.look, export.export):
     app.command(cls=Panelled)(command)
 
 

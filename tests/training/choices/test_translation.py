@@ -9,7 +9,7 @@ from regard.models.build import build
 from regard.training.choices import translation as choices
 from regard.training.choices.choice import Device
 
-ROAD = ("seq2seq", "seq2seq-attention", "conv", "transformer")
+ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
 DEVICES = {"cpu": CPU, "gpu": GPU}
 COUNTED = ("training.schedule.", "training.validation.", "training.checkpoints.", "data.")
 """What differs wherever the number of steps does."""
@@ -78,7 +78,7 @@ def test_every_recipe_of_the_road_can_be_built_with_its_choices(recipe, name):
     assert len(sizes) == 3  # three of its four, larger ones on a GPU
     assert dropouts == sorted(dropouts, reverse=True)  # whatever the recipe itself says
     assert dropouts[0] > dropouts[-1]
-    assert (made.settings.batches.layout == "packed") == (recipe == "transformer" and name != "old")
+    assert (made.settings.batches.layout == "packed") == (recipe in ("transformer", "attention"))
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -17,6 +17,7 @@ from regard.data.phrasebook import choosing, grammar
 from regard.data.phrasebook import clauses as writing
 from regard.data.phrasebook.choosing import Option
 from regard.data.phrasebook.combinations import TEST, TRAIN, VALIDATION, combinations, share
+from regard.data.phrasebook.few import few
 from regard.data.phrasebook.lexicon import lexicon
 from regard.data.phrasebook.pair import Pair
 from regard.data.phrasebook.tables import WEIGHTS, Tables, tables
@@ -24,15 +25,17 @@ from regard.data.phrasebook.tree import Sentence
 
 PATIENCE = 10_000
 """draws in a row that give nothing new, after which there is taken to be nothing more"""
+LEXICONS = {"all": lexicon, "few": few}
 
 
 def pairs(count: int, *, seed: int = 0, split: str = TRAIN, longest: int | None = None,
-          clauses: int | tuple[int, int] = 1) -> Iterator[Pair]:
+          clauses: int | tuple[int, int] = 1, words: str = "all") -> Iterator[Pair]:
     """So many distinct pairs of a split, one after the other.
 
     `longest` is the largest number of source words, punctuation counted. `clauses` is how many clauses a sentence has,
-    joined by and, or, but, because: a number, or the fewest and the most, all equally often. The first pairs of a long
-    call are those of a short one. To give none twice, a call keeps a digest of each: some 100 bytes of memory a pair.
+    joined by and, or, but, because: a number, or the fewest and the most, all equally often. `words` are "all" of the
+    lexicon, or "few" of them. The first pairs of a long call are those of a short one. To give none twice, a call keeps
+    a digest of each: some 100 bytes of memory a pair.
     """
     fewest, most = (clauses, clauses) if isinstance(clauses, int) else clauses
     if count < 0:
@@ -42,7 +45,8 @@ def pairs(count: int, *, seed: int = 0, split: str = TRAIN, longest: int | None 
     if longest is not None and longest < 1:
         raise checks.wrong("longest", "at least 1, or None", longest)
     checks.pick("split", split, WEIGHTS)
-    return _pairs(count, seed, split, longest, range(fewest, most + 1))
+    checks.pick("words", words, LEXICONS)
+    return _pairs(count, seed, split, longest, range(fewest, most + 1), words)
 
 
 def split_of(sentence: Sentence) -> str:
@@ -51,8 +55,9 @@ def split_of(sentence: Sentence) -> str:
     return TEST if TEST in shares else VALIDATION if VALIDATION in shares else TRAIN
 
 
-def _pairs(count: int, seed: int, split: str, longest: int | None, lengths: Sequence[int]) -> Iterator[Pair]:
-    sampler = Sampler(_tables(split), random.Random(seed).random)
+def _pairs(count: int, seed: int, split: str, longest: int | None, lengths: Sequence[int],
+           words: str) -> Iterator[Pair]:
+    sampler = Sampler(_tables(split, words), random.Random(seed).random)
     given: set[bytes] = set()
     vain = 0
     while len(given) < count:
@@ -91,5 +96,5 @@ class Sampler:
 
 
 @cache
-def _tables(split: str) -> Tables:
-    return tables(lexicon(), WEIGHTS[split])
+def _tables(split: str, words: str = "all") -> Tables:
+    return tables(LEXICONS[words](), WEIGHTS[split])

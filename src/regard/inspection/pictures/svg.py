@@ -46,7 +46,7 @@ def heat_svg(weights: Any, rows: Sequence[str], columns: Sequence[str], *, title
         raise checks.wrong("weights", f"of shape ({len(rows)}, {len(columns)}), one row and one column for each word",
                            f"of shape {checks.shape(given)}")
     if not given.size:
-        return _whole(260, 20, title or "nothing", [_text(0, 14, f"nothing to show: {len(rows)} rows, "
+        return whole_svg(260, 20, title or "nothing", [text_svg(0, 14, f"nothing to show: {len(rows)} rows, "
                                                                  f"{len(columns)} columns")])
     return map_svg(cells.of_weights(given, MOST), rows, columns, title=title)
 
@@ -58,9 +58,9 @@ def map_svg(drawn: Cells, rows: Sequence[str], columns: Sequence[str], *, title:
     (down, left_words), (across, top_words) = (signs.labels(words, drawn.size, MOST) for words in (rows, columns))
     left = LETTER * max(map(signs.width, left_words)) + 6
     top = LETTER * max(map(signs.width, top_words)) + 6
-    parts = [_text(left - 4, top + (place + 0.5) * cell + 4, word, "end")
+    parts = [text_svg(left - 4, top + (place + 0.5) * cell + 4, word, "end")
              for place, word in zip(down, left_words, strict=True)]
-    parts += [_turned(left + (place + 0.5) * cell + 4, top - 4, word)
+    parts += [turned_svg(left + (place + 0.5) * cell + 4, top - 4, word)
               for place, word in zip(across, top_words, strict=True)]
     tells = _tell(drawn, rows, columns) if drawn.values.size <= POINTED else None
     scale = Scale.of(drawn.values)
@@ -75,13 +75,13 @@ def heads_svg(weights: Any, *, title: str = "") -> str:
     """The weights (heads, rows, columns) as an SVG element."""
     given = cells.floats("weights", weights, 3, "(heads, rows, columns)")
     if not given.size:
-        return _whole(260, 20, title or "nothing", [_text(0, 14, f"nothing to show: {checks.shape(given)}")])
+        return whole_svg(260, 20, title or "nothing", [text_svg(0, 14, f"nothing to show: {checks.shape(given)}")])
     drawn = cells.of_weights(given, SMALL)
     side, parts, scale = 84.0, [], Scale.of(drawn.values)
     down, across = drawn.values.shape[1:]
     for head, values in enumerate(drawn.values):
         left, top = head % ACROSS * (side + 10), 14 + head // ACROSS * (side + 26)
-        parts.append(_text(left + side / 2, top - 4, str(head), "middle"))
+        parts.append(text_svg(left + side / 2, top - 4, str(head), "middle"))
         parts += _map(values, scale, left, top, side / across, side / down, None)
     width = min(len(given), ACROSS) * (side + 10) - 10
     height = 14 + -(-len(given) // ACROSS) * (side + 26) - 26
@@ -103,7 +103,7 @@ def _map(values: Any, scale: Scale, left: float, top: float, width: float, heigh
         for row, column in zip(*np.nonzero(chosen), strict=True):
             share = 1.0 if sign == 0 else abs(values[row, column]) / (scale.high or 1.0)
             place = f'x="{left + column * width:.1f}" y="{top + row * height:.1f}" opacity="{share:.3g}"'
-            told = f"><title>{_escaped(tells(row, column))}</title></rect>" if tells is not None else "/>"
+            told = f"><title>{escaped(tells(row, column))}</title></rect>" if tells is not None else "/>"
             found.append(f'<rect {place} width="{width:.1f}" height="{height:.1f}"{told}')
         if found:
             parts.append(f'<g fill="{colour}" shape-rendering="crispEdges">{"".join(found)}</g>')
@@ -126,33 +126,37 @@ def _noted(parts: list[str], width: float, height: float, scale: Scale, notes: S
     shares = np.linspace(-1.0 if scale.low < 0 else 0.0, 1.0, 2 * STEPS + 1 if scale.low < 0 else STEPS + 1)
     low, high = cells.number(scale.low), cells.number(scale.high)
     left = LETTER * len(low) + 4
-    parts = [*parts, _text(0, top + 10, low),
+    parts = [*parts, text_svg(0, top + 10, low),
              f'<rect x="{left:.1f}" y="{top:.1f}" width="{len(shares) * step}" height="12" fill="#fff" stroke="#888"/>']
     for place, share in enumerate(shares):
         colour = ORANGE if share < 0 else DARK if scale.low < 0 else BLACK
         parts.append(f'<rect x="{left + place * step:.1f}" y="{top:.1f}" width="{step}" height="12" fill="{colour}" '
                      f'opacity="{abs(share):.3g}"/>')
     right = left + len(shares) * step + 4
-    parts.append(_text(right, top + 10, high))
+    parts.append(text_svg(right, top + 10, high))
     width = max(width, right + LETTER * len(high), *(LETTER * len(note) for note in notes), 60)
     for place, note in enumerate(notes):
-        parts.append(_text(0, top + 28 + 15 * place, note))
-    return _whole(width + 2, top + 18 + 15 * len(notes), title, parts)
+        parts.append(text_svg(0, top + 28 + 15 * place, note))
+    return whole_svg(width + 2, top + 18 + 15 * len(notes), title, parts)
 
 
-def _whole(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def whole_svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """These parts as an SVG element, which is also a whole file."""
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="-1 -1 {width:.0f} {height:.0f}" role="img" aria-label="{_escaped(signs.sentence(title, 200))}" '
+            f'viewBox="-1 -1 {width:.0f} {height:.0f}" role="img" aria-label="{escaped(signs.sentence(title, 200))}" '
             f'font-family="sans-serif" font-size="{TALL}" fill="currentColor">{"".join(parts)}</svg>')
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_escaped(text)}</text>'
+def text_svg(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """A text that begins, ends or has its middle here."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'
 
 
-def _turned(x: float, y: float, text: str) -> str:
-    return f'<text transform="translate({x:.1f} {y:.1f}) rotate(-90)">{_escaped(text)}</text>'
+def turned_svg(x: float, y: float, text: str) -> str:
+    """A text that goes upwards from here."""
+    return f'<text transform="translate({x:.1f} {y:.1f}) rotate(-90)">{escaped(text)}</text>'
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text in which nothing is a tag."""
     return html.escape(text, quote=True)

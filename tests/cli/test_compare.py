@@ -1,0 +1,103 @@
+"""`regard compare`: what it is called with, what it writes, and what it refuses."""
+
+import json
+
+import pytest
+import texting
+from calling import call, tables
+
+from regard.cli.compare import is_model
+from regard.comparison import runs
+
+PAIRS = texting.pairs()
+TINY = ("--set", "model.width=16", "--set", "tokenizer.vocabulary=400", "--set", "training.batches.tokens=300",
+        "--budget", "tokens:300", "--quick")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two translators, a model that does not translate, and data."""
+    place = tmp_path_factory.mktemp("compare")
+    texting.translator().save(place / "one" / "model")
+    texting.translator(pair=texting.separate).save(place / "two" / "model")
+    texting.completer().save(place / "completer")
+    for name, pairs in (("pairs", PAIRS), ("few", PAIRS[:6])):
+        (place / f"{name}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs),
+                                           encoding="utf-8")
+    return place
+
+
+def test_a_folder_with_a_config_is_a_model(place):
+    assert is_model(str(place / "completer"))
+    assert not is_model(str(place))
+    assert not is_model(str(place / "pairs.tsv"))
+    assert not is_model(str(place / "nowhere"))
+
+
+def test_two_trained_models(place, tmp_path):
+    models = place / "one" / "model", place / "two" / "model"
+    (found,) = tables("compare", *models, place / "few.tsv", "--beam", "1", "-o", tmp_path / "out")
+    assert [model["name"] for model in found["models"]] == [str(model) for model in models]  # both are called model
+    assert (found["kind"], found["pairs"], found["beams"]) == ("models", 6, 1)
+    assert json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8")) == found
+    assert "Sentence by sentence" in (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
+    code, out, said = call("compare", *models, place / "few.tsv", "--beam", "1")
+    assert (code, said) == (0, "")
+    assert f"{found['models'][0]['chrf']:.2f}" in out
+    assert "95 of 100" in out
+    code, _, said = call("compare", *models, place / "few.tsv", "-o", tmp_path / "out")
+    assert code == 2
+    assert "There is something already" in said
+
+
+def test_recipes_are_trained_and_told_of(place, tmp_path):
+    call_ = ("compare", place / "pairs.tsv", "--models", "attention", *TINY, "-o", tmp_path / "out")
+    code, out, said = call(*call_)
+    assert code == 0, said
+    assert "300 target tokens" in out
+    assert out.rstrip().endswith("page.html")
+    assert "1 of 1: attention, seed 1" in said
+    code, again, said = call(*call_, "--json")
+    assert (code, "finished before" in said) == (0, True)
+    assert json.loads(again)["models"][0]["name"] == "attention"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((), "Say what to compare"),
+    (("pairs.tsv",), "Say what to compare"),
+    (("pairs.tsv", "--road", "--models", "conv"), "not both"),
+    (("pairs.tsv", "--models", "gpt"), "recipes that translate"),
+    (("pairs.tsv", "--models", "tranformer"), 'Did you mean "transformer"'),
+    (("pairs.tsv", "--models", ","), "at least one recipe"),
+    (("pairs.tsv", "--road", "--budget", "money:3"), "`budget` must be"),
+    (("pairs.tsv", "--road", "--set", "training.sed=3"), "seed"),
+    (("nowhere.tsv", "--road"), "nowhere.tsv"),
+    (("few.tsv", "--road"), "pairs"),
+    (("--road", "--test", "pairs.tsv"), "--test and --validation go with DATA"),
+    (("one/model", "pairs.tsv"), "Two models are compared, but 1 is given"),
+    (("one/model", "two/model"), "Give pairs"),
+    (("one/model", "two/model", "pairs.tsv", "--road"), "This is for trainings"),
+    (("one/model", "completer", "pairs.tsv"), "needs a Translator"),
+    (("one/model", "two/model", "nowhere.tsv"), "nowhere.tsv"),
+])
+def test_what_is_wrong_is_said(place, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(place)
+    code, out, said = call("compare", *arguments, "-o", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, tmp_path, monkeypatch):
+    from regard.training.loop import TrainingError
+
+    def raising(error):
+        def compared(*given):
+            raise error
+        return compared
+
+    for error, want in ((runs.InterruptedTraining("interrupted"), 130), (TrainingError("no number"), 1)):
+        monkeypatch.setattr("regard.comparison.report.compared", raising(error))
+        code, out, said = call("compare", place / "pairs.tsv", "--road", "-o", tmp_path / f"out{want}")
+        assert (code, out) == (want, "")
+        assert str(error) in said

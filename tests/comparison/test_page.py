@@ -1,0 +1,73 @@
+"""The page of trained steps: whole, readable without a picture, and inert whatever models and sentences are called."""
+
+import browsing
+import pytest
+from pages import Reading
+
+from regard.comparison.page import road_page, size, spread
+
+HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
+SPREAD = {"mean": 30.0, "low": 28.0, "high": 33.0, "deviation": 2.5}
+
+
+def model(name, bleu=30.0):
+    spreads = {key: SPREAD for key in ("chrf", "loss", "tokens_per_second", "seconds")}
+    return {"name": name, "recipe": name, "about": "an idea", "parameters": 1000, "steps": 10, "tokens": 500,
+            "memory": 3 << 20, "peak": None, **spreads, "bleu": {**SPREAD, "mean": bleu},
+            "by_length": [{"least": least, "most": most, "pairs": 9, "bleu": SPREAD, "chrf": SPREAD}
+                          for least, most in ((0, 10), (11, 20))],
+            "curve": {"step": [1, 2], "tokens": [50, 100], "nll": [5.0, 4.0], "judged": [2.0], "judged_nll": [4.5]},
+            "flow": {"last": [0.1] * 10, "all": [1.0] * 10, "sentences": 16, "tokens": 30.0},
+            "translation": HOSTILE, "attends": True, "signatures": {"bleu": "b", "chrf": "c"}}
+
+
+def found(**changes):
+    return {"kind": "road", "regard": "0", "seeds": 3, "beams": 1, "quick": True,
+            "budget": {"said": "500 target tokens"}, "machine": {"device": "CPU", "threads": 2},
+            "data": {"name": HOSTILE, "train": 90, "validation": 5, "test": 18, "tokenizer": "1f"},
+            "sentence": {"source": HOSTILE, "reference": "r"}, "models": [model("one"), model(HOSTILE)], **changes}
+
+
+@pytest.fixture
+def page():
+    return road_page(found(), {"one": None, HOSTILE: '<svg xmlns="http://www.w3.org/2000/svg"></svg>'})
+
+
+def test_nothing_in_it_is_obeyed_or_asked_for(page):
+    read = Reading(page)
+    assert not {"script", "img", "link", "iframe", "a"} & set(read.names)
+    assert not [name for name in read.attributes if name.startswith("on") or name in ("src", "href")]
+    assert "alert(1)" in "".join(read.texts)
+
+
+def test_all_parts_are_there(page):
+    read = Reading(page)
+    assert read.names.count("h1") == 1
+    assert read.names.count("h2") == 6
+    assert [name for name in ("caption", "figcaption", "thead", "details") if name not in read.names] == []
+    assert "500 target tokens" in "".join(read.texts)
+    assert "30.0 ± 2.5" in read.texts
+    assert "It has no attention: there is nothing to see." in read.texts
+
+
+def test_one_seed_has_no_spread_and_says_so():
+    assert spread({**SPREAD, "deviation": None}) == "30.0"
+    assert "trained once" in road_page(found(seeds=1), {})
+    assert (size(3 << 20), size(2048), size(None)) == ("3 MiB", "2 KiB", "")
+
+
+@pytest.mark.browser
+@pytest.mark.xdist_group("browser")
+def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(page, encoding="utf-8")
+    with browsing.browser() as chromium:
+        papers = set()
+        for dark, wide in ((False, 1100), (True, 1100), (False, 360)):
+            visit = browsing.Visit(chromium, file.as_uri(), offline=True, dark=dark, size=(wide, 800))
+            visit.page.goto(visit.address)
+            assert (visit.complaints, visit.strangers()) == ([], [])
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= wide
+            papers.add(visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            visit.close()
+    assert len(papers) == 2

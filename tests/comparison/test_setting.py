@@ -1,0 +1,40 @@
+"""What models of a comparison share, and what only some of them have."""
+
+import pytest
+
+from regard.comparison.budget import Budget
+from regard.comparison.road import ROAD, steps
+from regard.comparison.setting import QUICK_BUDGET, Setting
+from regard.models.build import model_config
+
+
+@pytest.mark.parametrize("step", steps(ROAD), ids=lambda step: step.name)
+def test_a_quick_comparison_has_small_models_that_can_be_built(step):
+    setting = Setting.quick((step,))
+    assert setting.recipe(step) == f"{step.name}-tiny"
+    changes = setting.changes_of(step, steps=90)
+    model = {key.removeprefix("model."): value for key, value in changes.items() if key.startswith("model.")}
+    made = model_config(setting.recipe(step), source_vocabulary=300, target_vocabulary=300, **{"shared": False} if
+                        step.name not in ("seq2seq", "seq2seq-attention") else {}, **model)
+    assert made.width == 64
+    assert made.parameters() < 500_000
+    assert (changes["training.schedule.steps"], changes["training.validation.every"]) == (90, 30)
+
+
+def test_what_is_set_wins_and_a_budget_is_kept():
+    setting = Setting.quick(steps(ROAD), changes={"model.width": 32}, budget=Budget(parameters=10**6))
+    assert setting.changes_of(setting.steps[0])["model.width"] == 32
+    assert setting.budget == Budget(tokens=QUICK_BUDGET.tokens, parameters=10**6)
+    assert Setting.quick(steps(ROAD), budget=Budget(minutes=1.0)).budget == Budget(minutes=1.0)
+    assert Setting.quick(steps(ROAD)).budget == QUICK_BUDGET
+
+
+def test_a_comparison_that_is_not_quick_leaves_everything_to_the_data_but_its_end():
+    setting = Setting(steps(["transformer"]))
+    assert setting.recipe(setting.steps[0]) == "transformer"
+    assert setting.changes_of(setting.steps[0]) == {"training.validation.patience": 1_000_000}
+
+
+def test_models_and_seeds_may_be_added_later():
+    assert Setting(steps(["conv"]), seeds=1).identity() == Setting(steps(ROAD), seeds=5).identity()
+    assert Setting(steps(["conv"]), beams=2).identity() != Setting(steps(["conv"])).identity()
