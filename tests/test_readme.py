@@ -16,6 +16,7 @@ RUN_ELSEWHERE = {
     "make test": "it runs this test",
     "make demo": "tests/cli/test_demo.py runs what it starts, see below",
     "regard demo": "tests/cli/test_demo.py",
+    "regard compare --road --quick -o road": "tests/comparison/test_report.py goes a shorter one",
     "python -m pip install -c constraints.txt .": "`make test` installs so, with the tools for development",
 }
 # Commands that would take too long, and what is added to them so that they do not.
