@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from regard.comparison.memory.tasks import Adding, Copy
-from regard.comparison.memory.training import Budget, learn
+from regard.comparison.memory.training import Budget, _judged, learn
+from regard.comparison.memory.ways import reader
 
 TINY = Budget(steps=6, rows=4, parameters=6_000, judged=10, every=3)
 
 
-def test_convolution_learns_to_add_two_numbers():
-    result = learn(Adding(6), "convolution", Budget(steps=150, rows=32, parameters=10_000, judged=200, every=50), 0)
+def test_attention_learns_to_add_two_numbers():
+    result = learn(Adding(12), "attention", Budget(steps=200, rows=32, parameters=27_000, judged=200, every=50), 0)
     assert result.loss < 0.25 * result.chance
-    assert result.steps in (50, 100, 150)
+    assert result.steps in (50, 100, 150, 200)
     assert [step for step, _ in result.curve] == list(range(50, result.steps + 1, 50))
     assert result.curve[-1][1] == result.loss
 
@@ -46,11 +47,6 @@ def test_a_loss_that_is_no_number_ends_the_training_and_becomes_null(monkeypatch
 
 
 def test_the_held_out_loss_is_the_mean_over_all_sequences_however_they_are_cut():
-    losses = {learn(Copy(3), "rnn", Budget(steps=1, rows=rows, parameters=6_000, judged=10, every=1), 0,
-                    told=None).accuracy is not None for rows in (3, 10)}
-    assert losses == {True}
-    from regard.comparison.memory.training import _judged
-    from regard.comparison.memory.ways import reader
     made = Copy(3)
     model, held = reader(made, "rnn", 6_000), made.batch(10, torch.Generator().manual_seed(0))
     whole, parts = _judged(model, made, held, 10), _judged(model, made, held, 3)
@@ -66,7 +62,7 @@ def test_torch_is_left_as_it_was():
 
 @pytest.mark.gpu
 def test_a_gpu_learns_too():
-    result = learn(Adding(6), "attention", Budget(steps=300, rows=32, parameters=6_000, judged=200), 0, "cuda")
+    result = learn(Adding(12), "attention", Budget(steps=200, rows=32, parameters=27_000, judged=200), 0, "cuda")
     assert result.loss < 0.25 * result.chance
 
 

@@ -57,7 +57,7 @@ def length_picture(values: Mapping[str, Mapping[int, Sequence[float]]], label: s
         if level:
             axes.plot(list(level), list(level.values()), color=canvas.FAINT, linewidth=0.9, linestyle=":",
                       label=signs.sentence(level_name, 40))
-        axes.set_xticks(lengths if len(lengths) <= FEW else lengths[::-(-len(lengths) // -FEW)])
+        axes.set_xticks(lengths if len(lengths) <= FEW else lengths[::-(-len(lengths) // FEW)])
         axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
         axes.xaxis.set_minor_locator(canvas.library().ticker.NullLocator())
         axes.grid(linewidth=0.3, color="#cccccc")
