@@ -1,4 +1,4 @@
-"""The tasks: what is asked can be answered from what was read, and from nothing less; chance is what it claims to be."""
+"""The tasks: what is asked follows from what was read, and from nothing less; chance is what it is said to be."""
 
 import math
 

@@ -44,7 +44,7 @@ def test_convolution_is_as_deep_as_it_must_be_and_no_deeper(tokens, layers):
 
 
 def test_what_is_wrong_is_said():
-    with pytest.raises(ValueError, match="`parameters` must be at least .* for convolution and 40 tokens"):
+    with pytest.raises(ValueError, match=r"`parameters` must be at least .* for convolution and 40 tokens"):
         reader(task("copy", 20), "convolution", 100)
     with pytest.raises(ValueError, match="Did you mean \"convolution\""):
         reader(task("copy", 20), "convolutions", 10_000)

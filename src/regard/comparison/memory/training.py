@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, nn
 
 from regard import checks
 from regard.comparison.memory.tasks import Batch, Task
-from regard.comparison.memory.ways import WAYS, Reader, reader
+from regard.comparison.memory.ways import WAYS, reader
 
+Told = Callable[[int, float], None]
 SOLVED = 0.01
 """The share of the chance loss below which a task is solved."""
 WARMUP, LOWEST, CLIP = 50, 0.05, 1.0
@@ -31,7 +32,7 @@ HELD_OUT = 7919
 class Budget:
     """What each way may use: steps of so many sequences, and learned numbers."""
 
-    steps: int = 400
+    steps: int = 600
     rows: int = 32
     parameters: int = 30_000
     judged: int = 256
@@ -43,6 +44,17 @@ class Budget:
         for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise checks.wrong(name, "a whole number, at least 1", repr(value))
+
+
+class Lesson(NamedTuple):
+    """How well a model does after so many steps."""
+
+    loss: float
+    accuracy: float | None
+    steps: int
+    seconds: float
+    curve: tuple[tuple[int, float], ...]
+    """Steps and the held-out loss after them."""
 
 
 @dataclass(frozen=True)
@@ -80,53 +92,55 @@ class Result:
 
 
 def learn(task: Task, way: str, budget: Budget, seed: int, device: str | torch.device = "cpu",
-          told: Callable[[int, float], None] | None = None) -> Result:
+          told: Told | None = None) -> Result:
     """Train one way on one task.
 
     Args:
         told: called with the step and the held-out loss, whenever it is judged.
     """
     device = torch.device(device)
-    with _flushed(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = reader(task, way, budget.parameters).to(device)
-        return _learned(model, task, way, budget, seed, told)
+        lesson = teach(model, task, budget, seed, WAYS[way].rate, told)
+    return Result(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
+                  accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
+                  parameters=sum(parameter.numel() for parameter in model.parameters()),
+                  width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=lesson.steps,
+                  seconds=lesson.seconds, curve=lesson.curve)
 
 
-def _learned(model: Reader, task: Task, way: str, budget: Budget, seed: int,
-             told: Callable[[int, float], None] | None) -> Result:
-    device = model.output.weight.device
-    stream, held = Generator(device).manual_seed(seed), task.batch(budget.judged, Generator(device).manual_seed(
-        HELD_OUT + seed))
-    optimiser = torch.optim.Adam(model.parameters(), WAYS[way].rate, betas=(0.9, 0.98))
+def teach(model: nn.Module, task: Task, budget: Budget, seed: int, rate: float, told: Told | None = None) -> Lesson:
+    """Train any model of inputs to outputs, (B, N) or (B, N, features) -> (B, N, outputs), where it is."""
+    device = next(model.parameters()).device
+    stream = Generator(device).manual_seed(seed)
+    held = task.batch(budget.judged, Generator(device).manual_seed(HELD_OUT + seed))
+    optimiser = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / WARMUP) * max(LOWEST, 1 - step / budget.steps))
     curve: list[tuple[int, float]] = []
     accuracy: float | None = None
     began = time.perf_counter()
-    for step in range(1, budget.steps + 1):
-        batch = task.batch(budget.rows, stream)
-        optimiser.zero_grad()
-        task.score(model(batch.inputs), batch).loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimiser.step()
-        schedule.step()
-        if step % budget.every and step < budget.steps:
-            continue
-        loss, accuracy = _judged(model, task, held, budget.rows)
-        curve.append((step, loss))
-        if told is not None:
-            told(step, loss)
-        if loss <= SOLVED * task.chance or not math.isfinite(loss):
-            break
-    return Result(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=curve[-1][1],
-                  accuracy=accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
-                  parameters=sum(parameter.numel() for parameter in model.parameters()),
-                  width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=curve[-1][0],
-                  seconds=time.perf_counter() - began, curve=tuple(curve))
+    with _flushed():
+        for step in range(1, budget.steps + 1):
+            batch = task.batch(budget.rows, stream)
+            optimiser.zero_grad()
+            task.score(model(batch.inputs), batch).loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimiser.step()
+            schedule.step()
+            if step % budget.every and step < budget.steps:
+                continue
+            loss, accuracy = _judged(model, task, held, budget.rows)
+            curve.append((step, loss))
+            if told is not None:
+                told(step, loss)
+            if loss <= SOLVED * task.chance or not math.isfinite(loss):
+                break
+    return Lesson(curve[-1][1], accuracy, curve[-1][0], time.perf_counter() - began, tuple(curve))
 
 
-def _judged(model: Reader, task: Task, held: Batch, rows: int) -> tuple[float, float | None]:
+def _judged(model: nn.Module, task: Task, held: Batch, rows: int) -> tuple[float, float | None]:
     """Loss and accuracy on sequences that were never learned from, as many at once as in training.
 
     All parts are equally long and have equally many answers, so that the mean over parts is the mean over answers.

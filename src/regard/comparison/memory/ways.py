@@ -3,14 +3,14 @@
     rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
     convolution                         causal, dilated: the distance between taps doubles from layer to layer; as many
                                         layers as the last token needs to see the first
-    attention                           causal self-attention: two layers of one head, with rotary positions
+    attention                           causal self-attention: two layers of four heads, with rotary positions
 
     x ── read ── block ── block ── … ── norm ── output        block: pre-norm, a mixer and a feed-forward part
 
 Only the mixer differs, and what comes with it: depth for convolution, positions for attention, which has no order of
-its own. One wide head and rotary positions are what attention learns to look a fixed way back with soonest: with four
-narrow heads, or with sinusoids added, associative recall was still far from learned in twice as many steps. It does not
-know tasks but for their sizes, nor how it is trained.
+its own. Heads are 16 features wide however wide the model is, and positions are rotary: with heads of 8, or with
+sinusoids added, associative recall was still far from learned when it was learned with these. It does not know tasks
+but for their sizes, nor how it is trained.
 
 Legend: B rows, N tokens, D width.
 """
@@ -31,7 +31,7 @@ from regard.position.rotary import RotaryConfig
 from regard.recurrence.cell import CELLS
 from regard.recurrence.scan import RecurrenceConfig
 
-KERNEL, LAYERS = 8, 2
+KERNEL, LAYERS, HEADS, HEAD_WIDTH = 8, 2, 4, 16
 NUMBERS = 2
 """Features of an input that is no symbol."""
 
@@ -59,8 +59,8 @@ def _two(tokens: int) -> int:
 
 WAYS: Mapping[str, Way] = {
     **{cell: Way(RecurrenceConfig(cell=cell), _two, 5e-3) for cell in CELLS},
-    "convolution": Way(ConvolutionConfig(kernel=KERNEL, growth=2), _enough, 5e-3),
-    "attention": Way(SelfAttentionConfig(heads=1, position=RotaryConfig()), _two, 5e-3),
+    "convolution": Way(ConvolutionConfig(kernel=KERNEL, growth=2), _enough, 2e-3),
+    "attention": Way(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()), _two, 5e-3),
 }
 
 
