@@ -66,7 +66,7 @@ def scaling(widths: Sequence[int] = (16, 64, 256, 1024), keys: int = 64, queries
 
 
 def judge_scaling(found: Numbers) -> Verdict:
-    """From the narrowest to the widest, dot loses more than half of what it lets through, dot / √d less than a tenth."""
+    """From the narrowest to the widest, dot loses more than half of what it lets through, dot / √d under a tenth."""
     low, high = (str(pick(map(int, found["by"]["dot"]))) for pick in (min, max))
     kept = {score: own[high]["through"] / own[low]["through"] for score, own in found["by"].items()}
     return Verdict(kept["dot"] < 0.5 and abs(kept["scaled_dot"] - 1) < 0.1,

@@ -102,8 +102,8 @@ def judge(found: Numbers) -> Verdict:
     held = (found["error"][without] < 1e-12 < 1e-6 < found["error"][given]
             and right[without] < 0.6 and right[given] > 0.9)
     return Verdict(held, f"in another order the outputs are the same to {found['error'][without]:.1e} without "
-                   f"positions and differ by {found['error'][given]:.1e} with them; which symbol comes first is right in "
-                   f"{right[without]:.0%} and {right[given]:.0%}")
+                   f"positions and differ by {found['error'][given]:.1e} with them; which symbol comes first is right "
+                   f"in {right[without]:.0%} and {right[given]:.0%}")
 
 
 def shown(found: Numbers) -> tuple[list[str], Rows]:
