@@ -5,13 +5,13 @@
     python benchmarks/claims.py --list                 what there is
     python benchmarks/claims.py memory --json          the numbers and the verdicts, one JSON object a line
 
-Every claim is sized for two cores and less than two minutes. Whether it held is computed from the numbers that were
+Every claim is sized for two cores and less than two minutes; only `parallel` and `memory` use a GPU where there is one,
+and `parallel` needs a machine that does nothing else. Whether it held is computed from the numbers that were
 measured, and may be no. A small size can be too small for a claim: the verdict is about these sizes.
 """
 
 import argparse
 import json
-import sys
 import time
 
 import torch
@@ -54,13 +54,11 @@ def main() -> None:
         return
     torch.manual_seed(0)
     if not asked.as_json:
-        print(f"{hardware('cpu')}\n`{' '.join(['python', 'benchmarks/claims.py', *asked.claims])}`")
+        command = " ".join(["python", "benchmarks/claims.py", *asked.claims])
+        print(f"{hardware('cuda' if torch.cuda.is_available() else 'cpu')}\n`{command}`")
     for name in asked.claims or CLAIMS:
         tell(name, asked.as_json)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--held"]:
-        costs.held(sys.argv[2], int(sys.argv[3]))
-    else:
-        main()
+    main()

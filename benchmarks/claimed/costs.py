@@ -1,43 +1,46 @@
 """Two claims of cost: attention is parallel and an RNN is not; attention is hungry for memory.
 
 Time is that of one sequence, forward and backward, by its length: what an RNN must do token by token, attention does at
-once. Memory is measured in a process of its own for each size, as the most that is held beyond the inputs while
-attention goes forward and backward: `exact` holds the matrix of weights, the fused kernel (`sdpa`) and `tiled` do not.
+once. Memory is the most that is held beyond the inputs while attention goes forward and backward: `exact` holds the
+matrix of weights, the fused kernel (`sdpa`) and `tiled` do not.
 
 Legend: N tokens, D width.
 """
 
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from itertools import accumulate
 
 import torch
 from timing import Work, medians
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
+import regard
 from claimed.claim import Claim, Numbers, Rows, Verdict
 from regard.attention.layer import Attention
 from regard.attention.mixing import SelfAttention
 from regard.recurrence.scan import Recurrence
 
 WIDTH, HEADS = 64, 4
+WIDE = 256
+"""Of the layers whose time is taken: at a width of 64 the square of the length costs more than the projections."""
 BACKENDS = ("exact", "tiled", "sdpa")
 
 
-def parallel(lengths: Sequence[int] = (64, 256, 1024), repeats: int = 7, device: str = "cpu") -> Numbers:
-    """Milliseconds of one sequence in one layer, forward and backward."""
+def parallel(lengths: Sequence[int] = (64, 256, 1024), repeats: int = 11, width: int = WIDE) -> Numbers:
+    """Milliseconds of one sequence in one layer, forward and backward, on a GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     taken: dict[str, dict[str, float]] = {"lstm": {}, "attention": {}}
     for length in lengths:
-        x = torch.randn(1, length, WIDTH, device=device, requires_grad=True)
-        layers: dict[str, nn.Module] = {"lstm": Recurrence(WIDTH).to(device),
-                                        "attention": SelfAttention(Attention(WIDTH, heads=HEADS)).to(device)}
+        x = torch.randn(1, length, width, device=device, requires_grad=True)
+        layers: dict[str, nn.Module] = {"lstm": Recurrence(width).to(device),
+                                        "attention": SelfAttention(Attention(width, heads=HEADS)).to(device)}
         works: dict[str, Work] = {name: partial(_pass, layer, x) for name, layer in layers.items()}
         for name, milliseconds in medians(works, device=device, repeats=repeats).items():
             taken[name][str(length)] = milliseconds
-    return {"ms": taken, "width": WIDTH, "threads": torch.get_num_threads()}
+    return {"ms": taken, "width": width, "device": device, "threads": torch.get_num_threads()}
 
 
 def judge_parallel(found: Numbers) -> Verdict:
@@ -77,30 +80,26 @@ def shown_memory(found: Numbers) -> tuple[list[str], Rows]:
         [name, *(f"{own[length] / 2**20:,.1f}" for length in lengths)] for name, own in found["bytes"].items()]
 
 
-def held(backend: str, length: int) -> None:
-    """In a process of its own: print the most bytes beyond what was there before."""
-    from attention import _used, _Watch, forward_and_backward, inputs
+def _peak(backend: str, length: int) -> int:
+    """The most bytes that one forward and backward pass holds at once, beyond what was there before.
 
-    import regard
-
-    torch.manual_seed(0)
-    attend = partial(regard.attend, backend=backend)
-    small = inputs(1, HEADS, 64, WIDTH, dtype=torch.float32)
-    forward_and_backward(attend, small, torch.ones_like(small[0]))  # what a first call brings in is not counted
-    tensors = inputs(1, HEADS, length, WIDTH, dtype=torch.float32)
-    upstream, before = torch.ones_like(tensors[0]), _used()
-    with _Watch() as watch:
-        forward_and_backward(attend, tensors, upstream)
-        if tensors[0].is_cuda:
-            torch.cuda.synchronize()
-    print((torch.cuda.max_memory_allocated() if tensors[0].is_cuda else watch.most) - before)
-
-
-def _peak(backend: str, length: int) -> float:
-    script = Path(__file__).resolve().parent.parent / "claims.py"
-    done = subprocess.run([sys.executable, str(script), "--held", backend, str(length)], check=True,
-                          capture_output=True, text=True)
-    return float(done.stdout)
+    On a CPU every allocation and every release is counted, so that it is exact and the same every time. The memory of
+    the process would tell less: it holds what other work left behind, and a busy machine takes some of it away.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tensors = [torch.zeros(1, HEADS, length, WIDTH, device=device, requires_grad=True) for _ in range(3)]
+    upstream = torch.ones_like(tensors[0])
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        torch.autograd.grad(regard.attend(*tensors, backend=backend), tensors, upstream)
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        torch.autograd.grad(regard.attend(*tensors, backend=backend), tensors, upstream)
+    changes = [event.nbytes() for event in sorted(seen.profiler.kineto_results.events(), key=lambda one: one.start_ns())
+               if event.name() == "[memory]"]
+    return max(accumulate(changes))
 
 
 def _pass(layer: nn.Module, x: torch.Tensor) -> None:

@@ -35,12 +35,11 @@ def test_no_way_sees_the_future_and_all_see_the_first_token(way):
     assert early[0, 0].any()
 
 
-@pytest.mark.parametrize(("tokens", "layers"), [(8, 1), (9, 2), (22, 2), (23, 3), (1044, 8)])
+@pytest.mark.parametrize(("tokens", "layers"), [(5, 1), (6, 2), (14, 2), (15, 3), (1044, 8)])
 def test_convolution_is_as_deep_as_it_must_be_and_no_deeper(tokens, layers):
     model = reader(task("adding", tokens), "convolution", 200_000)
     assert len(model.stack.blocks) == layers
-    assert model.seen >= tokens
-    assert 1 + 7 * (2 ** (layers - 1) - 1) < tokens
+    assert model.seen >= 1.5 * tokens > 1 + 7 * (2 ** (layers - 1) - 1)
 
 
 def test_what_is_wrong_is_said():

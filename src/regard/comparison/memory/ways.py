@@ -2,7 +2,8 @@
 
     rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
     convolution                         causal, dilated: the distance between taps doubles from layer to layer; as many
-                                        layers as the last token needs to see the first
+                                        layers as let the last token see half as far again as the first, to which only
+                                        a single path would lead otherwise
     attention                           causal self-attention: two layers of four heads, with rotary positions
 
     x ── read ── block ── block ── … ── norm ── output        block: pre-norm, a mixer and a feed-forward part
@@ -46,9 +47,9 @@ class Way:
 
 
 def _enough(tokens: int) -> int:
-    """Layers of convolutions whose dilation doubles, such that the last token sees the first."""
+    """Layers of convolutions whose dilation doubles, such that the last token sees half as many again."""
     layers = 1
-    while 1 + (KERNEL - 1) * (2**layers - 1) < tokens:
+    while 1 + (KERNEL - 1) * (2**layers - 1) < 1.5 * tokens:
         layers += 1
     return layers
 
