@@ -12,6 +12,7 @@ measured, and may be no. A small size can be too small for a claim: the verdict 
 
 import argparse
 import json
+import os
 import time
 
 import torch
@@ -52,6 +53,7 @@ def main() -> None:
     if asked.list:
         print("\n".join(f"{name:12}  {claim.sentence}" for name, claim in CLAIMS.items()))
         return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which counts memory, would tell of every start
     torch.manual_seed(0)
     if not asked.as_json:
         command = " ".join(["python", "benchmarks/claims.py", *asked.claims])

@@ -36,6 +36,11 @@ def middle(values: Sequence[float]) -> float:
     return float(median(values))
 
 
+def clearly(better: Sequence[float], worse: Sequence[float]) -> bool:
+    """Whether the worst of the ones lies above the best of the others: more than chance between seeds explains."""
+    return min(better) > max(worse)
+
+
 def spread(values: Sequence[float], form: str = ".3f") -> str:
     """The median, and the range where there are several."""
     shown = f"{middle(values):{form}}"
