@@ -22,7 +22,7 @@ NORMALISERS = ("softmax", "relu", "relu_sum")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive")
 
 
-def normalisers(length: int = 64, width: int = 32, seeds: int = 3, steps: int = 400) -> Numbers:
+def normalisers(length: int = 32, width: int = 64, seeds: int = 3, steps: int = 400) -> Numbers:
     """Recall with each normaliser, one head."""
     return {"accuracy": {name: _accuracies("recall", length, width, seeds, steps, {"heads": 1, "normalize": name})
                          for name in NORMALISERS}, "steps": steps}
@@ -37,7 +37,7 @@ def judge_normalisers(found: Numbers) -> Verdict:
     return Verdict(clearly(found["accuracy"]["softmax"], others), why)
 
 
-def scores(length: int = 64, width: int = 32, seeds: int = 2, steps: int = 400) -> Numbers:
+def scores(length: int = 32, width: int = 64, seeds: int = 3, steps: int = 250) -> Numbers:
     """Recall with each score, one head as wide as the model."""
     return {"accuracy": {name: _accuracies("recall", length, width, seeds, steps, {"heads": 1, "score": name})
                          for name in SCORES}, "steps": steps, "width": width}
@@ -76,10 +76,10 @@ def judge_scaling(found: Numbers) -> Verdict:
                    f"that of dot / √d {kept['scaled_dot']:.0%}")
 
 
-def heads(tasks: Mapping[str, int] | None = None, width: int = 32, counts: Sequence[int] = (1, 4, 8),
+def heads(tasks: Mapping[str, int] | None = None, width: int = 64, counts: Sequence[int] = (1, 4, 8),
           seeds: int = 2, steps: int = 400) -> Numbers:
     """Recall and copying with several heads, which share the width."""
-    asked = {"recall": 64, "copy": 10} if tasks is None else tasks
+    asked = {"recall": 32, "copy": 10} if tasks is None else tasks
     return {"accuracy": {name: {str(count): _accuracies(name, length, width, seeds, steps, {"heads": count})
                                 for count in counts} for name, length in asked.items()}, "width": width, "steps": steps}
 

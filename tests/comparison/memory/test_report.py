@@ -27,6 +27,11 @@ def test_lines_have_medians_ranges_and_a_star_for_what_is_solved():
     assert any("3.5e-5" in line and "Bai" in line for line in lines(RESULTS))
 
 
+def test_a_star_needs_every_seed():
+    row = next(line for line in lines([COPY, replace(COPY, seed=1, loss=1e-5)]) if line.startswith("lstm"))
+    assert "*" not in row
+
+
 def test_recall_is_shown_by_its_accuracy():
     shown = "\n".join(lines([RECALL]))
     assert "accuracy on new sequences" in shown

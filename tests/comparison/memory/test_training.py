@@ -22,7 +22,9 @@ def test_attention_learns_to_add_two_numbers():
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not():
-    first, second, other = (learn(Copy(3), "gru", TINY, seed) for seed in (1, 1, 2))
+    first = learn(Copy(3), "gru", TINY, 1)
+    torch.rand(1)  # the state of torch's own generator does not matter
+    second, other = (learn(Copy(3), "gru", TINY, seed) for seed in (1, 2))
     assert first.loss == second.loss
     assert first.loss != other.loss
 
