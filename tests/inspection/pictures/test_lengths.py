@@ -8,14 +8,14 @@ from regard.inspection.pictures.lengths import length_picture
 
 
 def test_the_line_is_the_median_and_the_band_goes_from_the_smallest_to_the_largest():
-    figure = length_picture({"a": {4: [3.0, 1.0, 2.0], 2: [5.0]}}, "loss")
+    figure = length_picture({"a": {4: [9.0, 1.0, 2.0], 2: [5.0]}}, "loss")
     (axes,) = figure.axes
     line = axes.get_lines()[0]
     assert list(line.get_xdata()) == [2, 4]
     assert list(line.get_ydata()) == [5.0, 2.0]
     corners = axes.collections[0].get_paths()[0].vertices
     assert corners[:, 1].min() == 1.0
-    assert corners[:, 1].max() == 5.0
+    assert corners[:, 1].max() == 9.0
     assert any("medians" in text.get_text() for text in figure.texts)
 
 
