@@ -169,7 +169,8 @@ def promises(files: Files) -> list[str]:
 
 
 def without_source(files: Files) -> list[str]:
-    """tests/a/test_b.py, or test_b_aspect.py, tests src/regard/a/b.py or the package src/regard/a/b/."""
+    """tests/a/test_b.py, or test_b_aspect.py, tests src/regard/a/b.py or the package src/regard/a/b/; what is in
+    tests/benchmarks tests benchmarks/b.py."""
     complaints = []
     for path in files:
         test = re.fullmatch(r"tests/(.*/)?test_(\w+)\.py", path)
@@ -177,7 +178,9 @@ def without_source(files: Files) -> list[str]:
             continue
         words = test[2].split("_")
         names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
-        sources = [f"src/regard/{test[1] or ''}{name}{end}" for name in names for end in (".py", "/__init__.py")]
+        place = test[1] or ""
+        place = place if place.startswith("benchmarks/") else f"src/regard/{place}"
+        sources = [f"{place}{name}{end}" for name in names for end in (".py", "/__init__.py")]
         if not any(source in files for source in sources):
             complaints.append(f"{path}: there is no {sources[-2]}")
     return complaints
@@ -248,8 +251,9 @@ RULES = [
     (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept:\n    pass"}),
     (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept (OSError, Exception):\n    pass"}),
     (promises, ("src", "tests", "benchmarks"), {MASK: "x = 1  # TO" + "DO: more"}),
-    (without_source, ("src", "tests"), {"tests/attention/test_nothing.py": "", MASK: ""}),
-    (without_source, ("src", "tests"), {"tests/test_mask.py": "", MASK: ""}),
+    (without_source, ("src", "tests", "benchmarks"), {"tests/attention/test_nothing.py": "", MASK: ""}),
+    (without_source, ("src", "tests", "benchmarks"), {"tests/test_mask.py": "", MASK: ""}),
+    (without_source, ("src", "tests", "benchmarks"), {"tests/benchmarks/test_a.py": "", "src/regard/a.py": ""}),
     (off_the_map, ("src", "README.md"), {"src/regard/a.py": "", "src/regard/b.py": "", "README.md": README}),
     (off_the_map, ("src", "README.md"), {"src/regard/__init__.py": "", "README.md": README}),
     (off_the_map, ("src", "README.md"), {"src/regard/a.py": "", "README.md": README.replace(" a\n", "\n")}),

@@ -1,0 +1,1 @@
+"""What the sources of the field claim, each as a measurement and a judgement of its numbers."""
