@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli import models
+from regard.cli import compare_memory, models
 
 Several = list[str] | None
 FOLDER = "comparison"
@@ -26,6 +26,14 @@ def compare(
                      "of two trained models, and pairs to test them on.", show_default=False)] = None,
     road: Annotated[bool, typer.Option("--road", help="Train every step of the road: one context vector, attention, "
                     "attention alone, convolution, Transformer.")] = False,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Train recurrence, convolution and "
+                    "self-attention on a task of memory alone: copy, recall or adding. No data is read.",
+                    show_default=False)] = None,
+    ways: Annotated[str | None, typer.Option("--ways", metavar="NAME,...", help="With --task: rnn, lstm, gru, mut1, "
+                    "mut2, mut3, convolution, attention.", show_default=False)] = None,
+    lengths: Annotated[str | None, typer.Option("--lengths", metavar="N,...", help="With --task: of the sequences; with "
+                       "--long up to 1024 where nothing is said.", show_default=False)] = None,
+    long: Annotated[bool, typer.Option("--long", help="With --task: long sequences and trainings, for a GPU.")] = False,
     recipes: Annotated[str | None, typer.Option("--models", metavar="NAME,...", help="Train these recipes, with commas "
                        "between them, such as seq2seq,transformer-small.", show_default=False)] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help=f"Where models and results go; "
@@ -58,9 +66,18 @@ def compare(
     seeds, also by length, curves, parameters, speed, memory and gradient flow; FOLDER/page.html shows it in one file
     with what each model looks at, FOLDER/results.json holds it. Asked again for the same it goes on: what is finished
     is not done again. `regard compare MODEL MODEL DATA` compares two trained translators: scores, paired bootstrap, and
-    sentences side by side. Exit code 1 means that a training failed, 2 that the call or the data was wrong, 130 that it
-    was interrupted.
+    sentences side by side. `regard compare --task copy` compares ways to remember. Exit code 1 means that a training
+    failed, 2 that the call or the data was wrong, 130 that it was interrupted.
     """
+    if task is not None:
+        others = {"DATA": given, "--road": road, "--models": recipes, "--budget": budget, "--quick": quick,
+                  "--test": test, "--validation": validation, "--set": changes, "--beam": beam, "--source": source,
+                  "--target": target, "--format": format}
+        _refuse(others, "a task of memory takes none: its sequences are made by chance")
+        compare_memory.compare_memory(task, ways=ways, lengths=lengths, seeds=seeds, scale="long" if long else "quick",
+                                      as_json=as_json, output=output, device=device)
+        return
+    _refuse({"--ways": ways, "--lengths": lengths, "--long": long}, "this goes with --task")
     folders = [path for path in given or () if is_model(path)]
     data = [path for path in given or () if not is_model(path)]
     reading = {"source": source, "target": target, "format": format}
@@ -79,6 +96,12 @@ def compare(
         models.fail("--test and --validation go with DATA: the phrasebook has its own.")
     _trainings(names, about, {"seeds": seeds, "beams": beam or 1, "device": device}, quick, budget, changes or (),
                Path(output or FOLDER), as_json)
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    named = [name for name, value in options.items() if value]
+    if named:
+        models.fail(f"{', '.join(named)}: {why}.")
 
 
 def is_model(path: str) -> bool:
