@@ -31,7 +31,7 @@ def compare(
                     show_default=False)] = None,
     ways: Annotated[str | None, typer.Option("--ways", metavar="NAME,...", help="With --task: rnn, lstm, gru, mut1, "
                     "mut2, mut3, convolution, attention.", show_default=False)] = None,
-    lengths: Annotated[str | None, typer.Option("--lengths", metavar="N,...", help="With --task: of the sequences; with "
+    lengths: Annotated[str | None, typer.Option("--lengths", metavar="N,...", help="With --task: of sequences; with "
                        "--long up to 1024 where nothing is said.", show_default=False)] = None,
     long: Annotated[bool, typer.Option("--long", help="With --task: long sequences and trainings, for a GPU.")] = False,
     recipes: Annotated[str | None, typer.Option("--models", metavar="NAME,...", help="Train these recipes, with commas "
