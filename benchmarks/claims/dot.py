@@ -16,7 +16,7 @@ from torch.backends import cuda
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from claims.rows import Cost, Row, Setting, Table, compared, gradients, measured
+from claims.rows import Cost, Row, Setting, Table, compared, measured
 
 OURS, DEFAULT = "regard.attend", "torch's choice"
 SWITCHES: dict[str, Callable[[bool], None]] = {
@@ -51,14 +51,11 @@ def _directions(tensors: list[Tensor], setting: Setting, mask: "regard.Causal | 
     with torch.no_grad():
         forward: dict[str, Work] = {name: partial(call, *tensors) for name, call in calls.items()}
         rows = _rated("forward", forward, setting, operations)
-    outputs = {name: call(*tensors) for name, call in calls.items() if _ran(rows, name)}
-    backward: dict[str, Work] = {name: partial(gradients, output, tensors, upstream) for name, output in
-                                 outputs.items()}
+    able = {row.who for row in rows if row.ms is not None}
+    backward = {name: _backward(call, tensors, upstream) for name, call in calls.items() if name in able}
+    both: dict[str, Work] = {name: partial(_both, calls[name], tensors, upstream) for name in backward}
     rows += _rated("backward", backward, setting, 2.5 * operations)
-    if setting.on_gpu:
-        both: dict[str, Work] = {name: partial(_both, calls[name], tensors, upstream) for name in outputs}
-        rows += _rated("both", both, setting, 3.5 * operations)
-    return rows
+    return rows + _rated("both", both, setting, 3.5 * operations)
 
 
 def _rated(work: str, works: dict[str, Work], setting: Setting, operations: float) -> list[Row]:
@@ -83,9 +80,17 @@ def _forced(name: str, call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
             switch(was)
 
 
+def _backward(call: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor) -> Work:
+    """A backward pass of an output that the first run makes, before anything is timed."""
+    kept = list[Tensor]()
+
+    def work() -> None:
+        if not kept:
+            kept.append(call(*tensors))
+        torch.autograd.grad(kept[0], tensors, upstream, retain_graph=True)
+
+    return work
+
+
 def _both(call: Callable[..., Tensor], tensors: list[Tensor], upstream: Tensor) -> None:
     torch.autograd.grad(call(*tensors), tensors, upstream)
-
-
-def _ran(rows: list[Row], name: str) -> bool:
-    return any(row.who == name and row.ms is not None for row in rows)

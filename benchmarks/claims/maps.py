@@ -29,7 +29,7 @@ def tables(setting: Setting) -> Iterator[Table]:
 
 
 def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
-    N, D, blocks = (16, 16, 2) if setting.tiny else (131_072, 64, BLOCKS)
+    N, D, blocks = (8, 16, 2) if setting.tiny else (131_072, 64, BLOCKS)
     query, key, value = (setting.random(1, 1, N, D).detach() for _ in range(3))
     problem = regard.Look(query, key, mask=mask).problem
     pairs = N * N / (1 if mask is None else 2)

@@ -14,7 +14,6 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -189,11 +188,6 @@ def failed(what: str, error: Exception) -> str:
 def say(text: str) -> None:
     """To the error stream, with the seconds since the start: what is already known where a run is cut."""
     print(f"[{time.monotonic() - _START:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-
-def gradients(output: torch.Tensor, wanted: Iterable[torch.Tensor], upstream: torch.Tensor) -> None:
-    """A backward pass, after which the output is still there."""
-    torch.autograd.grad(output, tuple(wanted), upstream, retain_graph=True)
 
 
 def _number(value: float | None) -> str:
