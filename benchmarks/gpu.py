@@ -15,8 +15,9 @@
     decoding       beam search
 
 Each part is a process of its own, so that one that fails or hangs takes nothing from the others. Times are medians of
-repeated runs between device events, contestants in turns. Tables are printed as they are done; each row is told on the
-error stream as soon as it is known. The limits are those of one H200: see `claims/rows.py`.
+repeated runs between device events, contestants in turns; those of training are medians of windows of many steps by the
+clock, as batches are made meanwhile on the host. Tables are printed as they are done; each row is told on the error
+stream as soon as it is known. The limits are those of one H200: see `claims/rows.py`.
 """
 
 import argparse

@@ -6,6 +6,7 @@ are known only when their rows have been summed.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,7 +14,7 @@ from timing import Work
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from claims.rows import Cost, Setting, Table, compared, measured
+from claims.rows import Cost, Setting, Table, measured
 from regard.attention.kernels.questions import Question, answer, explain
 
 FORWARD, DEFAULT = "attention forward", "attention forward, torch's choice"
@@ -36,20 +37,20 @@ def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
     asked = {"block map": Question("block_map", problem, N // blocks), "entropy": Question("entropy", problem),
              "row max": Question("row_max", problem), "column sums": Question("column_sums", problem),
              "top 8": Question("top_k", problem, 8)}
-    forward: dict[str, Work] = {
+    forward = Cost(products=4 * pairs * D, special=pairs)
+    works: dict[str, Work] = {
         FORWARD: partial(regard.attend, query, key, value, mask=mask),
         DEFAULT: partial(scaled_dot_product_attention, query, key, value, is_causal=mask is not None)}
+    costs, goals = {FORWARD: forward, DEFAULT: forward}, dict[str, str]()
+    for name, question in asked.items():
+        who, passes = f"regard, {name} ({_way(question, setting)})", PASSES[name]
+        works[who], costs[who] = _asking(question, setting), Cost(2 * passes * pairs * D, special=passes * pairs)
+        goals[who] = "≤ 2 forwards" if name == "block map" else ""
+    about = "no mask" if mask is None else "causal"
     with torch.no_grad():
-        rows = measured("forward", forward, setting, base=FORWARD, cost=Cost(products=4 * pairs * D, special=pairs),
-                        repeats=5)
-        for name, question in asked.items():
-            passes = PASSES[name]
-            cost = Cost(products=2 * passes * pairs * D, special=passes * pairs)
-            goal = "≤ 2 forwards" if name == "block map" else ""
-            rows += measured(name, {f"regard, {_way(question, setting)}": _asking(question, setting)}, setting, base="",
-                             cost=cost, repeats=5, goal=goal)
-    title = f"Statistics of N {N:,}, d {D}, one head, {'no mask' if mask is None else 'causal'}; a map of {blocks} × "
-    return Table(f"{title}{blocks} blocks", FORWARD, compared(rows, FORWARD))
+        rows = measured(about, works, setting, base=FORWARD, cost=costs, repeats=5)
+    rows = [replace(row, goal=goals.get(row.who, "")) for row in rows]
+    return Table(f"Statistics of N {N:,}, d {D}, one head, {about}; a map of {blocks} × {blocks} blocks", FORWARD, rows)
 
 
 def _way(question: Question, setting: Setting) -> str:

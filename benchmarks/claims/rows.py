@@ -14,6 +14,7 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -113,11 +114,11 @@ class Table:
         return json.dumps({"part": part, "title": self.title, "base": self.base, "rows": rows})
 
 
-def measured(work: str, contestants: dict[str, Work], setting: Setting, *, base: str, cost: Cost | None = None,
-             repeats: int = 9, goal: str = "") -> list[Row]:
+def measured(work: str, contestants: dict[str, Work], setting: Setting, *, base: str,
+             cost: Cost | Mapping[str, Cost] | None = None, repeats: int = 9, goal: str = "") -> list[Row]:
     """A row for each contestant: those that can run take turns, and the others say why they cannot.
 
-    The goal stands in the first row.
+    The cost is that of all, or of each by its name. The goal stands in the first row.
     """
     notes, held = dict[str, str](), dict[str, float | None]()
     for name, run in contestants.items():
@@ -127,7 +128,8 @@ def measured(work: str, contestants: dict[str, Work], setting: Setting, *, base:
             notes[name] = failed(f"{work}, {name}", error)
     taken = medians({name: contestants[name] for name in held}, device=setting.device.type,
                     repeats=1 if setting.tiny else repeats)
-    rows = [row(work, name, taken.get(name), setting, cost=cost, gib=held.get(name), note=notes.get(name, ""))
+    costs = cost if isinstance(cost, Mapping) else dict.fromkeys(contestants, cost)
+    rows = [row(work, name, taken.get(name), setting, cost=costs[name], gib=held.get(name), note=notes.get(name, ""))
             for name in contestants]
     rows[0] = replace(rows[0], goal=goal)
     return compared(rows, base)
