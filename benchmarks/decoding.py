@@ -19,7 +19,8 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,32 @@ def _forced(task: Translator, source: list[int], ids: list[int], end: int | None
     return float(logs[range(len(read)), read].mean())
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What all engines needed for the same sentences."""
+
+    batch: int
+    beams: int
+    rows: Rows
+    times: dict[str, float]
+    """Milliseconds."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all sentences, which is as many as are written."""
+        return sum(map(len, self.rows))
+
+
+def speeds(asked: argparse.Namespace, searches: dict[str, Search], vocabulary: int) -> Iterator[Timed]:
+    """Every batch and every number of beams that is asked for, one after another."""
+    for batch in asked.batch:
+        rows = sized.sources(max(batch, ALONE), vocabulary, length=asked.length)
+        given = [rows] if batch > 1 else [[row] for row in rows]
+        for beams in asked.beams:
+            works: dict[str, Work] = {name: _all(search, given, beams) for name, search in searches.items()}
+            yield Timed(batch, beams, rows, medians(works, device=asked.device, repeats=asked.repeats))
+
+
 def speed(asked: argparse.Namespace, place: Path) -> str:
     """Sentences and tokens in a second, of ids."""
     recipe, vocabulary = RECIPES[asked.shape]
@@ -175,18 +202,12 @@ def speed(asked: argparse.Namespace, place: Path) -> str:
     if asked.check:
         check(task, others, sized.sources(16, vocabulary, seed=3), [5])
     task.model.to(DTYPES[asked.dtype])
-    searches, lines = {OURS: ours(task), **others}, []
-    for batch in asked.batch:
-        rows = sized.sources(max(batch, ALONE), vocabulary, length=asked.length)
-        given = [rows] if batch > 1 else [[row] for row in rows]
-        for beams in asked.beams:
-            works: dict[str, Work] = {name: _all(search, given, beams) for name, search in searches.items()}
-            times = medians(works, device=asked.device, repeats=asked.repeats)
-            tokens = sum(len(row) for row in rows)
-            base = times.get(THEIRS)
-            lines += [[str(batch), str(beams), name, f"{taken:,.0f}", f"{len(rows) / taken * 1e3:,.1f}",
-                       f"{tokens / taken * 1e3:,.0f}", "" if base is None else f"{base / taken:.2f}",
-                       f"{taken / times[OURS]:.2f}"] for name, taken in times.items()]
+    lines = []
+    for one in speeds(asked, {OURS: ours(task), **others}, vocabulary):
+        base = one.times.get(THEIRS)
+        lines += [[str(one.batch), str(one.beams), name, f"{taken:,.0f}", f"{len(one.rows) / taken * 1e3:,.1f}",
+                   f"{one.tokens / taken * 1e3:,.0f}", "" if base is None else f"{base / taken:.2f}",
+                   f"{taken / one.times[OURS]:.2f}"] for name, taken in one.times.items()]
     header = ["batch", "beams", "engine", "ms", "sentences/s", "tokens/s", "speed against transformers",
               "time against regard"]
     return f"Transformer, {recipe}, vocabulary {vocabulary:,}, {asked.dtype}\n\n" + table(header, lines)

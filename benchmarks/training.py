@@ -54,6 +54,8 @@ from regard.training.works.translation import Translation
 OURS, AVERAGED, AGREEING, THEIRS = "regard", "regard, mean of weights", "regard, R-Drop", "transformers"
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(source ids, their lengths, target ids) -> logits"""
+Loss = Callable[[Logits, Sequence[Tensor], float], Tensor]
+"""(logits, (source ids, their lengths, target ids, labels), label smoothing) -> the loss of a batch"""
 POSITIONS = 512
 PAIRS = 20_000
 """Of the phrasebook, where no data is given."""
@@ -134,7 +136,15 @@ def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
     assert engine.read().bad is None
 
 
-def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module, Logits]]) -> Iterator[None]:
+def once(logits: Logits, batch: Sequence[Tensor], smoothing: float) -> Tensor:
+    """The loss of one pass."""
+    *given, labels = batch
+    return cross_entropy(logits(*given).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+                         label_smoothing=smoothing)
+
+
+def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module, Logits]],
+          criterion: Loss = once) -> Iterator[None]:
     """A plain loop around a model of another library. Each turn of the iterator is a step."""
     device, settings = given.device, given.settings
     torch.manual_seed(settings.seed)
@@ -146,11 +156,10 @@ def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module
     for step, batch in zip(steps, batches, strict=True):
         for group in optimiser.param_groups:
             group["lr"] = settings.schedule.rate(step + 1)
-        source, lengths, target, labels = (tensor.to(device, non_blocking=True) for tensor in (
-            batch.source.ids, batch.source.lengths, batch.inputs.ids, batch.labels))
+        tensors = [tensor.to(device, non_blocking=True) for tensor in (
+            batch.source.ids, batch.source.lengths, batch.inputs.ids, batch.labels)]
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            loss = cross_entropy(logits(source, lengths, target).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
-                                 label_smoothing=settings.smoothing)
+            loss = criterion(logits, tensors, settings.smoothing)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
@@ -242,25 +251,27 @@ def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def measured(given: Prepared, warm: int, many: int, windows: int) -> list[dict[str, Any]]:
-    """What each contestant needed."""
+def measured(given: Prepared, works: dict[str, Iterator[None]], warm: int, many: int,
+             windows: int) -> list[dict[str, Any]]:
+    """What each contestant needed: `warm` steps, then `windows` of `many` steps each, in turns."""
     steps, device = range(warm + many * windows), given.device
     feed = given.feed
     own = [feed.at(step).tokens for step in steps]
     others = [batch.tokens for batch in rows(given, steps)]
-    works, found = contestants(given, steps), dict[str, dict[str, Any]]()
+    found = dict[str, dict[str, Any]]()
     for name, work in works.items():
         before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        found[name] = {"name": name, "before_s": seconds(work, warm, device), "rates": []}
+        found[name] = {"name": name, "before_s": seconds(work, warm, device), "rates": [], "seconds": []}
         if device.type == "cuda":
             found[name]["memory"] = torch.cuda.max_memory_allocated() - before
     for window in range(windows):
         for name, work in works.items():
             tokens = own if name.startswith(OURS) else others
             real = sum(tokens[warm + window * many:warm + (window + 1) * many])
-            found[name]["rates"].append(real / seconds(work, many, device))
+            found[name]["seconds"].append(seconds(work, many, device))
+            found[name]["rates"].append(real / found[name]["seconds"][-1])
     for work in works.values():
         next(work, None)  # where each looks whether all was finite
     return list(found.values())
@@ -334,7 +345,9 @@ def main() -> None:
         if given.alone:
             print(alone(everything, given.alone, warm))
             return
-        found = measured(everything, warm, given.steps or (epoch if device.type == "cuda" else 8), given.windows)
+        many = given.steps or (epoch if device.type == "cuda" else 8)
+        works = contestants(everything, range(warm + many * given.windows))
+        found = measured(everything, works, warm, many, given.windows)
         for each in found if device.type == "cpu" else ():
             command = [sys.executable, *sys.argv, "--place", str(place), "--alone", each["name"]]
             each["memory"] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
