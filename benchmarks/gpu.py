@@ -17,7 +17,7 @@
 Each part is a process of its own, so that one that fails or hangs takes nothing from the others. Times are medians of
 repeated runs between device events, contestants in turns; those of training are medians of windows of many steps by the
 clock, as batches are made meanwhile on the host. Tables are printed as they are done; each row is told on the error
-stream as soon as it is known. The limits are those of one H200: see `claims/rows.py`.
+stream as soon as it is known. The limits are those of one H200: see `on_gpu/rows.py`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import sys
 from importlib import import_module
 
 import torch
-from claims.rows import Setting, say
+from on_gpu.rows import Setting, say
 from timing import hardware
 
 PARTS = ("additive", "scans", "maps", "dot", "normalisers", "packed", "training", "decoding")
@@ -72,7 +72,7 @@ def main() -> int:
 def show(part: str, setting: Setting, as_json: bool) -> None:
     """Print the tables of a part as they are made."""
     torch.manual_seed(0)
-    for table in import_module(f"claims.{part}").tables(setting):
+    for table in import_module(f"on_gpu.{part}").tables(setting):
         print(table.json(part) if as_json else f"\n{table}", flush=True)
 
 

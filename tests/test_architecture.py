@@ -45,8 +45,7 @@ MAY_USE_REFERENCE = {"src/regard/cli/tour.py"}
 # What a kernel must not know: it reads values (score, normaliser, mask), and others call it.
 UNKNOWN_TO_KERNELS = {f"regard.attention.{name}" for name in ("attend", "layer", "cache", "tap")}
 LONGEST = 400
-TESTS_OF_THE_WHOLE = {"tests/test_architecture.py", "tests/test_readme.py", "tests/test_package.py",
-                      "tests/test_benchmarks.py"}
+TESTS_OF_THE_WHOLE = {"tests/test_architecture.py", "tests/test_readme.py", "tests/test_package.py"}
 
 Files = dict[str, str]
 

@@ -16,7 +16,7 @@ from torch.backends import cuda
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from claims.rows import Cost, Row, Setting, Table, compared, measured
+from on_gpu.rows import Cost, Row, Setting, Table, compared, measured
 
 OURS, DEFAULT = "regard.attend", "torch's choice"
 SWITCHES: dict[str, Callable[[bool], None]] = {

@@ -14,7 +14,7 @@ from timing import Work
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from claims.rows import Cost, Setting, Table, measured
+from on_gpu.rows import Cost, Setting, Table, measured
 from regard.attention.kernels.questions import Question, answer, explain
 
 FORWARD, DEFAULT = "attention forward", "attention forward, torch's choice"

@@ -12,7 +12,7 @@ from timing import Work
 from torch import Tensor
 
 import regard
-from claims.rows import Cost, Row, Setting, Table, measured
+from on_gpu.rows import Cost, Row, Setting, Table, measured
 
 OURS, TILED, SOFTMAX = "regard", "regard, tiled", "softmax, torch's kernels"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from timing import Work
 
-from claims.rows import Cost, Row, Setting, Table, measured
+from on_gpu.rows import Cost, Row, Setting, Table, measured
 from regard.recurrence.cell import cell
 from regard.recurrence.kernels import loop, native
 from regard.recurrence.kernels.choice import Backend, choose, explain

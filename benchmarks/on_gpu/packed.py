@@ -17,7 +17,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from claims.rows import Cost, Row, Setting, Table, measured
+from on_gpu.rows import Cost, Row, Setting, Table, measured
 from regard.attention.band import Band, band_of
 
 OURS, VARLEN, PADDED = "regard", "torch, varlen_attn", "torch, padded"

@@ -15,8 +15,8 @@ from typing import Any
 import decoding as searches
 import sized
 
-from claims.rows import Cost, Row, Setting, Table, compared, row, say
-from claims.training import weights
+from on_gpu.rows import Cost, Row, Setting, Table, compared, row, say
+from on_gpu.training import weights
 from regard import Translator
 
 BEAMS = 5

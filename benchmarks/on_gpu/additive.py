@@ -15,7 +15,7 @@ from timing import Work
 from torch import Tensor
 
 import regard
-from claims.rows import GIB, Cost, Row, Setting, Table, measured
+from on_gpu.rows import GIB, Cost, Row, Setting, Table, measured
 
 OURS, EAGER, COMPILED = "regard", "the formula", "the formula, compiled"
 PATIENCE = 60

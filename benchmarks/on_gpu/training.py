@@ -19,7 +19,7 @@ import training as loops
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from claims.rows import GIB, Cost, Row, Setting, Table, row, say
+from on_gpu.rows import GIB, Cost, Row, Setting, Table, row, say
 from regard.data import phrasebook
 from regard.models.build import build
 from regard.models.contract import IGNORED

@@ -19,14 +19,14 @@ from regard import kernels
 from regard.models.contract import IGNORED
 from regard.training.consistency import agreement_loss
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 PARTS = ("additive", "scans", "maps", "dot", "normalisers", "packed", "training", "decoding")
 NEEDED = {"training": "transformers", "decoding": "transformers", "scans": "triton", "maps": "triton",
           "packed": "triton"}
 
 
 @pytest.fixture(scope="module")
-def claims():
+def on_gpu():
     """The parts by name, and `rows`; the names of the benchmarks are gone afterwards."""
     before = set(sys.modules)
     sys.path.insert(0, str(FOLDER))
@@ -38,18 +38,18 @@ def claims():
 
 
 class _Late:
-    """A module of `claims`, imported when it is used."""
+    """A module of `on_gpu`, imported when it is used."""
 
     def __init__(self, name):
         self.__dict__["module"] = name
 
     def __getattr__(self, name):
-        return getattr(importlib.import_module(f"claims.{self.__dict__['module']}"), name)
+        return getattr(importlib.import_module(f"on_gpu.{self.__dict__['module']}"), name)
 
 
 @pytest.fixture
-def setting(claims):
-    return claims.rows.Setting(torch.device("cpu"), tiny=True)
+def setting(on_gpu):
+    return on_gpu.rows.Setting(torch.device("cpu"), tiny=True)
 
 
 def called(*words, limit=60):
@@ -59,28 +59,28 @@ def called(*words, limit=60):
     return found.stdout.splitlines(), found
 
 
-def test_the_limit_is_the_longest_of_the_three(claims):
-    cost = claims.rows.Cost
+def test_the_limit_is_the_longest_of_the_three(on_gpu):
+    cost = on_gpu.rows.Cost
     assert cost(products=787e12).least() == (1000.0, "products")
     assert cost(products=787e12, bytes=2 * 4.27e12).least() == (2000.0, "bytes")
     assert cost(products=787e12, bytes=4.27e12, special=3 * 4.13e12).least() == (3000.0, "tanh, exp")
 
 
-def test_the_share_of_additive_attention(claims):
+def test_the_share_of_additive_attention(on_gpu):
     """A pass of B 32, N 1,024, D 256 takes 2.1 ms of tanh, and there are two."""
-    least, name = claims.additive._cost(32, 1024, 256).least()
+    least, name = on_gpu.additive._cost(32, 1024, 256).least()
     assert (round(least / 2, 1), name) == (2.1, "tanh, exp")
-    gpu = claims.rows.Setting(torch.device("cuda"), tiny=False)
-    made = claims.rows.row("work", "who", 2 * least, gpu, cost=claims.additive._cost(32, 1024, 256))
+    gpu = on_gpu.rows.Setting(torch.device("cuda"), tiny=False)
+    made = on_gpu.rows.row("work", "who", 2 * least, gpu, cost=on_gpu.additive._cost(32, 1024, 256))
     assert made.share == pytest.approx(0.5)
     assert "50.0% (tanh, exp)" in made.cells()
 
 
-def test_who_cannot_run_says_why_and_the_others_are_measured(claims, setting):
+def test_who_cannot_run_says_why_and_the_others_are_measured(on_gpu, setting):
     def refuses():
         raise ValueError("no such thing")
 
-    rows = claims.rows.measured("work", {"first": lambda: torch.ones(3), "second": refuses}, setting, base="first",
+    rows = on_gpu.rows.measured("work", {"first": lambda: torch.ones(3), "second": refuses}, setting, base="first",
                                 goal="soon")
     assert [row.who for row in rows] == ["first", "second"]
     assert rows[0].ms > 0
@@ -88,13 +88,13 @@ def test_who_cannot_run_says_why_and_the_others_are_measured(claims, setting):
     assert (rows[1].ms, rows[1].against, rows[1].note) == (None, None, "ValueError: no such thing")
 
 
-def test_what_nobody_expects_is_not_hidden(claims, setting):
+def test_what_nobody_expects_is_not_hidden(on_gpu, setting):
     with pytest.raises(KeyError):
-        claims.rows.measured("work", {"first": lambda: {}["a"]}, setting, base="first")
+        on_gpu.rows.measured("work", {"first": lambda: {}["a"]}, setting, base="first")
 
 
-def test_a_table_leaves_out_what_no_row_has(claims):
-    row, table = claims.rows.Row, claims.rows.Table
+def test_a_table_leaves_out_what_no_row_has(on_gpu):
+    row, table = on_gpu.rows.Row, on_gpu.rows.Table
     made = table("title", "a", [row("work", "a", 2.0), row("work", "b", 1234.5, against=617.25)])
     title, _, header, _, first, second = str(made).splitlines()
     assert title == "title"
@@ -104,29 +104,29 @@ def test_a_table_leaves_out_what_no_row_has(claims):
     assert json.loads(made.json("part"))["rows"][1]["ms"] == 1234.5
 
 
-def test_the_rival_learns_the_same_agreement(claims):
+def test_the_rival_learns_the_same_agreement(on_gpu):
     """R-Drop in the plain loop is the loss that ours is trained with."""
     states, output = torch.randn(2, 3, 5, 8), nn.Linear(8, 11)
     labels = torch.randint(0, 11, (3, 5))
     labels[0, 3:] = IGNORED
-    ours = agreement_loss(states, output, labels, 0.1, claims.training.AGREEMENT)
+    ours = agreement_loss(states, output, labels, 0.1, on_gpu.training.AGREEMENT)
 
     def logits(*given):
         assert [len(tensor) for tensor in given] == [6, 6, 6]
         return output(states.flatten(0, 1))
 
-    theirs = claims.training.agreeing(logits, [labels, labels[:, 0], labels, labels], 0.1)
+    theirs = on_gpu.training.agreeing(logits, [labels, labels[:, 0], labels, labels], 0.1)
     torch.testing.assert_close(theirs, ours.total / ours.tokens)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_runs(claims, setting, part):
+def test_every_part_runs(on_gpu, setting, part):
     if part in NEEDED:
         pytest.importorskip(NEEDED[part])
     if NEEDED.get(part) == "triton" and not kernels.interpreted():
         pytest.skip("the kernels are compiled here")
-    tables = list(getattr(claims, part).tables(setting))
+    tables = list(getattr(on_gpu, part).tables(setting))
     assert tables
     for table in tables:
         assert str(table).count("\n") == 3 + len(table.rows)
