@@ -132,9 +132,10 @@ class CTranslate2Engine(Translates):
         names = self.names.source
         begun = [[self.names.target[id_] for id_ in row.beginning] for row in rows]
         return self.inner.translate_batch(
-            [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None, max_batch_size=TOKENS, batch_type="tokens",
-            asynchronous=True, max_input_length=0, max_decoding_length=limit, end_token=[*self.special.end],
-            return_end_token=True, return_scores=True, suppress_sequences=self.never or None, **options)
+            [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None,
+            max_batch_size=TOKENS, batch_type="tokens", asynchronous=True, max_input_length=0,
+            max_decoding_length=limit, end_token=[*self.special.end], return_end_token=True, return_scores=True,
+            suppress_sequences=self.never or None, **options)
 
     def _translations(self, found: Any, begun: int, search: Beam) -> list[Translation]:
         """All that was found, the best first. So many tokens of each are the prefix."""

@@ -120,8 +120,8 @@ class Insisting(NamedTuple):
         needed, room = Automaton(ways).needed(0), self.room(row)
         if needed > room:
             named = ", ".join(f"{one.text[term.start:term.end]!r:.80}" for term in terms)
-            raise checks.wrong("glossary", f"terms that fit into a translation, here into {room} token{'s' * (room != 1)}",
-                               f"{needed} tokens for {named} of {one.text!r:.80}",
+            expected = f"terms that fit into a translation, here into {room} token{'s' * (room != 1)}"
+            raise checks.wrong("glossary", expected, f"{needed} tokens for {named} of {one.text!r:.80}",
                                "Raise the limit, or take the terms out of the glossary.")
         return row
 
