@@ -6,8 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import trained
+from calling import call
+from planned import CPU
 
 from regard.cli.data import duration
+from regard.training import asking, run
+from regard.training.plans.plan import Request
+from regard.training.plans.translation import TranslationPlan
 
 
 @pytest.fixture
@@ -35,6 +41,23 @@ def test_what_a_training_would_take(check):
     assert heading.startswith("Estimate of a training")
     assert re.split("  +", names.strip()) == ["about", "memory", "parameters", "steps"]
     assert [re.split("  +", line.strip())[-1] for line in lines] == [f"{each['steps']:,}" for each in found.values()]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_it_is_what_a_training_of_the_same_file_chooses(tmp_path, given):
+    """For 5,000 pairs: the choices are others below that, and some are held out where nothing is given to judge by."""
+    data, output = trained.pairs(tmp_path / "pairs.tsv", 5100), tmp_path / "model"
+    lines = (tmp_path / "pairs.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "pairs.tsv").write_text("".join(dict.fromkeys(lines)))
+    other = [trained.pairs(tmp_path / "other.tsv", 30, split="validation")] if given else []
+    code, out, said = call("data", "check", data, "--json", *(["--validation", *other] if given else []))
+    assert code == 0, said
+    found = json.loads(out)
+    request = Request("seq2seq", (data,), output, validation=tuple(other), changes={})
+    ready = run.prepare(request, TranslationPlan(), asking.asked(request, TranslationPlan()), CPU, lambda event: None)
+    chosen = {choice.key: choice.value for choice in ready.choices}
+    assert found["estimate"]["cpu"]["epochs"] == chosen["training.epochs"] == (30 if given else 60)
+    assert found["estimate"]["cpu"]["steps"] == pytest.approx(ready.settings.steps, rel=0.15)
 
 
 def test_nothing_is_estimated_where_nothing_is_kept(check):

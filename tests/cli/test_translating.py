@@ -4,6 +4,7 @@ import json
 
 import ending
 import pytest
+import texting
 from asking import without_attention
 from calling import call, lines, tables
 
@@ -142,6 +143,8 @@ WRONG = [
     (["--engine", "ctranslate2", "--quantization", "int3"], "`--quantization` must be one of"),
     (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no meaning here. --mbr draws, but where --beam"),
     (["--mbr", "4", "--glossary", "TERMS"], "--glossary has no meaning here. --mbr draws"),
+    (["--source", "1", "--target", "2"], "--source and --target are for a file: which of its columns, keys"),
+    (["--entries", "missing"], "--entries is for a file"),
     (["--prefix", "un %s"], "--prefix must be without placeholders of its own, but has 'un %s'"),
 ]
 
@@ -157,6 +160,31 @@ def test_what_does_not_go_together(folder, terms, options, message):
     assert error.startswith("Error: ")
     assert message in error
     assert not (folder / "ctranslate2").exists()
+
+
+def test_a_pipe_has_no_columns_and_no_entries(folder):
+    for options, message in ((["--source", "1", "--target", "2"], "--source and --target are for a file"),
+                             (["--entries", "missing"], "--entries is for a file")):
+        for texts in ([], ["-"], ["the dog"]):
+            code, out, said = call("translate", folder, *texts, *options, stdin="the dog\n")
+            assert (code, out) == (2, "")
+            assert said.startswith(f"Error: {message}")
+
+
+def test_an_engine_that_cannot_hold_the_model(tmp_path):
+    texting.translator(mixer="rotary").save(tmp_path / "model")
+    code, out, said = call("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2")
+    assert (code, out) == (2, "")
+    assert said.startswith("Error: `config` must be one that CTranslate2 can run")
+    assert "model.decoder.mixer.position: positions are those of the embedding" in said
+
+
+def test_a_glossary_that_does_not_fit_is_named_with_the_text(folder, terms):
+    code, out, said = call("translate", folder, "Emma sees.", "Emma sees a cat.", "--glossary", terms, "--limit", "1")
+    assert code == 1
+    assert out.count("\n") == 2
+    assert said.startswith("Error: text 2: `glossary` must be terms that fit into a translation, here into 1 token,")
+    assert "for 'cat' of 'Emma sees a cat.'" in said
 
 
 def test_another_engine(folder, tmp_path):

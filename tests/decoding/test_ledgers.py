@@ -18,20 +18,28 @@ from regard.decoding.writing import Writing, highest
 VOCABULARY = 9
 
 
-def request(limits, end=(2, 3), rules=()):
-    return Request.of(built(LANGUAGE["none"]), None, [[1]] * len(limits), end, limits, 0, rules)
+def request(limits, end=(2, 3), rules=(), device="cpu"):
+    """Of a model on this device: there a search keeps what it has written."""
+    return Request.of(built(LANGUAGE["none"]).to(device), None, [[1]] * len(limits), end, limits, 0, rules)
 
 
 def drawn(rows, seed, equal):
-    """Logits; where equal, of few values, so that many hypotheses are equally probable."""
+    """Logits; where equal, of two values, so that many hypotheses are equally probable.
+
+    Each row has as many of both, one of which is nothing beside the other: in whatever order a device adds them up, the
+    sum of all is the same number, and so equal hypotheses are equal to the last digit.
+    """
     draw = torch.Generator().manual_seed(seed)
     if equal:
-        return torch.randint(0, 2, (rows, VOCABULARY), generator=draw).double()
+        return torch.stack([-40.0 * (torch.randperm(VOCABULARY, generator=draw) % 2) for _ in range(rows)]).double()
     return 2 * torch.randn(rows, VOCABULARY, dtype=torch.float64, generator=draw)
 
 
 def both(search, logits, limits, device="cpu"):
-    """What a search finds, turn by turn, and what its ledger does; the first K rows of logits are those of row 0."""
+    """What a search finds, turn by turn, and what its ledger does; the first K rows of logits are those of row 0.
+
+    The search must be of a request for this device.
+    """
     batch, width = search.first(range(len(limits)), None), search.width
     ledger = ledger_for(search, len(limits) + 1, max(limits) + 2, torch.cat([logits[0], logits[0][:width]]).to(device))
     ledger.load(batch, search)
@@ -143,6 +151,6 @@ def test_searches_that_are_kept_otherwise_say_why():
 @pytest.mark.parametrize("beams", [2, 5, 10])
 def test_on_a_gpu_turns_are_those_of_the_search(beams, equal):
     limits = [1, 4, 6]
-    search = BeamSearch(request(limits), beams, as_ranking("none"), 2)
+    search = BeamSearch(request(limits, device="cuda"), beams, as_ranking("none"), 2)
     for seed, turns in ((0, 8), (1, 3)):
         check(search, limits, seed, equal, turns, "cuda")

@@ -42,11 +42,12 @@ class Counted(TranslationPlan):
         tables = document.tables
         size = tables["tokenizer"].get("vocabulary", 261)
         side = SimpleNamespace(size=size)
-        return SimpleNamespace(store=Store(self.count), notes=(), tokenizer=SimpleNamespace(
+        learned = self.count - round(tables["data"]["held"] * self.count)
+        return SimpleNamespace(store=Store(learned), notes=(), tokenizer=SimpleNamespace(
             source=side, target=side, joint=tables["data"]["joint"]))
 
     def steps(self, prepared, document):
-        return -(-2 * (WORDS + 1) * self.count // document.tables["training"]["batches"]["tokens"])
+        return -(-2 * (WORDS + 1) * len(prepared.store) // document.tables["training"]["batches"]["tokens"])
 
     def work(self, prepared, made_from, settings, record):
         return SimpleNamespace(notes=())

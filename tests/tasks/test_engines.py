@@ -42,6 +42,42 @@ def test_greedy_search_is_ours(both):
     assert 0 < sum(one.cut for one in found) < len(TEXTS)
 
 
+@pytest.mark.parametrize("begun", ["", "le"])
+def test_what_ends_with_the_last_token_that_it_may_have_is_not_cut(both, begun):
+    """A limit does not count the end: for each text that of its own length, and one less, which cuts it."""
+    translator, engine = both
+    options, given = {"beams": 1, "length_penalty": "none", "prefix": begun}, translator.tokenizer.target.encode(begun)
+    whole = [(text, one) for text, one in zip(TEXTS, translator.translate(TEXTS, limit=12, **options), strict=True)
+             if one.ids and not one.cut]
+    shorter = [(text, one) for text, one in whole if len(one.ids) > max(1, len(given))]
+    assert len(whole) > 2
+    assert shorter
+    for text, one in whole:
+        found = engine.translate(text, limit=len(one.ids), **options)
+        assert (found.ids, found.cut) == (one.ids, False)
+        assert found.score == pytest.approx(sum(one.log_probabilities[len(given):]), abs=0.01)
+    for text, one in shorter:
+        found = engine.translate(text, limit=len(one.ids) - 1, **options)
+        assert (found.ids, found.cut) == (one.ids[:-1], True)
+        assert found.score == pytest.approx(sum(one.log_probabilities[len(given):-2]), abs=0.01)
+
+
+def test_of_several_translations_each_is_cut_or_not(both):
+    """None is longer than the limit; the best is first; one that has an end is told so."""
+    _, engine = both
+    seen = set()
+    for text in TEXTS:
+        for limit in (1, 2, 4):
+            one = engine.translate(text, beams=4, nbest=4, limit=limit, length_penalty="none")
+            every = [one, *one.alternatives]
+            assert max(len(each.ids) for each in every) <= limit
+            assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
+            assert len({each.ids for each in every}) == len(every)
+            assert all(len(each.ids) == limit for each in every if each.cut)
+            seen |= {(len(each.ids) == limit, each.cut) for each in every}
+    assert seen == {(True, True), (True, False), (False, False)}
+
+
 @pytest.mark.parametrize("penalty", ["none", "mean"])
 @pytest.mark.parametrize("beams", [1, 4])
 def test_scores_are_those_of_our_model(both, penalty, beams):
@@ -110,12 +146,12 @@ def test_what_it_can_do_is_what_ours_does(both, options):
     asked = {"beams": 1, "length_penalty": "none", "limit": 12, **options}
     found, want = engine.translate(TEXTS, **asked), translator.translate(TEXTS, **asked)
     assert [(one.ids, one.text, one.cut) for one in found] == [
-        (one.ids, one.text, one.cut or len(one.ids) == 12) for one in want]  # its limit counts the end too
+        (one.ids, one.text, one.cut) for one in want]
     assert [one.ids for one in found] != [one.ids for one in engine.translate(TEXTS, beams=1, length_penalty="none",
                                                                               limit=12)]
     if options.keys() == {"prefix"}:  # what is forbidden has no probability there, so that scores differ
         given = [options["prefix"]] * 24 if isinstance(options["prefix"], str) else options["prefix"]
-        behind = [one.log_probabilities[len(translator.tokenizer.target.encode(prefix)):12]
+        behind = [one.log_probabilities[len(translator.tokenizer.target.encode(prefix)):]
                   for one, prefix in zip(want, given, strict=True)]
         assert [one.score for one in found] == pytest.approx([sum(logs) for logs in behind], abs=0.01)
         means = engine.translate(TEXTS, **asked | {"length_penalty": "mean"})
@@ -177,6 +213,17 @@ def test_the_export_is_made_once(folder, monkeypatch):
     opened(folder, quantization="int8")
     assert len(made) == 3
     assert isinstance(regard.load(folder), regard.Translator)
+
+
+@pytest.mark.parametrize(("mixer", "why"), [("additive", r"encoder\.mixer\.score: .*\"additive\""),
+                                            ("rotary", r"encoder\.mixer\.position: .*\"rotary\"")])
+def test_a_model_that_does_not_fit_is_refused_before_anything_begins(tmp_path, mixer, why):
+    texting.translator(mixer=mixer).save(tmp_path / "model")
+    told = []
+    with pytest.raises(ValueError, match=f"must be one that CTranslate2 can run(.|\n)*{why}"):
+        opened(tmp_path / "model", tell=told.append)
+    assert told == []
+    assert not (tmp_path / "model" / PLACE).exists()
 
 
 def test_an_export_that_is_given(folder, tmp_path):

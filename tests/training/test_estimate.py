@@ -4,13 +4,14 @@ measured."""
 import subprocess
 import sys
 
+import planned
 import pytest
 
 from regard.models.build import model_config
 from regard.recipes import catalog
 from regard.training import estimate as estimates
 from regard.training.choices import translation as choices
-from regard.training.choices.choice import Device
+from regard.training.choices.choice import Device, grade
 from regard.training.estimate import H200, estimate
 
 CPU = Device("cpu", 8 << 30, lowered=False)
@@ -36,6 +37,22 @@ def test_it_estimates_what_would_be_chosen(pairs, device):
     assert found.epochs == made["training.epochs"]
     assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.tokens"]), abs=1)
     assert found.vocabulary in [choice.value for choice in choices.tokenizer(pairs, {})]
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("device", [CPU, H200])
+@pytest.mark.parametrize("pairs", [300, 2000, 5000, 5200, 10_000, 29_000, 50_000, 100_000, 167_400, 302_000, 2_000_000])
+def test_it_estimates_what_a_training_chooses(pairs, device, given):
+    """Also where some pairs are held out, and fewer pairs lead to other choices."""
+    ready = planned.ready(pairs, device, given=given)
+    made = {choice.key: choice.value for choice in ready.choices}
+    each = grade(made["tokenizer.vocabulary"], estimates.CHARACTERS, estimates.MOST_CHARACTERS)
+    characters = tuple(round((planned.WORDS - end) * pairs * each) for end in (1, 0))
+    found = estimate(pairs, characters, device, held=made["data.held"])
+    assert (found.recipe, found.vocabulary) == (made["recipe"], made["tokenizer.vocabulary"])
+    assert found.epochs == made["training.epochs"]
+    assert found.steps == pytest.approx(ready.settings.steps, rel=0.01, abs=found.epochs)
+    assert (made["data.held"] > 0) is not given
 
 
 def test_tokens_are_about_those_of_a_trained_tokenizer():

@@ -172,14 +172,17 @@ def _estimates(report: "Report") -> "dict[str, Estimate]":
     Whether there is a GPU here is not asked, which would take longer than to read most files.
     """
     from regard.training.choices.choice import Device
+    from regard.training.choices.translation import held_share
     from regard.training.estimate import H200, estimate
 
     if not report.kept:
         return {}
     tables = report.tables()
     characters = tables["source"]["characters"], tables["target"]["characters"]
+    held = 0.0 if report.overlap is not None else held_share(report.kept)  # with validation data all are learned from
     here = Device("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
-    return {"cpu": estimate(report.kept, characters, here, _cores()), "gpu": estimate(report.kept, characters, H200)}
+    return {"cpu": estimate(report.kept, characters, here, _cores(), held=held),
+            "gpu": estimate(report.kept, characters, H200, held=held)}
 
 
 def _draw_estimates(estimates: "Mapping[str, Estimate]", terminal: Terminal) -> None:

@@ -100,7 +100,7 @@ def refuse(group: Following | Drawing, remedy: str, **more: object) -> None:
     given = {field.name: getattr(group, field.name) for field in fields(group)} | more
     names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None and value is not False]
     if names:
-        models.fail(f"{_listed(names)} {'has' if len(names) == 1 else 'have'} no meaning here. {remedy}")
+        models.fail(f"{listed(names)} {'has' if len(names) == 1 else 'have'} no meaning here. {remedy}")
 
 
 def _penalty(name: str | None, count: int) -> str | float:
@@ -117,5 +117,6 @@ def _said(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Names of options in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from regard.tasks.placeholders.keeping import Kept
     from regard.tasks.translates import Translates
 
+ALL = "all"
+"""The entries of a file, where nothing is said."""
 TEXT_FORMATS = {"txt": "plain"}
 """Other names of a format."""
 ENDINGS = (".txt", ".tsv", ".jsonl", ".po", ".pot", ".tmx", ".gz")
@@ -51,7 +53,7 @@ def translate(
     target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.",
                       show_default=False)] = None,
     entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Of a file: all, or those whose target is "
-                       "missing.")] = "all",
+                       "missing.")] = ALL,
     scores: Annotated[bool, typer.Option("--scores", help="Behind each translation its score, and the log-probability "
                       "of each of its words.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Behind each translation which word of the text, from 0, each "
@@ -113,9 +115,22 @@ def _document(texts: Sequence[str] | None, output: str | None, format: str | Non
         if wanted:
             models.fail("With -o or --format one file is translated, which must be named. Texts and pipes give lines "
                         "on stdout.")
+        _refuse_names(source, target, entries)
         return None
     (one,) = given
-    return Document(one, format, source, target, entries) if wanted or _is_file(one) else None
+    if wanted or _is_file(one):
+        return Document(one, format, source, target, entries)
+    _refuse_names(source, target, entries)
+    return None
+
+
+def _refuse_names(source: str | None, target: str | None, entries: str) -> None:
+    """Refuse what says where in a file texts are, for texts that stand in none."""
+    given = {"--source": source is not None, "--target": target is not None, "--entries": entries != ALL}
+    names = [name for name, said in given.items() if said]
+    if names:
+        models.fail(f"{searching.listed(names)} {'is' if len(names) == 1 else 'are'} for a file: which of its columns, "
+                    "keys, languages or entries. Texts and pipes are translated whole.")
 
 
 def _is_file(text: str) -> bool:

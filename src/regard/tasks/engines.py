@@ -5,25 +5,26 @@
 
 CTranslate2 computes the model and searches; cutting texts into tokens, batches and joining are ours. What is different:
 its beam search ends when as many translations have ended as there are beams, where ours goes on while a better one can
-come; a score is that of its search, in which what is never written has no probability at all; a limit counts the end
-too, so that what would end with its last token is told as cut; and one that is not given follows from the length of a
-source rounded up, so that sentences of like lengths go together. What comes of a text does not depend on the others. It
-does beam search, with `nbest`, `limit`, `least`, `no_repeat` and a `prefix`, and refuses what else may be asked for; it
-tells neither log-probabilities nor alignments. It does not know files of text.
+come; a score is that of its search, in which what is never written has no probability at all; and a limit that is not
+given follows from the length of a source rounded up, so that sentences of like lengths go together. Its own limit
+counts the end too, so it is asked for one token more than may be written; what becomes longer than it may is searched
+for once more without that token, and is cut. What comes of a text does not depend on the others. It does beam search,
+with `nbest`, `limit`, `least`, `no_repeat` and a `prefix`, and refuses what else may be asked for; it tells neither
+log-probabilities nor alignments. It does not know files of text.
 """
 
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard import checks
 from regard.data.doctor.characters import is_blank
 from regard.decoding.rules import whole
 from regard.storage import folder as folders
-from regard.storage.ctranslate2 import spec
+from regard.storage.ctranslate2 import fit, spec
 from regard.storage.ctranslate2 import writing as ctranslate2
 from regard.tasks import comparing, exporting
 from regard.tasks.loading import load
@@ -41,6 +42,16 @@ STEP = 16
 """Sources are as long as the next multiple of it, where the limit is reckoned."""
 TOKENS = 2048
 """Of a batch, those that fill it up among them."""
+
+
+class Row(NamedTuple):
+    """What is to be translated, in ids."""
+
+    source: Sequence[int]
+    beginning: Sequence[int]
+    """Of the translation."""
+    limit: int
+    """How many tokens its search may write, the beginning and an end counted."""
 
 
 class CTranslate2Engine(Translates):
@@ -74,24 +85,32 @@ class CTranslate2Engine(Translates):
         given = as_texts("texts", texts)
         sources, beginnings = self.tokenizer.source_ids(given), self.tokenizer.target_ids(for_each(prefix, given))
         check_lengths("texts", sources, self.positions)
+        limits = {number: self._limit(len(sources[number]), search) for number, text in enumerate(given)
+                  if not is_blank(text)}
+        for number, most in limits.items():
+            check_beginning(beginnings[number], most, which(number, given))
+        rows = {number: Row(sources[number], beginnings[number], most + 1) for number, most in limits.items()}
+        found = self._found(rows, search)
+        long = {number: row._replace(limit=row.limit - 1) for number, row in rows.items()
+                if any(len(one.ids) > limits[number] for one in found[number])}
+        for number, shorter in self._found(long, search).items():
+            found[number] = _ended(shorter, found[number])
+        blank = Translation("", 0.0, (), False)
+        return [best(found[number]) if number in found else blank for number in range(len(given))]
+
+    def _found(self, rows: Mapping[int, Row], search: Beam) -> dict[int, list[Translation]]:
+        """What its search finds for rows, by their numbers, the best first."""
         groups = defaultdict[int, list[int]](list)
-        for number, text in enumerate(given):
-            if not is_blank(text):
-                most = self._limit(len(sources[number]), search)
-                check_beginning(beginnings[number], most, which(number, given))
-                groups[most].append(number)
+        for number, row in rows.items():
+            groups[row.limit].append(number)
         options = {"beam_size": search.beams, "num_hypotheses": search.nbest, "min_decoding_length": search.least,
                    "length_penalty": PENALTIES[str(search.length_penalty)],
                    "no_repeat_ngram_size": search.no_repeat or 0}
         # All groups are asked for before any is waited for: the longest first, so that no thread has one at the end.
-        asked = [(numbers, self._asked([sources[number] for number in numbers],
-                                       [beginnings[number] for number in numbers], most, options))
+        asked = [(numbers, self._asked([rows[number] for number in numbers], most, options))
                  for most, numbers in sorted(groups.items(), reverse=True)]
-        results = [Translation("", 0.0, (), False)] * len(given)
-        for numbers, waiting in asked:
-            for number, one in zip(numbers, waiting, strict=True):
-                results[number] = self._translation(one.result(), len(beginnings[number]), search)
-        return results
+        return {number: self._translations(one.result(), len(rows[number].beginning), search)
+                for numbers, waiting in asked for number, one in zip(numbers, waiting, strict=True)}
 
     def check(self, search: Search, *, prefix: str | Sequence[str] = "", glossary: Terms | None = None) -> None:
         """Refuse what CTranslate2 cannot do, or does otherwise."""
@@ -108,18 +127,18 @@ class CTranslate2Engine(Translates):
         rounded = -(-length // STEP) * STEP
         return min(max(FACTOR * rounded + LONGER, search.least), self.positions - 1)
 
-    def _asked(self, sources: list[list[int]], beginnings: list[list[int]], limit: int,
-               options: dict[str, Any]) -> list[Any]:
-        """What is to come of each source."""
+    def _asked(self, rows: Sequence[Row], limit: int, options: dict[str, Any]) -> list[Any]:
+        """What is to come of each row, at most so many tokens long, the end counted."""
         names = self.names.source
-        begun = [[self.names.target[id_] for id_ in ids] for ids in beginnings] if any(beginnings) else None
+        begun = [[self.names.target[id_] for id_ in row.beginning] for row in rows]
         return self.inner.translate_batch(
-            [[names[id_] for id_ in source] for source in sources], begun, max_batch_size=TOKENS, batch_type="tokens",
-            asynchronous=True, max_input_length=0, max_decoding_length=limit, end_token=[*self.special.end],
-            return_end_token=True, return_scores=True, suppress_sequences=self.never or None, **options)
+            [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None,
+            max_batch_size=TOKENS, batch_type="tokens", asynchronous=True, max_input_length=0,
+            max_decoding_length=limit, end_token=[*self.special.end], return_end_token=True, return_scores=True,
+            suppress_sequences=self.never or None, **options)
 
-    def _translation(self, found: Any, begun: int, search: Beam) -> Translation:
-        """The best that was found, with the others beside it. So many tokens of each are the prefix."""
+    def _translations(self, found: Any, begun: int, search: Beam) -> list[Translation]:
+        """All that was found, the best first. So many tokens of each are the prefix."""
         made = []
         for pieces, score in zip(found.hypotheses, found.scores, strict=True):
             ids = [self.ids[piece] for piece in pieces]
@@ -128,7 +147,7 @@ class CTranslate2Engine(Translates):
                 score *= len(ids) / max(1, len(ids) - begun)
             ids = ids if cut else ids[:-1]
             made.append(Translation(self.tokenizer.target.decode(ids), score, tuple(ids), cut))
-        return best(made)
+        return made
 
 
 def opened(model: str | os.PathLike[str], export: str | os.PathLike[str] | None = None, *,
@@ -154,6 +173,7 @@ def opened(model: str | os.PathLike[str], export: str | os.PathLike[str] | None 
     place = Path(model) / PLACE
     known = _record(place) if place.exists() else {}
     if (known.get("model"), known.get("quantization")) != (origin, quantization):
+        fit.check(translator.config)  # before anybody is told that it begins
         tell(f"Making an export for CTranslate2 ({quantization}) in {place}, once.")
         exporting.export(translator, "ctranslate2", place, quantization=quantization, origin=origin)
     return CTranslate2Engine(translator, place, threads=threads, device=device)
@@ -176,6 +196,12 @@ def check(search: Search, *, glossary: Terms | None = None) -> None:
 def check_mbr() -> None:
     """Refuse minimum Bayes risk: how much each of an n-best list counts is how probable it is."""
     raise _not_here("mbr", "it tells no probabilities of an n-best list, and does not draw")
+
+
+def _ended(found: Sequence[Translation], longer: Sequence[Translation]) -> list[Translation]:
+    """Translations as long as they may be, of which those are not cut that have an end in a longer search."""
+    ends = {one.ids: one for one in longer if not one.cut}
+    return sorted((ends.get(one.ids, one) for one in found), key=lambda one: -one.score)
 
 
 def _cores() -> int:

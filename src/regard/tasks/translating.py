@@ -67,7 +67,7 @@ class Translator(Task, Translates):
         asked = [Asked(given[number], sources[number], beginnings[number], known.found(given[number]))
                  for number in full]
         found = in_batches(asked, [len(one.source) * search.rows for one in asked],
-                           lambda some: self._found(some, search, most))
+                           lambda some: self._found(some, search))
         results = [Translation("", 0.0, (), False, look=self._look(text)) for text in given]
         for number, hypotheses in zip(full, found, strict=True):
             look = results[number].look
@@ -108,13 +108,13 @@ class Translator(Task, Translates):
                            for source, some in zip(sources, found, strict=True)))
         return found
 
-    def _found(self, asked: Sequence[Asked], search: Search, most: int | None) -> list[list[Hypothesis]]:
+    def _found(self, asked: Sequence[Asked], search: Search) -> list[list[Hypothesis]]:
         """What a search finds for each text; with all terms where some must appear."""
         if not any(one.required for one in asked):
             return self._hypotheses([Row(one.source, one.beginning) for one in asked], search)
         assert isinstance(search, Beam)
         look = partial(self._alignments, layer=None) if self.attends else None
-        return Insisting(self._hypotheses, look, self.spelling, most).found(asked, search)
+        return Insisting(self._hypotheses, look, self.spelling, partial(self._room, search=search)).found(asked, search)
 
     @torch.inference_mode()
     def _hypotheses(self, rows: Sequence[Row], search: Search) -> list[list[Hypothesis]]:
@@ -122,11 +122,8 @@ class Translator(Task, Translates):
         sources = [row.source for row in rows]
         with packed(self.model):
             memory = encode(self.model, self.tokens(sources))
-        positions, rules, begun = room(self.model.decoder), self._rules(), [row.beginning for row in rows]
-        limits = [max(FACTOR * len(row.source) + LONGER, search.least) if search.limit is None
-                  else search.limit - len(row.beginning) for row in rows]
-        if positions is not None and search.limit is None:  # the start has a position too
-            limits = [min(most, positions - 1 - len(row.beginning)) for most, row in zip(limits, rows, strict=True)]
+        rules, begun = self._rules(), [row.beginning for row in rows]
+        limits = [self._room(row, search) for row in rows]
         if any(row.words for row in rows):
             rules.append(Behind(Unfollowed([row.words for row in rows], self.spelling.joining), begun))
         if any(begun):  # the search itself counts what is behind
@@ -245,6 +242,13 @@ class Translator(Task, Translates):
         positions = room(self.model.decoder)
         known = [one for one in (search.limit, None if positions is None else positions - 1) if one is not None]
         return min(known, default=None)
+
+    def _room(self, row: Row, search: Search) -> int:
+        """How many tokens may be written behind the beginning of a row."""
+        if search.limit is not None:
+            return search.limit - len(row.beginning)
+        usual, positions = max(FACTOR * len(row.source) + LONGER, search.least), room(self.model.decoder)
+        return usual if positions is None else min(usual, positions - 1 - len(row.beginning))  # the start has one too
 
     def _rules(self) -> list[Rule]:
         """Padding is never written: no target has it, so that nothing was learned of when it would be right."""

@@ -6,9 +6,10 @@
     memory    = 20 bytes a parameter + what a batch leaves for the backward pass + what a process has anyway
 
 6 · parameters: two operations a parameter forward, four backward. What is trained, and how, are the choices that
-`regard train` would make (`regard.training.choices`). The rates were measured; other machines differ by a factor of two
-or three. Validation comes on top, and a score that stops rising ends a training sooner. It does arithmetic on the
-tables of a recipe: neither torch nor the texts are needed, and nothing is measured on this machine.
+`regard train` would make (`regard.training.choices`) for the pairs that are not held out. Batches are taken as full,
+so that there are some more of them in truth. The rates were measured; other machines differ by a factor of two or
+three. Validation comes on top, and a score that stops rising ends a training sooner. It does arithmetic on the tables
+of a recipe: neither torch nor the texts are needed, and nothing is measured on this machine.
 """
 
 import math
@@ -54,7 +55,7 @@ class Estimate:
     vocabulary: int
     parameters: int
     tokens: int
-    """Of all pairs, both sides."""
+    """Of all pairs that are learned from, both sides."""
     epochs: float
     steps: int
     seconds: float
@@ -62,18 +63,21 @@ class Estimate:
     """Bytes: of the process on a CPU, on the device otherwise."""
 
 
-def estimate(pairs: int, characters: tuple[int, int], device: Device, cores: int = 1) -> Estimate:
+def estimate(pairs: int, characters: tuple[int, int], device: Device, cores: int = 1, *,
+             held: float = 0.0) -> Estimate:
     """What it would take to learn to translate from so many pairs.
 
     Args:
         characters: of all sources, and of all targets.
         cores: that a training on a CPU would use.
+        held: the share of the pairs that is held out, and so not learned from.
     """
     if pairs < 1 or cores < 1 or min(characters) < 1:
         raise checks.wrong("pairs, characters, cores", "at least 1", f"{pairs}, {characters}, {cores}")
     vocabulary = {choice.key: choice.value for choice in choices.tokenizer(pairs, {})}["tokenizer.vocabulary"]
     each = grade(vocabulary, CHARACTERS, MOST_CHARACTERS)
-    sides = tuple(math.ceil(count / each) + pairs for count in characters)  # with the end of each
+    pairs -= round(held * pairs)  # all that follows is chosen for what is learned from
+    sides = tuple(math.ceil((1 - held) * count / each) + pairs for count in characters)  # with the end of each
     recipe = choices.recipe(pairs, device, None).value
     model = catalog.find(recipe).tables["model"]
     tokens = sum(sides) + pairs  # with the start of each target

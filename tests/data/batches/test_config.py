@@ -53,6 +53,29 @@ def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
     assert (batches[0].inputs.ids[~there] == 5).all()
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_packed_batches_of_all_processes_have_one_shape(stored, written, lognormal, masked):
+    """Where an epoch ends unevenly too."""
+    config = BatchConfig(tokens=900, layout="packed", shapes="few")
+    store = written([[10] * target for _, target in lognormal(300)]) if masked else stored(lognormal(300))
+
+    def made(rank, processes):
+        if masked:
+            return masked_feed(store, SPECIAL, config, MaskingConfig(), vocabulary=1000, seed=1, rank=rank,
+                               processes=processes)
+        return batch_feed(store, SPECIAL, config, seed=1, rank=rank, processes=processes)
+
+    count = made(0, 1).plan.count
+    processes = next(many for many in (2, 3, 4, 5) if count % many)
+    feeds = [made(rank, processes) for rank in range(processes)]
+    batches = [feed.at(step) for step in range(2 * feeds[0].steps) for feed in feeds]
+    assert min(len(batch.numbers) for batch in batches) == 0
+    assert {(batch.rows, batch.inputs.ids.shape[1]) for batch in batches} == {
+        (rows, lengths[-1]) for rows, lengths in feeds[0].plan.shapes}
+    assert Counter(number for batch in batches for number in batch.numbers.tolist()) == {
+        number: 2 for number in range(300)}
+
+
 @pytest.mark.parametrize("shapes", ["as_drawn", "few"])
 def test_the_largest_batch_is_as_large_as_any(stored, lognormal, shapes):
     feed = batch_feed(stored(lognormal(500)), SPECIAL, BatchConfig(tokens=300, shapes=shapes), seed=1)

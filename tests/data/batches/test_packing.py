@@ -52,3 +52,9 @@ def test_a_pair_that_is_longer_than_the_budget_still_has_room(stored):
 
 def test_a_store_without_pairs_has_no_batches(stored):
     assert plan_packed(stored([]), Limits(20, 10), seed=1).count == 0
+
+
+def test_of_long_sequences_only_what_is_read_counts(stored):
+    plan = plan_packed(stored([(3, 3), (500, 2), (4, 700)]), Limits(200, 10), seed=1, longest=20)
+    assert [(side.total, side.longest, side.place) for side in plan.sides] == [(27, 20, 1), (28, 21, 2)]
+    assert plan.shapes[0].lengths == (64, 64)

@@ -168,7 +168,8 @@ def test_packed_sequences_are_followed_by_some_that_fill_up(sizes, count, source
     for mine, theirs in ((found.source, batch.source), (found.inputs, batch.inputs)):
         assert sequences(mine)[:batch.rows] == sequences(theirs)
         assert {id_ for sequence in sequences(mine)[batch.rows:] for id_ in sequence} <= {9}
-        longest = max(theirs.lengths.tolist(), default=0)
+        even = -(-mine.ids.shape[1] // max(1, mine.rows))  # where nothing tells how long a sequence may be
+        longest = max(theirs.lengths.tolist(), default=even)
         assert all(length <= max(1, longest) for length in mine.lengths[batch.rows:].tolist())
     assert found.labels[0, :batch.labels.shape[1]].tolist() == batch.labels[0].tolist()
     assert set(found.labels[0, batch.labels.shape[1]:].tolist()) <= {IGNORED}
@@ -193,3 +194,14 @@ def test_what_fills_packed_rows_up_changes_neither_loss_nor_gradient(name):
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
     for key, gradient in results[0][1].items():
         torch.testing.assert_close(gradient, results[1][1][key], rtol=1e-9, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("name", ["attention", "rotary", "post-norm"])
+def test_a_packed_batch_without_sequences_has_the_planned_shape_and_teaches_nothing(name):
+    """What a process gets where an epoch ends unevenly: the shape of all others, so that nothing is recorded anew."""
+    batch = fitted(drawn([], layout=packed), [Shape(70, (128, 192))])
+    assert shape(batch) == Shape(70, (128, 192))
+    assert [side.lengths.max().item() for side in (batch.source, batch.inputs)] == [2, 3]
+    loss, nll, tokens, *gradients = losses(tiny.built(tiny.TRANSLATING[name]).train(), batch, 1.0)
+    assert (loss.item(), nll.item(), tokens.item(), batch.tokens) == (0.0, 0.0, 0, 0)
+    assert all((gradient == 0).all() for gradient in gradients if gradient is not None)

@@ -71,7 +71,7 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
     def turns(*texts):
         rows.clear()
         asked = [Asked(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number, text in enumerate(texts)]
-        Insisting(write, look, Spelling(tokenizer), None).found(asked, Beam())
+        Insisting(write, look, Spelling(tokenizer), lambda row: 99).found(asked, Beam())
         return [sum(bool(row.beginning) for row in rows if row.source == [number]) for number in range(len(texts))]
 
     assert turns("a dog") == [1]
@@ -94,8 +94,20 @@ def test_a_prefix_that_has_the_term_is_enough():
 
 
 def test_a_limit_that_is_too_short_for_the_terms_is_named():
-    with pytest.raises(ValueError, match="`terms` must be terms that fit into the limit of 2 tokens"):
-        ending.translator().translate("a cat", glossary={"cat": "zqx zqx zqx"}, limit=2)
+    """By the words of the user: the term, and the text that it is in."""
+    glossary = {"cat": "zqx zqx zqx", "dog": "chien"}
+    with pytest.raises(ValueError, match=r"`glossary` must be terms that fit into a translation, here into 2 tokens, "
+                                         r"but is \d+ tokens for 'cat' of 'a cat' instead\. Raise the limit"):
+        ending.translator().translate(["no", "a cat"], glossary=glossary, limit=2)
+    with pytest.raises(ValueError, match=r"into 1 token, but is \d+ tokens for 'Cat', 'dog' of 'Cat, dog' instead"):
+        ending.translator().translate("Cat, dog", prefix="un", glossary=glossary, limit=4)
+
+
+@pytest.mark.parametrize("embedding", ["sinusoidal", "learned"])
+def test_a_term_that_is_longer_than_any_translation_is_named(embedding):
+    """Where nobody gave a limit it follows from the source, or from the positions of the model."""
+    with pytest.raises(ValueError, match=r"`glossary` must be .* tokens for 'cat' of 'a cat' instead"):
+        texting.translator(embedding, tied=False).translate("a cat", glossary={"cat": "zqx " * 60})
 
 
 VOWELS = "aeiouéèêâœh"

@@ -144,7 +144,7 @@ def test_what_a_person_uses_gives_what_training_saw(file, tmp_path, settings):
 
 def test_every_example_once_an_epoch(made, settings):
     prepared, made_from = made
-    for options in ({}, {"rows": 5}, {"shapes": "few"}):
+    for options in ({}, {"rows": 5}, {"shapes": "few"}, {"shapes": "few", "layout": "packed"}):
         chosen = settings()
         chosen = type(chosen)(**{**{name: getattr(chosen, name) for name in chosen.__dataclass_fields__},
                                  "batches": BatchConfig(tokens=100, **options)})

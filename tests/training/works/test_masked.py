@@ -158,6 +158,13 @@ def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
     work.validate(work.task(work.made_from.build()))
     few = masked.feed(prepared, BatchConfig(tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
     assert {few.at(step).inputs.ids.shape[1] for step in range(few.steps)} <= set(range(13))
+    packed = BatchConfig(tokens=600, layout="packed", shapes="few")
+    one = masked.feed(prepared, packed, MaskingConfig(), seed=1, room=12)
+    batches = [one.at(step) for step in range(one.steps)]
+    assert {(batch.rows, batch.inputs.ids.shape) for batch in batches} == {
+        (rows, (1, *lengths)) for rows, lengths in one.plan.shapes}
+    assert max(batch.inputs.lengths.max() for batch in batches) == 12
+    assert sorted(number for batch in batches for number in batch.numbers) == list(range(count))
 
 
 def test_epochs_hide_other_tokens(prepared, settings):

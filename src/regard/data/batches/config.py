@@ -56,20 +56,26 @@ def batch_feed(store: Store, special: SpecialConfig, config: BatchConfig, *, see
     ends = Ends.of(special)
     maker = Shifted(read or Stored(store), ends, LAYOUTS[config.layout])
     extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
-    return _feed(_plan(store, config, seed, extra), maker, config, ends.padding, rank, processes)
+    return _feed(plan_of(store, config, seed=seed, extra=extra), maker, config, ends.padding, rank, processes)
 
 
 def masked_feed(store: TextStore, special: SpecialConfig, config: BatchConfig, masking: MaskingConfig, *,
                 vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> Feed:
     """A feed of texts, some of whose tokens are hidden, for a masked model."""
     maker = Masked(Stored(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
-    return _feed(_plan(store, config, seed, (0,)), maker, config, special.padding or 0, rank, processes)
+    return _feed(plan_of(store, config, seed=seed, extra=(0,)), maker, config, special.padding or 0, rank, processes)
 
 
-def _plan(store: Store, config: BatchConfig, seed: int, extra: tuple[int, ...]) -> BucketPlan | PackedPlan:
-    """Pairs of like lengths together; of packed batches of one shape, any pairs."""
+def plan_of(store: Store, config: BatchConfig, *, seed: int, extra: tuple[int, ...],
+            longest: int | None = None) -> BucketPlan | PackedPlan:
+    """Pairs of like lengths together; of packed batches of one shape, any pairs.
+
+    Args:
+        extra: how many ids each side gets more in a batch than it has in the store.
+        longest: of each sequence so many ids are read at most. Buckets are of whole lengths whatever is read.
+    """
     if config.layout == "packed" and config.shapes == "few":
-        return plan_packed(store, config.limits(), seed=seed, extra=extra)
+        return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest)
     return plan_batches(store, config.limits(), seed=seed, extra=extra, most=config.most())
 
 

@@ -79,14 +79,16 @@ def filled_rows(rows: int) -> int:
     return rows + rows // 8 + 4 * math.isqrt(rows) + STEP
 
 
-def plan_packed(store: Store, limits: Limits, *, seed: int, extra: tuple[int, ...] = (0, 1)) -> PackedPlan:
+def plan_packed(store: Store, limits: Limits, *, seed: int, extra: tuple[int, ...] = (0, 1),
+                longest: int | None = None) -> PackedPlan:
     """The plan of a store.
 
     Args:
         limits: of a batch, with what fills it up. A pair that is longer than the budget is a batch by itself.
         extra: how many ids each side gets more in a batch than it has in the store: the target its start or end.
+        longest: of each sequence so many ids are read at most; all of them where not given.
     """
-    sides = tuple(_measured(store, side, more) for side, more in enumerate(extra))
+    sides = tuple(_measured(store, side, more, longest) for side, more in enumerate(extra))
     total = sum(side.total for side in sides)
     plan = PackedPlan(seed, len(store), max(1, -(-total // limits.tokens), -(-len(store) // limits.rows)), sides)
     if not len(store):
@@ -103,10 +105,11 @@ def _room(side: Lengths, rows: int, pairs: int) -> int:
     return -(-wanted // STEP) * STEP
 
 
-def _measured(store: Store, side: int, more: int) -> Lengths:
+def _measured(store: Store, side: int, more: int, most: int | None) -> Lengths:
     total, squares, longest, place = 0, 0, 0, 0
     for first in range(0, len(store), BLOCK):
-        lengths = store.sides[side].lengths(first, min(first + BLOCK, len(store))).astype(np.int64) + more
+        lengths = store.sides[side].lengths(first, min(first + BLOCK, len(store))).astype(np.int64)
+        lengths = (lengths if most is None else np.minimum(lengths, most)) + more
         total, squares = total + int(lengths.sum()), squares + int((lengths**2).sum())
         if int(lengths.max(initial=0)) > longest:
             longest, place = int(lengths.max()), first + int(lengths.argmax())

@@ -6,10 +6,10 @@
     Fitted(make, plan.shapes, padding)           makes batches as `make` does, and fits each
 
 What is added is padding: more places in a row, and rows without tokens (of length 0), whose labels are IGNORED. Behind
-packed sequences come others of padding, none longer than the longest, and then some of length 0. It adds nothing to a
-loss and changes no gradient. A batch that fits into none of the shapes, because its texts were cut into other subwords
-than the plan counted, gets rows and lengths that are multiples of STEP (of packed tokens: STEP_PACKED): shapes that
-were not foreseen, but not many either.
+packed sequences come others of padding, none longer than the longest, and then some of length 0; a batch without any
+sequence gets padding of even lengths. It adds nothing to a loss and changes no gradient. A batch that fits into none of
+the shapes, because its texts were cut into other subwords than the plan counted, gets rows and lengths that are
+multiples of STEP (of packed tokens: STEP_PACKED): shapes that were not foreseen, but not many either.
 
 It does not know devices, nor what is recorded.
 """
@@ -70,7 +70,8 @@ def _pieces(lengths: Tensor, total: int, rows: int) -> Tensor | None:
     left = total - int(lengths.sum())
     if left < 0 or len(lengths) > rows:
         return None
-    longest = max(1, int(lengths.max()) if len(lengths) else 1)
+    # Without any sequence nothing tells how long one may be: even ones are no longer than those that fill a batch up.
+    longest = max(1, int(lengths.max()) if len(lengths) else -(-left // max(1, rows)))
     full, rest = divmod(left, longest)
     behind = [longest] * full + [rest] * (rest > 0)
     if len(lengths) + len(behind) > rows:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from regard import checks
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.terms import Alternatives
+from regard.decoding.terms import Alternatives, Automaton
 from regard.tasks.alignment.words import Alignment
 from regard.tasks.glossary.spelling import Spelling, goes_on
 from regard.tasks.glossary.terms import Required, cased
@@ -48,6 +49,8 @@ Write = Callable[[Sequence[Row], Beam], list[list[Hypothesis]]]
 """What a search finds for rows, the best first; ids have the beginning with them."""
 Look = Callable[[Sequence[tuple[str, Sequence[int]]]], Sequence[Alignment]]
 """The alignments of texts and the ids of their translations."""
+Room = Callable[[Row], int]
+"""How many tokens may be written behind the beginning of a row; below 0 where the beginning itself is too long."""
 
 
 class Insisting(NamedTuple):
@@ -57,8 +60,7 @@ class Insisting(NamedTuple):
     look: Look | None
     """None for a model that does not look at its source."""
     spelling: Spelling
-    most: int | None
-    """How many tokens a translation may have; None for any number."""
+    room: Room
 
     def found(self, asked: Sequence[Asked], search: Beam) -> list[list[Hypothesis]]:
         """The translations of texts with all that must appear in them, the best first."""
@@ -104,9 +106,9 @@ class Insisting(NamedTuple):
             word = words[places[0][0]]
             first = cased(target)[-1] if word.start == 0 and text[:1].isupper() else target
             way = self.spelling.at(first, glued=word.start > 0 and not text[word.start - 1].isspace())
-            beginning = [*ids[:word.first_token], *way]
-            if way and (self.most is None or len(beginning) <= self.most):
-                rows.append(Row(one.source, beginning, words=[way] if goes_on(target) else ()))
+            row = Row(one.source, [*ids[:word.first_token], *way], words=[way] if goes_on(target) else ())
+            if way and self.room(row) >= 0:
+                rows.append(row)
         return rows
 
     def _forced(self, one: Asked) -> Row:
@@ -114,7 +116,14 @@ class Insisting(NamedTuple):
         ways = [[way for target in term.targets for way in self.spelling.ways(target)] for term in terms]
         words = [way for term in terms for target in term.targets if goes_on(target)
                  for way in self.spelling.ways(target)]
-        return Row(one.source, one.beginning, ways, words)
+        row = Row(one.source, one.beginning, ways, words)
+        needed, room = Automaton(ways).needed(0), self.room(row)
+        if needed > room:
+            named = ", ".join(f"{one.text[term.start:term.end]!r:.80}" for term in terms)
+            expected = f"terms that fit into a translation, here into {room} token{'s' * (room != 1)}"
+            raise checks.wrong("glossary", expected, f"{needed} tokens for {named} of {one.text!r:.80}",
+                               "Raise the limit, or take the terms out of the glossary.")
+        return row
 
 
 def _place(term: Required, alignment: Alignment) -> int | None:

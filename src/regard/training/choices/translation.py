@@ -20,6 +20,14 @@ SIZES = ((400_000, "small"), (20_000_000, "base"))
 """Below so many pairs, on a GPU."""
 SMALLER = {"small": "tiny", "base": "small", "big": "base"}
 """On a CPU."""
+FEWEST = 20
+"""Pairs, below which none is held out."""
+
+
+def held_share(pairs: int) -> float:
+    """How much of so many pairs is held out, where no validation data is given: 4 %, but not more than 2,000 pairs, and
+    none of very few. All choices but those of the tokenizer are made for the pairs that are left."""
+    return 0.0 if pairs < FEWEST else min(0.04, 2000 / pairs)
 
 
 def tokenizer(pairs: int, asked: Mapping[str, Any]) -> Iterator[Choice]:

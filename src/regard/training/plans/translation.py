@@ -38,7 +38,7 @@ class TranslationPlan:
     def before(self, survey: Survey, asked: Mapping[str, Any]) -> list[Choice]:
         """The choices about data and tokenizer."""
         count, given = survey.found.kept, survey.validation is not None
-        held = 0.0 if given else works.held_share(count)
+        held = 0.0 if given else choices.held_share(count)
         if given:
             reason = "validation data is given"
         elif held:

@@ -22,7 +22,7 @@ from torch import nn
 
 from regard import checks
 from regard.data.batches.batch import LAYOUTS, Stored, padded
-from regard.data.batches.config import BatchConfig
+from regard.data.batches.config import BatchConfig, plan_of
 from regard.data.batches.feed import Feed
 from regard.data.batches.labelled import (
     FittedRows,
@@ -33,7 +33,6 @@ from regard.data.batches.labelled import (
     in_order,
     labelled_feed,
 )
-from regard.data.batches.plan import plan_batches
 from regard.data.batches.windows import WindowPlan
 from regard.data.images import idx
 from regard.data.images.reading import Shape
@@ -122,8 +121,9 @@ def text_feed(prepared: PreparedTexts, config: BatchConfig, seed: int, room: int
     """The batches of all texts, of which the first `room` ids are read."""
     rows = TextRows(shortened(Stored(prepared.training), room), prepared.training_labels, LAYOUTS[config.layout],
                     prepared.tokenizer.special.padding or 0)
-    plan = plan_batches(prepared.training, config.limits(), seed=seed, extra=(0,), most=config.most())
-    maker: Maker = FittedRows(rows, shapes(plan.shapes, room)) if config.shapes == "few" else rows
+    plan = plan_of(prepared.training, config, seed=seed, extra=(0,), longest=room)
+    known = plan.shapes if config.layout == "packed" else shapes(plan.shapes, room)  # of packed batches: as read
+    maker: Maker = FittedRows(rows, known) if config.shapes == "few" else rows
     return labelled_feed(plan, maker, rank=rank, processes=processes, largest=plan.largest())
 
 

@@ -24,11 +24,10 @@ from regard import config as configs
 from regard.data import store as stores
 from regard.data.batches.batch import LAYOUTS, Batch, Stored, padded
 from regard.data.batches.buckets import Numbers
-from regard.data.batches.config import BatchConfig
+from regard.data.batches.config import BatchConfig, plan_of
 from regard.data.batches.feed import Feed, Maker
 from regard.data.batches.labelled import in_order
 from regard.data.batches.masking import Masked, MaskingConfig
-from regard.data.batches.plan import plan_batches
 from regard.data.batches.shapes import Fitted
 from regard.data.pair import DataError
 from regard.data.store import TextStore
@@ -187,9 +186,10 @@ def feed(prepared: Prepared, config: BatchConfig, masking: MaskingConfig, seed: 
     special = prepared.tokenizer.special
     maker: Maker = Masked(shortened(Stored(prepared.training), room), special, prepared.vocabulary, masking,
                           LAYOUTS[config.layout], seed)
-    plan = plan_batches(prepared.training, config.limits(), seed=seed, extra=(0,), most=config.most())
-    if config.shapes == "few":
-        maker = Fitted(maker, shapes(plan.shapes, room), special.padding or 0)
+    plan = plan_of(prepared.training, config, seed=seed, extra=(0,), longest=room)
+    if config.shapes == "few":  # those of packed batches are not of single texts, and count what is read
+        known = plan.shapes if config.layout == "packed" else shapes(plan.shapes, room)
+        maker = Fitted(maker, known, special.padding or 0)
     return Feed(plan, maker, rank=rank, processes=processes, largest=plan.largest())
 
 

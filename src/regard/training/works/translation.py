@@ -51,8 +51,6 @@ BLOCK = 1024
 """Pairs that are encoded in one go."""
 ROWS = 64
 """Pairs of a batch to judge by."""
-FEWEST = 20
-"""Pairs, below which none is held out."""
 ENOUGH = 500
 """Pairs that a share may be left to chance of."""
 
@@ -286,11 +284,6 @@ def _blocks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 def _hash(source: str) -> int:
     return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest(), "big")
-
-
-def held_share(count: int) -> float:
-    """How much of so many pairs is held out: 4 %, but not more than 2,000 pairs, and none of very few."""
-    return 0.0 if count < FEWEST else min(0.04, 2000 / count)
 
 
 def configured(survey: Survey, config: DataConfig) -> Survey:
