@@ -165,3 +165,18 @@ def test_there_may_be_more_heads_than_a_grid_is_high(monkeypatch):
     results(tensors, above, Causal(), "band")
     assert len(grids) == 4
     assert all(len(grid) == 1 for grid in grids)
+
+
+@INTERPRETED
+def test_keys_and_values_may_have_one_head_for_all_of_the_others():
+    for heads in ((4, 1, 2), (4, 2, 1), (2, 1, 2), (1, 2, 2), (1, 2, 1)):
+        tensors = [normal(2, count, 9, 4, seed=count).float() for count in heads]
+        assert_near(tensors, normal(2, max(heads), 9, 4), Causal())
+
+
+@INTERPRETED
+def test_a_second_derivative_is_an_error_and_not_a_zero():
+    (query, key, value), _ = asked("none", 3, 3)
+    output = regard.attend(query, key, value, backend="band")
+    with pytest.raises(ValueError, match="`create_graph` must be False"):
+        torch.autograd.grad(output.sum(), query, create_graph=True)

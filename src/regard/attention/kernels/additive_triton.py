@@ -32,10 +32,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
 
 from regard import kernels
+from regard.kernels import once_differentiable
 
 LARGE = 10.0
 """exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38."""
@@ -60,7 +60,7 @@ class Scores(torch.autograd.Function):
         return out.view(*leading, *out.shape[-2:])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, weight = ctx.saved_tensors
         leading = upstream[0].shape[:-2]

@@ -21,9 +21,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard import kernels
+from regard.kernels import once_differentiable
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 BLOCK = 16 if INTERPRETED else 64

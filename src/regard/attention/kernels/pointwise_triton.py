@@ -24,10 +24,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
 
 from regard import kernels
+from regard.kernels import once_differentiable
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 WIDENED = tl.constexpr(INTERPRETED)
@@ -68,7 +68,7 @@ class Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, low, high, matrix, seed, out, divisor = ctx.saved_tensors
         given = upstream[0].contiguous()

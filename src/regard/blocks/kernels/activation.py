@@ -14,10 +14,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard import kernels
 from regard.blocks.kernels.drawing import Chance, drawn, kept
+from regard.kernels import once_differentiable
 
 ROWS, BLOCK, WARPS = 2, 1024, 4
 """Numbers that a program has."""

@@ -22,11 +22,11 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard import kernels
 from regard.attention.kernels.columns import column_sums
 from regard.blocks.kernels.drawing import GROUP, Chance, drawn, kept
+from regard.kernels import once_differentiable
 
 ELEMENTS = 512
 """Numbers that a program holds at a time, at least those of one token."""
