@@ -141,13 +141,16 @@ class Engine:
 
     @contextmanager
     def _own_stream(self) -> Iterator[None]:
-        """Inside, work is asked of a stream of our own, after all that was asked of the common one."""
+        """Inside, work is asked of a stream of our own, after all that was asked of the common one, and before all that
+        will be: whoever looks at parameters and sums finds them as the last step left them."""
         if self._stream is None:
             yield
             return
-        self._stream.wait_stream(torch.cuda.default_stream())
+        common = torch.cuda.default_stream()
+        self._stream.wait_stream(common)
         with torch.cuda.stream(self._stream):
             yield
+        common.wait_stream(self._stream)
 
     def _backward(self, batch: Learned) -> None:
         """Add the gradients of a batch."""
