@@ -216,7 +216,8 @@ def test_what_comes_after_a_step_waits_for_it(monkeypatch):
     told, made = [], engine()
     made._stream, common = Stream("own", told), Stream("common", told)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda: common)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext(told.append(stream.name + " works")))
+    monkeypatch.setattr(torch.cuda, "stream",
+                        lambda stream: contextlib.nullcontext(told.append(f"{stream.name} works")))
     made.step(1, [points([0, 1])], 0.1)
     assert told == ["own waits for common", "own works", "common waits for own"]
 
