@@ -222,6 +222,19 @@ def test_what_comes_after_a_step_waits_for_it(monkeypatch):
     assert told == ["own waits for common", "own works", "common waits for own"]
 
 
+def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_gradient():
+    """On a GPU gradients stay, as zeros, from the first one on; a graph changes what had one when it was recorded."""
+    recorded, made = [], engine()
+    made._recorded = lambda work: recorded.append(work) or work
+    late = made.parameters[-1].requires_grad_(False)
+    before = late.detach().clone()
+    for step in (1, 2, 3, 4):
+        late.requires_grad_(step > 2)
+        made.step(step, [points([0, 1])], 0.1)
+        assert len(recorded) == (1 if step <= 2 else 2)
+    assert not torch.equal(late, before)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_steps_are_replayed_and_equal_those_on_the_cpu():
     """Shapes that come back are replayed as graphs, with new numbers, rates and steps."""
