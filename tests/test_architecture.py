@@ -133,6 +133,20 @@ def knowing_kernels(files: Files) -> list[str]:
     ]
 
 
+def launched_elsewhere(files: Files) -> list[str]:
+    """Kernels, `kernel[grid](...)`, are launched by `regard.kernels.launch`: on the device where their tensors are."""
+    found = []
+    for path, text in files.items():
+        if "/kernels/" not in path:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+                name = ast.unparse(node.func.value)
+                if name not in ("list", "dict", "tuple", "set", "deque"):  # list[int]() makes a list
+                    found.append(f"{path}:{node.lineno}: {name} is launched, and not by kernels.launch")
+    return found
+
+
 def without_docstring(files: Files) -> list[str]:
     """Every module says at its top what it is for."""
     texts = {path: ast.get_docstring(ast.parse(text)) for path, text in files.items()}
@@ -246,6 +260,7 @@ RULES = [
     (users_of_reference, ("src",), {MASK: "from regard.reference import attention"}),
     (users_of_reference, ("src",), {MASK: "import regard.reference.attention"}),
     (knowing_kernels, ("src",), {"src/regard/attention/kernels/a.py": "from regard.attention.layer import Attention"}),
+    (launched_elsewhere, ("src",), {"src/regard/attention/kernels/a.py": "run[(3, 4)](x, SIZE=4)"}),
     (without_docstring, ("src", "tests", "benchmarks"), {MASK: "x = 1\n'''late'''"}),
     (too_long, ("src", "tests", "benchmarks"), {MASK: "x = 1\n" * (LONGEST + 1)}),
     (blind_excepts, ("src", "tests", "benchmarks"), {MASK: "try:\n    x\nexcept:\n    pass"}),
@@ -262,7 +277,7 @@ GOOD = {
     "src/regard/__init__.py": '"""."""\nfrom regard.cli import main',
     MASK: '"""."""\nimport torch\nfrom . import score\nfrom ..checks import wrong\nfrom regard import checks',
     "src/regard/attention/score.py": '"""."""\ntry:\n    x = 1\nexcept (OSError, ValueError):\n    pass',
-    "src/regard/attention/kernels/exact.py": '"""."""\nfrom regard.attention.mask import Causal',
+    "src/regard/attention/kernels/exact.py": '"""."""\nfrom regard.attention.mask import Causal\nx = list[int]()',
     "src/regard/checks.py": '"""."""',
     "src/regard/cli/tour.py": '"""."""\nimport regard\nfrom regard.reference import attention',
     "src/regard/reference/__init__.py": '"""."""',

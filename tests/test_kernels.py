@@ -61,6 +61,28 @@ def test_inside_of_a_compiler_the_plain_way_is_taken(monkeypatch):
     assert not usable(there(2))
 
 
+class Squared(torch.autograd.Function):
+    """A gradient that is written out."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @kernels.once_differentiable
+    def backward(ctx, above):
+        return 2.0 * ctx.saved_tensors[0] * above
+
+
+def test_a_gradient_that_is_written_out_is_no_constant():
+    """Of torch's own, the penalty would have no gradient here, and nobody would be told."""
+    x = torch.tensor(3.0, requires_grad=True)
+    assert torch.autograd.grad(Squared.apply(x), x) == (torch.tensor(6.0),)
+    with pytest.raises(ValueError, match="`create_graph` must be False here"):
+        torch.autograd.grad(Squared.apply(x), x, create_graph=True)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu():
     assert usable(torch.zeros(2, device="cuda"))

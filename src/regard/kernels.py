@@ -7,17 +7,20 @@ that holds a kernel is imported before it is known that there is a place for it.
     why_not(device)      in words, for those who must say why they do not run
     usable(*tensors)     for those that have a plain way beside them
 
-It knows no kernel.
+and `once_differentiable`, for gradients that are written out: kernels have no gradients of gradients. It knows no
+kernel.
 """
 
 import importlib.util
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from regard import checks
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """In which numbers are read and written; sums are always in float32."""
@@ -71,3 +74,19 @@ _run: Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None] = 
 def padded(count: int) -> int:
     """The power of two that holds so many: kernels have no other sizes."""
     return 1 << max(0, count - 1).bit_length()
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the backward pass of a function whose gradient is written out: to ask for a gradient of it is an error.
+
+    Torch's own complains only where the gradient from above has one too, and takes this one for a constant elsewhere: a
+    loss with a penalty on gradients would be wrong, and nobody would know.
+    """
+    @wraps(backward)
+    def checked(ctx: Any, *upstream: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise checks.wrong("create_graph", "False here: this gradient is written out, and has none of its own",
+                               "True")
+        return backward(ctx, *upstream)
+
+    return checked

@@ -71,3 +71,12 @@ def test_one_pass_looks_a_band_up_once():
     assert torch.equal(other.matrix(5, 5), Packed([2, 3]).matrix(5, 5))
     given_matrix = torch.ones(5, 5).bool()
     assert not isinstance(present.under(regard.attention.mask.as_mask(given_matrix), 5, 5, 2, device), Band)
+
+
+def test_what_is_looked_up_once_is_of_these_sizes_alone():
+    band = Band(torch.tensor([0, 1]), torch.tensor([2, 3]))
+    assert [ends.shape[-1] for n_keys in (3, 5) for ends in band.queries(n_keys)] == [3, 3, 5, 5]
+    present, device = PackedPass(Packed([2, 3], [1, 4])), torch.device("cpu")
+    present.under(None, 5, 5, 2, device)
+    behind = present.under(None, 6, 5, 2, device)  # one that fills the row up
+    assert torch.equal(behind.matrix(6, 5), Packed([2, 3], [1, 4]).matrix(6, 5))

@@ -1,12 +1,15 @@
 """Sources read in a recording: the same memory, whatever the sizes; and what is read as everywhere."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from problems import assert_close
 from tape import Tape, like_a_gpu
 from tiny import TRANSLATING, built
 
-from regard.decoding.sourcing import KEPT, encode, reader_of, why_no_encoder, why_not
+from regard.decoding.sourcing import KEPT, encode, read, reader_of, why_no_encoder, why_not
 from regard.decoding.steady import Places
 from regard.models.contract import Tokens
 
@@ -34,6 +37,21 @@ def test_a_memory_is_not_written_over_by_the_next(monkeypatch):
     before = kept.states.clone()
     reader_of(places, model.encoder, first)(Tokens.of([[9, 9, 9]]))
     assert torch.equal(kept.states, before)
+
+
+@torch.no_grad()
+def test_threads_that_share_a_model_take_turns(monkeypatch):
+    like_a_gpu(monkeypatch)
+    model = built(TRANSLATING["attention"])
+    places = Places(lambda work: lambda: (work(), time.sleep(0.002)), 1 << 30)
+
+    @torch.no_grad()
+    def same(first):
+        tokens = Tokens.of([[first, 6, 7]])
+        return torch.allclose(read(places, model.encoder, tokens).states, model.encode(tokens).states, atol=1e-5)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(same, [4, 5, 9, 10] * 4))
 
 
 @torch.no_grad()

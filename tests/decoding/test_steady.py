@@ -1,5 +1,10 @@
 """Recorded searches: what they give is what plain ones give, whoever comes and goes, with Python out of the loop."""
 
+import gc
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -216,6 +221,64 @@ def test_low_precision_is_kept(places):
     one = found[0]
     logs = model.decode(Tokens.of([[1, *one.ids[:-1]]]), memory.pick([0]))[0].float().log_softmax(-1)
     assert one.log_probabilities == pytest.approx(logs[range(9), one.ids].tolist(), abs=0.1)
+
+
+def waiting(work):
+    """A recording after which another thread has its turn, where it may."""
+    def call():
+        work()
+        time.sleep(0.002)
+
+    return call
+
+
+@torch.no_grad()
+def test_threads_that_share_a_model_take_turns(monkeypatch):
+    monkeypatch.setattr(steady, "_swift", lambda *given: None)
+    model, places = built(TRANSLATING["attention"]).eval(), Places(waiting, 1 << 30)
+
+    @torch.no_grad()
+    def write(first):
+        memory = model.encode(Tokens.of([[first, 6, 7], [8, first]]))
+        request = asked(model, memory, [[1]] * 2, 6, end=())
+        mine, plain = both(places, model, memory, request, Writing(request, highest))
+        return [one.ids for one in mine] == [one.ids for one in plain]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(write, [4, 5, 9, 10] * 2))
+
+
+@torch.no_grad()
+def test_what_is_recorded_is_on_the_device_of_the_model(monkeypatch):
+    """A graph of another device would hold nothing, and replay nothing."""
+    monkeypatch.setattr(steady, "_swift", lambda *given: None)
+    inside, seen = [], []
+
+    @contextmanager
+    def device_of(tensor):
+        inside.append(tensor)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    model, memory, prompts = translating("attention")
+    request = asked(model, memory, prompts, LIMITS)
+    places = Places(lambda work: lambda: (seen.append(inside[-1]), work()), 1 << 30)
+    run_in(places, model, memory, request, Writing(request, highest))
+    assert seen
+    assert all(tensor is next(model.parameters()) for tensor in seen)
+
+
+@torch.no_grad()
+def test_what_is_kept_does_not_keep_the_model(places):
+    model, memory, prompts = translating("attention")
+    request, KEPT[model] = asked(model, memory, prompts, LIMITS), places
+    run_in(places, model, memory, request, Writing(request, highest))
+    assert places.kept
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.gpu

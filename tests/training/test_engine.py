@@ -1,5 +1,6 @@
 """Engine: a step is the sum over all tokens divided by their number, and depends on nothing but its number."""
 
+import contextlib
 import math
 
 import learning
@@ -198,6 +199,40 @@ def test_bfloat16_where_it_is_set():
 
 def test_memory_is_some_bytes():
     assert 2**24 < engine().memory() < 2**40
+
+
+class Stream:
+    """A stream that tells for whom it waits."""
+
+    def __init__(self, name, told):
+        self.name, self.told = name, told
+
+    def wait_stream(self, other):
+        self.told.append(f"{self.name} waits for {other.name}")
+
+
+def test_what_comes_after_a_step_waits_for_it(monkeypatch):
+    """On a GPU a step is in a stream of its own, and validation and checkpoints read parameters in another."""
+    told, made = [], engine()
+    made._stream, common = Stream("own", told), Stream("common", told)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: common)
+    monkeypatch.setattr(torch.cuda, "stream",
+                        lambda stream: contextlib.nullcontext(told.append(f"{stream.name} works")))
+    made.step(1, [points([0, 1])], 0.1)
+    assert told == ["own waits for common", "own works", "common waits for own"]
+
+
+def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_gradient():
+    """On a GPU gradients stay, as zeros, from the first one on; a graph changes what had one when it was recorded."""
+    recorded, made = [], engine()
+    made._recorded = lambda work: recorded.append(work) or work
+    late = made.parameters[-1].requires_grad_(False)
+    before = late.detach().clone()
+    for step in (1, 2, 3, 4):
+        late.requires_grad_(step > 2)
+        made.step(step, [points([0, 1])], 0.1)
+        assert len(recorded) == (1 if step <= 2 else 2)
+    assert not torch.equal(late, before)
 
 
 @pytest.mark.gpu

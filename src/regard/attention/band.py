@@ -48,8 +48,8 @@ class Band(Mask):
 
     def queries(self, n_keys: int) -> tuple[Tensor, Tensor]:
         """For every key j the run of queries that see it, (..., M): from the first one whose `last` is beyond j, up to
-        the first one whose `first` is. It is looked up once."""
-        if self._queries is None:
+        the first one whose `first` is. It is looked up once for as many keys."""
+        if self._queries is None or self._queries[0].shape[-1] != n_keys:
             keys = torch.arange(n_keys, device=self.first.device, dtype=torch.int32)
             keys = keys.expand(*self.first.shape[:-1], n_keys).contiguous()
             start, stop = (torch.searchsorted(ends, keys, right=True, out_int32=True)
@@ -132,15 +132,16 @@ class PackedPass(Packed):
 
     def __init__(self, packed: Packed) -> None:
         super().__init__(packed.query_lengths, packed.key_lengths)
-        self._bands: dict[str, Mask] = {}
+        self._bands: dict[tuple[object, ...], Mask] = {}
 
     def under(self, mask: Mask | None, n_queries: int, n_keys: int, leading: int, device: torch.device) -> Mask:
         """These segments and a mask of a mixer: a `Band` where the mask is made of distances."""
         both = self if mask is None else mask & self
         if not all(type(part) in (Causal, Window) for part in parts(mask)):
             return both
-        if repr(mask) not in self._bands:  # two layers have equal masks of their own
+        key = repr(mask), n_queries, n_keys, leading, device  # two layers have equal masks of their own
+        if key not in self._bands:
             band = band_of(both.ready(n_queries, n_keys, device), n_queries, n_keys, leading=leading, device=device)
             assert band is not None, "segments and distances are a band"
-            self._bands[repr(mask)] = band
-        return self._bands[repr(mask)]
+            self._bands[key] = band
+        return self._bands[key]

@@ -50,6 +50,15 @@ class Problem:
             count *= size
         return count
 
+    @property
+    def heads(self) -> int:
+        return self.leading[-1] if self.leading else 1
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values: of the two that have more, where the others have one for all of them."""
+        return max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (self.key, self.value))
+
     def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> Block:
         """The place of these queries and keys (all, where not said), with the positions that the mask gives them."""
         place = Block.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
@@ -70,8 +79,13 @@ class Problem:
 
     def spread(self) -> "Problem":
         """The same problem with every key and value head repeated for the query heads that share it."""
-        heads = self.leading[-1] if self.leading else 1
-        return replace(self, key=_repeat_heads(self.key, heads), value=_repeat_heads(self.value, heads))
+        return replace(self, key=_repeat_heads(self.key, self.heads), value=_repeat_heads(self.value, self.heads))
+
+    def four(self, tensor: Tensor, heads: int) -> Tensor:
+        """(B, heads, N, D) of (..., N, D), broadcast: what has so many heads, all other leading dimensions in one."""
+        batch = self.leading[:-1]
+        tensor = tensor.expand(*batch, heads, *tensor.shape[-2:])
+        return tensor.reshape(torch.Size(batch).numel(), *tensor.shape[len(batch):])
 
 
 def state(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Callable[[Tensor, Tensor], Tensor]",

@@ -14,6 +14,7 @@ Legend: F families, W rows of each, R = F·W rows, C places of tokens, N places 
 V vocabulary.
 """
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +66,8 @@ class Desk:
 
     def __init__(self, model: Writer, state: DecoderState, *, families: int, width: int, capacity: int,
                  sources: int) -> None:
-        self.model, self.families, self.width, self.capacity = model, families, width, capacity
+        self.families, self.width, self.capacity = families, width, capacity
+        self._model = weakref.ref(model)  # desks are kept as long as the model is: they must not be what keeps it
         rows, first = families * width, state.positions
         limit = model.decoder.embedding.limit  # type: ignore[attr-defined]
         self.highest = (capacity if limit is None else min(limit, capacity)) - 1
@@ -124,7 +126,9 @@ class Desk:
             context = layer.context and ContextCache(*layer.context, None, Seen(self.allowed), self.width)
             blocks.append(BlockState(SteadyCache(key, value, here, places, False, seen), context))
         state = DecoderState(StackState(tuple(blocks)), here, False)
-        self.logits.copy_(self.model.step(state, tokens.unsqueeze(-1)).logits[:, -1])
+        model = self._model()
+        assert model is not None, "who asks for a step has the model"
+        self.logits.copy_(model.step(state, tokens.unsqueeze(-1)).logits[:, -1])
         self.positions.copy_(here + 1)
 
     def rows(self, families: Tensor) -> Tensor:

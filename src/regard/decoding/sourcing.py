@@ -17,7 +17,7 @@ from regard.attention.mixing import SelfAttention
 from regard.blocks.block import Block
 from regard.decoding.desk import every
 from regard.decoding.recording import Recorder
-from regard.decoding.steady import SOURCES, places_of, rounded
+from regard.decoding.steady import SOURCES, Places, places_of, rounded
 from regard.models.contract import Memory, Tokens
 from regard.models.encoder import Encoder
 
@@ -80,10 +80,16 @@ def encode(model: Any, tokens: Tokens) -> Memory:
     """The memory of sources, in a recording where that can be."""
     if why_not(model, tokens) is not None:
         return model.encode(tokens)
-    return reader_of(places_of(model), model.encoder, tokens)(tokens)
+    return read(places_of(model), model.encoder, tokens)
 
 
-def reader_of(places: Any, encoder: Encoder, tokens: Tokens) -> Reader:
+def read(places: Places, encoder: Encoder, tokens: Tokens) -> Memory:
+    """The memory of sources, by a recording that is kept in these places; threads take turns."""
+    with places.lock, torch.cuda.device_of(tokens.ids):  # graphs are of the current device
+        return reader_of(places, encoder, tokens)(tokens)
+
+
+def reader_of(places: Places, encoder: Encoder, tokens: Tokens) -> Reader:
     """The reader of tokens of this size, kept with the searches' places; those used longest ago go."""
     rows, count = tokens.ids.shape
     limit = encoder.embedding.limit

@@ -17,6 +17,7 @@ those in the last digits, as they do between batches of different sizes.
 Legend: F prompts that are written at once, W hypotheses of each, R = F·W rows of the state.
 """
 
+import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -91,6 +92,8 @@ class Places:
     kept: "OrderedDict[Any, Place]" = field(default_factory=OrderedDict)
     readers: "OrderedDict[Any, Any]" = field(default_factory=OrderedDict)
     """Of sources: see `regard.decoding.sourcing`."""
+    lock: Any = field(default_factory=threading.RLock)
+    """Of the thread that writes in them: they are the same memory for all."""
 
     def find(self, key: Any, make: Callable[[], Place]) -> Place:
         """The one of this key, made where it is not there; older ones go where there is too much."""
@@ -123,13 +126,15 @@ def run(model: Writer, given: Given, request: Request, search: Search[Any, Resul
 
 
 def run_in(places: Places, model: Any, given: Given, request: Request, search: Search[Any, Result]) -> list[Result]:
-    """The same, recorded in these places."""
+    """The same, recorded in these places, on the device of the model; threads take turns."""
     found = dict[int, Result]()
     swiftly = _swift(model, request, search)
     if request.prompts:
-        for share in shares(request, search.width):
-            course = Course(model, given, request, search, share)
-            found |= (SteadyCourse(course, places) if swiftly is None else swiftly.SwiftCourse(course, places)).run()
+        with places.lock, torch.cuda.device_of(next(model.parameters())):  # graphs are of the current device
+            for share in shares(request, search.width):
+                course = Course(model, given, request, search, share)
+                kind = SteadyCourse if swiftly is None else swiftly.SwiftCourse
+                found |= kind(course, places).run()
     return [found[number] for number in range(len(found))]
 
 

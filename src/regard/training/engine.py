@@ -10,7 +10,7 @@ of a shape is replayed as one CUDA graph. It does not know where batches come fr
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -63,8 +63,9 @@ class Engine:
         graphs = self.device.type == "cuda" and processes.count == 1
         low = graphs and settings.precision != "float32" and lowered.why_not(objective, self.device) is None
         self._low = lowered.Lowered(objective, DTYPES[settings.precision]) if low else None
-        self._gradients = Captured(self._backward) if graphs else self._backward
-        self._update = Captured(self._change) if graphs else self._change
+        self._recorded: Callable[[Callable[..., None]], Callable[..., None]] = Captured if graphs else _as_it_is
+        self._gradients = self._recorded(self._backward)
+        self._updates: dict[int, Callable[..., None]] = {}
         self._stream = torch.cuda.Stream() if graphs else None
 
     def step(self, number: int, batches: Sequence[Learned], rate: float) -> None:
@@ -80,7 +81,7 @@ class Engine:
             for batch in batches:
                 with self.processes.gradients_of(self.module, last=batch is batches[-1]):
                     self._gradients(batch)
-            self._update()
+            self._updated()
             if self.average is not None:
                 self.average.update()
 
@@ -141,13 +142,16 @@ class Engine:
 
     @contextmanager
     def _own_stream(self) -> Iterator[None]:
-        """Inside, work is asked of a stream of our own, after all that was asked of the common one."""
+        """Inside, work is asked of a stream of our own, after all that was asked of the common one, and before all that
+        will be: whoever looks at parameters and sums finds them as the last step left them."""
         if self._stream is None:
             yield
             return
-        self._stream.wait_stream(torch.cuda.default_stream())
+        common = torch.cuda.default_stream()
+        self._stream.wait_stream(common)
         with torch.cuda.stream(self._stream):
             yield
+        common.wait_stream(self._stream)
 
     def _backward(self, batch: Learned) -> None:
         """Add the gradients of a batch."""
@@ -171,6 +175,13 @@ class Engine:
         return torch.autocast(self.device.type, DTYPES[self.settings.precision],
                               enabled=self.settings.precision != "float32", cache_enabled=False)
 
+    def _updated(self) -> None:
+        """Change the parameters. One that has its first gradient now had no part in what was recorded before."""
+        used = sum(parameter.grad is not None for parameter in self.parameters)
+        if used not in self._updates:
+            self._updates[used] = self._recorded(self._change)
+        self._updates[used]()
+
     def _change(self) -> None:
         """Change the parameters by the gradients, which are then zero."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -184,6 +195,10 @@ class Engine:
             self.bad.copy_(torch.where(fine | (self.bad != NONE), self.bad, self.number))
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=self._stream is None)
+
+
+def _as_it_is(work: Callable[..., None]) -> Callable[..., None]:
+    return work
 
 
 def _whole(norm: Tensor) -> Tensor:

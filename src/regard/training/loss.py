@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from regard import checks
-from regard.kernels import usable
+from regard.kernels import once_differentiable, usable
 from regard.models.contract import IGNORED
 
 HELD = {"cpu": 1 << 22}

@@ -5,7 +5,7 @@ import torch
 from problems import normal
 
 import regard
-from regard import Causal, Packed, Padding, Window
+from regard import Causal, Packed, Padding, Window, kernels
 from regard.attention.kernels import band
 
 pytest.importorskip("triton")
@@ -140,3 +140,43 @@ def test_on_a_gpu(name, dtype):
     if name == "causal packed":
         mask = Causal() & Packed([20, 300])
     assert_near(tensors, above, mask)
+
+
+@INTERPRETED
+def test_rows_may_be_farther_apart_than_32_bits_count():
+    """2 · 2^30 numbers from the first row to the third, of which nobody touches more than the rows themselves."""
+    tensors, above = asked("none", 5, 5, heads=1, dtype=torch.float16)
+    far = torch.empty(2**31 + 40, dtype=torch.float16).as_strided((3, 1, 5, 8), (2**30, 40, 8, 1))
+    far[0], far[1], far[2] = tensors[0][0].detach(), 0.0, tensors[0][1].detach()
+    small = far.clone().requires_grad_()
+    above = torch.stack([above[0], above[0], above[1]])
+    found = [results([tensor] * 3, above, Causal(), "band") for tensor in (far.requires_grad_(), small)]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@INTERPRETED
+def test_there_may_be_more_heads_than_a_grid_is_high(monkeypatch):
+    """The second side of a grid has 65,535 places at most, and a launch of more is an error of the device."""
+    grids = []
+    run = kernels._run
+    monkeypatch.setattr(kernels, "_run", lambda kernel, grid, *given: (grids.append(grid), run(kernel, grid, *given)))
+    tensors, above = asked("none", 17, 17)
+    results(tensors, above, Causal(), "band")
+    assert len(grids) == 4
+    assert all(len(grid) == 1 for grid in grids)
+
+
+@INTERPRETED
+def test_keys_and_values_may_have_one_head_for_all_of_the_others():
+    for heads in ((4, 1, 2), (4, 2, 1), (2, 1, 2), (1, 2, 2), (1, 2, 1)):
+        tensors = [normal(2, count, 9, 4, seed=count).float() for count in heads]
+        assert_near(tensors, normal(2, max(heads), 9, 4), Causal())
+
+
+@INTERPRETED
+def test_a_second_derivative_is_an_error_and_not_a_zero():
+    (query, key, value), _ = asked("none", 3, 3)
+    output = regard.attend(query, key, value, backend="band")
+    with pytest.raises(ValueError, match="`create_graph` must be False"):
+        torch.autograd.grad(output.sum(), query, create_graph=True)

@@ -200,6 +200,19 @@ def test_shapes_that_broadcast():
     torch.testing.assert_close(single, got[0, 0, 0])
 
 
+@INTERPRETED
+def test_keys_of_a_mask_may_be_farther_apart_than_32_bits_count():
+    """A mask that is turned round: nobody touches more of its 2^31 flags than the nine that are asked for."""
+    far = torch.empty(2**31 + 3, dtype=torch.bool).as_strided((3, 3), (1, 2**30))
+    for column in range(3):
+        far[:, column] = torch.tensor([True, column == 2, column != 1])
+    tensors = ask("relu", n_queries=3, n_keys=3)
+    outputs = solve(tensors, normalize="relu", mask=far), solve(tensors, normalize="relu", mask=far.clone())
+    assert torch.equal(*outputs)
+    for got, want in zip(*(torch.autograd.grad(output.sum(), tensors) for output in outputs), strict=True):
+        assert torch.equal(got, want)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [16, 64, 100, 256])

@@ -32,8 +32,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
+
+from regard import kernels
+from regard.kernels import once_differentiable
 
 LARGE = 10.0
 """exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38."""
@@ -58,7 +60,7 @@ class Scores(torch.autograd.Function):
         return out.view(*leading, *out.shape[-2:])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, weight = ctx.saved_tensors
         leading = upstream[0].shape[:-2]
@@ -76,8 +78,8 @@ def scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     if out.numel():
         u_LQD, v_LKD, large = _exponentials(query, key)
         grid = (L * triton.cdiv(Q, ROWS) * triton.cdiv(K, COLUMNS),)
-        _scores[grid](u_LQD.mT.contiguous(), v_LKD.mT.contiguous(), weight.contiguous(), large, out, Q, K, D,
-                      weight.shape[0], ROWS, COLUMNS, not INTERPRETED, num_warps=WARPS)
+        kernels.launch(_scores, grid, u_LQD.mT.contiguous(), v_LKD.mT.contiguous(), weight.contiguous(), large, out, Q,
+                       K, D, weight.shape[0], ROWS, COLUMNS, not INTERPRETED, num_warps=WARPS)
     return out
 
 
@@ -90,10 +92,10 @@ def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor) -> t
         u_LQD, v_LKD, large = _exponentials(query, key)
         weight, programs = weight.contiguous(), L * triton.cdiv(D, FEATURES)
         options = {"tokens": TOKENS, "features": FEATURES, "approximate": not INTERPRETED, "num_warps": GRADIENT_WARPS}
-        _gradient[(programs * blocks,)](v_LKD, u_LQD, weight, upstream.contiguous(), large, d_key, sums, K, Q, D,
-                                        weight.shape[0], with_sums=True, **options)
-        _gradient[(programs * triton.cdiv(Q, TOKENS),)](u_LQD, v_LKD, weight, upstream.mT.contiguous(), large, d_query,
-                                                        sums, Q, K, D, weight.shape[0], with_sums=False, **options)
+        kernels.launch(_gradient, (programs * blocks,), v_LKD, u_LQD, weight, upstream.contiguous(), large, d_key, sums,
+                       K, Q, D, weight.shape[0], with_sums=True, **options)
+        kernels.launch(_gradient, (programs * triton.cdiv(Q, TOKENS),), u_LQD, v_LKD, weight, upstream.mT.contiguous(),
+                       large, d_query, sums, Q, K, D, weight.shape[0], with_sums=False, **options)
     of_rows = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums.sum(1)  # Σ g tanh = Σ g - 2 Σ g s
     return d_query, d_key, of_rows.view(L // weight.shape[0], *weight.shape).sum(0)
 

@@ -67,22 +67,9 @@ def run(problem: Problem) -> Tensor:
     query, scale = dot
     band = band_of(problem.mask, problem.n_queries, problem.n_keys, leading=len(problem.leading), device=query.device)
     assert band is not None, "refusal() was not asked"
-    query, key, value = (_four(tensor, problem.leading) for tensor in (query, problem.key, problem.value))
-    ends = [_each(part, problem.leading) for part in (band.first, band.last, *band.queries(problem.n_keys))]
+    query, key, value = (problem.four(tensor, heads) for tensor, heads in (
+        (query, problem.heads), (problem.key, problem.key_heads), (problem.value, problem.key_heads)))
+    ends = [problem.four(part.unsqueeze(-1), problem.heads).squeeze(-1)  # what is the same for many is not repeated
+            for part in (band.first, band.last, *band.queries(problem.n_keys))]
     output = band_triton.attend(query, key, value, *ends, scale=scale, dropout=problem.dropout)
     return output if len(problem.leading) == 2 else output.reshape(*problem.leading, *output.shape[-2:])
-
-
-def _four(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """(B, H, N, D), with as many rows as the problem has, and its own heads."""
-    tensor = tensor[(None,) * max(0, 4 - tensor.dim())]
-    batch = leading[:-1] or (1,)
-    return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, len(batch) - 1)
-
-
-def _each(ends: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """(B, H, N): the ends of a band for every head of every row; what is the same for many is not repeated."""
-    batch = leading[:-1] or (1,)
-    heads = leading[-1] if leading else 1
-    ends = ends.expand(*batch, heads, ends.shape[-1])
-    return ends if len(batch) == 1 else ends.flatten(0, len(batch) - 1)

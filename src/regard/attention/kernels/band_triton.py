@@ -21,7 +21,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from regard import kernels
+from regard.kernels import once_differentiable
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 BLOCK = 16 if INTERPRETED else 64
@@ -46,9 +48,17 @@ def _put(base, index, there, width: tl.constexpr, padded: tl.constexpr, stride, 
 
 
 @triton.jit
+def _place(count, block: tl.constexpr):
+    """The block of tokens of a program, out of those of `count`, and its head among all rows: a number of 64 bits, so
+    that where a head begins is one too. Blocks of one head follow each other."""
+    tiles = tl.cdiv(count, block)
+    return tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+
+
+@triton.jit
 def _kept(seed, head, i, j, n_keys, dropout):
     """Which weights are not dropped."""
-    place = i.to(tl.uint32)[:, None] * n_keys + j.to(tl.uint32)[None, :]
+    place = i.to(tl.int64)[:, None] * n_keys + j[None, :]
     return tl.rand(seed + head, place) >= dropout
 
 
@@ -59,9 +69,9 @@ def _forward(query, key, value, output, logs, first, last, seed,
              dropout, D: tl.constexpr, padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr,
              block: tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
     """output (B, N, H, E) and logs (B, H, N): log2 of the sums of 2^score."""
-    head = tl.program_id(1)
+    tile, head = _place(n_queries, block)
     b, h = head // heads, head % heads
-    i = tl.program_id(0) * block + tl.arange(0, block)
+    i = tile * block + tl.arange(0, block)
     there = i < n_queries
     low = tl.load(first + b * e_b + h * e_h + i * e_n, mask=there, other=0)
     high = tl.load(last + b * e_b + h * e_h + i * e_n, mask=there, other=0)
@@ -94,22 +104,21 @@ def _forward(query, key, value, output, logs, first, last, seed,
     share = 1.0 / filled
     if drops:
         share = share / (1.0 - dropout)
-    _put(output + (b.to(tl.int64) * n_queries * heads + h) * E, i, there, E, padded_e, heads * E, sums * share[:, None])
-    tl.store(logs + head.to(tl.int64) * n_queries + i,
-             tl.where(sees, most + tl.log2(filled), 0.0), mask=there)
+    _put(output + (b * n_queries * heads + h) * E, i, there, E, padded_e, heads * E, sums * share[:, None])
+    tl.store(logs + head * n_queries + i, tl.where(sees, most + tl.log2(filled), 0.0), mask=there)
 
 
 @triton.jit
 def _inner(output, upstream, inner, n_queries, heads, u_b, u_h, u_n,
            E: tl.constexpr, padded_e: tl.constexpr, block: tl.constexpr):
     """inner (B, H, N): Σ of output · upstream over the features."""
-    head = tl.program_id(1)
+    tile, head = _place(n_queries, block)
     b, h = head // heads, head % heads
-    i = tl.program_id(0) * block + tl.arange(0, block)
+    i = tile * block + tl.arange(0, block)
     there = i < n_queries
-    o = _rows(output + (b.to(tl.int64) * n_queries * heads + h) * E, i, there, E, padded_e, heads * E).to(tl.float32)
+    o = _rows(output + (b * n_queries * heads + h) * E, i, there, E, padded_e, heads * E).to(tl.float32)
     u = _rows(upstream + b * u_b + h * u_h, i, there, E, padded_e, u_n).to(tl.float32)
-    tl.store(inner + head.to(tl.int64) * n_queries + i, tl.sum(o * u, 1), mask=there)
+    tl.store(inner + head * n_queries + i, tl.sum(o * u, 1), mask=there)
 
 
 @triton.jit
@@ -120,17 +129,17 @@ def _of_queries(query, key, value, upstream, logs, inner, gradient, first,
                 E: tl.constexpr, padded_e: tl.constexpr, block: tl.constexpr, drops: tl.constexpr,
                 precision: tl.constexpr):
     """gradient (B, N, H, D) of the queries."""
-    head = tl.program_id(1)
+    tile, head = _place(n_queries, block)
     b, h = head // heads, head % heads
-    i = tl.program_id(0) * block + tl.arange(0, block)
+    i = tile * block + tl.arange(0, block)
     there = i < n_queries
     low = tl.load(first + b * e_b + h * e_h + i * e_n, mask=there, other=0)
     high = tl.load(last + b * e_b + h * e_h + i * e_n, mask=there, other=0)
     sees = high > low
     q = _rows(query + b * q_b + h * q_h, i, sees, D, padded_d, q_n)
     u = _rows(upstream + b * u_b + h * u_h, i, sees, E, padded_e, u_n)
-    log = tl.load(logs + head.to(tl.int64) * n_queries + i, mask=sees, other=0.0)
-    own = tl.load(inner + head.to(tl.int64) * n_queries + i, mask=sees, other=0.0)
+    log = tl.load(logs + head * n_queries + i, mask=sees, other=0.0)
+    own = tl.load(inner + head * n_queries + i, mask=sees, other=0.0)
     k_at, v_at = key + b * k_b + (h // group) * k_h, value + b * v_b + (h // group) * v_h
     sums = tl.zeros((block, padded_d), tl.float32)
     start = tl.min(tl.where(sees, low, n_keys)) // block * block
@@ -148,7 +157,7 @@ def _of_queries(query, key, value, upstream, logs, inner, gradient, first,
             of_p = tl.where(_kept(tl.load(seed), head, i, j, n_keys, dropout), of_p / (1.0 - dropout), 0.0)
         of_s = p * (of_p - own[:, None])
         sums += tl.dot(of_s.to(k.dtype), k, input_precision=precision)
-    _put(gradient + (b.to(tl.int64) * n_queries * heads + h) * D, i, there, D, padded_d, heads * D, sums * scale)
+    _put(gradient + (b * n_queries * heads + h) * D, i, there, D, padded_d, heads * D, sums * scale)
 
 
 @triton.jit
@@ -160,11 +169,13 @@ def _of_keys(query, key, value, upstream, logs, inner, of_key, of_value,
              block: tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
     """of_key (B, M, key heads, D) and of_value (B, M, key heads, E), summed over the heads that share them."""
     key_heads = heads // group
-    b, kh = tl.program_id(1) // key_heads, tl.program_id(1) % key_heads
-    j = tl.program_id(0) * block + tl.arange(0, block)
+    tile, head = _place(n_keys, block)
+    b, kh = head // key_heads, head % key_heads
+    j = tile * block + tl.arange(0, block)
     there = j < n_keys
     of_k, of_v = tl.zeros((block, padded_d), tl.float32), tl.zeros((block, padded_e), tl.float32)
-    for h in range(kh * group, (kh + 1) * group):
+    for one in range(group):
+        h = kh * group + one
         head = b * heads + h
         begin = tl.load(from_query + b * r_b + h * r_h + j * r_n, mask=there, other=0)
         end = tl.load(to_query + b * r_b + h * r_h + j * r_n, mask=there, other=0)
@@ -181,8 +192,8 @@ def _of_keys(query, key, value, upstream, logs, inner, of_key, of_value,
             sees = high > low
             q = _rows(query + b * q_b + h * q_h, i, sees, D, padded_d, q_n)
             u = _rows(upstream + b * u_b + h * u_h, i, sees, E, padded_e, u_n)
-            log = tl.load(logs + head.to(tl.int64) * n_queries + i, mask=sees, other=0.0)
-            own = tl.load(inner + head.to(tl.int64) * n_queries + i, mask=sees, other=0.0)
+            log = tl.load(logs + head * n_queries + i, mask=sees, other=0.0)
+            own = tl.load(inner + head * n_queries + i, mask=sees, other=0.0)
             allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
             s = tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E)
             p = tl.where(allowed, tl.exp2(s - log[:, None]), 0.0)
@@ -195,8 +206,8 @@ def _of_keys(query, key, value, upstream, logs, inner, of_key, of_value,
             of_v += tl.dot(tl.trans(kept).to(u.dtype), u, input_precision=precision)
             of_s = p * (of_p - own[:, None])
             of_k += tl.dot(tl.trans(of_s).to(q.dtype), q, input_precision=precision)
-    _put(of_key + (b.to(tl.int64) * n_keys * key_heads + kh) * D, j, there, D, padded_d, key_heads * D, of_k * scale)
-    _put(of_value + (b.to(tl.int64) * n_keys * key_heads + kh) * E, j, there, E, padded_e, key_heads * E, of_v)
+    _put(of_key + (b * n_keys * key_heads + kh) * D, j, there, D, padded_d, key_heads * D, of_k * scale)
+    _put(of_value + (b * n_keys * key_heads + kh) * E, j, there, E, padded_e, key_heads * E, of_v)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tensor, from_query: Tensor,
@@ -224,9 +235,9 @@ class _Bands(torch.autograd.Function):
         output = query.new_empty(B, N, H, E)
         logs = query.new_empty(B, H, N, dtype=torch.float32)
         group = H // key.shape[1]
-        _forward[(triton.cdiv(N, BLOCK), B * H)](
-            query, key, value, output, logs, first, last, seed, *query.stride()[:3], *key.stride()[:3],
-            *value.stride()[:3], *first.stride(), N, M, H, group, scale, dropout, **_sizes(query, value, dropout))
+        kernels.launch(_forward, (triton.cdiv(N, BLOCK) * B * H,), query, key, value, output, logs, first, last, seed,
+                       *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *first.stride(), N, M, H, group,
+                       scale, dropout, **_sizes(query, value, dropout))
         ctx.save_for_backward(query, key, value, output, logs, first, last, from_query, to_query, seed)
         ctx.scale, ctx.dropout = scale, dropout
         return output.transpose(1, 2)
@@ -241,15 +252,15 @@ class _Bands(torch.autograd.Function):
         inner = torch.empty_like(logs)
         sizes, shared = _sizes(query, value, ctx.dropout), (N, M, H, H // key_heads, ctx.scale, ctx.dropout)
         strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *above.stride()[:3], *first.stride())
-        _inner[(triton.cdiv(N, BLOCK), B * H)](output, above, inner, N, H, *above.stride()[:3], E, sizes["padded_e"],
-                                               BLOCK)
+        kernels.launch(_inner, (triton.cdiv(N, BLOCK) * B * H,), output, above, inner, N, H, *above.stride()[:3], E,
+                       sizes["padded_e"], BLOCK)
         of_query = query.new_empty(B, N, H, D)
         of_key, of_value = key.new_empty(B, M, key_heads, D), value.new_empty(B, M, key_heads, E)
-        _of_queries[(triton.cdiv(N, BLOCK), B * H)](query, key, value, above, logs, inner, of_query, first, last, seed,
-                                                    *strides, *shared, **sizes)
-        _of_keys[(triton.cdiv(M, BLOCK), B * key_heads)](
-            query, key, value, above, logs, inner, of_key, of_value, first, last, from_query, to_query, seed, *strides,
-            *from_query.stride(), *shared, **sizes)
+        kernels.launch(_of_queries, (triton.cdiv(N, BLOCK) * B * H,), query, key, value, above, logs, inner, of_query,
+                       first, last, seed, *strides, *shared, **sizes)
+        kernels.launch(_of_keys, (triton.cdiv(M, BLOCK) * B * key_heads,), query, key, value, above, logs, inner,
+                       of_key, of_value, first, last, from_query, to_query, seed, *strides, *from_query.stride(),
+                       *shared, **sizes)
         return (of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2), *[None] * 7)
 
 

@@ -13,6 +13,8 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
+from regard import kernels
+
 TILE, BLOCK = 64, 64
 """Rows and columns that a program reads at a time."""
 LAST_TILE, LAST_BLOCK = 64, 32
@@ -47,9 +49,10 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     shares = triton.cdiv(height, share)
     out = x.new_empty(width, dtype=dtype)
     if shares == 1:
-        _sums[(1, across)](x_TD, out, height, width, share, TILE, BLOCK)
+        kernels.launch(_sums, (1, across), x_TD, out, height, width, share, TILE, BLOCK)
         return out
     found_PD = x.new_empty(shares, width, dtype=torch.float32)
-    _sums[(shares, across)](x_TD, found_PD, height, width, share, TILE, BLOCK)
-    _sums[(1, triton.cdiv(width, LAST_BLOCK))](found_PD, out, shares, width, shares, LAST_TILE, LAST_BLOCK)
+    kernels.launch(_sums, (shares, across), x_TD, found_PD, height, width, share, TILE, BLOCK)
+    kernels.launch(_sums, (1, triton.cdiv(width, LAST_BLOCK)), found_PD, out, shares, width, shares, LAST_TILE,
+                   LAST_BLOCK)
     return out

@@ -109,10 +109,9 @@ def column_sums(problem: Problem, tiles: Tiles | None = None) -> Tensor:
     visited = visited.reshape(-1, *visited.shape[-2:])
     sums_SK = torch.empty(form.sequences, form.n_keys, device=form.query.device)
     count = -(-form.n_keys // chosen.keys)
-    fused_passes.columns[(count * form.sequences,)](
-        form.query, form.key, *form.ranges, rows.peak, rows.inverse, visited, sums_SK, *form.sizes(count),
-        visited.stride(0) if form.ranged else 0, **form.constants(), QUERIES=chosen.queries, KEYS=chosen.keys,
-        **_work(chosen))
+    kernels.launch(fused_passes.columns, (count * form.sequences,), form.query, form.key, *form.ranges, rows.peak,
+                   rows.inverse, visited, sums_SK, *form.sizes(count), visited.stride(0) if form.ranged else 0,
+                   **form.constants(), QUERIES=chosen.queries, KEYS=chosen.keys, **_work(chosen))
     return _answer(problem, sums_SK)
 
 
@@ -127,14 +126,14 @@ def top_k(problem: Problem, count: int, tiles: Tiles | None = None) -> tuple[Ten
     peak, inverse = (torch.empty(form.sequences, form.n_queries, device=form.query.device) for _ in range(2))
     lead = torch.empty(*peak.shape, room, dtype=torch.int64, device=peak.device)
     number = -(-form.n_queries // chosen.queries)
-    fused_passes.leaders[(number * form.sequences,)](
-        form.query, form.key, *form.ranges, peak, inverse, lead, *form.sizes(number), **form.constants(),
-        QUERIES=chosen.queries, KEYS=chosen.keys, COUNT=room, **_work(chosen))
+    kernels.launch(fused_passes.leaders, (number * form.sequences,), form.query, form.key, *form.ranges, peak, inverse,
+                   lead, *form.sizes(number), **form.constants(), QUERIES=chosen.queries, KEYS=chosen.keys, COUNT=room,
+                   **_work(chosen))
     value = torch.empty(*peak.shape, count, device=peak.device)
     position = torch.empty(*peak.shape, count, dtype=torch.int64, device=peak.device)
-    fused_passes.best[(form.n_queries * form.sequences,)](
-        form.query, form.key, *form.ranges, peak, inverse, lead, value, position, *form.sizes(form.n_queries),
-        **form.constants(), KEYS=chosen.keys, COUNT=room, ASKED=count, num_warps=4)
+    kernels.launch(fused_passes.best, (form.n_queries * form.sequences,), form.query, form.key, *form.ranges, peak,
+                   inverse, lead, value, position, *form.sizes(form.n_queries), **form.constants(), KEYS=chosen.keys,
+                   COUNT=room, ASKED=count, num_warps=4)
     return _answer(problem, value, count), position.reshape(*problem.leading, form.n_queries, count)
 
 
@@ -210,9 +209,9 @@ def _normalised(form: _Form, tiles: Tiles | None, kept: str) -> _Rows:
     peak, inverse = (torch.empty(form.sequences, form.n_queries, device=form.query.device) for _ in range(2))
     found = {"normaliser": peak, "entropy": torch.empty_like(peak), "spot": torch.empty_like(peak, dtype=torch.int32)}
     count = -(-form.n_queries // chosen.queries)
-    fused_passes.rows[(count * form.sequences,)](
-        form.query, form.key, *form.ranges, peak, inverse, found["entropy"], found["spot"], *form.sizes(count),
-        **form.constants(), QUERIES=chosen.queries, KEYS=chosen.keys, KEPT=kept, **_work(chosen))
+    kernels.launch(fused_passes.rows, (count * form.sequences,), form.query, form.key, *form.ranges, peak, inverse,
+                   found["entropy"], found["spot"], *form.sizes(count), **form.constants(), QUERIES=chosen.queries,
+                   KEYS=chosen.keys, KEPT=kept, **_work(chosen))
     return _Rows(peak, inverse, found[kept])
 
 
@@ -224,10 +223,9 @@ def _coarse(form: _Form, rows: _Rows, size: int, tiles: Tiles) -> Tensor:
     pieces = -(-size // tiles.queries)
     count = down * pieces
     sums = torch.zeros(form.sequences, count, across, device=form.query.device)
-    fused_maps.coarse[(count * form.sequences,)](
-        form.query, form.key, *form.ranges, rows.peak, rows.inverse, sums, *form.sizes(count), size, down, across,
-        pieces, **form.constants(), QUERIES=tiles.queries, KEYS=tiles.keys, EVEN=size % tiles.keys == 0,
-        **_work(tiles))
+    kernels.launch(fused_maps.coarse, (count * form.sequences,), form.query, form.key, *form.ranges, rows.peak,
+                   rows.inverse, sums, *form.sizes(count), size, down, across, pieces, **form.constants(),
+                   QUERIES=tiles.queries, KEYS=tiles.keys, EVEN=size % tiles.keys == 0, **_work(tiles))
     return sums.unflatten(1, (down, pieces)).sum(2)
 
 
@@ -238,9 +236,9 @@ def _fine(form: _Form, rows: _Rows, size: int, tiles: Tiles) -> Tensor:
     down, across = (-(-n // size) for n in (form.n_queries, form.n_keys))
     count = -(-form.n_queries // tiles.queries)
     sums = torch.zeros(form.sequences, down, across, device=form.query.device)
-    fused_maps.fine[(count * form.sequences,)](
-        form.query, form.key, *form.ranges, rows.peak, rows.inverse, sums, *form.sizes(count), down, across,
-        **form.constants(), QUERIES=tiles.queries, KEYS=tiles.keys, SIZE=size, **_work(tiles))
+    kernels.launch(fused_maps.fine, (count * form.sequences,), form.query, form.key, *form.ranges, rows.peak,
+                   rows.inverse, sums, *form.sizes(count), down, across, **form.constants(), QUERIES=tiles.queries,
+                   KEYS=tiles.keys, SIZE=size, **_work(tiles))
     return sums
 
 

@@ -73,31 +73,23 @@ def run(problem: Problem) -> Tensor:
     dot = problem.score.as_dot(problem.query)
     assert dot is not None, "refusal() was not asked"
     query, scale = dot
-    H = problem.leading[-1] if problem.leading else 1
-    key_heads = max(t.shape[-3] if t.dim() > 2 else 1 for t in (problem.key, problem.value))
-    q_BHQD, k_BHKD, v_BHKD = (_four(t, problem, heads) for t, heads in ((query, H), (problem.key, key_heads),
-                                                                        (problem.value, key_heads)))
+    H, key_heads = problem.heads, problem.key_heads
+    q_BHQD, k_BHKD, v_BHKD = (problem.four(t, heads) for t, heads in ((query, H), (problem.key, key_heads),
+                                                                      (problem.value, key_heads)))
     limits = ranges.of(problem)
     place = problem.block()
     matrix = None if is_band(problem.mask) else problem.allowed(place)
     bias = problem.added(place)
     if problem.mask is not None:
         q_BHQD, k_BHKD, v_BHKD = _hidden(problem, limits, matrix, q_BHQD, k_BHKD, v_BHKD)
-    low_BHQ, high_BHQ = (_four(end.unsqueeze(-1), problem, H).squeeze(-1) for end in limits)
-    matrix, bias = (None if t is None else _four(t.expand(*t.shape[:-2], problem.n_queries, problem.n_keys), problem, H)
+    low_BHQ, high_BHQ = (problem.four(end.unsqueeze(-1), H).squeeze(-1) for end in limits)
+    matrix, bias = (None if t is None else problem.four(t.expand(*t.shape[:-2], problem.n_queries, problem.n_keys), H)
                     for t in (matrix, bias))
     # Drawn on the device, and kept: the backward pass draws the same weights from it once more.
     seed = torch.randint(1 << 31, (1,), device=query.device) if problem.dropout else None
     output: Tensor = pointwise_triton.Attend.apply(q_BHQD, k_BHKD, v_BHKD, bias, low_BHQ, high_BHQ, matrix, seed,
                                                    scale, problem.dropout, KINDS[type(problem.normalize)])
     return output.view(*problem.leading, problem.n_queries, output.shape[-1])
-
-
-def _four(tensor: Tensor, problem: Problem, heads: int) -> Tensor:
-    """(B, heads, N, D) of (..., N, D), broadcast to the leading dimensions of the problem."""
-    batch = problem.leading[:-1]
-    tensor = tensor.expand(*batch, heads, *tensor.shape[-2:])
-    return tensor.reshape(torch.Size(batch).numel(), *tensor.shape[len(batch):])
 
 
 def _hidden(problem: Problem, limits: ranges.Ranges, matrix: Tensor | None, query: Tensor, key: Tensor,
@@ -110,6 +102,6 @@ def _hidden(problem: Problem, limits: ranges.Ranges, matrix: Tensor | None, quer
         blind, seen = ~guard.any_along(matrix, -1), guard.any_along(matrix, -2).mT
     blind = blind.expand(*blind.shape[:-2], problem.n_queries, 1)
     seen = seen.expand(*seen.shape[:-2], problem.n_keys, 1)
-    unused = ~_four(seen, problem, H).unflatten(1, (key_heads, H // key_heads)).any(2)
-    return (query.masked_fill(_four(blind, problem, H), 0.0), key.masked_fill(unused, 0.0),
+    unused = ~problem.four(seen, H).unflatten(1, (key_heads, H // key_heads)).any(2)
+    return (query.masked_fill(problem.four(blind, H), 0.0), key.masked_fill(unused, 0.0),
             value.masked_fill(unused, 0.0))

@@ -24,8 +24,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
+
+from regard import kernels
+from regard.kernels import once_differentiable
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 WIDENED = tl.constexpr(INTERPRETED)
@@ -57,16 +59,16 @@ class Attend(torch.autograd.Function):
         divisor = query.new_empty(B, H, Q, dtype=torch.float32)
         if out.numel():
             options = _sizes(FORWARD, query, value)
-            _forward[(B * H * triton.cdiv(Q, options["rows"]),)](
-                query, key, value, *_pairs(bias, query), *_pairs(matrix, query), low, high,
-                query if seed is None else seed, out, divisor, scale, dropout, Q, key.shape[2], H,
-                **_fixed(query, key, value, bias, matrix, seed, kind), **options)
+            kernels.launch(_forward, (B * H * triton.cdiv(Q, options["rows"]),), query, key, value,
+                           *_pairs(bias, query), *_pairs(matrix, query), low, high, query if seed is None else seed,
+                           out, divisor, scale, dropout, Q, key.shape[2], H,
+                           **_fixed(query, key, value, bias, matrix, seed, kind), **options)
         ctx.save_for_backward(query, key, value, bias, low, high, matrix, seed, out, divisor)
         ctx.scale, ctx.dropout, ctx.kind = scale, dropout, kind
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, low, high, matrix, seed, out, divisor = ctx.saved_tensors
         given = upstream[0].contiguous()
@@ -82,12 +84,12 @@ class Attend(torch.autograd.Function):
             numbers = (ctx.scale, ctx.dropout, query.shape[2], key.shape[2], query.shape[1])
             fixed = _fixed(query, key, value, bias, matrix, seed, ctx.kind)
             blocks = triton.cdiv(query.shape[2], options["rows"])
-            _query_gradient[(query.shape[0] * query.shape[1] * blocks,)](
-                *read, d_query, slopes, *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed,
-                **options)
+            kernels.launch(_query_gradient, (query.shape[0] * query.shape[1] * blocks,), *read, d_query, slopes,
+                           *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed, **options)
             first, last = _visitors(low, high, key.shape[2], options["rows"], options["columns"])
-            _key_gradient[(key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),)](
-                *read, first, last, d_key, d_value, *numbers, **fixed, **options)
+            kernels.launch(_key_gradient,
+                           (key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),), *read, first,
+                           last, d_key, d_value, *numbers, **fixed, **options)
         return d_query, d_key, d_value, slopes if of_bias else None, *(None,) * 7
 
 
@@ -132,6 +134,12 @@ def _dot(a: T, b: T) -> T:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
         return tl.dot(a, b, input_precision="tf32x3")  # three products where numbers are float32: as good as one in it
+
+
+@triton.jit
+def _at(b: T, h: T, i: T, j: T, of_b: T, of_h: T, of_i: T, of_j: T) -> T:
+    """Where a pair stands in a matrix that may have more numbers than 32 bits count."""
+    return b * of_b + h * of_h + i.to(tl.int64) * of_i + j.to(tl.int64) * of_j
 
 
 @triton.jit
@@ -188,10 +196,10 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
         e = _dot(q, k) * scale
         allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
         if with_matrix:
-            at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
+            at = _at(b, h, i[:, None], j[None, :], matrix_b, matrix_h, matrix_i, matrix_j)
             allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
         if with_bias:
-            at = b * bias_b + h * bias_h + i[:, None].to(tl.int64) * bias_i + j[None, :] * bias_j
+            at = _at(b, h, i[:, None], j[None, :], bias_b, bias_h, bias_i, bias_j)
             e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
             allowed = allowed & (e != float("-inf"))
         p = tl.where(allowed, _weight(e, kind), 0.0)
@@ -250,10 +258,10 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
             e = _dot(q, k) * scale
             allowed = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
             if with_matrix:
-                at = b * matrix_b + h * matrix_h + i[:, None].to(tl.int64) * matrix_i + j[None, :] * matrix_j
+                at = _at(b, h, i[:, None], j[None, :], matrix_b, matrix_h, matrix_i, matrix_j)
                 allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
             if with_bias:
-                at = b * bias_b + h * bias_h + i[:, None].to(tl.int64) * bias_i + j[None, :] * bias_j
+                at = _at(b, h, i[:, None], j[None, :], bias_b, bias_h, bias_i, bias_j)
                 e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
                 allowed = allowed & (e != float("-inf"))
             dw = _dot(g, v)
@@ -313,10 +321,10 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
             e = _dot(k, tl.trans(q)) * scale
             allowed = (j[:, None] >= lo[None, :]) & (j[:, None] < hi[None, :])
             if with_matrix:
-                at = b * matrix_b + h * matrix_h + i[None, :].to(tl.int64) * matrix_i + j[:, None] * matrix_j
+                at = _at(b, h, i[None, :], j[:, None], matrix_b, matrix_h, matrix_i, matrix_j)
                 allowed = allowed & (tl.load(matrix + at, mask=allowed, other=0) != 0)
             if with_bias:
-                at = b * bias_b + h * bias_h + i[None, :].to(tl.int64) * bias_i + j[:, None] * bias_j
+                at = _at(b, h, i[None, :], j[:, None], bias_b, bias_h, bias_i, bias_j)
                 e += tl.load(bias + at, mask=allowed, other=0.0).to(tl.float32)
                 allowed = allowed & (e != float("-inf"))
             f = _weight(e, kind)

@@ -14,9 +14,10 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from regard import kernels
 from regard.blocks.kernels.drawing import Chance, drawn, kept
+from regard.kernels import once_differentiable
 
 ROWS, BLOCK, WARPS = 2, 1024, 4
 """Numbers that a program has."""
@@ -127,5 +128,5 @@ class _Activated(torch.autograd.Function):
 
 def _run(kernel: Any, *given: Tensor, chance: Chance, name: str, out: Tensor) -> None:
     seed = out if chance.seed is None else chance.seed  # which is not read then
-    kernel[(triton.cdiv(out.numel(), ROWS * BLOCK),)](*given, seed, out, out.numel(), chance.dropped, chance.scale,
-                                                      name, chance.seed is not None, ROWS, BLOCK, num_warps=WARPS)
+    kernels.launch(kernel, (triton.cdiv(out.numel(), ROWS * BLOCK),), *given, seed, out, out.numel(), chance.dropped,
+                   chance.scale, name, chance.seed is not None, ROWS, BLOCK, num_warps=WARPS)

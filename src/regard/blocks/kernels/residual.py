@@ -22,10 +22,11 @@ import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from regard import kernels
 from regard.attention.kernels.columns import column_sums
 from regard.blocks.kernels.drawing import GROUP, Chance, drawn, kept
+from regard.kernels import once_differentiable
 
 ELEMENTS = 512
 """Numbers that a program holds at a time, at least those of one token."""
@@ -197,8 +198,8 @@ class _Added(torch.autograd.Function):
         ctx.chance, ctx.dtypes = chance, (x.dtype, part.dtype)
         x, part, width = x.contiguous(), part.contiguous(), x.shape[-1]
         out, height, (rows, block, warps) = _like(x, torch.promote_types(*ctx.dtypes)), x.numel() // width, tile(width)
-        _add[(triton.cdiv(height, rows),)](x, part, _or(chance.seed, x), out, height, width, chance.dropped,
-                                           chance.scale, rows, block, chance.seed is not None, num_warps=warps)
+        kernels.launch(_add, (triton.cdiv(height, rows),), x, part, _or(chance.seed, x), out, height, width,
+                       chance.dropped, chance.scale, rows, block, chance.seed is not None, num_warps=warps)
         return out
 
     @staticmethod
@@ -209,8 +210,8 @@ class _Added(torch.autograd.Function):
             return g.to(ctx.dtypes[0]), g.to(ctx.dtypes[1]), None
         g, width = g.contiguous(), g.shape[-1]
         of_part, height, (rows, block, warps) = _like(g, ctx.dtypes[1]), g.numel() // width, tile(width)
-        _drop[(triton.cdiv(height, rows),)](g, chance.seed, of_part, height, width, chance.dropped, chance.scale, rows,
-                                            block, num_warps=warps)
+        kernels.launch(_drop, (triton.cdiv(height, rows),), g, chance.seed, of_part, height, width, chance.dropped,
+                       chance.scale, rows, block, num_warps=warps)
         return g.to(ctx.dtypes[0]), of_part, None
 
 
@@ -224,10 +225,10 @@ class _Normed(torch.autograd.Function):
         out, height, (rows, block, warps) = _like(x, dtype), x.numel() // width, tile(width)
         inverses = x.new_empty(height, dtype=torch.float32)
         means = torch.empty_like(inverses) if form.centred else inverses
-        _norm[(triton.cdiv(height, rows),)](
-            x, _or(part, x), _or(gain, x), _or(shift, x), _or(chance.seed, x), out, means, inverses, height, width,
-            form.epsilon, chance.dropped, chance.scale, rows, block, part is not None, chance.seed is not None,
-            form.centred, gain is not None, shift is not None, num_warps=warps)
+        kernels.launch(_norm, (triton.cdiv(height, rows),), x, _or(part, x), _or(gain, x), _or(shift, x),
+                       _or(chance.seed, x), out, means, inverses, height, width, form.epsilon, chance.dropped,
+                       chance.scale, rows, block, part is not None, chance.seed is not None, form.centred,
+                       gain is not None, shift is not None, num_warps=warps)
         ctx.save_for_backward(x, part, gain, means, inverses, chance.seed)
         ctx.centred, ctx.chance, ctx.of_shift = form.centred, chance, None if shift is None else shift.dtype
         return out
@@ -243,10 +244,9 @@ class _Normed(torch.autograd.Function):
         of_x = _like(x, x.dtype)
         of_part = _like(x, part.dtype) if dropping else of_x
         sums = x.new_empty(programs, 2 * width, dtype=torch.float32)
-        _norm_gradient[(programs,)](
-            g, x, _or(part, x), _or(gain, x), _or(seed, x), means, inverses, of_x, of_part, sums, height, width,
-            ctx.chance.dropped, ctx.chance.scale, share, rows, block, part is not None, dropping, ctx.centred,
-            gain is not None, num_warps=warps)
+        kernels.launch(_norm_gradient, (programs,), g, x, _or(part, x), _or(gain, x), _or(seed, x), means, inverses,
+                       of_x, of_part, sums, height, width, ctx.chance.dropped, ctx.chance.scale, share, rows, block,
+                       part is not None, dropping, ctx.centred, gain is not None, num_warps=warps)
         of_gain, of_shift = column_sums(sums, torch.float32).split(width)
         return (of_x, None if part is None else of_part.to(part.dtype),
                 None if gain is None else of_gain.to(gain.dtype),

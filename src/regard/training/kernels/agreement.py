@@ -14,6 +14,8 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
+from regard import kernels
+
 BLOCK, WARPS = 4096, 8
 """Logits of each pass that a program reads at a time, and what it reads them with."""
 
@@ -104,6 +106,6 @@ def _run(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, agreeme
     _, count, vocabulary = logits.shape
     own, spread, divergence = torch.empty(3, count, dtype=torch.float32, device=logits.device)
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
-    _agreement[(count,)](logits, labels.contiguous(), own, spread, divergence, count, vocabulary, smoothing,
-                         0.25 * agreement, ignored, block, gradients, num_warps=WARPS)
+    kernels.launch(_agreement, (count,), logits, labels.contiguous(), own, spread, divergence, count, vocabulary,
+                   smoothing, 0.25 * agreement, ignored, block, gradients, num_warps=WARPS)
     return own, spread, divergence

@@ -16,6 +16,8 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
+from regard import kernels
+
 BLOCK, WARPS = 4096, 8
 """Logits that a program reads at a time, and what it reads them with."""
 
@@ -73,6 +75,6 @@ def _run(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, *, grad
     count, vocabulary = logits.shape
     own, spread = torch.empty(2, count, dtype=torch.float32, device=logits.device)
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
-    _entropy[(count,)](logits, labels.contiguous(), own, spread, vocabulary, smoothing, ignored, block, gradients,
-                       num_warps=WARPS)
+    kernels.launch(_entropy, (count,), logits, labels.contiguous(), own, spread, vocabulary, smoothing, ignored, block,
+                   gradients, num_warps=WARPS)
     return own, spread

@@ -7,13 +7,14 @@ A layout does not know what a step computes. Needs triton.
 """
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
+
+from regard import kernels
 
 APART = 32
 """Counters of groups, in int32: far enough for each to have a line of the cache to itself."""
@@ -59,22 +60,21 @@ class Layout:
 
     def launch(self, kernel: Any, tensors: list[Tensor], steps: Iterable[int], phases: int, **constants: Any) -> None:
         """All steps in this order, each of so many phases."""
-        device = tensors[0].device
         order = list(steps)
-        counters = torch.zeros(self.grid[1] * APART if self.resident else 1, dtype=torch.int32, device=device)
+        counters = torch.zeros(self.grid[1] * APART if self.resident else 1, dtype=torch.int32,
+                               device=tensors[0].device)
         constants |= {"H": self.width, "BLOCK_ROWS": self.block_rows, "BLOCK_WIDTH": self.block_width,
                       "BLOCK_DEPTH": self.block_depth, "WAITS": self.resident, "PRECISION": precision(tensors[0].dtype),
                       "num_warps": self.warps, "num_stages": self.stages}
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            if self.resident:
-                whole = {"PHASE": 0} if phases > 1 else {}
-                kernel[self.grid](*tensors, counters, min(order), max(order) + 1, self.rows, **constants, **whole,
-                                  launch_cooperative_grid=True)
-                return
-            for step in order:
-                for phase in range(phases):
-                    part = {"PHASE": phase + 1} if phases > 1 else {}
-                    kernel[self.grid](*tensors, counters, step, step + 1, self.rows, **constants, **part)
+        if self.resident:
+            whole = {"PHASE": 0} if phases > 1 else {}
+            kernels.launch(kernel, self.grid, *tensors, counters, min(order), max(order) + 1, self.rows, **constants,
+                           **whole, launch_cooperative_grid=True)
+            return
+        for step in order:
+            for phase in range(phases):
+                part = {"PHASE": phase + 1} if phases > 1 else {}
+                kernels.launch(kernel, self.grid, *tensors, counters, step, step + 1, self.rows, **constants, **part)
 
 
 def precision(dtype: torch.dtype) -> str:
