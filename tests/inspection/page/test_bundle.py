@@ -18,7 +18,7 @@ def made(**changes):
 
 
 def test_modules_become_one_script():
-    assert made().script.split("\n") == ['"use strict";', "const one=1;function two(){return one;}", "class Three{}",
+    assert made().script.split("\n") == ['"use strict";const one=1;function two(){return one;}', "class Three{}",
                                          "async function four(){}", ""]
 
 

@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { aligned, chosenAttention } from "./alignment.js";
 import { attentionChoice, headChoice, pressable, quiet, remark, toggle, traceNumber } from "./pieces.js";
-import { counted, fixed } from "./numbers.js";
+import { chance, counted, fixed, weight } from "./numbers.js";
 import { drawn, fill, isolated, make } from "./dom.js";
 import { isSmall } from "./planes.js";
 import { joined, seen } from "./text.js";
@@ -146,7 +146,7 @@ function drawTree(search, layout, board, start, chosen) {
       make(
         "small",
         {},
-        fixed(Math.exp(node.log_probability), 2) + (node.ended ? " ■" : ""),
+        chance(Math.exp(node.log_probability)) + (node.ended ? " ■" : ""),
         make("span", { class: "unseen" }, ` ${state}`)
       )
     );
@@ -234,7 +234,7 @@ function describe(desk, trace, search, number, room) {
             "tr",
             {},
             make("th", { scope: "row" }, "probability"),
-            ...path.map((one) => make("td", {}, fixed(Math.exp(search.nodes[one].log_probability), 4)))
+            ...path.map((one) => make("td", {}, weight(Math.exp(search.nodes[one].log_probability))))
           ),
           make(
             "tr",

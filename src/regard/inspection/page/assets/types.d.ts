@@ -54,8 +54,8 @@ interface Plane {
   signed: boolean;
   rowName(row: number): string;
   columnName(column: number): string;
-  /** Whether nobody may look here, where that is known. */
-  masked(row: number, column: number): boolean;
+  /** Whether nobody may look here; null where that is not known, because the mask is a tensor. */
+  masked(row: number, column: number): boolean | null;
   map(pane: Pane, size: number): Promise<Block>;
 }
 interface Cell { row: number; column: number; size: number; rows: number; columns: number; value: number }
