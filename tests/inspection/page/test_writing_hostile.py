@@ -135,9 +135,10 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
     nodes = tuple(Node(number - 1, token, log, sum(logs[:number + 1]), number == 2, number < 2)
                   for number, (token, log) in enumerate(zip("xyz", logs, strict=True)))
     trace = Trace({"a": Side(tuple("xyz"))}, (Attention("one", "a", "a", traced.looks(1, 3, 3)),),
-                  written=Written("a", logs), search=Search(1, nodes, (2,)))
+                  written=Written("a", logs), search=Search(1, nodes, (2,), 1234))
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("tree")
+        assert "3 continuations considered with 1 beam, and 1,234 more" in page.locator("#view").inner_text()
         assert page.locator(".board small").all_text_contents() == ["0.90 kept", "<0.01 kept", "<0.01 ■ finished"]
         cells = page.locator("#view table tr").nth(1).locator("td").all_inner_texts()
         assert [browsing.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs], rel=0.01)

@@ -26,7 +26,7 @@ interface Attention {
 }
 /** One node of a beam search. */
 interface Found { parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean }
-interface Search { beams: number; nodes: Found[]; best: number[] }
+interface Search { beams: number; nodes: Found[]; best: number[]; left_out?: number }
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
