@@ -28,7 +28,7 @@ noded = pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
     ("a = b / c / d;\n", "a=b / c / d;"),
     ("a + +b - -c + d - e\n", "a + +b - -c+d-e\n"),
     ("a = b\nc = d\n", "a=b\nc=d\n"),
-    ("/** what\n * @param {A} b */\nif (a) {\n  return [b];\n}\nelse d();\n", "if(a){return[b];}\nelse d();"),
+    ("/** what\n * @param {A} b */\nif (a) {\n  return [b];\n}\nelse d();\n", "if(a){return[b];}else d();"),
 ])
 def test_scripts_keep_what_counts(given, left):
     assert squeeze.script(given) == left

@@ -16,9 +16,10 @@ TEMPLATE = r"`(?:\\[\s\S]|\$\{(?:[^`{}]|`(?:\\[\s\S]|[^`\\])*`|\{[^{}]*\})*\}|[^
 PATTERN = r"/(?![/* =])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/"
 COMMENT = r"//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/"
 GAP = rf"(?:\s|{COMMENT})*"
-# Behind what closes, a line may end a statement; behind what opens or joins, it does not.
+# Behind what closes, a line may end a statement; behind what opens or joins, it does not, nor behind a brace: where one
+# ends a statement that is no block, the modules write a semicolon.
 # Not around + and - beside their like: `a + +b` is not `a++b`.
-SIGN = rf"\s*[)\]}}]+[ \t]*|\s*[=<>*?:&|%]+{GAP}|\s*(?<![+-])\s[+-](?>\s{GAP})(?![+-])|[ \t]*[{{(\[;,!]+{GAP}"
+SIGN = rf"\s*[)\]]+[ \t]*|\s*\}}{GAP}|\s*[=<>*?:&|%]+{GAP}|\s*(?<![+-])\s[+-](?>\s{GAP})(?![+-])|[ \t]*[{{(\[;,!]+{GAP}"
 MARGIN = rf"[ \t]*\n{GAP}"
 SCRIPT = re.compile(
     f"(?P<kept>{STRING}|{TEMPLATE}|{PATTERN})|(?P<comment>[ \\t]*(?:{COMMENT})[ \\t]*)|"
