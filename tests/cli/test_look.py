@@ -325,3 +325,25 @@ def test_help_is_there():
 
 def test_torch_is_as_it_was():
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_file_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch, problem):
+    class Full:
+        def __init__(self, path, mode):
+            self.file = open(path, mode)  # noqa: SIM115 (closed below)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *details):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(data[:3])
+            raise problem
+
+    monkeypatch.setattr(looked, "open", Full, raising=False)
+    with pytest.raises(type(problem)):
+        looked._write_new(str(tmp_path / "a.html"), b"a page")
+    assert [*tmp_path.iterdir()] == []

@@ -128,6 +128,6 @@ def _write_new(output: str, data: bytes) -> None:
     with open(output, "xb") as file:
         try:
             file.write(data)
-        except OSError:
+        except (OSError, KeyboardInterrupt):
             os.unlink(output)
             raise

@@ -206,6 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(error.status, str(error))
         except ValueError as error:
             self._refuse(400, str(error))
+        except (MemoryError, RuntimeError) as error:  # torch says the latter, on a CPU too
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            self._refuse(500, "There is not enough memory for this. Ask for a shorter text, or for fewer beams.")
 
     def _check_sender(self) -> None:
         """Refuse who does not speak to this host, or speaks for another page."""
