@@ -23,7 +23,7 @@ from regard.tasks.translating import Translator
 TEXT, CHANGED = "The black cat sees a small dog.", "The black cat sees a small house."
 SENTENCES = 150
 """Of the long text, one after another."""
-WIDTH = 1200
+WIDTH, HEIGHT = 1200, 900
 
 
 def main() -> int:
@@ -49,22 +49,21 @@ def main() -> int:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with PageServer(traces, what_if=lambda asked: looking.translated(tasks[asked.trace], asked.text)) as server:
-            for name, state, height in views(len(traces)):
-                shoot(browser, server.address + state, given.output / f"{name}.png", height)
-            shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", 800, scheme="dark")
+            for name, state in views(len(traces)):
+                shoot(browser, server.address + state, given.output / f"{name}.png")
+            shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", scheme="dark")
         with PageServer([long]) as server:
             attention, head = nearest(long)
             state = f"#view=long&attention={attention}&head={head}"
-            shoot(browser, server.address + state, given.output / "long.png", 900, wait=4000)
+            shoot(browser, server.address + state, given.output / "long.png", wait=4000)
         browser.close()
     return 0
 
 
-def views(traces: int) -> list[tuple[str, str, int]]:
-    """Name, state and height of each picture of the short text."""
-    return [("alignment", "#view=alignment&row=1", 800), ("heads", "#view=heads", 900), ("tree", "#view=tree", 900),
-            ("what-if", "#view=what-if", 1100),
-            ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"), 800)]
+def views(traces: int) -> list[tuple[str, str]]:
+    """Name and state of each picture of the short text."""
+    return [("alignment", "#view=alignment&row=1"), ("heads", "#view=heads"), ("tree", "#view=tree"),
+            ("what-if", "#view=what-if"), ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"))]
 
 
 def long_trace(translator: Translator, name: str) -> Trace:
@@ -85,9 +84,9 @@ def nearest(trace: Trace) -> tuple[int, int]:
     return max(found)[1:]
 
 
-def shoot(browser: Any, address: str, path: Path, height: int, *, scheme: str = "light", wait: int = 800) -> None:
-    """One picture."""
-    page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme=scheme)
+def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait: int = 800) -> None:
+    """One picture, in a window as high as the page: scales and what is said of maps are part of it."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
     page.goto(address)
     page.wait_for_timeout(wait)
     if path.stem == "what-if":
@@ -95,6 +94,8 @@ def shoot(browser: Any, address: str, path: Path, height: int, *, scheme: str = 
         page.locator("form.what-if button.strong").click()
         page.wait_for_selector(".result h2")
         page.wait_for_timeout(wait)
+    page.set_viewport_size({"width": WIDTH, "height": page.evaluate("() => document.documentElement.scrollHeight")})
+    page.wait_for_timeout(wait)
     page.screenshot(path=str(path))
     page.close()
     print(path)

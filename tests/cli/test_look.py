@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -196,8 +197,6 @@ def test_standard_input(folders, tmp_path):
 
 
 def test_a_port_that_is_taken(traces):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, said = call("look", traces / "one.safetensors", "--no-browser", "--port", port)
@@ -208,7 +207,7 @@ def test_a_port_that_is_taken(traces):
 def test_the_browser_is_opened_unless_not_wanted(traces, monkeypatch):
     opened = []
     monkeypatch.setattr(looked.webbrowser, "open", lambda address: opened.append(address) or True)
-    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self: self.http.server_close())
+    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self, waiting: self.http.server_close())
     monkeypatch.setattr(looked.threading, "Thread", _Now)
     code, out, said = call("look", traces / "one.safetensors")
     assert (code, [out.strip()]) == (0, opened)
@@ -229,7 +228,7 @@ class _Now:
 
 def test_without_a_browser_it_says_so(traces, monkeypatch):
     monkeypatch.setattr(looked.webbrowser, "open", lambda address: False)
-    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self: self.http.server_close())
+    monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self, waiting: self.http.server_close())
     monkeypatch.setattr(looked.threading, "Thread", _Now)
     assert "open the address yourself" in call("look", traces / "one.safetensors")[2]
 
@@ -253,6 +252,41 @@ def test_it_serves_until_it_is_interrupted(folders):
         _, said = process.communicate(timeout=20)
         assert process.returncode == 0
         assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+ANSWERING = """
+import sys, torch
+from regard.cli import looked
+from regard.inspection.trace.trace import Trace
+
+def endless(question):
+    print("asked", flush=True)
+    while True:
+        torch.randn(300, 300) @ torch.randn(300, 300)
+
+looked.serve([Trace.load(sys.argv[1])], endless, 0, False)
+"""
+
+
+def test_an_end_that_has_to_wait_says_so_and_a_second_interrupt_does_not_wait(traces):
+    process = subprocess.Popen([sys.executable, "-c", ANSWERING, str(traces / "one.safetensors")],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().strip()
+        port, sent = int(address.split(":")[2].split("/")[0]), b'{"text": "a"}'
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(f"POST /{address.split('/')[3]}/translate.json HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+                               f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent)
+            assert process.stdout.readline() == "asked\n"
+            process.send_signal(signal.SIGINT)
+            lines = iter(process.stderr.readline, "")
+            assert any("still answering" in line for line in lines)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+        assert (process.returncode, said) == (130, "")
     finally:
         process.kill()
         process.communicate()
@@ -291,3 +325,25 @@ def test_help_is_there():
 
 def test_torch_is_as_it_was():
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_file_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch, problem):
+    class Full:
+        def __init__(self, path, mode):
+            self.file = open(path, mode)  # noqa: SIM115 (closed below)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *details):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(data[:3])
+            raise problem
+
+    monkeypatch.setattr(looked, "open", Full, raising=False)
+    with pytest.raises(type(problem)):
+        looked._write_new(str(tmp_path / "a.html"), b"a page")
+    assert [*tmp_path.iterdir()] == []

@@ -104,7 +104,10 @@ def serve(traces: "Sequence[Trace]", what_if: "Callable[[Question], Trace] | Non
     if browser:
         # Some browsers run in the terminal, and this would wait for their end.
         threading.Thread(target=_open, args=(server.address,), daemon=True).start()
-    server.run()
+    try:
+        server.run(lambda: models.say("\nThe model is still answering. To end without waiting, press Ctrl-C again."))
+    except KeyboardInterrupt:
+        os._exit(130)  # an end that takes down what the model computes with is a crash
     models.say("")
 
 
@@ -125,6 +128,6 @@ def _write_new(output: str, data: bytes) -> None:
     with open(output, "xb") as file:
         try:
             file.write(data)
-        except OSError:
+        except (OSError, KeyboardInterrupt):
             os.unlink(output)
             raise

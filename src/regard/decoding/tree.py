@@ -73,7 +73,8 @@ class _Growing:
     branches: list[Branch] = field(default_factory=list)
     places: dict[Path, int] = field(default_factory=dict)
     best: tuple[int, ...] = ()
-    left_out: int = 0
+    lost: set[int] = field(default_factory=set)
+    """Hashes of the tokens of branches that there is no room for: one may come more than once."""
 
     def add(self, path: Path, log: float, total: float, ended: bool, kept: bool) -> None:
         """A beginning that was considered; one that is known may have been kept by another group."""
@@ -84,7 +85,7 @@ class _Growing:
         elif len(self.branches) < self.most and (len(path) == 1 or path[:-1] in self.places):
             self._put(path, log, total, ended, kept)
         else:
-            self.left_out += 1
+            self.lost.add(hash(path))
 
     def finish(self, found: Sequence[Hypothesis]) -> None:
         """The results, which are in the tree whatever was left out."""
@@ -96,6 +97,7 @@ class _Growing:
                 total += log
                 path = whole_path[:count]
                 if path not in self.places:
+                    self.lost.discard(hash(path))
                     self._put(path, log, total, count == len(whole_path) and not one.cut, count < len(whole_path))
             if whole_path:
                 place = self.places[whole_path]
@@ -148,7 +150,7 @@ class Recorder:
     def tree(self, number: int) -> Tree:
         """What the search of this number considered: all of it, when the search is over."""
         grown = self.growing[number]
-        return Tree(tuple(grown.branches), grown.best, grown.left_out)
+        return Tree(tuple(grown.branches), grown.best, len(grown.lost))
 
     def _considered(self, batch: Beams, logits: Tensor) -> "_Considered":
         """The best continuations of each row by their log-probability, the best first."""

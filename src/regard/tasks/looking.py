@@ -152,7 +152,7 @@ def _search(tree: Tree, beams: int, tokenizer: Tokenizer, beginning: Sequence[in
         parent = branch.parent + shift if branch.parent >= 0 else shift - 1
         nodes.append(Node(parent, pieces[branch.token], branch.log_probability, total + branch.total, branch.ended,
                           branch.kept))
-    return Search(beams, tuple(nodes), tuple(place + shift for place in tree.best))
+    return Search(beams, tuple(nodes), tuple(place + shift for place in tree.best), tree.left_out or None)
 
 
 def _check_text(text: str) -> None:

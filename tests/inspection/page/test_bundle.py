@@ -18,8 +18,8 @@ def made(**changes):
 
 
 def test_modules_become_one_script():
-    assert made().script.split("\n") == ['"use strict";', "const one=1;function two(){return one;}", "class Three{}",
-                                         "async function four(){}", ""]
+    assert made().script == ('"use strict";const one=1;function two(){return one;}class Three{}'
+                             "async function four(){}")
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [

@@ -1,17 +1,25 @@
 """Texts of the page: what has no shape is shown, words are cut by code points, trees have no collisions."""
 
 import random
+import sys
+import unicodedata
 
 import noded
 import pytest
 
+from regard.inspection.pictures import signs
+
 pytestmark = noded.needed
 SHOWN = {
-    "▁dog": "▁dog", "": "∅", "\u200b": "⟦ZWSP⟧", "a\u200db": "a⟦ZWJ⟧b", "👩\u200d👧": "👩\u200d👧", "\u200d": "⟦ZWJ⟧",
-    "a\nb": "a⏎b", "\u0000": "⟦^@⟧", "\u001b[2J": "⟦^[⟧[2J", " ": "␣", "\u00a0": "⍽", "\u202eabc": "⟦U+202E⟧abc",
-    "\u0301": "◌\u0301", "e\u0301": "e\u0301", "<script>": "<script>", "שלום": "שלום", "\u200f": "⟦RLM⟧",
-    "\U000e0041": "⟦U+E0041⟧", "\ufeff": "⟦BOM⟧", "👍🏽": "👍🏽", "\u2028": "⟦U+2028⟧", "\ue000": "⟦U+E000⟧",
+    "▁dog": "▁dog", "": "∅", "\u200b": "‹U+200B›", "a\u200db": "a\u200db", "a\u200d": "a‹U+200D›",
+    "👩\u200d👧": "👩\u200d👧", "\u200d": "‹U+200D›", "a\nb": "a‹U+000A›b", "\u0000": "‹U+0000›",
+    "\u001b[2J": "‹U+001B›[2J", " ": "␣", "\u00a0": "␣", "\u2003": "␣", "\u3164": "‹U+3164›",
+    "\u202eabc": "‹U+202E›abc", "\u0301": "◌\u0301", "e\u0301": "e\u0301", "<script>": "<script>", "שלום": "שלום",
+    "\u200f": "‹U+200F›", "\U000e0041": "‹U+E0041›", "\ufeff": "‹U+FEFF›", "👍🏽": "👍🏽", "\u2028": "‹U+2028›",
+    "\ue000": "‹U+E000›", "می\u200cخواهم": "می\u200cخواهم", "❤\ufe0f\ufe0f": "❤\ufe0f‹U+FE0F›",
 }
+PARTS = ("a", " ", "é", "e", "\u0301", "\u200b", "\u200c", "\u200d", "\u200f", "\ufe0f", "👩", "👧", "🏽", "🏴",
+         "\U000e0067", "\u2003", "\u3164", "\n", "ש", "\U000e0100", "\u20e3", "ी")
 WEIGHTS = {"0.5": "0.5000", "0": "0", "1e-9": "1.00e−9", "-0.25": "−0.2500", "NaN": "NaN", "1/0": "∞",
            "0.0123": "0.0123", "0.000999": "9.99e−4"}
 
@@ -19,6 +27,25 @@ WEIGHTS = {"0.5": "0.5000", "0": "0", "1e-9": "1.00e−9", "-0.25": "−0.2500",
 def test_what_has_no_shape_is_shown(tmp_path):
     told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=list(SHOWN))
     assert dict(zip(SHOWN, told, strict=True)) == SHOWN
+
+
+def assert_as_in_pictures(tmp_path, tokens):
+    """Compared in NFC, which pictures bring texts to."""
+    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=tokens)
+    other = [(token, got, signs.word(token, 10_000)) for token, got in zip(tokens, told, strict=True)
+             if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", signs.word(token, 10_000))]
+    assert other == []
+
+
+def test_every_character_has_the_same_name_as_in_pictures(tmp_path):
+    """As far as this Python knows it: another version of Unicode may have given it a shape."""
+    known = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]
+    assert_as_in_pictures(tmp_path, known)
+
+
+def test_what_belongs_together_is_the_same_as_in_pictures(tmp_path):
+    chance = random.Random(0)
+    assert_as_in_pictures(tmp_path, ["".join(chance.choices(PARTS, k=chance.randint(1, 6))) for _ in range(20_000)])
 
 
 def test_words_are_cut_by_code_points(tmp_path):

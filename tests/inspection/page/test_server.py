@@ -210,6 +210,20 @@ def test_what_a_model_refuses_is_a_message(serving):
     assert (status, json.loads(body)) == (400, {"error": "`text` must be good, but is bad instead."})
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("not enough memory: you tried to allocate 9 bytes"),
+                                   torch.OutOfMemoryError("CUDA out of memory")])
+def test_too_little_memory_is_a_message(error, capfd):
+    def large(question):
+        raise error
+
+    with PageServer([traced.one_token()], what_if=large) as running:
+        status, _, body = asks(running, {"text": "a"})
+        assert call(running)[0] == 200
+    assert status == 500
+    assert "fewer beams" in json.loads(body)["error"]
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("headers", "body", "status"), [
     ({"Content-Type": "text/plain"}, b'{"text": "a"}', 415), ({}, b'{"text": "a"}', 415),
     ({"Content-Type": "application/json"}, b"{", 400),

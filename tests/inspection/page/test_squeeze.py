@@ -13,7 +13,12 @@ noded = pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 
 
 @pytest.mark.parametrize(("given", "left"), [
-    ("const a = [1, 2]; // two\n", "const a=[1,2];\n"),
+    ("const a = [1, 2]; // two\n", "const a=[1,2];"),
+    ("const a = 1 // one\n\n/** two */\nconst b = 2\n", "const a=1\nconst b=2\n"),
+    ("a = b /* c */\nd = e\n", "a=b\nd=e\n"),
+    ("a =\n  b +\n  c;\nd = (e) => // f\n  g;\n", "a=b+c;d=(e)=>g;"),
+    ("a = b +\n  +c;\n", "a=b +\n+c;"),
+    ("f(/* g */ /\\/\\/ h/, [/x/]);\n", "f(/\\/\\/ h/,[/x/]);"),
     ('const a = "b  =  c // d";\n', 'const a="b  =  c // d";'),
     ("const a = 'it  =  \\'s';\n", "const a='it  =  \\'s';"),
     ("const a = `b  =  ${ c  +  1 } // d`;\n", "const a=`b  =  ${ c  +  1 } // d`;"),
@@ -23,7 +28,7 @@ noded = pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
     ("a = b / c / d;\n", "a=b / c / d;"),
     ("a + +b - -c + d - e\n", "a + +b - -c+d-e\n"),
     ("a = b\nc = d\n", "a=b\nc=d\n"),
-    ("/** what\n * @param {A} b */\nif (a) {\n  return [b];\n}\nelse d();\n", "if(a){return[b];}\nelse d();"),
+    ("/** what\n * @param {A} b */\nif (a) {\n  return [b];\n}\nelse d();\n", "if(a){return[b];}else d();"),
 ])
 def test_scripts_keep_what_counts(given, left):
     assert squeeze.script(given) == left

@@ -88,3 +88,61 @@ def test_a_narrow_screen_does_not_scroll_sideways(chromium, served):
             page = visit.open(view)
             page.wait_for_timeout(100)
             assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def tab_to(page, script, most=80):
+    """Press the Tab key until what has the focus is wanted."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"() => {{ const one = document.activeElement; return {script}; }}"):
+            return
+    raise AssertionError(f"the Tab key does not reach {script}")
+
+
+def test_a_path_of_the_tree_is_chosen_by_keys_alone(chromium, served):
+    with browsing.visiting(chromium, served) as visit:
+        page = visit.open("tree")
+        tab_to(page, "one.getAttribute('role') === 'treeitem'")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator("aside h2").inner_text() == "Le noir chat dort."
+        for key in ("ArrowLeft", "ArrowLeft", " "):
+            page.keyboard.press(key)
+        assert page.locator("aside h2").inner_text() == "Le noir chat dort"
+        assert "node=9" in page.url
+
+
+def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
+    with browsing.visiting(chromium, served) as visit:
+        page = visit.open("heads")
+        tab_to(page, "one.className === 'card'")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog[open] .facts strong")
+        assert page.locator("dialog h2").inner_text() == "encoder.0.self, head 1"
+        page.keyboard.press("Escape")
+        assert page.locator("dialog[open]").count() == 0
+        assert "head 1" in page.evaluate("() => document.activeElement.textContent")
+
+
+def test_a_model_is_asked_by_keys_alone(chromium, served):
+    with browsing.visiting(chromium, served) as visit:
+        page = visit.open("what-if")
+        tab_to(page, "one.localName === 'button' && one.textContent === 'black'")
+        page.keyboard.press("Enter")  # the word is marked in the text, and typing replaces it
+        page.keyboard.type("white")
+        assert page.get_by_label("Text", exact=True).input_value() == "The white cat sleeps."
+        tab_to(page, "one.textContent === 'Try it'")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".result h2")
+
+
+def test_the_focus_stays_where_it_was_when_a_choice_is_made(chromium, served):
+    with browsing.visiting(chromium, served) as visit:
+        page = visit.open("pair")
+        for label in ("Attention", "Head", "Scale"):
+            page.get_by_label(label, exact=True).last.focus()
+            page.keyboard.press("ArrowUp" if label == "Attention" else "ArrowDown")
+            page.wait_for_timeout(100)
+            held = page.evaluate("() => document.activeElement.labels?.[0].textContent")
+            assert held == label

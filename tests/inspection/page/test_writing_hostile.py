@@ -1,5 +1,7 @@
 """What happened to users of other pages: markup as tokens, one token, very many, other scripts, no probabilities."""
 
+import math
+
 import browsing
 import pytest
 import torch
@@ -8,7 +10,7 @@ import traced
 from regard.attention.look import Look
 from regard.inspection.matrix import Matrix
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace.trace import Attention, Side, Trace
+from regard.inspection.trace.trace import Attention, Node, Search, Side, Trace, Written
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 ELEMENTS = """() => [...document.querySelectorAll("*")].map((one) => one.localName)"""
@@ -65,7 +67,7 @@ def test_what_cannot_be_seen_has_a_symbol_and_other_scripts_are_whole(chromium, 
         names, _ = browsing.table(visit.open("alignment", attention=1, head=0))
         page = visit.page
         named = dict(zip(traced.HOSTILE, names, strict=True))
-        assert named["\u200b"] == "⟦ZWSP⟧"
+        assert named["\u200b"] == "‹U+200B›"
         assert named["שלום"] == "שלום"
         assert named["👩‍👩‍👧"] == "👩‍👩‍👧"
         assert all(name.strip() for name in names)
@@ -105,6 +107,45 @@ def test_nothing_but_zero_is_shown_as_zero(chromium, filed):
     assert cells[1] == "0"
     assert [browsing.number(cell) for cell in cells] == pytest.approx([1e-9, 0, 1, 1e30], rel=0.01)
     assert cells[0] not in ("0", "0.0000")
+
+
+def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromium, filed):
+    """The page does not have such a mask: what is 0 may be masked, and that is what it says."""
+    mask = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
+    look = traced.looks(2, 3, 3, mask=mask)
+    trace = Trace({"a": Side(tuple("xyz"))}, (Attention("one", "a", "a", look),))
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("alignment", attention=0, head=1)
+        _, rows = browsing.table(page)
+        assert "the mask is a tensor" in page.locator(".swatches").first.inner_text()
+        page.locator(".chart-frame").first.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".readout").first.inner_text() == "x → y: 0 or masked"
+    for allowed, want, (_, cells) in zip(mask, look.weights()[1], rows, strict=True):
+        for may, weight, cell in zip(allowed, want, cells, strict=True):
+            if may:
+                assert browsing.number(cell) == pytest.approx(float(weight), abs=6e-5)
+            else:
+                assert cell == "0 or masked"
+
+
+def test_no_small_probability_is_shown_as_zero(chromium, filed):
+    logs = (-0.1, -9.0, -40.0)
+    nodes = tuple(Node(number - 1, token, log, sum(logs[:number + 1]), number == 2, number < 2)
+                  for number, (token, log) in enumerate(zip("xyz", logs, strict=True)))
+    trace = Trace({"a": Side(tuple("xyz"))}, (Attention("one", "a", "a", traced.looks(1, 3, 3)),),
+                  written=Written("a", logs), search=Search(1, nodes, (2,), 1234))
+    with browsing.visiting(chromium, filed(trace)) as visit:
+        page = visit.open("tree")
+        assert "3 continuations considered with 1 beam, and 1,234 more" in page.locator("#view").inner_text()
+        assert page.locator(".board small").all_text_contents() == ["0.90 kept", "<0.01 kept", "<0.01 ■ finished"]
+        cells = page.locator("#view table tr").nth(1).locator("td").all_inner_texts()
+        assert [browsing.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs], rel=0.01)
+        page = visit.open("alignment", row=2)
+        page.wait_for_selector("aside strong.number")
+        told = page.locator("aside strong.number").inner_text()
+        assert browsing.number(told) == pytest.approx(math.exp(-40), rel=0.01)
 
 
 def test_one_token(chromium, filed):

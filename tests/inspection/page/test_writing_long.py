@@ -115,6 +115,18 @@ def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
         assert "regard look mine.safetensors" in page.locator("#view").inner_text()
 
 
+def test_what_if_of_a_long_text_shows_what_changed(chromium):
+    """Too long for maps by words: those of a head, as they are served and as they come with the answer."""
+    with (PageServer([traced.long(1500)], what_if=lambda question: traced.long(1500, seed=1)) as server,
+          browsing.visiting(chromium, server.address) as visit):
+        page = visit.open("what-if")
+        page.locator("form.what-if button.strong").click()
+        page.wait_for_selector(".result h2")
+        assert_seen(page)
+        assert page.locator(".result .chart-frame").count() == 3
+        assert "decoder.0.self, head 0" in page.locator(".result").inner_text()
+
+
 @pytest.mark.slow
 def test_16384_tokens(chromium, filed):
     """A picture 5 s after it is opened, in less than 500 MB, at 30 frames a second."""

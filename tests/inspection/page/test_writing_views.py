@@ -10,6 +10,7 @@ import traced
 
 from regard.inspection.chosen import chosen
 from regard.inspection.page.server import PageServer
+from regard.inspection.trace.trace import Attention, Side, Trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 CLOSE = 6e-5
@@ -96,6 +97,26 @@ def test_pointing_at_a_cell_tells_its_weight(visit, trace):
     assert value == pytest.approx(float(weights[names[0]]), abs=CLOSE)
     assert (row, column) == (2, 1)
     browsing.until(page, "() => document.querySelector('[aria-live=polite].unseen').textContent !== ''")
+
+
+def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
+    """A map that is higher than the window: at its top, what is said of it stands at the lower edge of the window."""
+    count = 30
+    tall = Trace({"a": Side(tuple(f"w{number}" for number in range(count)))},
+                 (Attention("one", "a", "a", traced.looks(1, count, count)),))
+    with browsing.visiting(chromium, filed(tall), size=(1200, 700)) as visit:
+        page = visit.open("alignment")
+        browsing.until(page, "() => document.querySelector('.legend canvas')")
+        box = page.locator(".chart-frame canvas").first.bounding_box()
+        assert box["y"] < 600
+        assert box["y"] + box["height"] > 800
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
+        for part in (".readout strong", ".legend canvas", ".swatches"):
+            seen = page.locator(part).first.bounding_box()
+            assert 0 < seen["y"] < seen["y"] + seen["height"] <= 700
+            shown = page.evaluate("""([x, y, part]) => document.elementFromPoint(x, y)?.closest(part) !== null""",
+                                  [seen["x"] + seen["width"] / 2, seen["y"] + seen["height"] / 2, part.split()[0]])
+            assert shown
 
 
 def test_the_mouse_points_too(visit, trace):

@@ -85,7 +85,7 @@ def test_all_else_is_the_same_after_a_file(tmp_path):
                   (Attention("decoder.0.cross", "target", "source", Matrix(numbers(H, n, N)), 0, "cross"),
                    Attention("own", "target", "target", Matrix(numbers(1, n, n)))),
                   "a title", "a model", Written("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75), Pointer(0, 3, 1),
-                  Search(2, nodes, (2, 1)))
+                  Search(2, nodes, (2, 1), 7))
     trace.save(tmp_path / "a.safetensors")
     read = Trace.load(str(tmp_path / "a.safetensors"))
     for part in ("sides", "title", "model", "written", "alignment", "search"):
@@ -157,6 +157,7 @@ BAD = {
     "points nowhere": (GOOD | {"alignment": Pointer(0)}, '"attention" in [alignment]: there are 0'),
     "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 2)}, '"head" in [alignment]'),
     "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 0, 5)}, '"offset" in [alignment]'),
+    "left out": (GOOD | {"search": Search(1, (), (), -1)}, '"left_out" in [search]'),
     "no beam": (GOOD | {"search": Search(0, (), ())}, '"beams" in [search]'),
     "its own parent": (GOOD | {"search": Search(1, (Node(0, "a", 0.0, 0.0, False, True),), ())},
                        '"parent" in [search.nodes[0]]: expected an earlier node or -1, but got 0'),

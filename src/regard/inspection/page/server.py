@@ -7,16 +7,20 @@
 Other programs on the machine, and pages of other sites in the same browser, can send requests to a port too. So an
 address holds a random token, which is not told to anybody; a request must name this host, and may not come from another
 origin; answers are HTML once and JSON otherwise, never of a type that somebody else chose; what comes in is limited in
-size. A policy lets the page ask this server and nobody else.
+size, in time and in number. A policy lets the page ask this server and nobody else.
 
 It does not know models: whoever starts it gives a function that answers "what if".
 """
 
+import io
 import os
 import secrets
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -33,7 +37,9 @@ NAMES = (HOST, "localhost")
 LONGEST = 1 << 20
 """Bytes of a request."""
 SECONDS = 30
-"""That a connection may be silent."""
+"""That a request may take to come in, and an answer to be taken."""
+ABREAST = 64
+"""Connections at once; a browser opens six. One more is closed at once."""
 
 
 class PageServer:
@@ -72,13 +78,15 @@ class PageServer:
         """What a browser opens. Whoever has it may ask."""
         return f"http://{HOST}:{self.port}/{self.token}/"
 
-    def run(self) -> None:
-        """Answer until interrupted (Ctrl-C)."""
+    def run(self, waiting: Callable[[], None] = lambda: None) -> None:
+        """Answer until interrupted (Ctrl-C); `waiting` is called where the end has to wait for an answer of a model."""
         try:
             self.http.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             pass
         finally:
+            if self.asking.locked():
+                waiting()
             self._close()
 
     def __enter__(self) -> Self:
@@ -125,17 +133,57 @@ class PageServer:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = os.name == "posix"  # elsewhere it would let another program listen too
+    request_queue_size = ABREAST
+
+    def __init__(self, *given: Any) -> None:
+        self.free = threading.Semaphore(ABREAST)
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # whoever asked has gone
             super().handle_error(request, client_address)
 
 
+class _Incoming(io.RawIOBase):
+    """What a connection sends, until a moment: whoever sends a byte now and then does not keep it for ever."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.until = connection, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.connection.settimeout(max(0.001, self.until - time.monotonic()))
+        return self.connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     page: PageServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "regard", ""
-    timeout = SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.incoming = _Incoming(self.connection)
+        self.rfile = io.BufferedReader(self.incoming)
+
+    def handle_one_request(self) -> None:
+        """One request, which comes in whole before its time is over; the next one has as much."""
+        self.incoming.until = time.monotonic() + SECONDS
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._answer({"": self._page, "map.json": self._map}, "POST", ("translate.json",))
@@ -158,14 +206,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(error.status, str(error))
         except ValueError as error:
             self._refuse(400, str(error))
+        except (MemoryError, RuntimeError) as error:  # torch says the latter, on a CPU too
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            self._refuse(500, "There is not enough memory for this. Ask for a shorter text, or for fewer beams.")
 
     def _check_sender(self) -> None:
         """Refuse who does not speak to this host, or speaks for another page."""
-        hosts = {f"{name}:{self.page.port}" for name in NAMES}
-        if self.headers.get_all("Host", []) not in [[host] for host in hosts]:
+        hosts = self.headers.get_all("Host", [])
+        if hosts not in [[f"{name}:{self.page.port}"] for name in NAMES]:
             raise RefusedError(403, "This server answers to its own name only.")
-        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
-        if origin is not None and origin not in {f"http://{host}" for host in hosts}:
+        origin, site = self.headers.get_all("Origin", []), self.headers.get("Sec-Fetch-Site")
+        if origin not in ([], [f"http://{hosts[0]}"]):
             raise RefusedError(403, "This server does not answer to other pages.")
         # A link to the page, with its token, may stand anywhere: in a terminal that is itself a page, say.
         followed = self.command == "GET" and self.headers.get("Sec-Fetch-Mode") == "navigate"
@@ -204,6 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, document.dumps(table).encode(), "application/json")
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.connection.settimeout(SECONDS)
         self.send_response(status)
         for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))),
                             ("Content-Security-Policy", self.page.policy), ("X-Content-Type-Options", "nosniff"),
@@ -218,11 +271,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses is refused in JSON too."""
+        """What the standard library refuses is refused in JSON too, without a word of what was sent."""
         self.close_connection = True
         if not hasattr(self, "headers"):
             self.command = self.command or "GET"
-        self._send_json(code, {"error": message or "This is no request that is known here."})
+        self._send_json(code, {"error": f"This is no request that is known here: {HTTPStatus(code).phrase}."})
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: addresses hold the token."""

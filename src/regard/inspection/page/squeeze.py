@@ -14,12 +14,16 @@ STRING = r'"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])*'"
 # A template may hold others in its ${…}, and those none.
 TEMPLATE = r"`(?:\\[\s\S]|\$\{(?:[^`{}]|`(?:\\[\s\S]|[^`\\])*`|\{[^{}]*\})*\}|[^`\\$]|\$(?!\{))*`"
 PATTERN = r"/(?![/* =])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\[\n])+/"
-COMMENT = r"[ \t]*//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/[ \t]*"
+COMMENT = r"//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/"
+GAP = rf"(?:\s|{COMMENT})*"
+# Behind what closes, a line may end a statement; behind what opens or joins, it does not, nor behind a brace: where one
+# ends a statement that is no block, the modules write a semicolon.
 # Not around + and - beside their like: `a + +b` is not `a++b`.
-SIGN = r"\s*(?:[)\]]+|[=<>*?:&|%]+|(?<![+-])\s[+-][ \t](?![+-]))[ \t]*|[ \t]*[{(\[;,!]+\s*|\s*\}[ \t]*"
-MARGIN = r"[ \t]*\n\s*"
+SIGN = rf"\s*[)\]]+[ \t]*|\s*\}}{GAP}|\s*[=<>*?:&|%]+{GAP}|\s*(?<![+-])\s[+-](?>\s{GAP})(?![+-])|[ \t]*[{{(\[;,!]+{GAP}"
+MARGIN = rf"[ \t]*\n{GAP}"
 SCRIPT = re.compile(
-    f"(?P<kept>{STRING}|{TEMPLATE}|{PATTERN})|(?P<comment>{COMMENT})|(?P<sign>{SIGN})|(?P<margin>{MARGIN})")
+    f"(?P<kept>{STRING}|{TEMPLATE}|{PATTERN})|(?P<comment>[ \\t]*(?:{COMMENT})[ \\t]*)|"
+    f"(?P<sign>{SIGN})|(?P<margin>{MARGIN})")
 STYLE = re.compile(f"(?P<kept>{STRING})|(?P<comment>/\\*(?:[^*]|\\*(?!/))*\\*/)|(?P<sign>\\s*[{{}};,>]\\s*|:\\s+)")
 
 
@@ -37,5 +41,5 @@ def _short(found: re.Match[str]) -> str:
     if found["kept"] is not None:
         return found["kept"]
     if found["sign"] is not None:
-        return found["sign"].strip()
+        return re.sub(COMMENT, "", found["sign"]).strip()
     return "" if found["comment"] is not None else "\n"

@@ -88,6 +88,8 @@ class Search:
     nodes: tuple[Node, ...]
     best: tuple[int, ...]
     """The nodes at which the results end, the best first."""
+    left_out: int | None = None
+    """How many more the search considered that are not here, where that is known and not 0."""
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,8 @@ def _of_pointer(pointer: Pointer, attentions: tuple[Attention, ...]) -> Iterator
 def _of_search(search: Search) -> Iterator[tuple[KeyPath, str]]:
     if search.beams < 1:
         yield ("search", "beams"), f"expected at least 1, but got {search.beams}"
+    if search.left_out is not None and search.left_out < 0:
+        yield ("search", "left_out"), f"expected at least 0, but got {search.left_out}"
     for number, node in enumerate(search.nodes):
         if not -1 <= node.parent < number:
             yield ("search", "nodes", number, "parent"), f"expected an earlier node or -1, but got {node.parent}"

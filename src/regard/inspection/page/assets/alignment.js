@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { attentionChoice, headChoice, patches, pressable, pressed, quiet, remark, scaleChoice, sentence, sizeText, tableOf, toggle, traceNumber, weightList } from "./pieces.js";
 import { fill, isolated, make } from "./dom.js";
-import { fixed, several } from "./numbers.js";
+import { several, weight } from "./numbers.js";
 import { grouped, isSmall, maskOf, matrixOf, matrixPlane, moved } from "./planes.js";
 import { hasWords, tokenUnits, wordUnits } from "./text.js";
 import { pickNumber } from "./state.js";
@@ -57,7 +57,7 @@ export async function aligned(desk, number, chosen, by) {
     columns
   );
   const hidden = maskOf(one, sizes.rows, sizes.columns);
-  /** @type {(row: number, column: number) => boolean} */
+  /** @type {Plane["masked"]} */
   const masked = (i, j) => hidden(rows.moved[i].last, columns[j].first) && hidden(rows.moved[i].first, columns[j].last);
   const head = chosen.head < 0 ? `mean of ${several(one.heads, "head")}` : `head ${chosen.head}`;
   const name = `${one.name}, ${head}`;
@@ -198,7 +198,7 @@ function show(desk, trace, chosen, found, scale, main, aside) {
         ? weightList([isolated(rows[row].name), document.createTextNode(" looks at")], ofRow, (j) => columns[j].name)
         : null,
       sure && row !== null
-        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, fixed(sure[row], 4)))
+        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, weight(sure[row])))
         : null,
       ofColumn && column !== null
         ? weightList(

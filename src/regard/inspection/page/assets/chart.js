@@ -1,7 +1,7 @@
 // A chart: the map of a plane with names or positions at its edges, a scale, and a line that says what is under the
 // pointer. It pans and zooms, and asks for the tiles it shows. It does not know attentions, only planes.
 
-import { clamp, counted, weight } from "./numbers.js";
+import { clamp, counted } from "./numbers.js";
 import { css, plainColours } from "./colour.js";
 import { isolated, fill, make, sharpen } from "./dom.js";
 import { NAMED_FROM, roomForColumns, widest } from "./axes.js";
@@ -9,6 +9,7 @@ import { Scale, legend } from "./scale.js";
 import { TILE, Tiles, pictureOf } from "./tiles.js";
 import { drawCells, drawEdges, drawOutlines } from "./strokes.js";
 import { handle } from "./hands.js";
+import { told } from "./planes.js";
 
 const CELL = 44; // pixels of a cell, at most
 const PAINTING = 6; // milliseconds of a frame that may go into new colours
@@ -44,7 +45,9 @@ export class Chart {
     );
     this.readout = make("p", { class: "readout" });
     this.keyline = make("div", { class: "keyline" });
-    this.element = make("div", { class: "chart" }, this.frame, this.readout, this.keyline);
+    // What is said of the map stays in sight while any of the map is: a style sheet sees to that.
+    const said = make("div", { class: "told" }, this.readout, this.keyline);
+    this.element = make("div", { class: "chart" }, this.frame, said);
     this.names = {
       rows: widest(plane.rows, plane.rowName, 150),
       columns: widest(plane.columns, plane.columnName, 112)
@@ -289,7 +292,7 @@ export class Chart {
     if (!this.scale || !this.scale.same(scale) || this.told !== what) {
       this.scale = scale;
       this.told = what;
-      fill(this.keyline, legend(scale, what));
+      fill(this.keyline, legend(scale, what, this.plane.masked(0, 0) !== null));
     }
     if (before !== `${range.low} ${range.high}`) for (const one of this.group) if (one !== this) one.redraw();
   }
@@ -335,7 +338,7 @@ export class Chart {
     this.unknown = value === undefined;
     const names = [isolated(plane.rowName(row)), " → ", isolated(plane.columnName(column)), ": "];
     const place = plane.rows * plane.columns > 4096 ? ` (row ${counted(row)}, column ${counted(column)})` : "";
-    const said = value === undefined ? "…" : value === 0 && plane.masked(row, column) ? "masked" : weight(value);
+    const said = told(plane, row, column, value);
     if (down * across === 1) {
       fill(this.readout, ...names, make("strong", {}, said), place);
       return;
@@ -347,8 +350,7 @@ export class Chart {
       setTimeout(async () => {
         if (number !== this.asked) return;
         const one = await plane.map({ top: row, left: column, rows: 1, columns: 1 }, 1).catch(() => null);
-        if (one && number === this.asked)
-          exact.textContent = one.values[0] === 0 && plane.masked(row, column) ? "masked" : weight(one.values[0]);
+        if (one && number === this.asked) exact.textContent = told(plane, row, column, one.values[0]);
       }, 40);
   }
 

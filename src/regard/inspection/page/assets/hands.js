@@ -1,7 +1,8 @@
 // Pointer and keys on a chart. Knows what they do; the chart knows how.
 
-import { clamp, weight } from "./numbers.js";
+import { clamp } from "./numbers.js";
 import { moving } from "./projected.js";
+import { told } from "./planes.js";
 
 /** @param {import("./chart.js").Chart} chart */
 export function handle(chart) {
@@ -125,7 +126,6 @@ export function moveTo(chart, row, column) {
   chart.look({ ...view, x: clamp(column + 1 - wide, view.x, column), y: clamp(row + 1 - high, view.y, row) });
   chart.point({ row, column });
   chart.options.onPoint?.(row, column);
-  const value = chart.valueAt(row, column);
-  const said = value === undefined ? "" : value === 0 && plane.masked(row, column) ? "masked" : weight(value);
+  const said = told(plane, row, column, chart.valueAt(row, column));
   chart.desk.say(`${plane.rowName(row)} to ${plane.columnName(column)}: ${said}`);
 }

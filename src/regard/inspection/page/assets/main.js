@@ -105,18 +105,11 @@ function begin(app) {
   }
 
   tabs.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const all = [...tabs.querySelectorAll("button")];
-    const at = all.findIndex((tab) => tab.getAttribute("aria-selected") === "true");
-    const to =
-      event.key === "Home"
-        ? 0
-        : event.key === "End"
-          ? all.length - 1
-          : step
-            ? (at + step + all.length) % all.length
-            : -1;
-    if (to < 0) return;
+    const [at, count] = [VIEWS.findIndex(({ name }) => room.classList.contains(name)), VIEWS.length];
+    /** @type {Record<string, number | undefined>} */
+    const next = { ArrowRight: (at + 1) % count, ArrowLeft: (at + count - 1) % count, Home: 0, End: count - 1 };
+    const to = next[event.key];
+    if (to === undefined) return;
     event.preventDefault();
     desk.go({ view: VIEWS[to].name, large: "" });
     document.getElementById(`tab-${VIEWS[to].name}`)?.focus();

@@ -38,6 +38,14 @@ export function fixed(value, decimals) {
   return Number(text) === 0 ? text.replace("-", "") : minus(text);
 }
 
+/**
+ * A probability: short, and none but zero reads as zero.
+ * @param {number} value
+ */
+export function chance(value) {
+  return value > 0 && value < 0.005 ? "<0.01" : fixed(value, 2);
+}
+
 /** @param {number} value from 0 to 1 */
 export function percent(value) {
   return `${Math.round(value * 100)}%`;

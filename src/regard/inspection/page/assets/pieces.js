@@ -7,6 +7,7 @@ import { counted, extent, largest, weight } from "./numbers.js";
 import { paintBlocks } from "./tiles.js";
 import { pickNumber } from "./state.js";
 import { sizesOf } from "./source.js";
+import { told } from "./planes.js";
 
 /**
  * A labelled choice.
@@ -200,10 +201,8 @@ export function tableOf(plane) {
         const body = make("tbody");
         for (let i = 0; i < plane.rows; i++) {
           const row = make("tr", {}, make("th", { scope: "row" }, isolated(plane.rowName(i))));
-          for (let j = 0; j < plane.columns; j++) {
-            const value = values[i * plane.columns + j];
-            row.append(make("td", {}, value === 0 && plane.masked(i, j) ? "masked" : weight(value)));
-          }
+          for (let j = 0; j < plane.columns; j++)
+            row.append(make("td", {}, told(plane, i, j, values[i * plane.columns + j])));
           body.append(row);
         }
         table.append(body);

@@ -2,6 +2,7 @@
 // at hand, the difference of two. They know what a row is called; they do not draw.
 
 import { visible } from "./projected.js";
+import { weight } from "./numbers.js";
 import { levelsOf, partOf, sizesOf } from "./source.js";
 import { seen } from "./text.js";
 
@@ -36,14 +37,26 @@ export function headPlane(desk, trace, attention, head) {
  * @param {Attention} attention
  * @param {number} rows
  * @param {number} columns
- * @returns {(row: number, column: number) => boolean}
+ * @returns {Plane["masked"]}
  */
 export function maskOf(attention, rows, columns) {
-  if (!attention.mask || attention.mask === "tensor") return () => false;
   return (row, column) => {
-    const [from, to] = visible(attention.mask, rows, columns, row) ?? [0, columns];
-    return column < from || column >= to;
+    const seen = visible(attention.mask, rows, columns, row);
+    return seen && (column < seen[0] || column >= seen[1]);
   };
+}
+
+/**
+ * What a cell of a plane holds, in words: its weight, or that nobody may look there.
+ * @param {Plane} plane
+ * @param {number} row
+ * @param {number} column
+ * @param {number | undefined} value
+ */
+export function told(plane, row, column, value) {
+  if (value === undefined) return "…";
+  const masked = value === 0 && plane.masked(row, column);
+  return masked ? "masked" : masked === null ? "0 or masked" : weight(value);
 }
 
 /**
@@ -82,7 +95,7 @@ export async function matrixOf(desk, trace, attention, head) {
  * @param {Float32Array} values
  * @param {Unit[]} rows
  * @param {Unit[]} columns
- * @param {(row: number, column: number) => boolean} masked
+ * @param {Plane["masked"]} masked
  * @returns {Plane}
  */
 export function matrixPlane(name, values, rows, columns, masked) {

@@ -81,8 +81,9 @@ export class Scale {
  * The legend of a scale: the line of colours with numbers, and what the colours beside it mean.
  * @param {Scale} scale
  * @param {string} what of what the numbers are
+ * @param {boolean} known whether the page knows which cells nobody may look at
  */
-export function legend(scale, what) {
+export function legend(scale, what, known) {
   const width = 260;
   const canvas = make("canvas", { "aria-hidden": "true" });
   const pen = sharpen(canvas, width, 34);
@@ -92,7 +93,6 @@ export function legend(scale, what) {
   }
   pen.fillStyle = ink("soft");
   pen.font = "11px " + ink("sans");
-  pen.textAlign = "center";
   for (const { value, at } of scale.ticks()) {
     const x = 12 + at * (width - 24);
     pen.fillRect(Math.round(x), 13, 1, 4);
@@ -110,8 +110,8 @@ export function legend(scale, what) {
     make(
       "ul",
       { class: "swatches" },
-      swatch(plain.zero, "0"),
-      swatch(plain.masked, "masked"),
+      swatch(plain.zero, known ? "0" : "0, or masked: the mask is a tensor, which is not in this page"),
+      known && swatch(plain.masked, "masked"),
       swatch(plain.odd, "not finite")
     )
   );

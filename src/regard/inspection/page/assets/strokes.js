@@ -1,7 +1,7 @@
 // What is drawn over and around the cells of a chart. Knows the chart; asks for nothing and changes nothing.
 
 import { NAMED_FROM, columnAxis, rowAxis } from "./axes.js";
-import { fixed } from "./numbers.js";
+import { chance } from "./numbers.js";
 import { ink } from "./colour.js";
 
 /** @typedef {import("./chart.js").Chart} Chart */
@@ -116,6 +116,6 @@ export function drawEdges(pen, chart) {
     pen.fillStyle = ink("accent");
     pen.fillRect(x, y - 3, 60 * value, 6);
     pen.fillStyle = ink("soft");
-    pen.fillText(fixed(value, 2), x + 67, y + 1);
+    pen.fillText(chance(value), x + 67, y + 1);
   });
 }

@@ -1,44 +1,47 @@
 // How tokens and words are shown: what cannot be seen gets a symbol, and a side is cut into words or into tokens.
 // Knows nothing of weights.
 
-// Controls, format characters (zero-width, joiners, direction marks), separators, private and lone surrogates.
-const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}\p{Cs}]/u;
-const NAMED = new Map([
-  ["\t", "⇥"],
-  ["\n", "⏎"],
-  ["\r", "␍"],
-  ["\u200b", "⟦ZWSP⟧"],
-  ["\u200c", "⟦ZWNJ⟧"],
-  ["\u200d", "⟦ZWJ⟧"],
-  ["\u200e", "⟦LRM⟧"],
-  ["\u200f", "⟦RLM⟧"],
-  ["\u2060", "⟦WJ⟧"],
-  ["\ufeff", "⟦BOM⟧"],
-  ["\u00ad", "⟦SHY⟧"]
-]);
-const PICTURE = /\p{Extended_Pictographic}/u;
+// Controls, format characters (zero-width, joiners, direction marks), spaces, private and lone surrogates; and what
+// is printable, as Unicode says, and not seen. The terminal and the pictures have the same rules: inspection/unseen.py.
+const UNSEEN = /^[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]?$/u;
+const VARIANT = /[\ufe00-\ufe0f\u{e0100}-\u{e01ef}]$/u;
 
 /**
- * A token as people can see it. Nothing is left out: a character that has no shape is shown as its name or its number,
- * except a joiner inside an emoji, which has one.
+ * A token as people can see it. Nothing is left out: a character that has no shape is shown as its number, except where
+ * it gives one to the character before, such as a joiner inside an emoji.
  * @param {string} token
  */
 export function seen(token) {
-  if (token === "") return "∅";
   const characters = [...token];
-  let out = "";
-  characters.forEach((character, i) => {
-    const joins = character === "\u200d" && PICTURE.test(characters[i + 1] ?? "") && i > 0;
-    if (joins || !UNSEEN.test(character)) out += character === " " ? "␣" : character === "\u00a0" ? "⍽" : character;
-    else out += NAMED.get(character) ?? `⟦${codeOf(character)}⟧`;
+  let [out, place] = ["", ""]; // the place is the last character with what changed it; it takes marks and joiners
+  characters.forEach((one, i) => {
+    const mark = /\p{M}/u.test(one);
+    if (/\p{Zs}/u.test(one)) [out, place] = [out + "␣", ""];
+    else if (place && (changes(one, place) || (/[\u200c\u200d]/.test(one) && !UNSEEN.test(characters[i + 1] ?? "")))) {
+      out += one;
+      place += one;
+    } else if (UNSEEN.test(one) || (place && VARIANT.test(one))) [out, place] = [out + numbered(one), ""];
+    else {
+      out += mark && !place ? "◌" + one : one;
+      place = mark || place.endsWith("\u200d") ? place + one : one;
+    }
   });
-  return /^\p{M}/u.test(out) ? "◌" + out : out;
+  return out || "∅";
+}
+
+/**
+ * Whether a character changes what is before it: a variant, a skin tone, or a tag of a flag.
+ * @param {string} character
+ * @param {string} place
+ */
+function changes(character, place) {
+  if (/[\u{e0020}-\u{e007f}]/u.test(character)) return place.startsWith("🏴");
+  return /[🏻-🏿]/u.test(character) || (VARIANT.test(character) && !VARIANT.test(place));
 }
 
 /** @param {string} character */
-function codeOf(character) {
-  const code = character.codePointAt(0) ?? 0;
-  return code < 32 ? `^${String.fromCharCode(code + 64)}` : "U+" + code.toString(16).toUpperCase().padStart(4, "0");
+function numbered(character) {
+  return `‹U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}›`;
 }
 
 /**

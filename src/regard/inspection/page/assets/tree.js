@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { aligned, chosenAttention } from "./alignment.js";
 import { attentionChoice, headChoice, pressable, quiet, remark, toggle, traceNumber } from "./pieces.js";
-import { counted, fixed } from "./numbers.js";
+import { chance, counted, fixed, several, weight } from "./numbers.js";
 import { drawn, fill, isolated, make } from "./dom.js";
 import { isSmall } from "./planes.js";
 import { joined, seen } from "./text.js";
@@ -39,7 +39,7 @@ export const treeView = {
     const board = make("div", {
       class: "board",
       role: "tree",
-      "aria-label": `The tree of a search with ${search.beams} beams`
+      "aria-label": `The tree of a search with ${several(search.beams, "beam")}`
     });
     board.style.width = `${layout.depths * WIDE + 24}px`;
     board.style.height = `${layout.lines * HIGH + 16}px`;
@@ -67,8 +67,9 @@ export const treeView = {
         )
       ),
       quiet(
-        `${counted(search.nodes.length)} continuations considered with ${search.beams} beams` +
+        `${counted(search.nodes.length)} continuations considered with ${several(search.beams, "beam")}` +
           (hidden ? `, ${counted(hidden)} of them not shown` : "") +
+          (search.left_out ? `, and ${counted(search.left_out)} more that there was no room for` : "") +
           ". Under a token: its probability after what is before it."
       ),
       make("div", { class: "board-room" }, board),
@@ -146,7 +147,7 @@ function drawTree(search, layout, board, start, chosen) {
       make(
         "small",
         {},
-        fixed(Math.exp(node.log_probability), 2) + (node.ended ? " ■" : ""),
+        chance(Math.exp(node.log_probability)) + (node.ended ? " ■" : ""),
         make("span", { class: "unseen" }, ` ${state}`)
       )
     );
@@ -212,7 +213,7 @@ function describe(desk, trace, search, number, room) {
       {},
       `Sum of log-probabilities `,
       make("strong", { class: "number" }, fixed(node.total, 4)),
-      `, ${path.length} token${path.length > 1 ? "s" : ""}. ${state}`,
+      `, ${several(path.length, "token")}. ${state}`,
       rank >= 0 ? ` Result ${rank + 1} of ${search.best.length}.` : ""
     ),
     make(
@@ -234,7 +235,7 @@ function describe(desk, trace, search, number, room) {
             "tr",
             {},
             make("th", { scope: "row" }, "probability"),
-            ...path.map((one) => make("td", {}, fixed(Math.exp(search.nodes[one].log_probability), 4)))
+            ...path.map((one) => make("td", {}, weight(Math.exp(search.nodes[one].log_probability))))
           ),
           make(
             "tr",

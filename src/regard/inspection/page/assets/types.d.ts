@@ -26,7 +26,7 @@ interface Attention {
 }
 /** One node of a beam search. */
 interface Found { parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean }
-interface Search { beams: number; nodes: Found[]; best: number[] }
+interface Search { beams: number; nodes: Found[]; best: number[]; left_out?: number }
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
@@ -54,8 +54,8 @@ interface Plane {
   signed: boolean;
   rowName(row: number): string;
   columnName(column: number): string;
-  /** Whether nobody may look here, where that is known. */
-  masked(row: number, column: number): boolean;
+  /** Whether nobody may look here; null where that is not known, because the mask is a tensor. */
+  masked(row: number, column: number): boolean | null;
   map(pane: Pane, size: number): Promise<Block>;
 }
 interface Cell { row: number; column: number; size: number; rows: number; columns: number; value: number }

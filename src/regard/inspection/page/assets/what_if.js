@@ -6,6 +6,7 @@ import { ask } from "./source.js";
 import { choice, pressable, quiet, remark, sentence, traceNumber } from "./pieces.js";
 import { differences, hasWords, joined, textOf, tokenUnits, wordUnits } from "./text.js";
 import { fill, freshId, isolated, make } from "./dom.js";
+import { headPlane, isSmall } from "./planes.js";
 import { pathTo } from "./tree_layout.js";
 import { trio } from "./trio.js";
 
@@ -149,11 +150,15 @@ async function compare(desk, before, after, room) {
       side ? (hasWords(side) ? onlyWords(side) : tokenUnits(side)).map((unit) => unit.name) : []
     );
   });
+  const chosen = traces.map((trace) => chosenAttention(trace, desk.state));
+  const small = traces.every((trace, i) => isSmall(trace, trace.attentions[chosen[i].attention]));
+  const units = desk.state.units === "tokens" ? "tokens" : "words";
   const planes = await Promise.all(
-    [before, after].map(async (number) => {
-      const chosen = chosenAttention(desk.traces[number], desk.state);
-      return (await aligned(desk, number, chosen, desk.state.units === "tokens" ? "tokens" : "words")).plane;
-    })
+    [before, after].map(async (number, i) =>
+      small
+        ? (await aligned(desk, number, chosen[i], units)).plane
+        : headPlane(desk, number, chosen[i].attention, Math.max(0, chosen[i].head))
+    )
   );
   const maps = make("div");
   fill(
@@ -162,12 +167,14 @@ async function compare(desk, before, after, room) {
     ...[0, 1].map((side) =>
       lines[1][side].length ? marked(side ? "Output" : "Text", lines[0][side], lines[1][side]) : null
     ),
+    small ? null : quiet("These maps are too large to be shown by words: " + planes.map(({ name }) => name).join(", ")),
     maps,
     pressable("Look at it in all views", () =>
       desk.go({ trace: String(after), view: "alignment", row: "", column: "" })
     )
   );
-  trio(desk, planes, ["Before", "After", "Difference: after − before"], { tall: 440 }, maps);
+  const shape = small ? "linear" : "log";
+  trio(desk, planes, ["Before", "After", "Difference: after − before"], { tall: 440, shape }, maps);
 }
 
 /** The words of a side, without what belongs to no word. @param {Side} side */
