@@ -86,7 +86,7 @@ def test_what_only_looks_like_a_conflict_is_built(changes):
 
 
 @pytest.mark.parametrize(("given", "changes", "parts"), [
-    ("transformr", {}, ["one of bert, classifier, conv", 'Did you mean "transformer"?']),
+    ("transformr", {}, ["one of attention, bert, classifier, conv", 'Did you mean "transformer"?']),
     ("transformer-huge", {}, ["has the sizes tiny, small, big, base"]),
     ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocabulary"]),
     ("gpt", {"vocabulary": 10**9}, ["parameters", "GiB in float32", "of this machine"]),

@@ -128,7 +128,6 @@ def test_what_may_fit_some_data_is_not_refused(changes):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width 30'),
-    ({"training.batches.layout": "packed", "training.batches.shapes": "few"}, '"shapes" in [training.batches]'),
     ({"training.sharing": "sharded", "training.validation.score": "bleu"},
      '"score" in [training.validation]: only "loss" is known where the parameters are sharded'),
     ({"training.schedule.warmup": 9, "training.schedule.steps": 8}, '"warmup" in [training.schedule]: 9 steps'),
