@@ -98,6 +98,10 @@ def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait
     page.wait_for_timeout(wait)
     page.screenshot(path=str(path))
     page.close()
+    if path.stem != "long":  # whose map has more colours than a palette
+        from PIL import Image
+
+        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     print(path)
 
 
