@@ -55,7 +55,7 @@ def assert_same(mine, plain):
         assert one.score == pytest.approx(other.score, abs=1e-9)
 
 
-def compared(places, model, memory, request, search):
+def assert_the_same_is_found(places, model, memory, request, search):
     mine, plain = run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
     assert all(type(place.desk) is swift.SwiftDesk for place in places.kept.values())
     assert places.kept
@@ -69,7 +69,7 @@ def compared(places, model, memory, request, search):
 def test_greedy_search_gives_the_same(places, name, rules, room):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
-    compared(places, model, memory, request, Writing(request, highest))
+    assert_the_same_is_found(places, model, memory, request, Writing(request, highest))
 
 
 @pytest.mark.parametrize(("name", "rules", "room", "penalty", "nbest"), [
@@ -78,7 +78,7 @@ def test_greedy_search_gives_the_same(places, name, rules, room):
 def test_beam_search_gives_the_same(places, name, rules, room, penalty, nbest):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
-    compared(places, model, memory, request, BeamSearch(request, 2, as_ranking(penalty), nbest))
+    assert_the_same_is_found(places, model, memory, request, BeamSearch(request, 2, as_ranking(penalty), nbest))
 
 
 @pytest.mark.parametrize(("name", "beams"), [("learned", 2), ("llama", 1)])
@@ -90,7 +90,7 @@ def test_language_models_with_prompts_of_many_lengths(places, name, beams):
     for some in (prompts, [[5], [6]]):  # the second are begun at the desk
         request = asked(model, None, some, limits)
         search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), beams)
-        compared(places, model, None, request, search)
+        assert_the_same_is_found(places, model, None, request, search)
 
 
 @torch.no_grad()
@@ -101,7 +101,7 @@ def test_recordings_see_other_sources_and_weights(places):
         for layer in (model.decoder.stack.blocks[0].mixer.layer.key, model.decoder.stack.blocks[0].cross.value):
             layer.weight.mul_(1.5)  # where it lies: nobody is told
         request = asked(model, memory, prompts[:2], limit)
-        compared(places, model, memory, request, Writing(request, highest))
+        assert_the_same_is_found(places, model, memory, request, Writing(request, highest))
     assert len(places.kept) == 1, "one for all of them"
 
 
@@ -157,4 +157,4 @@ def test_on_a_gpu_all_comes_out_the_same(beams):
             request = asked(model, memory, [[1]] * 7, torch.randint(1, 11, (7,), generator=draw), (NEVER,),
                             room=(None, 60)[seed % 2])
             search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking(0.6), 2)
-            compared(places_of(model), model, memory, request, search)
+            assert_the_same_is_found(places_of(model), model, memory, request, search)

@@ -41,11 +41,11 @@ def run():
 def newcomer(run, tmp_path_factory):
     """The folder of someone who has gone through the tutorial."""
     folder = tmp_path_factory.mktemp("newcomer")
-    follow(BEGIN, run, folder)
+    assert_it_runs(BEGIN, run, folder)
     return folder
 
 
-def follow(name, run, folder):
+def assert_it_runs(name, run, folder):
     """Do what a page says, block after block, in a folder."""
     names = {}
     for block in blocks((DOCS / name).read_text(encoding="utf-8")):
@@ -106,4 +106,4 @@ OTHERS = [str(page.relative_to(DOCS)) for page in pages() if page.relative_to(DO
 def test_the_page_runs(name, run, newcomer, tmp_path):
     folder = tmp_path / "here"
     shutil.copytree(newcomer, folder)
-    follow(name, run, folder)
+    assert_it_runs(name, run, folder)

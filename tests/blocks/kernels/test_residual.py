@@ -32,7 +32,7 @@ def leaves(*shape, dtype=torch.float32):
     return [torch.randn(shape, device=DEVICE).to(dtype).requires_grad_() for _ in range(2)]
 
 
-def compare(shape, name, dtypes=(torch.float32, torch.float32)):
+def assert_near_torch(shape, name, dtypes=(torch.float32, torch.float32)):
     """Result and gradients of the kernels against float64; the error of torch in the same dtype is the measure."""
     x, part = (leaf.detach().to(dtype).requires_grad_()
                for leaf, dtype in zip(leaves(*shape), dtypes, strict=True))
@@ -54,20 +54,20 @@ def compare(shape, name, dtypes=(torch.float32, torch.float32)):
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("shape", [(1, 7), (5, 1), (2, 3, 33), (9, 128), (1, 600)], ids=str)
 def test_without_dropout_it_is_torchs_norm_of_the_sum(name, shape):
-    compare(shape, name)
+    assert_near_torch(shape, name)
 
 
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float16),
                                     (torch.float32, torch.bfloat16)], ids=str)
 def test_in_low_precision_it_errs_no_more_than_torch(name, dtypes):
-    compare((40, 36), name, dtypes)
+    assert_near_torch((40, 36), name, dtypes)
 
 
 def test_sums_of_many_programs(monkeypatch):
     monkeypatch.setattr(residual, "PROGRAMS", 3)
     monkeypatch.setattr(residual, "ELEMENTS", 32)
-    compare((29, 10), "layer")
+    assert_near_torch((29, 10), "layer")
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
@@ -142,8 +142,8 @@ def test_a_second_derivative_is_refused_and_not_wrong():
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("shape", [(35_000, 512), (3_001, 257), (100, 8_192)], ids=str)
 def test_large_ones_on_a_gpu(name, shape):
-    compare(shape, name)
-    compare(shape, name, (torch.bfloat16, torch.bfloat16))
+    assert_near_torch(shape, name)
+    assert_near_torch(shape, name, (torch.bfloat16, torch.bfloat16))
 
 
 @pytest.mark.gpu
