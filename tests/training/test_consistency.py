@@ -1,5 +1,8 @@
 """The loss of two passes: the oracle's numbers, autograd's gradients, chunk by chunk, and what counts nothing."""
 
+import warnings
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -162,6 +165,18 @@ def test_a_second_derivative_is_refused_and_not_wrong():
         torch.autograd.grad(total, states, create_graph=True)
 
 
+@contextmanager
+def waiting_forbidden():
+    """Whatever waits for the GPU is an error. Torch warns that this mode is new, which is no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
     states, output, labels = problem(40)
@@ -170,12 +185,9 @@ def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
     there = states.detach().cuda().requires_grad_(True)
     output.cuda()
     labels = labels.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_forbidden():
         loss = agreement_loss(there, output, labels, 0.1, 5.0)
         got = with_gradients(loss.total, loss.nll, there, output)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-11, atol=1e-12)
 

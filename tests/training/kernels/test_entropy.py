@@ -46,7 +46,7 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(((1 - smoothing) * mine + smoothing * spread).double(), loss, rtol=1e-5, atol=1e-5)
     assert got.dtype == dtype
-    assert (got.double() - gradient).abs().max() <= torch.finfo(dtype).eps
+    assert (got.double() - gradient).abs().max() <= 2 * torch.finfo(dtype).eps  # of numbers up to 1
     assert (got[labels == IGNORED] == 0).all()
 
 

@@ -121,4 +121,4 @@ def _batch(pairs: int, device: Device) -> int:
 def _epochs(pairs: int, device: Device) -> int:
     if not device.fast:
         return grade(pairs, ((5_000, 60), (50_000, 30), (300_000, 12), (2_000_000, 5)), 2)
-    return grade(pairs, ((10_000, 150), (60_000, 100), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)
+    return grade(pairs, ((60_000, 200), (300_000, 40), (2_000_000, 20), (20_000_000, 10)), 3)

@@ -55,8 +55,8 @@ def _entropy(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.te
             for start in range(0, vocabulary, block):
                 there = start + column < vocabulary
                 z = tl.load(at + start + column, mask=there, other=float("-inf")).to(tl.float32)
-                slope = tl.exp(z - highest) / total - everywhere
-                slope = tl.where(start + column == label, slope - (1.0 - smoothing), slope)
+                wanted = tl.where(start + column == label, everywhere + (1.0 - smoothing), everywhere)
+                slope = tl.exp(z - highest) / total - wanted
                 tl.store(at + start + column, slope.to(logits.dtype.element_ty), mask=there)
 
 
