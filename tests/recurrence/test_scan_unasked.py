@@ -14,6 +14,8 @@ from regard.recurrence.reading import PaddedReading, Reading
 from regard.recurrence.scan import Recurrence
 
 DIRECTIONS = ("forward", "backward", "both")
+CUDNN = ("rnn", "lstm", "gru after")
+"""What cuDNN runs, whose error in float32 is 1.5e-4 on an H200, TF32 or not; that of our own scans is 6e-7."""
 ABLE = [(kind, backend) for kind, backend in BACKENDS if (kind, backend) != ("rnn linear", "bptt")]
 
 
@@ -187,7 +189,7 @@ def test_recorded_once_and_replayed_with_other_lengths(kind, side, monkeypatch):
         graph.replay()
         torch.cuda.synchronize()
         for ours, theirs in zip(results, _both(host, x, new, side), strict=True):
-            assert_close(ours.cpu(), theirs, 1e-4)
+            assert_close(ours.cpu(), theirs, 5e-4 if kind in CUDNN else 1e-5)
 
 
 def _both(made, x, lengths, side):
