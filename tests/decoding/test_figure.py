@@ -54,8 +54,8 @@ def attribute(name, value, of=layer):
 
 
 CHANGES = {
-    "another dtype": lambda of: of.double(),
-    "there and back": lambda of: of.double().float(),
+    "another dtype": lambda of: of.bfloat16(),
+    "there and back": lambda of: of.bfloat16().double(),
     "loaded by assigning": assigned,
     "another parameter": lambda of: setattr(of.output, "weight", nn.Parameter(of.output.weight.detach().clone())),
     "other data": lambda of: setattr(of.output.weight, "data", of.output.weight.data.clone()),
