@@ -16,11 +16,13 @@ It knows neither models nor what is recorded.
 
 from collections.abc import Iterable
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules import module as modules_of_torch
+
+DTYPE = attrgetter("dtype")
 
 
 class Figure:
@@ -28,28 +30,26 @@ class Figure:
 
     def __init__(self, module: nn.Module) -> None:
         inside = every(module)
-        self._attributes = [vars(one) for one in inside]
-        self._held = [part for one in inside for part in (one._modules, one._parameters, one._buffers)]
-        self._sizes = [len(one) for one in (*self._attributes, *self._held)]
-        self._values = [*_values(self._attributes), *_values(self._held)]
-        self._tensors = [part for part in _values(self._held) if isinstance(part, Tensor)]
+        held = [part for one in inside for part in (one._modules, one._parameters, one._buffers)]
+        self._dicts = [*map(vars, inside), *held]
+        self._sizes, self._values = list(map(len, self._dicts)), list(_values(self._dicts))
+        self._tensors = [part for part in _values(held) if isinstance(part, Tensor)]
         self._layouts = self._layouts_now()
         self._hooks = [hooks for one in inside for hooks in (one._forward_hooks, one._forward_pre_hooks)]
         self._taps: list[Any] = [vars(one)["tap"] for one in inside if "tap" in vars(one)]
 
     def fits(self) -> bool:
         """Whether all is where and what it was."""
-        now = chain(_values(self._attributes), _values(self._held))
-        return ([len(one) for one in chain(self._attributes, self._held)] == self._sizes
-                and all(map(is_, now, self._values)) and self._layouts_now() == self._layouts)
+        return (list(map(len, self._dicts)) == self._sizes and all(map(is_, _values(self._dicts), self._values))
+                and self._layouts_now() == self._layouts)
 
     def is_touched(self) -> bool:
         """Whether a hook is somewhere, or a listener at a tap."""
         return any(self._hooks) or any(tap.listeners for tap in self._taps) or any_hook_of_all()
 
-    def _layouts_now(self) -> list[tuple[Any, ...]]:
-        """Where the numbers lie, and how."""
-        return [(one.data_ptr(), one.dtype, one.shape, one.stride()) for one in self._tensors]
+    def _layouts_now(self) -> list[list[Any]]:
+        """Where the numbers lie, and how: without a loop in Python, which would take most of the time."""
+        return [list(map(part, self._tensors)) for part in (Tensor.data_ptr, Tensor.size, Tensor.stride, DTYPE)]
 
 
 def every(module: nn.Module) -> list[nn.Module]:
@@ -80,5 +80,5 @@ def replaced(inside: Iterable[nn.Module]) -> str | None:
     return None
 
 
-def _values(dicts: list[dict[str, Any]]) -> Iterable[Any]:
+def _values(dicts: Iterable[dict[str, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
