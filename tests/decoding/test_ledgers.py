@@ -156,9 +156,10 @@ def test_rows_that_begin_are_those_of_the_search_and_move_to_another_ledger(beam
     first, second = (ledger_for(search, rows, 8, logits[0][:rows * beams]) for rows in (4, 2))
     plain, moved = ledger_for(search, 4, 8, logits[0]), [3, 1]
     for ledger in (first, second):  # what was there before is gone
-        ledger.begin([0, 1][:len(ledger.status.counts)], [5, 5], search)
+        ledger.begin([1, 2], [5, 5], search)
         ledger.clear()
-        ledger.turn(logits[5][:len(ledger.tokens)])
+        for some in logits:
+            ledger.turn(3 * some[:len(ledger.tokens)])
     first.begin([0, 1, 2, 3], [1, 4, 6, 7], search)
     first.clear()
     assert first.tokens.view(4, beams).tolist() == [[token] * beams for token in (1, 4, 6, 7)]

@@ -155,7 +155,32 @@ def test_rows_that_are_left_move_to_a_smaller_desk(places, beams):
     search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("none"), 1)
     for _ in range(2):
         assert_the_same_is_found(places, model, memory, request, search)
+        model.decoder.stack.blocks[0].mixer.layer.value.weight.mul_(-1.5)  # where it lies: the smaller desk sees it too
     assert [place.desk.families for place in places.kept.values()] == [4, 1]
+
+
+@torch.no_grad()
+def test_what_a_desk_takes_from_another_is_what_comes_out_of_it():
+    model, memory, _ = translating("untied")
+    first, second, plain = (swift.SwiftDesk(model, families=families, width=2, capacity=6, sources=3)
+                            for families in (4, 2, 2))
+    first.begin(memory)
+    first.project()
+    for layer in first.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+    first.logits.normal_()
+    first.positions.fill_(4)
+    first.table.copy_(torch.arange(8).unsqueeze(-1) // 2 * 2 + torch.randint(0, 2, (8, 6)))  # within families
+    families = torch.tensor([2, 0])
+    second.take(first, families, 4)
+    assert plain.load(first.state(families, 4, 6)) == 4
+    plain.put_logits(first.logits[first.rows(families)])
+    for one, other in zip(second.layers, plain.layers, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert torch.equal(mine, theirs)
+    for name in ("positions", "lengths", "table", "logits"):
+        assert torch.equal(getattr(second, name), getattr(plain, name))
 
 
 @pytest.fixture

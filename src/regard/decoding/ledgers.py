@@ -242,7 +242,6 @@ class BeamLedger(Ledger):
         self.pool.scores.fill_(-torch.inf)
         self.pool.cut.fill_(1)
         self.pool.lengths.zero_()
-        self.pool.beams.copy_(self.came.expand_as(self.pool.beams))
 
     def load(self, batch: Beams, search: BeamSearch) -> None:
         count = self._begin(batch, search)
