@@ -164,6 +164,9 @@ def test_rows_that_begin_are_those_of_the_search_and_move_to_another_ledger(beam
     first.clear()
     assert first.tokens.view(4, beams).tolist() == [[token] * beams for token in (1, 4, 6, 7)]
     plain.load(search.first(range(4), None), search)
+    if beams > 1:
+        assert (first.pool.scores == -torch.inf).all()
+        assert first.totals.tolist() == [[0.0] + [-torch.inf] * (beams - 1)] * 4
     for turn, some in enumerate(logits):
         plain.turn(some)
         if turn < 2:

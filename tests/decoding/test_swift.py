@@ -151,7 +151,7 @@ def test_listeners_and_hooks_are_in_the_way():
 def test_rows_that_are_left_move_to_a_smaller_desk(places, beams):
     model, _, _ = translating("untied")
     memory = model.encode(Tokens.of([[5, 6], [8], [9, 10], [7, 5]]))
-    request = asked(model, memory, [[1]] * 4, [1, 1, 4, 1], end=())
+    request = asked(model, memory, [[1]] * 4, [1, 1, 6, 1], end=())
     search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("none"), 1)
     for _ in range(2):
         assert_the_same_is_found(places, model, memory, request, search)
