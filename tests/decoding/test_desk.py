@@ -5,7 +5,7 @@ import torch
 from problems import assert_close
 from tiny import LANGUAGE, TRANSLATING, built
 
-from regard.decoding.desk import Desk, hidden, why_not
+from regard.decoding.desk import Desk, why_not
 from regard.mixer import Siblings
 from regard.models.contract import Tokens
 
@@ -74,11 +74,3 @@ def test_models_of_another_kind_are_in_the_way():
     model = built(TRANSLATING["seq2seq"])
     state = model.start(model.encode(Tokens.of([[5, 6]])), capacity=3)
     assert "stack of blocks" in why_not(model, state)
-
-
-def test_parameters_that_move_are_noticed():
-    model = built(LANGUAGE["attention"])
-    before = hidden(model)
-    assert hidden(model) == before
-    model.output.weight = torch.nn.Parameter(model.output.weight.detach().clone())
-    assert hidden(model) != before

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from interpreting import only_interpreted  # noqa: F401
 from tiny import LANGUAGE, built
 
-from regard.decoding.ledgers import EVERY, BeamLedger, LineLedger, ledger_for, why_not
+from regard.decoding.ledgers import BeamLedger, LineLedger, ledger_for, why_not
 from regard.decoding.ranking import Ranking, as_ranking
 from regard.decoding.request import Request
 from regard.decoding.rules import Forbidden, Least, NoRepeat
@@ -122,13 +122,65 @@ def test_a_model_that_gives_no_number_is_named_when_the_device_is_asked(beams):
     logits[:, 5] = 9.0
     ledger = ledger_for(search, 2, 11, logits)
     ledger.load(search.first([0, 1], None), search)
-    for turn in range(EVERY - 1):
+    for turn in range(3):
         if turn == 2:
             logits[beams, 1] = torch.nan
         ledger.turn(logits)
-        assert ledger.settle() is None
+        assert ledger.settle() == ([True, True] if turn else None), "of the turn before"
+    ledger.turn(logits)
     with pytest.raises(ValueError, match="NaN for row 1 after 2 tokens"):
         ledger.settle()
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_who_has_finished_is_known_a_turn_later_and_at_the_limit_at_once(beams):
+    asked = request([1, 3], end=())
+    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("none"), 1)
+    ledger = ledger_for(search, 2, 6, drawn(2 * beams, 0, False))
+    ledger.begin([0, 1], [1, 1], search)
+    ledger.clear()
+    known = []
+    for turn in range(4):
+        ledger.turn(drawn(2 * beams, turn, False))
+        known.append(ledger.settle())
+        assert ledger.settled() == [turn < 1, turn < 3]
+    assert known == [None, [True, True], [False, True], [False, False]]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_rows_that_begin_are_those_of_the_search_and_move_to_another_ledger(beams):
+    limits = [2, 6, 6, 5]
+    asked = request(limits, rules=(Least(2, [2, 3]),))
+    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("mean"), 2)
+    logits = [drawn(4 * beams, turn, False) for turn in range(7)]
+    first, second = (ledger_for(search, rows, 8, logits[0][:rows * beams]) for rows in (4, 2))
+    plain, moved = ledger_for(search, 4, 8, logits[0]), [3, 1]
+    for ledger in (first, second):  # what was there before is gone
+        ledger.begin([1, 2], [5, 5], search)
+        ledger.clear()
+        for some in logits:
+            ledger.turn(3 * some[:len(ledger.tokens)])
+    first.begin([0, 1, 2, 3], [1, 4, 6, 7], search)
+    first.clear()
+    assert first.tokens.view(4, beams).tolist() == [[token] * beams for token in (1, 4, 6, 7)]
+    plain.load(search.first(range(4), None), search)
+    if beams > 1:
+        assert (first.pool.scores == -torch.inf).all()
+        assert first.totals.tolist() == [[0.0] + [-torch.inf] * (beams - 1)] * 4
+    for turn, some in enumerate(logits):
+        plain.turn(some)
+        if turn < 2:
+            first.turn(some)
+            first.settle()
+        if turn == 2:
+            second.take(first, moved)
+            assert (second.numbers, second.most) == (moved, first.most - 2)
+        if turn >= 2:
+            second.turn(torch.cat([some[place * beams:(place + 1) * beams] for place in moved]))
+            second.settle()
+    expected = dict(search.results(plain.batch(range(4))))
+    assert_same(dict(second.results([0, 1], search)), {number: expected[number] for number in moved})
+    assert_same(dict(plain.results([2, 0, 3], search)), {number: expected[number] for number in (2, 0, 3)})
 
 
 def test_searches_that_are_kept_otherwise_say_why():

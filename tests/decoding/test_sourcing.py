@@ -9,7 +9,7 @@ from problems import assert_close
 from tape import Tape, like_a_gpu
 from tiny import TRANSLATING, built
 
-from regard.decoding.sourcing import KEPT, encode, read, reader_of, why_no_encoder, why_not
+from regard.decoding.sourcing import KEPT, encode, read, reader_of, why_no_encoder, why_no_tokens, why_not
 from regard.decoding.steady import Places
 from regard.models.contract import Tokens
 
@@ -67,16 +67,17 @@ def test_what_is_read_as_everywhere_says_why():
     model, tokens = built(TRANSLATING["attention"]).eval(), Tokens.of([[5, 6]])
     assert "CPU" in why_not(model, tokens)
     assert_close(encode(model, tokens).states, model.encode(tokens).states)
-    assert why_no_encoder(model, tokens) is None
-    assert "no encoder" in why_no_encoder(object(), tokens)
-    assert "no encoder" in why_no_encoder(built(TRANSLATING["seq2seq"]).eval(), tokens)
-    assert "no encoder" in why_no_encoder(built(TRANSLATING["attention"]).train(), tokens)
-    assert "left" in why_no_encoder(model, Tokens.of([[5, 6], [5]], side="left"))
-    assert "else than to attend" in why_no_encoder(built(TRANSLATING["recurrence"]).eval(), tokens)
+    assert why_no_tokens(model, tokens) is None
+    assert "no encoder" in why_no_tokens(object(), tokens)
+    assert "no encoder" in why_no_tokens(built(TRANSLATING["seq2seq"]).eval(), tokens)
+    assert "no encoder" in why_no_tokens(built(TRANSLATING["attention"]).train(), tokens)
+    assert "left" in why_no_tokens(model, Tokens.of([[5, 6], [5]], side="left"))
+    assert why_no_encoder(model) is None
+    assert "else than to attend" in why_no_encoder(built(TRANSLATING["recurrence"]).eval())
     with model.encoder.stack.blocks[0].mixer.layer.tap.listen(print):
-        assert "listens" in why_no_encoder(model, tokens)
+        assert "listens" in why_no_encoder(model)
     model.encoder.register_forward_hook(lambda *given: None)
-    assert "hooks" in why_no_encoder(model, tokens)
+    assert "hooks" in why_no_encoder(model)
 
 
 @pytest.mark.gpu

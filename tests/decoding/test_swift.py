@@ -1,6 +1,8 @@
 """Searches by kernels of our own, in Triton's interpreter: what they give is what plain searches give."""
 
+import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -142,6 +144,131 @@ def test_listeners_and_hooks_are_in_the_way():
     assert "hooks" in swift.why_not(model, search)
     handle.remove()
     assert swift.why_not(model, search) is None
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@torch.no_grad()
+def test_rows_that_are_left_move_to_a_smaller_desk(places, beams):
+    model, _, _ = translating("untied")
+    memory = model.encode(Tokens.of([[5, 6], [8], [9, 10], [7, 5]]))
+    request = asked(model, memory, [[1]] * 4, [1, 1, 6, 1], end=())
+    search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("none"), 1)
+    for _ in range(2):
+        assert_the_same_is_found(places, model, memory, request, search)
+        model.decoder.stack.blocks[0].mixer.layer.value.weight.mul_(-1.5)  # where it lies: the smaller desk sees it too
+    assert [place.desk.families for place in places.kept.values()] == [4, 1]
+
+
+@torch.no_grad()
+def test_what_a_desk_takes_from_another_is_what_comes_out_of_it():
+    model, memory, _ = translating("untied")
+    first, second, plain = (swift.SwiftDesk(model, families=families, width=2, capacity=6, sources=3)
+                            for families in (4, 2, 2))
+    first.begin(memory)
+    first.project()
+    for layer in first.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+    first.logits.normal_()
+    first.positions.fill_(4)
+    first.table.copy_(torch.arange(8).unsqueeze(-1) // 2 * 2 + torch.randint(0, 2, (8, 6)))  # within families
+    families = torch.tensor([2, 0])
+    second.take(first, families, 4)
+    assert plain.load(first.state(families, 4, 6)) == 4
+    plain.put_logits(first.logits[first.rows(families)])
+    for one, other in zip(second.layers, plain.layers, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert torch.equal(mine, theirs)
+    for name in ("positions", "lengths", "table", "logits"):
+        assert torch.equal(getattr(second, name), getattr(plain, name))
+
+
+@pytest.fixture
+def kept(monkeypatch, places):
+    """Places that are kept with models, as on a GPU."""
+    monkeypatch.setattr(steady, "recorder", lambda: Tape)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 33))
+    return places_of
+
+
+def weight_written(model):
+    model.decoder.stack.blocks[0].cross.key.weight.mul_(-1.5)
+
+
+def loaded(model):
+    model.load_state_dict({name: part * 1.2 for name, part in model.state_dict().items()})
+
+
+def loaded_by_assigning(model):
+    model.load_state_dict({name: part * 1.2 for name, part in model.state_dict().items()}, assign=True)
+
+
+def lowered(model):
+    model.float()
+
+
+def swapped(model):
+    model.decoder.stack.blocks[0].feed_forward = copy.deepcopy(model.decoder.stack.blocks[0].feed_forward)
+    model.decoder.stack.blocks[0].feed_forward.up.weight.mul_(-2.0)
+
+
+def gained(model):
+    """An attribute that is no parameter: the number that keeps a norm from dividing by nothing."""
+    model.decoder.stack.blocks[0].around_mixer.norm.eps = 10.0
+
+
+@pytest.mark.parametrize(("change", "same"), [
+    (weight_written, True), (loaded, True), (loaded_by_assigning, False), (lowered, False), (swapped, False),
+    (gained, False)])
+@torch.no_grad()
+def test_a_model_that_has_changed_is_written_with_as_it_is(kept, change, same):
+    model, _, _ = translating("untied")
+    memory, before, firsts = model.encode(Tokens.of(SOURCES[:1])), kept(model), []
+    for changed in (False, False, False, True):  # as it is, recorded, replayed; and after the change
+        if changed:
+            change(model)
+            memory = model.encode(Tokens.of(SOURCES[:1]))
+        places = kept(model)
+        assert (places is before) == (same or not changed)
+        request = asked(model, memory, [[1]], 2, end=())
+        search = Writing(request, highest)
+        mine, plain = run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
+        exact = 1e-9 if model.output.weight.dtype == torch.float64 else 1e-4
+        for one, other in zip(mine, plain, strict=True):
+            assert one.ids == other.ids
+            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=exact)
+        firsts.append(mine[0].log_probabilities)
+    assert firsts[0] == firsts[2]
+    if change is not lowered:
+        assert firsts[2] != pytest.approx(firsts[3], abs=1e-6), "the change is one that matters"
+
+
+@torch.no_grad()
+def test_hooks_stop_the_recordings_and_do_not_spoil_them(kept):
+    model, _, _ = translating("untied")
+    memory = model.encode(Tokens.of(SOURCES[:1]))
+    request = asked(model, memory, [[1]], 2, end=())
+    search, places, seen = Writing(request, highest), kept(model), []
+    for _ in range(2):
+        run_in(places, model, memory, request, search)
+    recorded = dict(places.kept)
+    handle = model.output.register_forward_hook(lambda module, given, made: seen.append(1))
+    assert kept(model) is places
+    run_in(places, model, memory, request, search)
+    assert len(seen) == 3, "a hook is called at each step"
+    handle.remove()
+    run_in(kept(model), model, memory, request, search)
+    assert (len(seen), dict(places.kept)) == (3, recorded)
+
+
+@torch.no_grad()
+def test_other_beams_lengths_and_sources_have_places_of_their_own(kept):
+    model, _, _ = translating("untied")
+    for beams, limit, source in ((2, 1, [5, 6]), (3, 1, [5, 6]), (2, 4, [5, 6]), (2, 1, [5] * 5)):
+        memory = model.encode(Tokens.of([source]))
+        request = asked(model, memory, [[1]], limit, end=())
+        assert_the_same_is_found(kept(model), model, memory, request, BeamSearch(request, beams, as_ranking("none"), 1))
+    assert len(kept(model).kept) == 4
 
 
 @pytest.mark.gpu

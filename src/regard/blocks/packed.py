@@ -9,9 +9,10 @@ that a single row is added up column by column. Measured for a Transformer-base 
 one row takes half of the time, of five rows two fifths, of 64 rows four fifths.
 
 A second copy of the weights is kept as long as the layer lives, two where single rows and several are both met; a model
-of more than MOST bytes is left as it is. A weight that was written into is laid out again: torch counts what is written
-into a tensor, but not what is written through `.data`, so that some entries of each are compared too, when a block
-begins. With gradients, in other numbers, on other devices and under autocast layers do what they always do.
+of more than MOST bytes, or whose first parameter lies on another device, is left as it is. A weight that was written
+into is laid out again: torch counts what is written into a tensor, but not what is written through `.data`, so that
+some entries of each are compared too, when a block begins. With gradients, in other numbers, on other devices and under
+autocast layers do what they always do.
 
 It knows neither blocks nor models.
 """
@@ -113,6 +114,9 @@ def packed(model: object) -> Iterator[None]:
 
 def _layers(model: nn.Module) -> list[nn.Linear]:
     """The layers that can be laid out; none where that is too much, or where torch has no oneDNN."""
+    first = next(model.parameters(), None)
+    if first is None or first.device.type != "cpu":  # to look through a model on a GPU would take longer than its steps
+        return []
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return []
     found = [module for module in model.modules() if isinstance(module, nn.Linear)

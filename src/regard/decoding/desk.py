@@ -18,7 +18,7 @@ import weakref
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.attention.cache import Cache, ContextCache
 from regard.attention.layer import AttentionLayer
@@ -27,6 +27,7 @@ from regard.attention.mixing import SelfAttention
 from regard.attention.steady import Seen, SteadyCache
 from regard.blocks.block import BlockState
 from regard.blocks.stack import StackState
+from regard.decoding.figure import every, hooked
 from regard.models.contract import Writer
 from regard.models.decoder import Decoder, DecoderState
 
@@ -51,13 +52,14 @@ def why_not(model: Writer, state: object) -> str | None:
         return "its weights are looked at"
     if any(type(block.mixer) is not Cache for block in state.stack.blocks):
         return "its blocks do more than to look at the tokens before"
-    for module in every(decoder):
+    inside = every(decoder)
+    if hooked(inside):
+        return "a module has hooks"
+    for module in inside:
         if isinstance(module, AttentionLayer) and (module.position_bias is not None or module.tap.listeners):
             return "an attention layer has a bias of position, or somebody listens to it"
         if isinstance(module, SelfAttention) and type(module.mask) is not Causal:
             return "an attention layer does not look at all tokens before"
-        if module._forward_hooks or module._forward_pre_hooks:
-            return "a module has hooks"
     return None
 
 
@@ -183,17 +185,3 @@ def _there(context: ContextCache) -> Tensor:
     places = torch.arange(context.key.shape[-2], device=context.key.device)
     count = places.shape[0] if context.lengths is None else context.lengths.view(-1, 1, 1, 1)
     return (places < count).expand(len(context.key), 1, 1, -1)
-
-
-def every(module: nn.Module) -> list[nn.Module]:
-    """A module and all inside it. It is asked for at every call of a search: torch's own way takes far longer."""
-    found = [module]
-    for one in found:  # which grows meanwhile
-        found += [child for child in one._modules.values() if child is not None]
-    return found
-
-
-def hidden(module: nn.Module) -> tuple[int, ...]:
-    """Where the numbers of a module lie: a recording reads them there, and is of no use when they have moved."""
-    return tuple(part.data_ptr() for one in every(module) for parts in (one._parameters, one._buffers)
-                 for part in parts.values() if part is not None)

@@ -1,14 +1,19 @@
 """Boards whose turns are kernels: what a search knows of its rows, on the device, with steps back in place of texts.
 
     ledger = ledger_for(search, rows, places, logits)      storage, for searches of this kind
+    ledger.begin(numbers, prompts, search)                 rows come in of which nothing is written;
+    ledger.clear()                                         in a recording: the rest of it
     ledger.load(batch, search)                             an ordinary batch comes in
+    ledger.take(other, places)                             rows of another ledger of this kind come in
     ledger.turn(logits)                                    in a recording: the turn, whole
-    ledger.settle()                                        asks the device which rows have finished, now and then
+    ledger.settle()                                        which rows had finished a turn ago; `settled` asks for now
+    ledger.results(places, search)                         what rows that have finished have written
     ledger.batch(places)                                   an ordinary batch comes out
 
 As `regard.decoding.boards`, but that nothing is set aside: a turn asks nothing, is never unsure, and a row that has
-finished stays as it is, so that several turns may pass before anybody asks. `why_not` says which searches are not kept
-in ledgers. It knows neither models nor when rows come and go.
+finished stays as it is. So the next turn is asked for before it is known what became of the last one: the device never
+waits for Python, and one turn too many is what it costs. `why_not` says which searches are not kept in ledgers. It
+knows neither models nor when rows come and go.
 
 Legend: B rows (prompts), K hypotheses of each, M tokens of each, P places of a pool, T places of tokens, V vocabulary.
 """
@@ -22,19 +27,20 @@ from torch import Tensor
 
 from regard.decoding import search as beams
 from regard.decoding import writing
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.kernels import turn as turns
 from regard.decoding.kernels.candidates import Best, find
 from regard.decoding.kernels.turn import BEAMS, MOST, Ended, Status, Steps
 from regard.decoding.live import Beams, Live
 from regard.decoding.pool import Pool
 from regard.decoding.ranking import Divided
+from regard.decoding.recording import Mirror, Post
 from regard.decoding.request import Request, no_number
 from regard.decoding.rules import Forbidden, Least, below_vocabulary
 from regard.decoding.search import BeamSearch
+from regard.decoding.tracing import Old, texts
 from regard.decoding.writing import Lines, Writing
 
-EVERY = 4
-"""Turns after which the device is asked once: what is computed for rows that have finished costs less."""
 NEVER = 2**31 - 1
 
 
@@ -67,12 +73,42 @@ class Ledger(ABC):
             self.tokens = torch.zeros(rows * width, dtype=torch.long, device=device)
             tokens = torch.zeros(rows, width, places, dtype=torch.int32, device=device)
             self.steps = Steps(tokens, torch.zeros_like(tokens, dtype=self.precision), tokens.clone())
+            self.given = torch.zeros(3, rows, dtype=torch.int32, device=device)
+            self.staged = torch.zeros(3, rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+            self.post, self.known = Post(self.status.verdicts), 0
 
     precision: torch.dtype
+    mirror: Mirror
+
+    def begin(self, numbers: Sequence[int], prompts: Sequence[int], search: Any) -> None:
+        """Take in rows of which nothing is written, each with the token that it reads first; `clear` does the rest."""
+        rows, count = len(self.status.counts), self._know(numbers, [0] * len(numbers), search)
+        limits, nothing = self._limits(numbers), [0] * (rows - count)
+        verdicts = [beams.GOES_ON] * count + [beams.SETTLED] * (rows - count)
+        self.staged.copy_(torch.tensor([[*limits, *nothing], verdicts, [*prompts, *nothing]], dtype=torch.int32))
+        self.given.copy_(self.staged, non_blocking=True)
+
+    def clear(self) -> None:
+        """Nothing is written, limits and first tokens are those given."""
+        limits, verdicts, prompts = self.given
+        self.status.counts.zero_()
+        self.status.limits.copy_(limits)
+        self.status.verdicts.copy_(verdicts)
+        self.tokens.view(-1, self.width).copy_(prompts.unsqueeze(-1))
 
     @abstractmethod
     def load(self, batch: Any, search: Any) -> None:
         """Take in a batch in which nobody has finished."""
+
+    def take(self, other: Any, places: Sequence[int]) -> None:
+        """Take in what is in these places of another ledger, none of whom has finished."""
+        count = len(places)
+        self.numbers, self.asking = [other.numbers[place] for place in places], other.asking
+        self.turns, self.most = 0, other.most - other.turns
+        index = torch.tensor(places, dtype=torch.long).to(self.ends.device, non_blocking=True)
+        for mine, theirs in zip(self._rows(), other._rows(), strict=True):
+            mine[:count] = theirs[index]
+        self.status.verdicts[count:] = beams.SETTLED
 
     @abstractmethod
     def turn(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -82,29 +118,60 @@ class Ledger(ABC):
     def batch(self, places: Sequence[int]) -> Any:
         """What is in these places, as an ordinary batch of its own."""
 
+    @abstractmethod
+    def results(self, places: Sequence[int], search: Any) -> list[tuple[int, Any]]:
+        """What those in these places, who have finished, have written, with their numbers."""
+
     def settle(self) -> list[bool] | None:
-        """Which places are still open; None where nobody has asked."""
+        """Behind a turn: which places were still open before it; None where that was the first one.
+
+        After the last turn that the limits allow, which are open now.
+        """
         self.turns += 1
-        if self.turns % EVERY and self.turns < self.most:
+        self.post.send()
+        if self.turns == 1 and self.turns < self.most:
             return None
-        verdicts = self.status.verdicts[:len(self.numbers)].tolist()
+        return self._asked(0 if self.turns >= self.most else 1)
+
+    def settled(self) -> list[bool]:
+        """Which places are still open after the last turn."""
+        return self._asked(0)
+
+    def _asked(self, back: int) -> list[bool]:
+        verdicts = self.post.read(back)[:len(self.numbers)]
+        self.known = back
         if beams.BROKEN in verdicts:
             place = verdicts.index(beams.BROKEN)
             raise no_number(self.asking.prompt(self.numbers[place]), int(self.status.counts[place]))
         return [one == beams.GOES_ON for one in verdicts]
 
-    def _begin(self, batch: Any, search: Any) -> int:
+    def _know(self, numbers: Sequence[int], counts: Sequence[int], search: Any) -> int:
         """What is known without asking; how many rows there are."""
-        self.numbers, self.asking, self.turns, count = [*batch.numbers], search.request, 0, len(batch.numbers)
-        limits = [search.request.limit(number) for number in batch.numbers]
-        self.most = max(limit - before for limit, before in zip(limits, batch.counts, strict=True)) + 1
-        rows = len(self.status.counts)
-        filled = [[*some, *[0] * (rows - count)] for some in (batch.counts, limits)]
+        self.numbers, self.asking, self.turns = [*numbers], search.request, 0
+        limits = self._limits(numbers)
+        self.most = max(limit - before for limit, before in zip(limits, counts, strict=True)) + 1
+        return len(numbers)
+
+    def _limits(self, numbers: Sequence[int]) -> list[int]:
+        return [self.asking.limit(number) for number in numbers]
+
+    def _begin(self, batch: Any, search: Any) -> int:
+        """What is known of a batch, on the device too; how many rows there are."""
+        count, rows = self._know(batch.numbers, batch.counts, search), len(self.status.counts)
+        filled = [[*some, *[0] * (rows - count)] for some in (batch.counts, self._limits(batch.numbers))]
         filled.append([beams.GOES_ON] * count + [beams.SETTLED] * (rows - count))
         given = torch.tensor(filled, dtype=torch.int32).to(self.ends.device)
         for mine, theirs in zip(self.status, given, strict=True):
             mine.copy_(theirs)
         return count
+
+    def _rows(self) -> list[Tensor]:
+        """All that is known of rows, (B, ...)."""
+        return [*self.status, *self.steps, self.tokens.view(-1, self.width)]
+
+    def _read(self) -> list[Tensor]:
+        """What the mirror shows of all rows, as they were when they were last asked for."""
+        return self.mirror.read(len(self.numbers), self.post.event(self.known) if self.turns else None)
 
     def _find(self, logits: Tensor) -> None:
         find(logits, self.never, self.status.counts, self.width, self.best)
@@ -116,6 +183,7 @@ class LineLedger(Ledger):
     def __init__(self, request: Request, rows: int, places: int, logits: Tensor) -> None:
         self.precision = torch.promote_types(logits.dtype, torch.float32)
         super().__init__(request, rows, 1, places, 1, logits)
+        self.mirror = Mirror([self.status.counts, self.status.verdicts, *self.steps[:2]])
 
     def load(self, batch: Lines, search: Writing) -> None:
         count, width = self._begin(batch, search), batch.ids.shape[1]
@@ -135,6 +203,13 @@ class LineLedger(Ledger):
         width = max(counts, default=0)
         ids, logs = self.steps.tokens[index, 0, :width].long(), self.steps.logs[index, 0, :width]
         return Lines(ids, logs, [self.numbers[place] for place in places], counts, verdicts, self.tokens[index])
+
+    def results(self, places: Sequence[int], search: Writing) -> list[tuple[int, Hypothesis]]:
+        index = torch.tensor(places, dtype=torch.long)
+        counts, verdicts, ids, logs = (part[index] for part in self._read())
+        width = int(counts.max())
+        return search.results(Lines(ids[:, 0, :width], logs[:, 0, :width], [self.numbers[place] for place in places],
+                                    counts.tolist(), verdicts.tolist(), ids[:, 0, 0]))
 
 
 class BeamLedger(Ledger):
@@ -158,6 +233,15 @@ class BeamLedger(Ledger):
             hypotheses = torch.arange(search.beams, dtype=torch.int32, device=device)
             self.straight = hypotheses.view(1, -1, 1)
             self.came = (-1 - torch.arange(search.nbest, dtype=torch.int32, device=device)).unsqueeze(0)
+            self.mirror = Mirror([*self.steps, *self.pool])
+
+    def clear(self) -> None:
+        super().clear()
+        self.totals.fill_(-torch.inf)
+        self.totals[:, 0].zero_()
+        self.pool.scores.fill_(-torch.inf)
+        self.pool.cut.fill_(1)
+        self.pool.lengths.zero_()
 
     def load(self, batch: Beams, search: BeamSearch) -> None:
         count = self._begin(batch, search)
@@ -184,6 +268,20 @@ class BeamLedger(Ledger):
         counts, longest = counts_B.tolist(), max(1, int(pool.lengths.max()))
         return Beams([self.numbers[place] for place in places], counts, self._live(index, counts_B, max(counts)),
                      self._pool(index, pool, longest))
+
+    def results(self, places: Sequence[int], search: BeamSearch) -> list[tuple[int, list[Hypothesis]]]:
+        index = torch.tensor(places, dtype=torch.long)
+        steps_and_pool = [part[index] for part in self._read()]
+        found = texts(Steps(*steps_and_pool[:3]), Ended(*steps_and_pool[3:]), self._old(places))
+        return [(self.numbers[place], several) for place, several in zip(places, found, strict=True)]
+
+    def _old(self, places: Sequence[int]) -> Old:
+        """What came in with a batch. It is read when it is asked for, which is seldom."""
+        return lambda row, came, length: (self.old_ids[places[row], came, :length].tolist(),
+                                          self.old_logs[places[row], came, :length].tolist())
+
+    def _rows(self) -> list[Tensor]:
+        return [*super()._rows(), self.totals, *self.pool, self.old_ids, self.old_logs]
 
     def _live(self, index: Tensor, counts: Tensor, width: int) -> Live:
         B, K = len(index), self.width

@@ -71,7 +71,7 @@ class Pool:
     def hypotheses(self) -> list[list[Hypothesis]]:
         """What is in the places of each row."""
         parts = (part.tolist() for part in self.parts())
-        return [[_hypothesis(*place) for place in zip(*row, strict=True) if place[0] > -torch.inf]
+        return [[hypothesis(*place) for place in zip(*row, strict=True) if place[0] > -torch.inf]
                 for row in zip(*parts, strict=True)]
 
     def parts(self) -> tuple[Tensor, ...]:
@@ -106,6 +106,7 @@ def _joined(mine: Tensor, theirs: Tensor) -> Tensor:
     return torch.cat([widened(part, longest) for part in (mine, theirs)], dim=1)
 
 
-def _hypothesis(score: float, cut: bool, length: int, ids: list[int], logs: list[float]) -> Hypothesis:
+def hypothesis(score: float, cut: bool, length: int, ids: list[int], logs: list[float]) -> Hypothesis:
+    """What a place holds, of whose tokens the first `length` count, with the end."""
     ids, logs = ids[:length], logs[:length]
     return Hypothesis(ids, logs, score, None) if cut else Hypothesis(ids[:-1], logs, score, ids[-1])

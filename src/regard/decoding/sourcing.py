@@ -15,7 +15,7 @@ from torch import nn
 from regard.attention.layer import AttentionLayer
 from regard.attention.mixing import SelfAttention
 from regard.blocks.block import Block
-from regard.decoding.desk import every
+from regard.decoding.figure import every, hooked
 from regard.decoding.recording import Recorder
 from regard.decoding.steady import SOURCES, Places, places_of, rounded
 from regard.models.contract import Memory, Tokens
@@ -29,28 +29,37 @@ KEPT = 64
 
 def why_not(model: object, tokens: Tokens) -> str | None:
     """Why sources are read as everywhere; None where they are read in a recording."""
+    return why_no_call(model, tokens) or why_no_encoder(model)
+
+
+def why_no_call(model: object, tokens: Tokens) -> str | None:
+    """The same, of where and how they are asked for."""
     if tokens.ids.device.type != "cuda":
         return "Python is fast enough for a CPU"
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
         return "gradients are asked for, or autocast"
-    return why_no_encoder(model, tokens)
+    return why_no_tokens(model, tokens)
 
 
-def why_no_encoder(model: object, tokens: Tokens) -> str | None:
-    """The same, wherever the tokens lie and whatever is asked for."""
+def why_no_tokens(model: object, tokens: Tokens) -> str | None:
+    """The same, of the tokens, and of the kind of the model."""
     encoder = getattr(model, "encoder", None)
     if not isinstance(model, nn.Module) or not isinstance(encoder, Encoder) or model.training:
         return "the model has no encoder that is a stack of blocks, or is in training mode"
     if not tokens.ids.numel() or tokens.ids.numel() > MOST or tokens.segments is not None or tokens.side != "right":
         return f"there is nothing to read, or more than {MOST:,} tokens, or segments, or padding on the left"
-    for module in every(encoder):
+    return None
+
+
+def why_no_encoder(model: Any) -> str | None:
+    """The same, of what is inside of the encoder."""
+    inside = every(model.encoder)
+    for module in inside:
         if isinstance(module, Block) and not isinstance(module.mixer, SelfAttention):
             return "a block does something else than to attend"
         if isinstance(module, AttentionLayer) and module.tap.listeners:
             return "somebody listens"
-        if module._forward_hooks or module._forward_pre_hooks:
-            return "a module has hooks"
-    return None
+    return "a module has hooks" if hooked(inside) else None
 
 
 class Reader:
@@ -78,14 +87,17 @@ class Reader:
 
 def encode(model: Any, tokens: Tokens) -> Memory:
     """The memory of sources, in a recording where that can be."""
-    if why_not(model, tokens) is not None:
+    if why_no_call(model, tokens) is not None:
         return model.encode(tokens)
-    return read(places_of(model), model.encoder, tokens)
+    places = places_of(model)
+    if places.answer("encoder", lambda: why_no_encoder(model)) is not None:
+        return model.encode(tokens)
+    return read(places, model.encoder, tokens)
 
 
 def read(places: Places, encoder: Encoder, tokens: Tokens) -> Memory:
     """The memory of sources, by a recording that is kept in these places; threads take turns."""
-    with places.lock, torch.cuda.device_of(tokens.ids):  # graphs are of the current device
+    with places.entered(tokens.ids):
         return reader_of(places, encoder, tokens)(tokens)
 
 

@@ -5,8 +5,8 @@
 Prompts enter and leave as in `regard.decoding.queue`; between that, rows are written at a desk and on a board, whose
 memory stays where it is, by two recordings: the turn of the search, and the step of the model. Python only asks whether
 somebody has finished. Sizes are rounded up, so that few recordings serve many calls; those of a model are kept with it,
-the last ones, as long as they hold a small part of the memory of the device, and as long as its parameters lie where
-they lay.
+the last ones, as long as they hold a small part of the memory of the device, and as long as the model is what and where
+it was (`regard.decoding.figure`).
 
 Where kernels of our own can do it, `regard.decoding.swift` writes in their place: one recording a token, of fewer
 kernels. What is here does the rest: other scores and mixers of attention, rules that read what is written.
@@ -20,7 +20,8 @@ Legend: F prompts that are written at once, W hypotheses of each, R = F·W rows 
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +33,9 @@ from regard.decoding import desk as desks
 from regard.decoding import queue
 from regard.decoding.boards import Kind, board_for, kind_of
 from regard.decoding.desk import Desk
+from regard.decoding.figure import Figure
 from regard.decoding.queue import REFILLED, Course, Held, Result, Search, Share, shares
-from regard.decoding.recording import Recorder, Work, recorder
+from regard.decoding.recording import Order, Recorder, Work, recorder
 from regard.decoding.request import Request
 from regard.decoding.sources import Given, memory_of
 from regard.mixer import Siblings
@@ -88,12 +90,30 @@ class Places:
     record: Recorder
     limit: int
     """Bytes that may be kept."""
-    parameters: tuple[int, ...] = ()
+    figure: Figure | None = None
+    """Of the model; None where nobody looks whether it has changed."""
     kept: "OrderedDict[Any, Place]" = field(default_factory=OrderedDict)
     readers: "OrderedDict[Any, Any]" = field(default_factory=OrderedDict)
     """Of sources: see `regard.decoding.sourcing`."""
     lock: Any = field(default_factory=threading.RLock)
     """Of the thread that writes in them: they are the same memory for all."""
+    order: Order = field(default_factory=Order)
+    """Of streams, for the same reason."""
+    answers: dict[str, str | None] = field(default_factory=dict)
+
+    def answer(self, question: str, ask: Callable[[], str | None]) -> str | None:
+        """Why something cannot be done with the model: asked once, where nobody has hooks in it or listens to it."""
+        if self.figure is None or self.figure.is_touched():
+            return ask()
+        if question not in self.answers:
+            self.answers[question] = ask()
+        return self.answers[question]
+
+    @contextmanager
+    def entered(self, tensor: Tensor) -> Iterator[None]:
+        """Work in them, on the device of a tensor: one thread and one stream after another."""
+        with self.lock, torch.cuda.device_of(tensor), self.order(tensor.device):  # graphs are of the current device
+            yield
 
     def find(self, key: Any, make: Callable[[], Place]) -> Place:
         """The one of this key, made where it is not there; older ones go where there is too much."""
@@ -109,11 +129,11 @@ KEPT: "weakref.WeakKeyDictionary[nn.Module, Places]" = weakref.WeakKeyDictionary
 
 
 def places_of(model: nn.Module) -> Places:
-    """Those of a model whose parameters lie where they lay; new ones otherwise."""
-    found, now = KEPT.get(model), desks.hidden(model)
-    if found is None or found.parameters != now:
+    """Those of a model that is what and where it was; new ones otherwise."""
+    found = KEPT.get(model)
+    if found is None or found.figure is None or not found.figure.fits():
         total = torch.cuda.get_device_properties(next(model.parameters()).device).total_memory
-        found = KEPT[model] = Places(recorder(), total // PART, now)
+        found = KEPT[model] = Places(recorder(), total // PART, Figure(model))
     return found
 
 
@@ -128,9 +148,9 @@ def run(model: Writer, given: Given, request: Request, search: Search[Any, Resul
 def run_in(places: Places, model: Any, given: Given, request: Request, search: Search[Any, Result]) -> list[Result]:
     """The same, recorded in these places, on the device of the model; threads take turns."""
     found = dict[int, Result]()
-    swiftly = _swift(model, request, search)
+    swiftly = _swift(places, model, request, search)
     if request.prompts:
-        with places.lock, torch.cuda.device_of(next(model.parameters())):  # graphs are of the current device
+        with places.entered(next(model.parameters())):
             for share in shares(request, search.width):
                 course = Course(model, given, request, search, share)
                 kind = SteadyCourse if swiftly is None else swiftly.SwiftCourse
@@ -138,13 +158,14 @@ def run_in(places: Places, model: Any, given: Given, request: Request, search: S
     return [found[number] for number in range(len(found))]
 
 
-def _swift(model: Any, request: Request, search: Any) -> Any:
+def _swift(places: Places, model: Any, request: Request, search: Any) -> Any:
     """The module of searches by kernels of our own, where they can do it; None otherwise."""
     if kernels.why_not(request.device) is not None:
         return None
     from regard.decoding import swift  # which needs Triton
 
-    return swift if swift.why_not(model, search) is None else None
+    why = places.answer("swift", lambda: swift.why_no_model(model)) or swift.why_no_search(search)
+    return swift if why is None else None
 
 
 @dataclass(frozen=True)
@@ -259,16 +280,20 @@ class SteadyCourse:
 
     def _parted(self, place: Place, is_open: list[bool], filled: int) -> tuple[Held[Any] | None, dict[int, Any]]:
         """What goes on, and the results of the others."""
-        search, desk, board = self.course.search, place.desk, place.board
+        desk, board = place.desk, place.board
         gone = [number for number, still in enumerate(is_open) if not still]
         stay = [number for number, still in enumerate(is_open) if still]
-        results = dict(search.results(board.batch(gone))) if gone else {}
+        results = self._results(board, gone) if gone else {}
         if not stay:
             return None, results
         families = torch.tensor(stay, device=desk.positions.device)
         filled = min(filled, self.share.capacity)  # rows that had finished may have gone beyond it, these have not
         kept = desk.state(families, filled, self.share.capacity)
         return Held(board.batch(stay), kept, desk.logits[desk.rows(families)], None), results
+
+    def _results(self, board: Any, gone: list[int]) -> dict[int, Any]:
+        """Of those in these places of a board, who have finished."""
+        return dict(self.course.search.results(board.batch(gone)))
 
     def _place(self, numbers: Sequence[int], state: DecoderState) -> Place:
         """Where these have room, rounded up."""

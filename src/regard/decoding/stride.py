@@ -29,7 +29,7 @@ from regard.attention.normalize import Softmax
 from regard.attention.score import Dot, as_score
 from regard.blocks.block import Block, PostNorm, PreNorm
 from regard.blocks.feed_forward import FeedForward, Plain
-from regard.decoding.desk import every
+from regard.decoding.figure import every, hooked, replaced
 from regard.models.decoder import Decoder
 from regard.models.embedding import Embedding
 from regard.position.encoding import Added, Learned
@@ -69,9 +69,10 @@ def why_not(model: object) -> str | None:
     found = kernels.why_not(decoder.output.weight.device)
     if found is not None:
         return found
-    for module in every(decoder):
-        if module._forward_hooks or module._forward_pre_hooks:
-            return "a module has hooks"
+    inside = every(decoder)
+    found = "a module has hooks" if hooked(inside) else replaced(inside)
+    if found is not None:
+        return found
     for block in decoder.stack.blocks:
         assert isinstance(block, Block)
         found = _why_no_block(block)

@@ -1,8 +1,9 @@
 """Recorded searches by kernels of our own: the turn and the step of a token are one recording, of few kernels.
 
 As `regard.decoding.steady`, with a desk whose steps are those of `regard.decoding.stride`, and a ledger in place of a
-board. Rows that change places move numbers of a table, and no keys; the device is asked once in several tokens; sources
-are projected in a recording. `why_not` says what is done in the other way.
+board. Rows that change places move numbers of a table, and no keys; what became of a turn is asked for when the next is
+under way; sources are projected in a recording; rows that are left over move from desk to desk. `why_not` says what is
+done in the other way.
 
 Legend: F prompts that are written at once, W hypotheses of each, R = F·W rows, C places of tokens, N places of a
 source, G key heads, D width.
@@ -32,8 +33,12 @@ from regard.models.decoder import DecoderState
 
 def why_not(model: object, search: object) -> str | None:
     """Why a search that has a kind, of this model, does not run here; None where it does."""
-    found = stride.why_not(model)
-    return ledgers.why_not(search) if found is None else found
+    found = why_no_model(model)
+    return why_no_search(search) if found is None else found
+
+
+why_no_model, why_no_search = stride.why_not, ledgers.why_not
+"""The same of a model, whatever is searched, and of a search, whatever the model."""
 
 
 class SwiftDesk:
@@ -65,8 +70,6 @@ class SwiftDesk:
 
     def begin(self, memory: Memory | None) -> None:
         """Take sources in that nobody has looked at; `project` does the rest, in a recording."""
-        self.positions.zero_()
-        self.table.copy_(self.straight.expand_as(self.table))
         if memory is not None:
             rows, count = memory.states.shape[:2]
             self.states[:rows, :count] = memory.states
@@ -76,7 +79,9 @@ class SwiftDesk:
                 self.lengths[:rows] = memory.lengths
 
     def project(self) -> None:
-        """What all layers make of the sources, with the parameters as they are now."""
+        """What all layers make of the sources, with the parameters as they are now; nothing is written yet."""
+        self.positions.zero_()
+        self.table.copy_(self.straight.expand_as(self.table))
         self.stride.refresh()
         if self.states.shape[1]:
             self.stride.project(self.states, self.layers)
@@ -99,6 +104,23 @@ class SwiftDesk:
                 layer.context[:families, :count] = beside
                 self.lengths[:families] = count if own.lengths is None else own.lengths
         return filled
+
+    def take(self, other: "SwiftDesk", families: Tensor, filled: int) -> None:
+        """Take families of another desk of this model in, none of whose rows has more than `filled` tokens."""
+        index, count = other.rows(families), len(families)
+        rows, places = len(index), torch.arange(filled, device=index.device)
+        lying_rc = other.table[index, :filled].long()
+        self.stride.refresh()
+        self.positions.zero_()
+        self.positions[:rows] = other.positions[index]
+        self.table.copy_(self.straight.expand_as(self.table))
+        self.lengths[:count] = other.lengths[families]
+        self.logits[:rows] = other.logits[index]
+        for layer, theirs in zip(self.layers, other.layers, strict=True):
+            layer.keys[:rows, :, :filled] = theirs.keys[lying_rc, :, places].transpose(1, 2)
+            layer.values[:rows, :, :filled] = theirs.values[lying_rc, :, places].transpose(1, 2)
+            if layer.context is not None and theirs.context is not None:
+                layer.context[:count] = theirs.context[families]
 
     def put_logits(self, logits: Tensor) -> None:
         """The logits of the last step of a state that was taken in."""
@@ -158,11 +180,10 @@ class SwiftCourse(SteadyCourse):
             course.model.start(memory, rows=len(numbers), capacity=self.share.capacity)
         place = self._room(len(numbers), 0 if memory is None else memory.states.shape[1])
         place.desk.begin(memory)
-        place.board.load(course.search.first(numbers, None), course.search)
-        prompts = [request.prompts[number][0] for number in numbers for _ in range(course.search.width)]
-        place.tokens[:len(prompts)] = torch.tensor(prompts).to(place.tokens.device, non_blocking=True)
+        place.board.begin(numbers, [request.prompts[number][0] for number in numbers], course.search)
 
         def begin() -> None:
+            place.board.clear()
             place.desk.project()
             place.desk.step(None, place.tokens)
 
@@ -170,6 +191,18 @@ class SwiftCourse(SteadyCourse):
         return self._written(place, 1, waiting)
 
     def _written(self, place: Place, filled: int, waiting: bool) -> tuple[Held[Any] | None, dict[int, Any]]:
+        found = dict[int, Any]()
+        while True:
+            is_open, filled = self._turned(place, filled, waiting)
+            if waiting or not any(is_open):
+                rows, results = self._parted(place, is_open, filled)
+                return rows, found | results
+            found |= self._results(place.board, [number for number, still in enumerate(is_open) if not still])
+            filled = min(filled, self.share.capacity)
+            place = self._moved(place, [number for number, still in enumerate(is_open) if still], filled)
+
+    def _turned(self, place: Place, filled: int, waiting: bool) -> tuple[list[bool], int]:
+        """Some turns, until enough have finished: who has not, and how many tokens the longest row has."""
         desk, board = place.desk, place.board
         work = place.work("turn", lambda: desk.step(*board.turn(desk.logits)))
         while True:
@@ -177,7 +210,20 @@ class SwiftCourse(SteadyCourse):
             filled = min(filled + 1, desk.capacity)
             is_open = board.settle()
             if is_open is not None and self._may_part(is_open, waiting):
-                return self._parted(place, is_open, filled)
+                # Who goes on has made the turn that was asked for meanwhile, and may have finished in it.
+                return board.settled() if any(is_open) else is_open, filled
+
+    def _moved(self, place: Place, stay: list[int], filled: int) -> Place:
+        """Those in these places, in a smaller place."""
+        smaller = self._room(len(stay), place.desk.states.shape[1])
+        assert smaller is not place, "rows leave when few are left"
+        families = torch.tensor(stay).to(place.desk.positions.device, non_blocking=True)
+        smaller.desk.take(place.desk, families, filled)
+        smaller.board.take(place.board, stay)
+        return smaller
+
+    def _results(self, board: Any, gone: list[int]) -> dict[int, Any]:
+        return dict(board.results(gone, self.course.search))
 
     def _place(self, numbers: Sequence[int], state: DecoderState) -> Place:
         context = state.stack.blocks[0].context
@@ -191,9 +237,8 @@ class SwiftCourse(SteadyCourse):
 
         def make() -> Place:
             desk = SwiftDesk(model, families=families, width=search.width, capacity=capacity, sources=sources)
-            with torch.inference_mode(False):
-                tokens = torch.zeros_like(desk.positions)
-            return Place(desk, ledger_for(search, families, capacity, desk.logits), tokens, self.places.record)
+            ledger = ledger_for(search, families, capacity, desk.logits)
+            return Place(desk, ledger, ledger.tokens, self.places.record)
 
         like = model.decoder.output.weight  # type: ignore[attr-defined]
         return self.places.find(("swift", kind_of(search), families, capacity, sources, like.dtype), make)

@@ -52,13 +52,14 @@ class Tokens:
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
         """Sequences of ids as rows of one batch, filled up with the id `padding`."""
-        rows = [torch.as_tensor(row, dtype=torch.long) for row in sequences]
-        lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
-        ids = torch.full((len(rows), max(map(len, rows), default=0)), padding)
-        for b, row in enumerate(rows):
-            first = ids.shape[1] - len(row) if side == "left" else 0
-            ids[b, first:first + len(row)] = row
-        return Tokens(ids, lengths, side)
+        rows = [row.tolist() if hasattr(row, "tolist") else row for row in sequences]
+        counts = [len(row) for row in rows]
+        longest = max(counts, default=0)
+        # One call for all rows: a tensor for each takes longer than a small model on a GPU.
+        filled = [[*[padding] * (longest - len(row)), *row] if side == "left" else
+                  [*row, *[padding] * (longest - len(row))] for row in rows]
+        ids = torch.tensor(filled, dtype=torch.long).view(len(rows), longest)
+        return Tokens(ids, torch.tensor(counts, dtype=torch.long), side)
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,69 @@
+"""What a beam search has written, read from steps back that have come to the CPU.
+
+    texts(steps, pool, old)      of each row what its pool holds, the best first
+
+A ledger keeps at each place of a text a token and the hypothesis that it continued (`regard.decoding.kernels.turn`). On
+the device a kernel follows them, for batches that go on; here they are followed for texts that are done, while the
+device does something else. It knows neither models nor searches.
+
+Legend: B rows, K hypotheses of each, P places of a pool, T places of tokens.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.kernels.turn import Ended, Steps
+from regard.decoding.pool import hypothesis
+
+Old = Callable[[int, int, int], tuple[list[int], list[float]]]
+"""Of a row, the tokens and log-probabilities of a place of the pool that came in with it, so many."""
+
+
+class Place(NamedTuple):
+    """One place of a pool, in the order of `Ended`."""
+
+    score: float
+    cut: int
+    length: int
+    beam: int
+    token: int
+    log: float
+
+    @property
+    def behind(self) -> int:
+        """How many tokens are found by steps back: not the end, and nothing of what came in."""
+        return 0 if self.beam < 0 else self.length - (self.cut == 0)
+
+
+def texts(steps: Steps, pool: Ended, old: Old) -> list[list[Hypothesis]]:
+    """What the pool (B, P) of each row holds, by the steps (B, K, T) of its hypotheses."""
+    rows = [[Place(*one) for one in zip(*row, strict=True)]
+            for row in zip(*(part.tolist() for part in pool), strict=True)]
+    taken = [(row, one) for row, several in enumerate(rows) for one in several if one.score > -torch.inf]
+    written, found = _written(steps, taken), [list[Hypothesis]() for _ in rows]
+    for (row, one), (ids, logs) in zip(taken, written, strict=True):
+        if one.beam < 0:
+            ids, logs = old(row, -1 - one.beam, one.length)
+        elif not one.cut:
+            ids, logs = [*ids, one.token], [*logs, one.log]
+        found[row].append(hypothesis(one.score, bool(one.cut), one.length, ids, logs))
+    return found
+
+
+def _written(steps: Steps, taken: list[tuple[int, Place]]) -> list[tuple[list[int], list[float]]]:
+    """Tokens and log-probabilities of places in rows, the end not with them."""
+    longest = max((one.behind for _, one in taken), default=0)
+    before, (_, kept, places), lying = steps.parents[:, :, :longest].tolist(), steps.parents.shape, list[int]()
+    for row, one in taken:
+        back, beam, parents = list[int](), one.beam, before[row]
+        for place in range(one.behind - 1, -1, -1):
+            back.append((row * kept + beam) * places + place)
+            beam = parents[beam][place]
+        lying += reversed(back)
+    index = torch.tensor(lying, dtype=torch.long)
+    ids, logs = (iter(part.flatten()[index].tolist()) for part in (steps.tokens, steps.logs))
+    return [([*islice(ids, one.behind)], [*islice(logs, one.behind)]) for _, one in taken]
