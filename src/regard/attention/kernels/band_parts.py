@@ -99,8 +99,7 @@ def backward(query, key, value, output, upstream, logs, of_query, of_key, of_val
                 q, u, log, own = _of_above(query + b * q_b + h * q_h, output + (b * n_queries * heads + h) * E,
                                            upstream + b * u_b + h * u_h, logs + (b * heads + h) * n_queries, n,
                                            high > low, q_n, u_n, heads, D, padded_d, E, padded_e)
-                # A key behind this tile's last is another program's, and may be seen by these queries too.
-                allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]) & inside[None, :]
+                allowed = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
                 s = tl.dot(q, tl.trans(k), input_precision=precision) * (scale * LOG2_E)
                 p = tl.where(allowed, tl.exp2(s - log[:, None]), 0.0)
                 of_p = tl.dot(u, tl.trans(v), input_precision=precision)
