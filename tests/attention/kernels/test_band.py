@@ -203,6 +203,21 @@ def test_on_a_gpu(name, dtype):
     assert_near(tensors, above, mask)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 20, 160])
+def test_many_short_sequences_on_a_gpu(dtype, width):
+    """Tiles of all sizes, sources and targets; and what is computed twice is the same, whatever came first."""
+    targets = torch.randint(0, 40, (150,), generator=torch.Generator().manual_seed(3))
+    sources = (targets + torch.arange(150) % 5 - 2).clamp(min=0)
+    sources[70] = 300
+    mask = Packed(targets.cuda(), sources.cuda())
+    tensors, above = asked("packed", int(targets.sum()), int(sources.sum()), width=width, dtype=dtype, device="cuda")
+    assert_near(tensors, above, mask)
+    for one, other in zip(*(results(tensors, above, mask, "band") for _ in range(2)), strict=True):
+        assert torch.equal(one, other)
+
+
 @INTERPRETED
 def test_rows_may_be_farther_apart_than_32_bits_count():
     """2 · 2^30 numbers from the first row to the third, of which nobody touches more than the rows themselves."""
