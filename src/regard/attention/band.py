@@ -11,6 +11,8 @@ see a key are one run too. A `Band` is made once for all layers that ask under t
 Legend: N queries, M keys.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class Band(Mask):
     def __init__(self, first: Tensor, last: Tensor) -> None:
         both = torch.broadcast_tensors(first.to(torch.int32), last.to(torch.int32))
         self.first, self.last = (ends.contiguous() for ends in both)
-        self._queries: tuple[Tensor, Tensor] | None = None
+        self._found: dict[object, tuple[Tensor, Tensor]] = {}
 
     @property
     def leading(self) -> int:
@@ -48,14 +50,21 @@ class Band(Mask):
 
     def queries(self, n_keys: int) -> tuple[Tensor, Tensor]:
         """For every key j the run of queries that see it, (..., M): from the first one whose `last` is beyond j, up to
-        the first one whose `first` is. It is looked up once for as many keys."""
-        if self._queries is None or self._queries[0].shape[-1] != n_keys:
+        the first one whose `first` is."""
+        def find() -> tuple[Tensor, Tensor]:
             keys = torch.arange(n_keys, device=self.first.device, dtype=torch.int32)
             keys = keys.expand(*self.first.shape[:-1], n_keys).contiguous()
             start, stop = (torch.searchsorted(ends, keys, right=True, out_int32=True)
                            for ends in (self.last, self.first))
-            self._queries = start, stop
-        return self._queries
+            return start, stop
+
+        return self.looked_up(("queries", n_keys), find)
+
+    def looked_up(self, name: object, find: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """What `find` finds out about these ends: once, for all that ask by this name."""
+        if name not in self._found:
+            self._found[name] = find()
+        return self._found[name]
 
     def __repr__(self) -> str:
         return f"Band(of {self.first.shape[-1]} queries)"

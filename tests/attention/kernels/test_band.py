@@ -6,6 +6,7 @@ from problems import normal
 
 import regard
 from regard import Causal, Packed, Padding, Window, kernels
+from regard.attention.band import Band, band_of
 from regard.attention.kernels import band
 
 pytest.importorskip("triton")
@@ -62,6 +63,66 @@ def test_sources_and_targets_of_different_lengths():
 
 
 @INTERPRETED
+@pytest.mark.parametrize("mask", [None, Causal()])
+@pytest.mark.parametrize(("queries", "keys"), [
+    ([3, 40, 1, 0, 9, 7, 2, 17, 5], None), ([1] * 35, None), ([52], None), ([9] * 14, None),
+    ([3, 5, 40, 4, 0, 6], [7, 0, 9, 30, 5, 8]),
+])
+def test_any_mixture_of_lengths(mask, queries, keys):
+    """A tile holds 16 tokens: some sequences share one, some fill several; and some leave so much room in theirs that
+    a program has more than one tile."""
+    both = Packed(queries, keys)
+    tensors, above = asked("packed", sum(queries) + 2, sum(keys or queries) + 3, heads=2, width=5, value_width=7)
+    assert_near(tensors, above, both if mask is None else mask & both)
+
+
+@INTERPRETED
+def test_many_tiles_of_half_precision():
+    lengths = [14, 9, 21, 12, 5, 3, 30, 11] * 3
+    tensors, above = asked("packed", sum(lengths), sum(lengths), heads=1, width=16, dtype=torch.float16)
+    assert_near([tensor[:1] for tensor in tensors], above[:1], Causal() & Packed(lengths))
+
+
+@INTERPRETED
+@pytest.mark.parametrize("group", [1, 2])
+def test_heads_may_see_runs_of_their_own(group):
+    """Those that share keys share tiles: what is whole for one of them alone is not whole."""
+    packed = [Packed([9, 11, 3]), Packed([12, 11])]
+    bands = [band_of(one.ready(23, 23, None), 23, 23, leading=0, device=torch.device("cpu")) for one in packed]
+    mask = Band(torch.stack([one.first for one in bands]), torch.stack([one.last for one in bands]))
+    assert_near(*asked("packed", 23, 23, group=group), mask)
+
+
+@INTERPRETED
+def test_slices_of_one_projection_are_read_where_they_lie(monkeypatch):
+    joint = normal(2, 21, 3, 2, 8).float()
+    read = []
+    run = kernels._run
+    monkeypatch.setattr(kernels, "_run", lambda kernel, grid, given, sizes: (
+        read.append({tensor.data_ptr() for tensor in given if isinstance(tensor, torch.Tensor)}),
+        run(kernel, grid, given, sizes)))
+    slices = [part.transpose(1, 2) for part in joint.unbind(2)]
+    assert_near(slices, normal(2, 2, 21, 8).float(), Packed([4, 17]))
+    slices = [part.requires_grad_() for part in slices]
+    read.clear()
+    regard.attend(*slices, mask=Packed([4, 17]), backend="band").sum().backward()
+    assert all({part.data_ptr() for part in slices} <= places for places in read[1:])  # the first one finds tiles
+    assert len(read) == 5
+
+
+@INTERPRETED
+def test_tiles_are_found_once_for_all_that_ask(monkeypatch):
+    names = []
+    run = kernels._run
+    monkeypatch.setattr(kernels, "_run", lambda kernel, *given: (names.append(kernel.__name__), run(kernel, *given)))
+    mask = Packed([3, 17]).ready(20, 20, None)
+    band = band_of(mask, 20, 20, leading=2, device=torch.device("cpu"))
+    for _ in range(2):
+        results(*asked("packed", 20, 20), band, "band")
+    assert sorted(names) == ["_find", *["backward"] * 4, *["forward"] * 4]
+
+
+@INTERPRETED
 def test_who_sees_nothing_gets_zeros_and_what_nobody_sees_changes_nothing():
     tensors, above = asked("packed", 20, 20)
     mask = Packed([3, 0, 9])  # behind it are eight tokens of nobody
@@ -77,9 +138,10 @@ def test_who_sees_nothing_gets_zeros_and_what_nobody_sees_changes_nothing():
 
 
 @INTERPRETED
-def test_dropped_weights_are_the_same_in_the_backward_pass():
+@pytest.mark.parametrize("lengths", [[12, 8], [18, 2]])  # a tile holds 16: whole, and cut
+def test_dropped_weights_are_the_same_in_the_backward_pass(lengths):
     (query, key, value), above = asked("causal", 20, 20)
-    mask = Causal() & Packed([12, 8])
+    mask = Causal() & Packed(lengths)
 
     def run(query, key, value):
         torch.manual_seed(5)
@@ -89,8 +151,7 @@ def test_dropped_weights_are_the_same_in_the_backward_pass():
     kept = run(query, key, ones).detach().mean()
     assert 0.7 < float(kept) < 1.3
     assert not torch.equal(run(query, key, ones), ones)
-    weights = torch.stack([run(query, key, torch.eye(20)[None, None, :, column:column + 1].expand(2, 2, -1, -1))
-                           for column in range(20)], -1).squeeze(-2)  # each key by itself
+    weights = run(query, key, torch.eye(20).expand(2, 2, -1, -1))
     torch.testing.assert_close(run(query, key, value), weights @ value)
     gradients = torch.autograd.grad(run(query, key, value), (query, key, value), above)
     exact = regard.attention_weights(query, key, mask=mask)
@@ -142,6 +203,21 @@ def test_on_a_gpu(name, dtype):
     assert_near(tensors, above, mask)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [64, 20, 160])
+def test_many_short_sequences_on_a_gpu(dtype, width):
+    """Tiles of all sizes, sources and targets; and what is computed twice is the same, whatever came first."""
+    targets = torch.randint(0, 40, (150,), generator=torch.Generator().manual_seed(3))
+    sources = (targets + torch.arange(150) % 5 - 2).clamp(min=0)
+    sources[70] = 300
+    mask = Packed(targets.cuda(), sources.cuda())
+    tensors, above = asked("packed", int(targets.sum()), int(sources.sum()), width=width, dtype=dtype, device="cuda")
+    assert_near(tensors, above, mask)
+    for one, other in zip(*(results(tensors, above, mask, "band") for _ in range(2)), strict=True):
+        assert torch.equal(one, other)
+
+
 @INTERPRETED
 def test_rows_may_be_farther_apart_than_32_bits_count():
     """2 · 2^30 numbers from the first row to the third, of which nobody touches more than the rows themselves."""
@@ -163,7 +239,7 @@ def test_there_may_be_more_heads_than_a_grid_is_high(monkeypatch):
     monkeypatch.setattr(kernels, "_run", lambda kernel, grid, *given: (grids.append(grid), run(kernel, grid, *given)))
     tensors, above = asked("none", 17, 17)
     results(tensors, above, Causal(), "band")
-    assert len(grids) == 4
+    assert len(grids) == 5  # tiles, and each pass for whole ones and for parts
     assert all(len(grid) == 1 for grid in grids)
 
 

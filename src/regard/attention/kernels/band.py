@@ -2,8 +2,8 @@
 
 Packed sequences, padding, causal masks and windows are bands (`regard.attention.band`): the kernels in `band_triton`
 read two numbers a query in the place of a matrix, and touch no block of keys that nobody sees. That is what packed rows
-of short sequences need: a block of queries there spans several sequences, and the keys of all of them are near. Where
-one sequence fills many blocks, torch's own kernels are faster, and are preferred.
+of short sequences need: a tile of them holds several sequences, queries and keys, and needs nothing else. Where one
+sequence fills many tiles, torch's own kernels are faster, and are preferred.
 
 On a GPU alone; elsewhere only in Triton's interpreter, for tests. It does not know how a band comes about.
 """
@@ -70,7 +70,26 @@ def run(problem: Problem) -> Tensor:
     assert band is not None, "refusal() was not asked"
     query, key, value = (problem.four(tensor, heads) for tensor, heads in (
         (query, problem.heads), (problem.key, problem.key_heads), (problem.value, problem.key_heads)))
-    ends = [problem.four(part.unsqueeze(-1), problem.heads).squeeze(-1)  # what is the same for many is not repeated
-            for part in (band.first, band.last, *band.queries(problem.n_keys))]
-    output = band_triton.attend(query, key, value, *ends, scale=scale, dropout=problem.dropout)
+    first, last, from_query, to_query = (
+        problem.four(part.unsqueeze(-1), problem.heads).squeeze(-1)  # what is the same for many is not repeated
+        for part in (band.first, band.last, *band.queries(problem.n_keys)))
+    tiles, counts = _tiles(band, problem.n_keys, band_triton.tile_size(query, value))
+    runs = band_triton.Runs(first, last, from_query, to_query, problem.four(tiles, 2),
+                            problem.four(counts[..., None, None], 2)[..., 0, 0])
+    output = band_triton.attend(query, key, value, runs, scale=scale, dropout=problem.dropout)
     return output if len(problem.leading) == 2 else output.reshape(*problem.leading, *output.shape[-2:])
+
+
+def _tiles(band: Band, n_keys: int, size: int) -> tuple[Tensor, Tensor]:
+    """The tiles of a band, found once for as many keys: (..., 2, room, 4) and (..., 2), without heads, which share keys
+    and so share tiles: what one of them sees may be in a tile, and what none of them sees need not."""
+    from regard.attention.kernels import band_tiles
+
+    def find() -> tuple[Tensor, Tensor]:
+        first, last = band.first, band.last
+        if band.leading:
+            one = first.shape[-2] == 1
+            first, last = (first[..., 0, :], last[..., 0, :]) if one else (first.amin(-2), last.amax(-2))
+        return band_tiles.find(first, last, n_keys, size)
+
+    return band.looked_up(("tiles", n_keys, size), find)
