@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard import kernels
+from regard.attention.adjacent import room, whole
 from regard.kernels import once_differentiable
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
@@ -124,11 +125,11 @@ def _inner(output, upstream, inner, n_queries, heads, u_b, u_h, u_n,
 @triton.jit
 def _of_queries(query, key, value, upstream, logs, inner, gradient, first,
                 last, seed, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h,
-                v_n, u_b, u_h, u_n, e_b, e_h, e_n, n_queries, n_keys,
+                v_n, u_b, u_h, u_n, e_b, e_h, e_n, g_b, g_h, g_n, n_queries, n_keys,
                 heads, group, scale, dropout, D: tl.constexpr, padded_d: tl.constexpr,
                 E: tl.constexpr, padded_e: tl.constexpr, block: tl.constexpr, drops: tl.constexpr,
                 precision: tl.constexpr):
-    """gradient (B, N, H, D) of the queries."""
+    """gradient (B, H, N, D) of the queries."""
     tile, head = _place(n_queries, block)
     b, h = head // heads, head % heads
     i = tile * block + tl.arange(0, block)
@@ -157,17 +158,17 @@ def _of_queries(query, key, value, upstream, logs, inner, gradient, first,
             of_p = tl.where(_kept(tl.load(seed), head, i, j, n_keys, dropout), of_p / (1.0 - dropout), 0.0)
         of_s = p * (of_p - own[:, None])
         sums += tl.dot(of_s.to(k.dtype), k, input_precision=precision)
-    _put(gradient + (b * n_queries * heads + h) * D, i, there, D, padded_d, heads * D, sums * scale)
+    _put(gradient + b * g_b + h * g_h, i, there, D, padded_d, g_n, sums * scale)
 
 
 @triton.jit
 def _of_keys(query, key, value, upstream, logs, inner, of_key, of_value,
              first, last, from_query, to_query, seed, q_b, q_h, q_n, k_b,
              k_h, k_n, v_b, v_h, v_n, u_b, u_h, u_n, e_b, e_h,
-             e_n, r_b, r_h, r_n, n_queries, n_keys, heads, group, scale,
+             e_n, gk_b, gk_h, gk_n, gv_b, gv_h, gv_n, r_b, r_h, r_n, n_queries, n_keys, heads, group, scale,
              dropout, D: tl.constexpr, padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr,
              block: tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
-    """of_key (B, M, key heads, D) and of_value (B, M, key heads, E), summed over the heads that share them."""
+    """of_key (B, key heads, M, D) and of_value (B, key heads, M, E), summed over the heads that share them."""
     key_heads = heads // group
     tile, head = _place(n_keys, block)
     b, kh = head // key_heads, head % key_heads
@@ -206,8 +207,8 @@ def _of_keys(query, key, value, upstream, logs, inner, of_key, of_value,
             of_v += tl.dot(tl.trans(kept).to(u.dtype), u, input_precision=precision)
             of_s = p * (of_p - own[:, None])
             of_k += tl.dot(tl.trans(of_s).to(q.dtype), q, input_precision=precision)
-    _put(of_key + (b * n_keys * key_heads + kh) * D, j, there, D, padded_d, key_heads * D, of_k * scale)
-    _put(of_value + (b * n_keys * key_heads + kh) * E, j, there, E, padded_e, key_heads * E, of_v)
+    _put(of_key + b * gk_b + kh * gk_h, j, there, D, padded_d, gk_n, of_k * scale)
+    _put(of_value + b * gv_b + kh * gv_h, j, there, E, padded_e, gv_n, of_v)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, first: Tensor, last: Tensor, from_query: Tensor,
@@ -247,21 +248,28 @@ class _Bands(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         query, key, value, output, logs, first, last, from_query, to_query, seed = ctx.saved_tensors
         above = _last_first(upstream[0])
-        B, H, N, D = query.shape
+        B, H, N, _ = query.shape
         key_heads, M, E = value.shape[1:]
         inner = torch.empty_like(logs)
         sizes, shared = _sizes(query, value, ctx.dropout), (N, M, H, H // key_heads, ctx.scale, ctx.dropout)
         strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *above.stride()[:3], *first.stride())
         kernels.launch(_inner, (triton.cdiv(N, BLOCK) * B * H,), output, above, inner, N, H, *above.stride()[:3], E,
                        sizes["padded_e"], BLOCK)
-        of_query = query.new_empty(B, N, H, D)
-        of_key, of_value = key.new_empty(B, M, key_heads, D), value.new_empty(B, M, key_heads, E)
+        of_query, of_key, of_value = _room(query, key, value)
         kernels.launch(_of_queries, (triton.cdiv(N, BLOCK) * B * H,), query, key, value, above, logs, inner, of_query,
-                       first, last, seed, *strides, *shared, **sizes)
+                       first, last, seed, *strides, *of_query.stride()[:3], *shared, **sizes)
         kernels.launch(_of_keys, (triton.cdiv(M, BLOCK) * B * key_heads,), query, key, value, above, logs, inner,
-                       of_key, of_value, first, last, from_query, to_query, seed, *strides, *from_query.stride(),
-                       *shared, **sizes)
-        return (of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2), *[None] * 7)
+                       of_key, of_value, first, last, from_query, to_query, seed, *strides, *of_key.stride()[:3],
+                       *of_value.stride()[:3], *from_query.stride(), *shared, **sizes)
+        return (of_query, of_key, of_value, *[None] * 7)
+
+
+def _room(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Memory for the gradients, laid out as their tensors are: where one product made several of them, what it has to
+    read in its turn lies beside each other again."""
+    if whole((query, key, value), 1) is not None:
+        return room((query, key, value), 1)
+    return (*room((query,), 1), *room((key, value), 1))
 
 
 def _sizes(query: Tensor, value: Tensor, dropout: float) -> dict[str, Any]:
