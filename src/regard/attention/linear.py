@@ -76,7 +76,7 @@ class _Biased(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (torch.mm(g, weight).view(x.shape) if of_x else None,
                 torch.mm(g.t(), x.reshape(-1, x.shape[-1])) if of_weight else None,
-                _column_sums(g) if of_bias else None)
+                _column_sums(upstream[0]) if of_bias else None)
 
 
 class _Joint(torch.autograd.Function):
@@ -99,8 +99,9 @@ class _Joint(torch.autograd.Function):
 
 
 def _column_sums(g: Tensor) -> Tensor:
+    """Over all but the last dimension. What g itself knows of them is used: g is passed as it came."""
     if torch.is_grad_enabled():  # a gradient of this gradient is wanted, which the kernel does not have
-        return g.sum(0)
+        return g.sum(tuple(range(g.dim() - 1)))
     from regard.attention.kernels.columns import column_sums  # imports Triton
 
     return column_sums(g, g.dtype)
