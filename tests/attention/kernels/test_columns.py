@@ -45,9 +45,11 @@ def test_large_ones_and_the_same_every_time(shape):
 def test_what_is_noted_is_not_summed_again(sums):
     sums = sums.to(DEVICE)
     x, want = torch.randn(4, 3, 5, device=DEVICE), sums if sums.dim() == 1 else sums.sum(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        note(x, sums)
+        assert torch.equal(column_sums(x, dtype), want.to(dtype))
+    torch.testing.assert_close(column_sums(x, torch.float32), x.flatten(0, 1).sum(0))  # it was taken
     note(x, sums)
-    assert torch.equal(column_sums(x, torch.float32), want)
-    assert column_sums(x, torch.bfloat16).dtype == torch.bfloat16
     for other in (x.clone(), x.reshape(-1, 5), x[1:], 2 * x):  # they are not what was noted
         torch.testing.assert_close(column_sums(other, torch.float32), other.flatten(0, -2).sum(0))
     x.mul_(3.0)

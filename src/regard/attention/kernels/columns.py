@@ -8,7 +8,7 @@ programs, so that the result is the same every time.
 Who makes such a matrix often has its numbers at hand, and can sum them on the way:
 
     note(x, sums)          these are the sums of the columns of x, or of some rows of x each
-    column_sums(x)         reads no more than those, then, if x is still that very tensor, and nobody wrote into it
+    column_sums(x)         reads no more than those, once, if x is still that very tensor, and nobody wrote into it
 
 A gradient that is passed on by autograd as it is stays that tensor; whatever is made of it knows nothing of the note,
 and is read as a whole. It does not know what is summed.
@@ -52,7 +52,7 @@ def _sums(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, sha
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """(D,) of this dtype: the sums over all but the last dimension of x (..., D)."""
-    noted = _noted(x)
+    noted = _taken(x)
     if noted is not None:
         return noted.to(dtype) if noted.dim() == 1 else column_sums(noted, dtype)
     width = x.shape[-1]
@@ -76,7 +76,8 @@ def note(x: Tensor, sums: Tensor) -> None:
     vars(x)[NOTE] = x._version, sums
 
 
-def _noted(x: Tensor) -> Tensor | None:
-    """What was noted of x, unless it was written into since."""
-    version, sums = vars(x).get(NOTE, (None, None))
+def _taken(x: Tensor) -> Tensor | None:
+    """What was noted of x, unless it was written into since. It is asked for once: a gradient that nobody else holds
+    becomes that of a parameter without a copy."""
+    version, sums = vars(x).pop(NOTE, (None, None))
     return sums if version == x._version else None
