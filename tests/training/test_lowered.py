@@ -104,3 +104,28 @@ def test_projections_that_read_one_input_lie_beside_each_other():
     assert all(parameter.data_ptr() % 16 == 0 for parameter in low.module.parameters())
     places = sorted((parameter.data_ptr(), parameter.nbytes) for parameter in low.module.parameters())
     assert all(one + size <= other for (one, size), (other, _) in pairwise(places))
+
+
+def test_gradients_are_given_where_none_are_there():
+    objective = made("attention")
+    low, batch = Lowered(objective, torch.bfloat16), together.batch(together.LONG)
+    idle = torch.nn.Parameter(torch.ones(3))  # one that has no part
+    low.masters.append(idle)
+    low.own.append(torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)))
+    low.wide.append(torch.zeros(3))
+    found = []
+    for passed in (low.collect, low.give, low.give):
+        low.refresh()
+        low.module(batch).total.backward()
+        if passed == low.collect:
+            for parameter in objective.parameters():
+                parameter.grad = None
+        passed()
+        assert all(parameter.grad is None for parameter in low.own)
+        found.append([parameter.grad.clone() for parameter in objective.parameters()])
+    for added, given, again in zip(*found, strict=True):
+        assert given.dtype == torch.float32
+        assert torch.equal(added, given)
+        assert torch.equal(added, again)  # not added to
+    assert idle.grad is None
+    assert sum(float(gradient.abs().sum()) for gradient in found[0]) > 0

@@ -8,6 +8,7 @@ parameters in float32, so that an optimiser sees nothing of it.
     lowered = Lowered(objective, torch.bfloat16)
     lowered.refresh()            the copy is what the parameters are
     lowered.module(batch)        what computes; after its backward pass
+    lowered.give()               its gradients become those of the parameters, where these are zeros or none
     lowered.collect()            its gradients are added to those of the parameters
 
 The parameters of the copy lie in one piece of memory, matrices first, in the order in which the objective has them: so
@@ -59,6 +60,17 @@ class Lowered:
         torch._foreach_copy_(self.own, self.masters)
         for parameter in self.own:
             parameter.grad = None
+
+    @torch.no_grad()
+    def give(self) -> None:
+        """The gradients of the copy become those of the parameters that had a part. Those of the others stay."""
+        used = [(master, own) for master, own in zip(self.masters, self.own, strict=True) if own.grad is not None]
+        for master, _ in used:
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+        torch._foreach_copy_([master.grad for master, _ in used if master.grad is not None],
+                             [own.grad for _, own in used if own.grad is not None])
+        for _, own in used:
+            own.grad = None
 
     @torch.no_grad()
     def collect(self) -> None:
