@@ -26,7 +26,7 @@ def test_what_is_not_beside_each_other_is_copied():
     tensor = torch.randn(3, 8)
     a, b, c, d = tensor.split(2, 1)
     others = [(b, a), (a, c), (a, a), (a, b.clone()), (a, b.clone().t().contiguous().t()), (a, b[:2]), (a, b[:, :1], d),
-              (a, b.double()), (tensor[:2], tensor[2:].clone())]
+              (a, b.double()), (tensor[:2], tensor[2:].clone()), (a, tensor.clone()[:, 2:4])]
     for parts in others:
         dim = 0 if parts[0].shape[1] == 8 else 1
         assert whole(parts, dim) is None
