@@ -6,6 +6,7 @@ that holds a kernel is imported before it is known that there is a place for it.
 
     why_not(device)      in words, for those who must say why they do not run
     usable(*tensors)     for those that have a plain way beside them
+    listened_to(module)  whether a module must be called as such, because somebody waits for it
 
 and `once_differentiable`, for gradients that are written out: kernels have no gradients of gradients. It knows no
 kernel.
@@ -18,7 +19,7 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import checks
 
@@ -40,6 +41,12 @@ def usable(*tensors: Tensor) -> bool:
     """
     return (all(tensor.is_cuda and tensor.dtype in DTYPES and tensor.numel() > 0 for tensor in tensors)
             and not torch.compiler.is_compiling() and installed())
+
+
+def listened_to(module: nn.Module) -> bool:
+    """Whether hooks wait for a call of the module, or somebody has put another forward pass in its place."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks or "forward" in vars(module))
 
 
 def why_not(device: torch.device) -> str | None:

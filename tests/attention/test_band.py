@@ -8,7 +8,7 @@ from problems import normal
 
 import regard
 from regard import Causal, Packed, Padding, Window
-from regard.attention.band import Band, PackedPass, band_of, is_band
+from regard.attention.band import Band, PackedPass, band_in_segments, band_of, is_band
 from regard.attention.mask import Placed
 
 LENGTHS = st.lists(st.integers(0, 4), max_size=4)
@@ -80,3 +80,25 @@ def test_what_is_looked_up_once_is_of_these_sizes_alone():
     present.under(None, 5, 5, 2, device)
     behind = present.under(None, 6, 5, 2, device)  # one that fills the row up
     assert torch.equal(behind.matrix(6, 5), Packed([2, 3], [1, 4]).matrix(6, 5))
+
+
+@given(LENGTHS, st.data(), st.integers(0, 3), st.integers(0, 3), st.sampled_from(
+    [None, Causal(), Window(1, 1), Window(0, None), Window(None, 2), Causal() & Window(2, None),
+     Window(3, 0) & Causal()]))
+def test_in_segments_it_is_known_without_a_search(queries, data, behind, more, other):
+    keys = data.draw(st.lists(st.integers(0, 4), min_size=len(queries), max_size=len(queries)))
+    packed, n_queries, n_keys = Packed(queries, keys), sum(queries) + behind, sum(keys) + more
+    band = band_in_segments(packed, other, n_queries, n_keys, torch.device("cpu"))
+    mask = packed if other is None else other & packed
+    assert torch.equal(band.matrix(n_queries, n_keys), mask.matrix(n_queries, n_keys))
+    assert (band.first <= band.last).all()
+    for ends in (band.first, band.last):
+        assert (ends.diff() >= 0).all()
+    index = torch.arange(n_queries).unsqueeze(-1)
+    start, stop = band.queries(n_keys)
+    assert torch.equal((index >= start) & (index < stop), band.matrix(n_queries, n_keys))
+
+
+def test_segments_that_do_not_fit_are_an_error():
+    with pytest.raises(ValueError, match="add up to at most 4"):
+        PackedPass(Packed([2, 3])).under(Causal(), 4, 5, 2, torch.device("cpu"))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_named
 
+from regard.position import encoding
 from regard.position.angle import float64_device
 from regard.position.encoding import Added, Concatenated, Encoding, FormalSinusoidal, Learned, Linear, Sinusoidal
 from regard.reference import position as oracle
@@ -210,3 +211,28 @@ def test_wrong_arguments_are_named(case):
 def test_an_encoding_without_a_rule_cannot_be_made():
     with pytest.raises(TypeError, match="forward"):
         Encoding()
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, None], ids=str)
+@pytest.mark.parametrize("width", [1, 7, 8])
+def test_waves_that_are_written_where_they_stay_are_the_same(width, dtype, layout, monkeypatch):
+    """As on a GPU."""
+    positions, made = torch.tensor([[0, 1, 5], [77, 1000, 123_456]]), encoding.Sinusoidal(width, layout=layout)
+    plain = made(positions, dtype)
+    monkeypatch.setattr(encoding, "_written_at_once", lambda angle: True)
+    found = made(positions, dtype)
+    assert found.dtype == plain.dtype
+    assert torch.equal(found, plain)
+    with pytest.raises(ValueError, match="a floating dtype"):
+        made(positions, torch.int64)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_waves_are_those_of_the_plain_way(monkeypatch):
+    positions, made = torch.arange(3000, device="cuda"), encoding.Sinusoidal(64)
+    for dtype in (torch.float32, torch.bfloat16):
+        monkeypatch.undo()
+        found = made(positions, dtype)
+        monkeypatch.setattr(encoding, "_written_at_once", lambda angle: False)
+        assert torch.equal(found, made(positions, dtype))

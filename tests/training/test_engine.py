@@ -11,6 +11,7 @@ import torch
 from learning import Line, Squares, model, numbers, points, settings
 
 from regard.training.engine import Engine
+from regard.training.lowered import Lowered
 from regard.training.processes import Processes
 from regard.training.settings import OptimiserConfig
 
@@ -255,3 +256,29 @@ def test_points_are_told_apart():
     assert not np.array_equal(points([0]).given, points([1]).given)
     assert learning.Line().feed(0, 1).at(4).numbers.tolist() == [0, 1, 2]
     assert Line().validate(model()).scores["loss"] > 0
+
+
+@pytest.mark.parametrize("parts", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[0, 1], [2], [], [3, 4, 5]]])
+def test_with_a_copy_of_the_parameters_steps_are_the_same(parts):
+    """The copy has all digits here. The gradients of a step begin anew, and those of its batches add up."""
+    plain, copied = engine(), engine()
+    copied._low = Lowered(copied.objective, torch.float32)
+    copied._further = copied._backward_further
+    for step in (1, 2, 3):
+        for made in (plain, copied):
+            made.step(step, [points(part) for part in parts], 0.03)
+            made.optimiser.zero_grad(set_to_none=False)  # as on a GPU: gradients stay where they are
+    for name, parameter in plain.names.items():
+        torch.testing.assert_close(copied.names[name], parameter, rtol=0, atol=1e-6)
+    one, other = plain.read(), copied.read()
+    assert other[:4] == pytest.approx(one[:4], rel=1e-6)
+
+
+def test_one_batch_twice_counts_twice():
+    once, twice = engine(), engine()
+    twice._low = Lowered(twice.objective, torch.float32)
+    twice._further = twice._backward_further
+    batch = points([0, 1, 2])
+    once.step(1, [batch], 0.03)
+    twice.step(1, [batch, batch], 0.03)
+    assert twice.read().norm == pytest.approx(once.read().norm, rel=1e-6)

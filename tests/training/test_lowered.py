@@ -1,10 +1,14 @@
 """Lowered: computed with few digits, changed with many; the gradients are those of the copy, added in float32."""
 
+from itertools import pairwise
+
 import pytest
 import tiny
 import together
 import torch
 
+from regard.attention.adjacent import whole
+from regard.attention.layer import Attention
 from regard.training import lowered
 from regard.training.lowered import Lowered
 
@@ -82,3 +86,46 @@ def test_what_is_better_left_to_autocast():
     assert "recurrence" in lowered.why_not(made("lstmn"), cuda)
     assert "GPU" in lowered.why_not(made("attention"), torch.device("cpu"))
     assert "float32" in lowered.why_not(made("attention").bfloat16(), cuda)
+
+
+def test_projections_that_read_one_input_lie_beside_each_other():
+    low = Lowered(made("attention"), torch.bfloat16)
+    layers = [module for module in low.module.modules() if isinstance(module, Attention)]
+    assert layers
+    for _ in range(2):
+        low.refresh()
+        for layer in layers:
+            parts = (layer.query, layer.key, layer.value)
+            for name in ("weight", "bias"):
+                own = [getattr(part, name) for part in parts]
+                found = whole(own, 0)
+                assert found is not None
+                assert torch.equal(found, torch.cat([*own]))
+    assert all(parameter.data_ptr() % 16 == 0 for parameter in low.module.parameters())
+    places = sorted((parameter.data_ptr(), parameter.nbytes) for parameter in low.module.parameters())
+    assert all(one + size <= other for (one, size), (other, _) in pairwise(places))
+
+
+def test_gradients_are_given_where_none_are_there():
+    objective = made("attention")
+    low, batch = Lowered(objective, torch.bfloat16), together.batch(together.LONG)
+    idle = torch.nn.Parameter(torch.ones(3))  # one that has no part
+    low.masters.append(idle)
+    low.own.append(torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)))
+    low.wide.append(torch.zeros(3))
+    found = []
+    for passed in (low.collect, low.give, low.give):
+        low.refresh()
+        low.module(batch).total.backward()
+        if passed == low.collect:
+            for parameter in objective.parameters():
+                parameter.grad = None
+        passed()
+        assert all(parameter.grad is None for parameter in low.own)
+        found.append([parameter.grad.clone() for parameter in objective.parameters()])
+    for added, given, again in zip(*found, strict=True):
+        assert given.dtype == torch.float32
+        assert torch.equal(added, given)
+        assert torch.equal(added, again)  # not added to
+    assert idle.grad is None
+    assert sum(float(gradient.abs().sum()) for gradient in found[0]) > 0

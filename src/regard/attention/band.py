@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard import checks
 from regard.attention.mask import All, Causal, Device, Mask, Padding, Placed, Window
@@ -136,6 +137,32 @@ def _limits(part: Mask, place: Block) -> tuple[Tensor | None, Tensor | None]:
     return None, None
 
 
+def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: int, device: torch.device) -> Band:
+    """The band of segments and of a mask of distances: `Causal`, `Window`, or several of them.
+
+    Each query has the keys from `start` to `stop` of its segment, where segments follow each other; what a distance
+    leaves of them begins and ends inside. So nothing has to be put in order, not even for those who see nothing.
+    """
+    if not torch.compiler.is_compiling():
+        packed._check_room(n_queries, n_keys)
+    query_edges, key_edges = (pad(lengths.to(device).cumsum(0), (1, 0))
+                              for lengths in (packed.query_lengths, packed.key_lengths))
+    index = torch.arange(n_queries, device=device)
+    segment = torch.searchsorted(query_edges[1:], index, right=True)  # behind the last one, how many there are
+    following = (segment + 1).clamp(max=len(packed.query_lengths))
+    start, stop = key_edges[segment], key_edges[following]
+    position = index + (stop - query_edges[following])
+    low, high = start, stop
+    for part in parts(mask):
+        if isinstance(part, Causal):
+            high = torch.minimum(high, position + 1)
+        if isinstance(part, Window) and part.left is not None:
+            low = torch.maximum(low, position - part.left)
+        if isinstance(part, Window) and part.right is not None:
+            high = torch.minimum(high, position + part.right + 1)
+    return Band(torch.minimum(low, stop), torch.maximum(high, start))
+
+
 class PackedPass(Packed):
     """The segments of one pass through a model, where all layers have the same tokens: bands are looked up once."""
 
@@ -145,12 +172,9 @@ class PackedPass(Packed):
 
     def under(self, mask: Mask | None, n_queries: int, n_keys: int, leading: int, device: torch.device) -> Mask:
         """These segments and a mask of a mixer: a `Band` where the mask is made of distances."""
-        both = self if mask is None else mask & self
         if not all(type(part) in (Causal, Window) for part in parts(mask)):
-            return both
+            return self if mask is None else mask & self
         key = repr(mask), n_queries, n_keys, leading, device  # two layers have equal masks of their own
         if key not in self._bands:
-            band = band_of(both.ready(n_queries, n_keys, device), n_queries, n_keys, leading=leading, device=device)
-            assert band is not None, "segments and distances are a band"
-            self._bands[key] = band
+            self._bands[key] = band_in_segments(self, mask, n_queries, n_keys, device)
         return self._bands[key]

@@ -28,7 +28,7 @@ from regard import checks
 from regard.attention.attend import AnyNormalizer, AnyScore, attend
 from regard.attention.cache import Cache, ContextCache, families_apart, families_together, step_mask
 from regard.attention.kernels.choice import BACKENDS
-from regard.attention.linear import Linear
+from regard.attention.linear import Linear, together
 from regard.attention.look import Look
 from regard.attention.looked import over_heads
 from regard.attention.mask import Mask, Padding, as_mask
@@ -73,6 +73,10 @@ class AttentionLayer(nn.Module, ABC):
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, context width) -> keys (B, key heads, N, D) and values (B, key heads, N, D of the values)."""
 
+    def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, and keys and values of the context: of x itself, where there is none."""
+        return self.queries(x), *self.keys_and_values(x if context is None else context)
+
     def merge(self, output: Tensor) -> Tensor:
         """(B, H, N, D of the values) -> (B, N, width)."""
         return output.transpose(-3, -2).flatten(-2)
@@ -90,8 +94,7 @@ class AttentionLayer(nn.Module, ABC):
             self._check_context(context)
             if isinstance(mask, Padding):  # what is projected must be finite, or the projections' gradients are not
                 context = cleared(context, there(context, mask, "mask"))
-        query = self.queries(x)
-        key, value = self.keys_and_values(x if context is None else context)
+        query, key, value = self.projected(x, context)
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
@@ -255,6 +258,15 @@ class Attention(AttentionLayer):
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         return _split(self.key(context), self.key_heads), _split(self.value(context), self.key_heads)
+
+    def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if type(self) is not Attention or self.tap.listeners:  # who projects otherwise, or keeps parts alone
+            return super().projected(x, context)
+        if context is None:
+            query, key, value = together(x, (self.query, self.key, self.value))
+        else:
+            query, (key, value) = self.query(x), together(context, (self.key, self.value))
+        return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
 
     def merge(self, output: Tensor) -> Tensor:
         return self.output(super().merge(output))

@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from regard import checks
 from regard.attention.linear import Linear
 from regard.blocks.dropout import Dropout
-from regard.blocks.residual import listened_to
 from regard.config import Config, choice, share, whole
-from regard.kernels import usable
+from regard.kernels import listened_to, usable
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.dropout import Dropout
-from regard.kernels import usable
+from regard.kernels import listened_to, usable
 
 WIDEST = 8192
 """Features of a token that a kernel takes: it holds them all at once."""
@@ -73,9 +73,3 @@ def _fused(x: Tensor, part: Tensor, dropout: Dropout) -> bool:
     """Whether the kernels are taken."""
     return (dropout.training and x.shape == part.shape and x.shape[-1] <= WIDEST and usable(x, part)
             and not listened_to(dropout))
-
-
-def listened_to(module: nn.Module) -> bool:
-    """Whether hooks wait for a call of the module, or somebody has put another forward pass in its place."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-                or module._backward_pre_hooks or "forward" in vars(module))

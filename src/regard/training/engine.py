@@ -22,6 +22,7 @@ from regard.training import lowered
 from regard.training import optimiser as optimisers
 from regard.training.averaging import Average
 from regard.training.graphs import Captured
+from regard.training.loss import Loss
 from regard.training.processes import Processes
 from regard.training.settings import TrainingConfig
 from regard.training.work import Learned, Objective
@@ -64,7 +65,9 @@ class Engine:
         low = graphs and settings.precision != "float32" and lowered.why_not(objective, self.device) is None
         self._low = lowered.Lowered(objective, DTYPES[settings.precision]) if low else None
         self._recorded: Callable[[Callable[..., None]], Callable[..., None]] = Captured if graphs else _as_it_is
-        self._gradients = self._recorded(self._backward)
+        self._gradients = self._further = self._recorded(self._backward)
+        if isinstance(self._gradients, Captured) and self._low is not None:  # of those after the first of a step
+            self._further = Captured(self._backward_further, beside=self._gradients)
         self._updates: dict[int, Callable[..., None]] = {}
         self._stream = torch.cuda.Stream() if graphs else None
 
@@ -78,9 +81,9 @@ class Engine:
             self.number.fill_(number)
             self.scale.fill_(self.processes.count / tokens)  # gradients are averaged over processes
             optimisers.set_rate(self.optimiser, rate)
-            for batch in batches:
-                with self.processes.gradients_of(self.module, last=batch is batches[-1]):
-                    self._gradients(batch)
+            for index, batch in enumerate(batches):
+                with self.processes.gradients_of(self.module, last=index == len(batches) - 1):
+                    (self._further if index else self._gradients)(batch)
             self._updated()
             if self.average is not None:
                 self.average.update()
@@ -154,17 +157,31 @@ class Engine:
         common.wait_stream(self._stream)
 
     def _backward(self, batch: Learned) -> None:
-        """Add the gradients of a batch."""
-        batch = batch.to(self.device)
+        """The gradients of the first batch of a step; without a low copy they are added, as those of any other."""
         if self._low is None:
+            batch = batch.to(self.device)
             with self._lowered():
                 loss = self.module(batch)
             (loss.total * self.scale).backward()
+            self._count(loss)
         else:
-            self._low.refresh()
-            loss = self._low.module.train(self.module.training)(batch)
-            (loss.total * self.scale).backward()
-            self._low.collect()
+            self._count(self._computed_low(self._low, batch))
+            self._low.give()
+
+    def _backward_further(self, batch: Learned) -> None:
+        """Add the gradients of another batch, by a low copy."""
+        assert self._low is not None, "the gradients of all batches are added without one"
+        self._count(self._computed_low(self._low, batch))
+        self._low.collect()
+
+    def _computed_low(self, low: lowered.Lowered, batch: Learned) -> Loss:
+        """The loss of a batch by the low copy, which has its gradients then."""
+        low.refresh()
+        loss: Loss = low.module.train(self.module.training)(batch.to(self.device))
+        (loss.total * self.scale).backward()
+        return loss
+
+    def _count(self, loss: Loss) -> None:
         with torch.no_grad():
             self.sums[0] += loss.total.detach()
             self.sums[1] += loss.nll

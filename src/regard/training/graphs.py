@@ -21,10 +21,13 @@ MOST = 128
 
 
 class Captured:
-    """work(*arguments) -> None, replayed from the second call of a shape on."""
+    """work(*arguments) -> None, replayed from the second call of a shape on.
 
-    def __init__(self, work: Callable[..., None]) -> None:
-        self.work = work
+    What is `beside` it lends its memory: then the two may not be replayed at the same time.
+    """
+
+    def __init__(self, work: Callable[..., None], beside: "Captured | None" = None) -> None:
+        self.work, self.beside = work, beside
         self.seen: set[Any] = set()
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]] = {}
         self.pool: Any = None
@@ -45,6 +48,8 @@ class Captured:
     def _record(self, arguments: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
         places = tuple(argument.to("cuda") for argument in arguments)
         graph = torch.cuda.CUDAGraph()
+        if self.pool is None and self.beside is not None:
+            self.pool = self.beside.pool
         torch.cuda.synchronize()
         # Of this thread alone: meanwhile another one makes batches, and asks for memory that the device can read.
         with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(),

@@ -8,12 +8,17 @@ parameters in float32, so that an optimiser sees nothing of it.
     lowered = Lowered(objective, torch.bfloat16)
     lowered.refresh()            the copy is what the parameters are
     lowered.module(batch)        what computes; after its backward pass
+    lowered.give()               its gradients become those of the parameters, where these are zeros or none
     lowered.collect()            its gradients are added to those of the parameters
+
+The parameters of the copy lie in one piece of memory, matrices first, in the order in which the objective has them: so
+layers that stand one after another can be multiplied at once (`regard.attention.linear`).
 
 It does not know optimisers, nor when a step begins. `why_not` says why an objective is better left to autocast.
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +26,9 @@ from torch import Tensor, nn
 from regard.recurrence.cell import Cell
 from regard.recurrence.lstmn import LSTMN
 from regard.training.work import Objective
+
+ALIGNED = 16
+"""Bytes: where a parameter begins is a multiple of it, as products read so many at a time."""
 
 
 def why_not(objective: Objective, device: torch.device) -> str | None:
@@ -43,8 +51,7 @@ class Lowered:
         self.module: nn.Module = copy.deepcopy(objective)
         self.masters: list[Tensor] = list(objective.parameters())
         self.own: list[Tensor] = list(self.module.parameters())
-        for parameter in self.own:
-            parameter.data = parameter.data.to(dtype)
+        _lie_together(self.own, dtype)
         self.wide = [torch.zeros_like(master) for master in self.masters]
 
     @torch.no_grad()
@@ -53,6 +60,17 @@ class Lowered:
         torch._foreach_copy_(self.own, self.masters)
         for parameter in self.own:
             parameter.grad = None
+
+    @torch.no_grad()
+    def give(self) -> None:
+        """The gradients of the copy become those of the parameters that had a part. Those of the others stay."""
+        used = [(master, own) for master, own in zip(self.masters, self.own, strict=True) if own.grad is not None]
+        for master, _ in used:
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+        torch._foreach_copy_([master.grad for master, _ in used if master.grad is not None],
+                             [own.grad for _, own in used if own.grad is not None])
+        for _, own in used:
+            own.grad = None
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -65,3 +83,14 @@ class Lowered:
         torch._foreach_add_(sums, wide)
         for (master, _, own), total in zip(used, sums, strict=True):
             master.grad, own.grad = total, None
+
+
+def _lie_together(parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
+    """Lower them, and move them into one piece of memory."""
+    step = ALIGNED // dtype.itemsize
+    order = sorted(parameters, key=lambda parameter: parameter.dim() <= 1)
+    sizes = [-(-parameter.numel() // step) * step for parameter in order]
+    room = order[0].new_zeros(sum(sizes), dtype=dtype)
+    for parameter, place in zip(order, room.split(sizes), strict=True):
+        lowered = place[:parameter.numel()].view(parameter.shape)
+        parameter.data = lowered.copy_(parameter.data)

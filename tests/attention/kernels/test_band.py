@@ -6,6 +6,7 @@ from problems import normal
 
 import regard
 from regard import Causal, Packed, Padding, Window, kernels
+from regard.attention.adjacent import whole
 from regard.attention.band import Band, band_of
 from regard.attention.kernels import band
 
@@ -256,3 +257,25 @@ def test_a_second_derivative_is_an_error_and_not_a_zero():
     output = regard.attend(query, key, value, backend="band")
     with pytest.raises(ValueError, match="`create_graph` must be False"):
         torch.autograd.grad(output.sum(), query, create_graph=True)
+
+
+@INTERPRETED
+@pytest.mark.parametrize(("n_keys", "group", "lying"), [(9, 1, 3), (9, 2, 3), (5, 1, 2), (7, 2, 2)])
+def test_what_one_product_made_gets_gradients_side_by_side(n_keys, group, lying):
+    """Slices of one tensor are read where they lie, and their gradients are slices of one tensor again."""
+    widths = [4 * 4, 4 // group * 4, 4 // group * 4]
+    made = [normal(2, 9 if n == 0 else n_keys, width, seed=n).float() for n, width in enumerate(widths)]
+    joint = torch.cat(made[3 - lying:], -1)
+    parts = [*made[:3 - lying], *joint.split(widths[3 - lying:], -1)]
+    parts = [part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in parts]
+    assert not parts[2].transpose(1, 2).is_contiguous()
+    above = normal(2, 4, 9, 4, seed=9).float()
+    leaves = [part.detach().requires_grad_() for part in parts]
+    output = regard.attend(*leaves, mask=Causal(), backend="band")
+    found = torch.autograd.grad(output, leaves, above)
+    flat = [gradient.transpose(1, 2).flatten(-2) for gradient in found]
+    together = whole(flat[3 - lying:], -1)
+    assert together is not None
+    assert together.is_contiguous()
+    assert whole(flat, -1) is None or lying == 3
+    assert_near(parts, above, Causal())

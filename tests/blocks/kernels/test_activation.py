@@ -4,11 +4,13 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from regard.attention.kernels import columns
 from regard.blocks.feed_forward import ACTIVATIONS
+from regard.blocks.kernels import activation
 from regard.blocks.kernels.activation import activated
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SHAPES = [(1,), (3, 7), (2, 3, 700), pytest.param((5000, 2048), marks=pytest.mark.gpu)]
+SHAPES = [(1,), (3, 7), (2, 3, 700), (5, 1048), (2, 5, 40), pytest.param((5000, 2048), marks=pytest.mark.gpu)]
 
 
 def both_ways(y, x, g):
@@ -31,7 +33,7 @@ def test_without_dropout_it_is_torchs(name, shape, dtype):
         assert (mine.double() - right).abs().max() <= bound
 
 
-@pytest.mark.parametrize("shape", [(2, 9), (4, 700)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 9), (4, 700), (3, 1048), (40, 24), (5, 16)], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_with_dropout_the_gradient_has_the_same_mask(name, shape):
     x = (torch.rand(shape, device=DEVICE) + 0.1).requires_grad_()  # above 0, where no activation is 0
@@ -59,3 +61,18 @@ def test_each_call_draws_anew_and_the_share_is_right():
     first, second = activated(x, "relu", 0.1), activated(x, "relu", 0.1)
     assert not torch.equal(first, second)
     assert abs((first == 0).double().mean().item() - 0.1) < 0.01
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize("shape", [(3, 8), (70, 24), (9, 1048), (2, 30, 1024)], ids=str)
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_the_sum_of_the_gradient_is_noted(name, shape, dropout, monkeypatch):
+    monkeypatch.setattr(activation, "PROGRAMS", 4)
+    x = torch.randn(shape, device=DEVICE, requires_grad=True)
+    seen = []
+    y = activated(x.view_as(x), name, dropout)  # the gradient as it comes out of the kernel is that of the view
+    y.grad_fn.register_hook(lambda gradients, upstream: seen.append(gradients[0]))
+    y.backward(torch.randn_like(x))
+    sums = vars(seen[0])[columns.NOTE][1]
+    torch.testing.assert_close(sums.sum(0), seen[0].flatten(0, -2).sum(0))
+    assert len(sums) <= 4

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
+from regard.attention.kernels import columns
 from regard.blocks.kernels import residual
 from regard.blocks.kernels.residual import Form
 
@@ -180,3 +181,18 @@ def test_each_replay_of_a_graph_has_another_mask_and_gradients_that_fit_it():
         assert torch.equal(y, gradient)
         seen.append(y.clone())
     assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NORMS)
+def test_the_sum_of_the_gradient_of_the_part_is_noted(name, dtype, dropout, monkeypatch):
+    monkeypatch.setattr(residual, "PROGRAMS", 3)
+    x, part = leaves(7, 33, dtype=dtype)
+    y = residual.normed(x, part, dropout, form(name, 33), dtype)
+    seen = []
+    y.grad_fn.register_hook(lambda gradients, upstream: seen.append(gradients[1]))
+    y.backward(torch.randn_like(y))
+    sums = vars(seen[0])[columns.NOTE][1]
+    torch.testing.assert_close(sums.float(), seen[0].float().sum(0), rtol=2e-2 if dtype == torch.bfloat16 else 1e-4,
+                               atol=0.1 if dtype == torch.bfloat16 else 1e-5)

@@ -20,6 +20,7 @@ import triton
 from torch import Tensor
 
 from regard import kernels
+from regard.attention.adjacent import room, whole
 from regard.attention.kernels import band_parts, band_whole
 from regard.kernels import once_differentiable
 
@@ -47,6 +48,10 @@ class Runs:
 
     def of(self, kind: int) -> tuple[Tensor, Tensor]:
         return self.tiles[:, kind], self.counts[:, kind]
+
+    @property
+    def room(self) -> int:
+        return self.tiles.shape[2]
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -81,14 +86,13 @@ class _Bands(torch.autograd.Function):
         runs = Runs(first, last, from_query, to_query, tiles, counts)
         B, H, N, _ = query.shape
         M, E = value.shape[-2:]
-        room = tiles.shape[2]
         output = query.new_empty(B, N, H, E)
         logs = query.new_empty(B, H, N, dtype=torch.float32)
         strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *runs.strides)
         for kind, kernel in enumerate((band_whole.forward, band_parts.forward)):
-            slots = _slots(kind, B * H, max(N, M), tile_size(query, value), room)
+            slots = _slots(kind, B * H, max(N, M), tile_size(query, value), runs.room)
             kernels.launch(kernel, (slots * B * H,), query, key, value, output, logs, *runs.ends, *runs.of(kind), seed,
-                           *strides, N, M, H, H // key.shape[1], slots, room, scale, dropout,
+                           *strides, N, M, H, H // key.shape[1], slots, runs.room, scale, dropout,
                            **_sizes(kind, query, value, dropout))
         ctx.save_for_backward(query, key, value, output, logs, first, last, from_query, to_query, tiles, counts, seed)
         ctx.scale, ctx.dropout = scale, dropout
@@ -99,18 +103,24 @@ class _Bands(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         query, key, value, output, logs, *tensors, seed = ctx.saved_tensors
         runs, above = Runs(*tensors), _last_first(upstream[0])
-        B, H, N, D = query.shape
-        key_heads, M, E = value.shape[1:]
-        room = runs.tiles.shape[2]
-        of_query = query.new_empty(B, N, H, D)
-        of_key, of_value = key.new_empty(B, M, key_heads, D), value.new_empty(B, M, key_heads, E)
-        strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *above.stride()[:3], *runs.strides)
+        B, H, N, _ = query.shape
+        key_heads, M = value.shape[1:3]
+        found = _gradients(query, key, value)
+        strides = [stride for tensor in (query, key, value, above, *found) for stride in tensor.stride()[:3]]
         for kind, (kernel, outputs) in enumerate(((band_whole.backward, ()), (band_parts.backward, (output,)))):
-            slots = _slots(kind, B * key_heads, max(N, M), tile_size(query, value), room)
-            kernels.launch(kernel, (slots * B * key_heads,), query, key, value, *outputs, above, logs, of_query,
-                           of_key, of_value, *runs.ends, *runs.of(kind), seed, *strides, N, M, H, H // key_heads,
-                           slots, room, ctx.scale, ctx.dropout, **_sizes(kind, query, value, ctx.dropout))
-        return (of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2), *[None] * 9)
+            slots = _slots(kind, B * key_heads, max(N, M), tile_size(query, value), runs.room)
+            kernels.launch(kernel, (slots * B * key_heads,), query, key, value, *outputs, above, logs, *found,
+                           *runs.ends, *runs.of(kind), seed, *strides, *runs.strides, N, M, H, H // key_heads, slots,
+                           runs.room, ctx.scale, ctx.dropout, **_sizes(kind, query, value, ctx.dropout))
+        return (*found, *[None] * 9)
+
+
+def _gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Memory for the gradients, laid out as their tensors are: where one product made several of them, what it has to
+    read in its turn lies beside each other again."""
+    if whole((query, key, value), 1) is not None:
+        return room((query, key, value), 1)
+    return (*room((query,), 1), *room((key, value), 1))
 
 
 def _slots(kind: int, heads: int, tokens: int, size: int, room: int) -> int:

@@ -55,11 +55,11 @@ def forward(query, key, value, output, logs, first, last, from_query, to_query, 
 
 @triton.jit
 def backward(query, key, value, upstream, logs, of_query, of_key, of_value, first, last, from_query, to_query, tiles,
-             counts, seed, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, u_b, u_h, u_n, e_b, e_h, r_b, r_h, t_b, c_b,
-             n_queries, n_keys, heads, group, slots, room, scale, dropout, D: tl.constexpr, padded_d: tl.constexpr,
-             E: tl.constexpr, padded_e: tl.constexpr, size: tl.constexpr, drops: tl.constexpr,
-             precision: tl.constexpr):
-    """of_query (B, N, H, D); of_key (B, M, key heads, D) and of_value (B, M, key heads, E), summed over the heads that
+             counts, seed, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, u_b, u_h, u_n, gq_b, gq_h, gq_n, gk_b, gk_h,
+             gk_n, gv_b, gv_h, gv_n, e_b, e_h, r_b, r_h, t_b, c_b, n_queries, n_keys, heads, group, slots, room,
+             scale, dropout, D: tl.constexpr, padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr, size:
+             tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
+    """of_query (B, H, N, D); of_key (B, key heads, M, D) and of_value (B, key heads, M, E), summed over the heads that
     share them."""
     key_heads = heads // group
     b, kh, slot = share(key_heads, slots)
@@ -93,6 +93,6 @@ def backward(query, key, value, upstream, logs, of_query, of_key, of_value, firs
             of_s = (p * (of_p - own[:, None])).to(k.dtype)
             of_k += tl.dot(tl.trans(of_s), q, input_precision=precision)
             of_q = tl.dot(of_s, k, input_precision=precision)
-            put(of_query + (b * n_queries * heads + h) * D, i, there, D, padded_d, heads * D, of_q * scale)
-        put(of_key + (b * n_keys * key_heads + kh) * D, j, inside, D, padded_d, key_heads * D, of_k * scale)
-        put(of_value + (b * n_keys * key_heads + kh) * E, j, inside, E, padded_e, key_heads * E, of_v)
+            put(of_query + b * gq_b + h * gq_h, i, there, D, padded_d, gq_n, of_q * scale)
+        put(of_key + b * gk_b + kh * gk_h, j, inside, D, padded_d, gk_n, of_k * scale)
+        put(of_value + b * gv_b + kh * gv_h, j, inside, E, padded_e, gv_n, of_v)

@@ -3,7 +3,15 @@
     out_d = Σ over t of x_td       x of low precision, the sum in float32
 
 In two stages: many programs sum a share of the rows each, then few sum what those found. Nothing is added to by two
-programs, so that the result is the same every time. It does not know what is summed.
+programs, so that the result is the same every time.
+
+Who makes such a matrix often has its numbers at hand, and can sum them on the way:
+
+    note(x, sums)          these are the sums of the columns of x, or of some rows of x each
+    column_sums(x)         reads no more than those, once, if x is still that very tensor, and nobody wrote into it
+
+A gradient that is passed on by autograd as it is stays that tensor; whatever is made of it knows nothing of the note,
+and is read as a whole. It does not know what is summed.
 
 Legend: T rows, D columns, P shares of the rows.
 """
@@ -21,6 +29,8 @@ LAST_TILE, LAST_BLOCK = 64, 32
 """The same for the sum of the shares."""
 PROGRAMS = 1024
 """Of the first stage: several for each part of a large GPU."""
+NOTE = "column_sums"
+"""The attribute of a tensor that holds its note."""
 
 
 @triton.jit
@@ -42,6 +52,9 @@ def _sums(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, sha
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """(D,) of this dtype: the sums over all but the last dimension of x (..., D)."""
+    noted = _taken(x)
+    if noted is not None:
+        return noted.to(dtype) if noted.dim() == 1 else column_sums(noted, dtype)
     width = x.shape[-1]
     x_TD = x.reshape(-1, width).contiguous()
     height, across = len(x_TD), triton.cdiv(width, BLOCK)
@@ -56,3 +69,15 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     kernels.launch(_sums, (1, triton.cdiv(width, LAST_BLOCK)), found_PD, out, shares, width, shares, LAST_TILE,
                    LAST_BLOCK)
     return out
+
+
+def note(x: Tensor, sums: Tensor) -> None:
+    """The sums of the columns of x (..., D) are known: `sums` (D,), or what is left to be summed, (P, D) in float32."""
+    vars(x)[NOTE] = x._version, sums
+
+
+def _taken(x: Tensor) -> Tensor | None:
+    """What was noted of x, unless it was written into since. It is asked for once: a gradient that nobody else holds
+    becomes that of a parameter without a copy."""
+    version, sums = vars(x).pop(NOTE, (None, None))
+    return sums if version == x._version else None

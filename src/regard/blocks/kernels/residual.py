@@ -10,8 +10,9 @@ seed of the dropout. With ŝ = (s - μ) r, r = 1/√(σ² + ε), h = ∂y ⊙ ga
     ∂s = r (h - mean(h) - ŝ mean(h ⊙ ŝ))       (RMSNorm: without mean(h));    ∂x = ∂s,   ∂part = ∂s ⊙ mask · scale
     ∂gain = Σ over tokens of ∂y ⊙ ŝ,   ∂shift = Σ ∂y
 
-where each program keeps sums over its own tokens, which are added up at the end in one order. It knows numbers, not
-modules.
+where each program keeps sums over its own tokens, which are added up at the end in one order. The sum of ∂part, which
+is the gradient of the bias that a part ends with, is made on the way, and noted (`regard.attention.kernels.columns`).
+It knows numbers, not modules.
 
 Legend: T tokens, D width, P programs.
 """
@@ -24,7 +25,7 @@ import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from regard import kernels
-from regard.attention.kernels.columns import column_sums
+from regard.attention.kernels.columns import column_sums, note
 from regard.blocks.kernels.drawing import GROUP, Chance, drawn, kept
 from regard.kernels import once_differentiable
 
@@ -125,13 +126,15 @@ def _norm_gradient(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.
                    height: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, share: tl.tensor,
                    rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr, dropping: tl.constexpr,
                    centred: tl.constexpr, gained: tl.constexpr) -> None:
-    """of_x, of_part (T, D), and sums (P, 2, D) over the `share` tokens of each program: ∂gain, ∂shift."""
+    """of_x, of_part (T, D), and sums (P, 2 or 3, D) over the `share` tokens of each program: ∂gain, ∂shift, and of
+    ∂part where there is one."""
     column = tl.arange(0, block)
     inside = column < width
     first = tl.program_id(0) * share
     last = tl.minimum(first + share, height)
     of_gain = tl.zeros((rows, block), tl.float32)
     of_shift = tl.zeros((rows, block), tl.float32)
+    of_bias = tl.zeros((rows, block), tl.float32)
     for start in range(first, last, rows):
         row = start + tl.arange(0, rows)
         there = (row < last)[:, None] & inside[None, :]
@@ -152,10 +155,16 @@ def _norm_gradient(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.
         slope *= inverse
         tl.store(of_x + at, slope.to(of_x.dtype.element_ty), mask=there)
         if dropping:
-            tl.store(of_part + at, (slope * factor).to(of_part.dtype.element_ty), mask=there)
-    sums_at = sums + tl.program_id(0).to(tl.int64) * 2 * width + column
+            slope *= factor
+            tl.store(of_part + at, slope.to(of_part.dtype.element_ty), mask=there)
+        if adding:
+            of_bias += slope
+    kinds: tl.constexpr = 3 if adding else 2
+    sums_at = sums + tl.program_id(0).to(tl.int64) * kinds * width + column
     tl.store(sums_at, tl.sum(of_gain, 0), mask=inside)
     tl.store(sums_at + width, tl.sum(of_shift, 0), mask=inside)
+    if adding:
+        tl.store(sums_at + 2 * width, tl.sum(of_bias, 0), mask=inside)
 
 
 class Tile(NamedTuple):
@@ -243,13 +252,17 @@ class _Normed(torch.autograd.Function):
         programs = triton.cdiv(height, share)
         of_x = _like(x, x.dtype)
         of_part = _like(x, part.dtype) if dropping else of_x
-        sums = x.new_empty(programs, 2 * width, dtype=torch.float32)
+        sums = x.new_empty(programs, width * (2 if part is None else 3), dtype=torch.float32)
         kernels.launch(_norm_gradient, (programs,), g, x, _or(part, x), _or(gain, x), _or(seed, x), means, inverses,
                        of_x, of_part, sums, height, width, ctx.chance.dropped, ctx.chance.scale, share, rows, block,
                        part is not None, dropping, ctx.centred, gain is not None, num_warps=warps)
-        of_gain, of_shift = column_sums(sums, torch.float32).split(width)
-        return (of_x, None if part is None else of_part.to(part.dtype),
-                None if gain is None else of_gain.to(gain.dtype),
+        wanted = {tensor.dtype for tensor in (gain, part) if tensor is not None} | {ctx.of_shift} - {None}
+        found = column_sums(sums, wanted.pop() if len(wanted) == 1 else torch.float32)
+        of_gain, of_shift, *of_bias = found.split(width)
+        if part is not None:
+            of_part = of_part.to(part.dtype)
+            note(of_part, *of_bias)
+        return (of_x, None if part is None else of_part, None if gain is None else of_gain.to(gain.dtype),
                 None if ctx.of_shift is None else of_shift.to(ctx.of_shift), None, None, None)
 
 
