@@ -1,0 +1,211 @@
+"""The passes of additive scores over pairs and features, as kernels; `additive_triton` says why and calls them.
+
+All tensors that they read are padded to whole blocks, with zeros where a sum must not notice: no load has a mask, and
+no loop a rest. They know neither autograd nor the shapes before the padding, but for the scores, which they write as
+they are asked for. Triton's interpreter runs the same code on a CPU, for tests; there are no instructions by name there.
+
+Legend: L leading dimensions in one, H heads, Q queries, K keys, D width, all padded. T is a number or a block of them.
+"""
+
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
+from triton.language import tensor as T  # type: ignore[import-untyped, unused-ignore]
+from triton.language.extra import libdevice  # type: ignore[import-untyped, unused-ignore]
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+LARGE = tl.constexpr(10.0)
+"""exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38: two denominators may be multiplied."""
+FAR = tl.constexpr(80.0)
+"""exp(80) is 6e34: beyond it a fraction is 0, and below it nothing overflows."""
+SCALE = tl.constexpr(2.0**-24)
+"""Of denominators of which four are multiplied: none is taken as larger than 2^24, where tanh is 1 to the last digit."""
+
+
+@triton.jit
+def _reciprocal(x: T) -> T:
+    """1 / x; with one instruction where compiled, which errs by one unit in the last place."""
+    if INTERPRETED:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True,
+                                         pack=1)
+
+
+@triton.jit
+def _denominator(x: T, y: T) -> T:
+    """SCALE · (1 + u·v), at most 1, of x = SCALE · u and y = v: one instruction, which has the bound for nothing."""
+    if INTERPRETED:
+        return tl.minimum(x * y + SCALE, 1.0)
+    else:
+        x, y = tl.broadcast(x, y)
+        return tl.inline_asm_elementwise("fma.rn.ftz.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [x, y, SCALE],
+                                         dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _exp(x: T, exact: tl.constexpr) -> T:
+    """exp(x). The fast one multiplies by log2 e first, and errs the more the larger x is."""
+    if INTERPRETED or not exact:
+        return tl.exp(x)
+    else:
+        return libdevice.exp(x)
+
+
+@triton.jit
+def _large(ranges: T) -> T:
+    """Whether a |q| or |k| is beyond LARGE. ranges (4,): the smallest and the largest q, and of k."""
+    low = tl.minimum(tl.load(ranges), tl.load(ranges + 2)).to(tl.float32)
+    high = tl.maximum(tl.load(ranges + 1), tl.load(ranges + 3)).to(tl.float32)
+    return (high > LARGE) | (low < -LARGE)
+
+
+@triton.jit
+def exponentials(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T, token_stride: T,
+                 feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
+                 exact: tl.constexpr) -> None:
+    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large, and 0 beyond the edges."""
+    blocks = tl.cdiv(out_tokens, tokens)
+    leading = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks * tokens + tl.arange(0, tokens))[:, None]
+    d = (tl.program_id(1) * features + tl.arange(0, features))[None, :]
+    inside = (i < n_tokens) & (d < width)
+    double = 2.0 * tl.load(given + (leading * n_tokens + i) * width + d, mask=inside, other=0.0).to(tl.float32)
+    if not _large(ranges):
+        double = factor * _exp(double, exact)
+    at = leading * out_tokens * out_width + i.to(tl.int64) * token_stride + d.to(tl.int64) * feature_stride
+    tl.store(out + at, tl.where(inside, double, 0.0), mask=(i < out_tokens) & (d < out_width))
+
+
+@triton.jit
+def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, padded_queries: T, padded_keys: T,
+           width: T, heads: T, rows: tl.constexpr, columns: tl.constexpr, exact: tl.constexpr) -> None:
+    """out (L, n_queries, n_keys) of u (L, D, Q), v (L, D, K), weight (heads, D); D a multiple of 4.
+
+    `exact` takes w (u·v - 1) / (u·v + 1) for w · tanh, two at a time. Else it is w - 2 w / (u·v + 1), four at a time,
+    with SCALE in u: fewer instructions, but where tanh is small there are only the digits that are left of 1.
+    """
+    across, down = tl.cdiv(n_keys, columns), tl.cdiv(n_queries, rows)
+    program = tl.program_id(0)
+    leading = (program // (across * down)).to(tl.int64)
+    i = (program // across % down) * rows + tl.arange(0, rows)
+    j = (program % across) * columns + tl.arange(0, columns)
+    u_at = u + leading * width * padded_queries
+    v_at = v + leading * width * padded_keys
+    w_at = weight + leading % heads * width
+    out_at = out + leading * n_queries * n_keys + i[:, None].to(tl.int64) * n_keys + j[None, :]
+    # Zeros, by a load that no thread makes: so the sums are laid out over the threads as the stores need it, a few rows
+    # and a few neighbouring columns each, which share their loads. Plain zeros would get a column each, and many rows.
+    total = tl.load(out_at, mask=(i < 0)[:, None] & (j < 0)[None, :], other=0.0).to(tl.float32)
+    whole = 0.0
+    if _large(ranges):
+        for _ in range(width):
+            w = tl.load(w_at)
+            both = tl.load(u_at + i)[:, None] + tl.load(v_at + j)[None, :]
+            p = tl.exp(tl.where(both > FAR, FAR, both))
+            total += w * (p - 1.0) / (p + 1.0)
+            w_at += 1
+            u_at += padded_queries
+            v_at += padded_keys
+    elif exact:
+        for _ in range(width // 2):
+            w, w2 = tl.load(w_at), tl.load(w_at + 1)
+            p = tl.load(u_at + i)[:, None] * tl.load(v_at + j)[None, :]
+            p2 = tl.load(u_at + padded_queries + i)[:, None] * tl.load(v_at + padded_keys + j)[None, :]
+            a, b = p + 1.0, p2 + 1.0
+            total += tl.div_rn(w * (p - 1.0) * b + w2 * (p2 - 1.0) * a, a * b)
+            w_at += 2
+            u_at += 2 * padded_queries
+            v_at += 2 * padded_keys
+    else:
+        for _ in range(width // 4):
+            w, w2, w3, w4 = tl.load(w_at), tl.load(w_at + 1), tl.load(w_at + 2), tl.load(w_at + 3)
+            u2_at, v2_at = u_at + 2 * padded_queries, v_at + 2 * padded_keys
+            a = _denominator(tl.load(u_at + i)[:, None], tl.load(v_at + j)[None, :])
+            b = _denominator(tl.load(u_at + padded_queries + i)[:, None], tl.load(v_at + padded_keys + j)[None, :])
+            c = _denominator(tl.load(u2_at + i)[:, None], tl.load(v2_at + j)[None, :])
+            d = _denominator(tl.load(u2_at + padded_queries + i)[:, None], tl.load(v2_at + padded_keys + j)[None, :])
+            ab = a * b
+            cd = c * d
+            total += ((w * b + w2 * a) * cd + (w3 * d + w4 * c) * ab) * _reciprocal(ab * cd)
+            whole += (w + w2) + (w3 + w4)
+            w_at += 4
+            u_at += 4 * padded_queries
+            v_at += 4 * padded_keys
+        total = whole - 2.0 * SCALE * total
+    tl.store(out_at, total.to(out.dtype.element_ty), mask=(i < n_queries)[:, None] & (j < n_keys)[None, :])
+
+
+@triton.jit
+def _fractions(x: T, x2: T, y: T, large: tl.constexpr) -> tuple[T, T]:
+    """1 / (1 + u·v) for two queries and the same keys."""
+    if large:
+        both, both2 = x + y, x2 + y
+        return (1.0 / (1.0 + tl.exp(tl.where(both > FAR, FAR, both))),
+                1.0 / (1.0 + tl.exp(tl.where(both2 > FAR, FAR, both2))))
+    else:
+        a, b = x * y + 1.0, x2 * y + 1.0
+        shared = _reciprocal(a * b)
+        return b * shared, a * shared
+
+
+@triton.jit
+def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
+               query_span: T, key_span: T, tokens: tl.constexpr, features: tl.constexpr, large: tl.constexpr) -> None:
+    """See `gradients`."""
+    across = width // features
+    d = (tl.program_id(0) % across) * features + tl.arange(0, features)
+    leading = (tl.program_id(0) // across).to(tl.int64)
+    q_block, k_block = tl.program_id(1), tl.program_id(2)
+    q_blocks, k_blocks = tl.num_programs(1), tl.num_programs(2)
+    first = q_block * query_span
+    token = tl.arange(0, tokens)
+    shift *= features // 32
+    fractions = tl.zeros((features,), tl.float32)
+    for start in range(k_block * key_span, tl.minimum((k_block + 1) * key_span, n_keys), tokens):
+        inside = token[:, None] * width + d[None, :]
+        y = tl.load(v + shift + (leading * n_keys + start) * width + inside)
+        slopes = tl.zeros((tokens, features), tl.float32)
+        g_at = upstream + (leading * n_queries + first) * n_keys + start
+        u_at = u + (leading * n_queries + first) * width + d
+        out_at = d_query + ((leading * k_blocks + k_block) * n_queries + first) * width + d
+        for _ in range(tl.minimum(query_span, n_queries - first) // 2):
+            g = tl.load(g_at + token).to(tl.float32)[:, None]
+            g2 = tl.load(g_at + n_keys + token).to(tl.float32)[:, None]
+            s, s2 = _fractions(tl.load(u_at)[None, :], tl.load(u_at + width)[None, :], y, large)
+            slope = s - s * s
+            slope2 = s2 - s2 * s2
+            slopes += g * slope
+            slopes += g2 * slope2
+            fractions += tl.sum(g * s + g2 * s2, axis=0)
+            tl.store(out_at, tl.load(out_at) + tl.sum(g * slope, axis=0))
+            tl.store(out_at + width, tl.load(out_at + width) + tl.sum(g2 * slope2, axis=0))
+            g_at += 2 * n_keys
+            u_at += 2 * width
+            out_at += 2 * width
+        tl.store(d_key + shift + ((leading * q_blocks + q_block) * n_keys + start) * width + inside, slopes)
+        tl.debug_barrier()  # what was written is read in the next turn
+    tl.store(sums + ((leading * q_blocks + q_block) * k_blocks + k_block) * width + d, fractions)
+
+
+@triton.jit(do_not_specialize=["shift"])
+def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
+              width: T, query_span: T, key_span: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
+    """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both.
+
+        u (L, Q, D), v (L, K, D)       exponentials
+        upstream (L, Q, K)             g
+        d_query (L, k_blocks, Q, D)    zeros before: each program adds its keys' sums to its own part
+        d_key (L, q_blocks, K, D)      each program writes its own part
+        sums (L, q_blocks, k_blocks, D)
+
+    A program is one warp. It has a span of queries, a span of keys and some features, and takes a few keys into its
+    registers at a time: a thread has all of these keys, and one, two or four features, so that no sum goes from thread
+    to thread. That is what `shift` is for. It is 0, which the compiler may not know: it then loads and stores no more
+    features in one than there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
+    """
+    if _large(ranges):
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, query_span, key_span, tokens,
+                   features, large=True)
+    else:
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, query_span, key_span, tokens,
+                   features, large=False)
