@@ -2,7 +2,7 @@
 
 All tensors that they read are padded to whole blocks, with zeros where a sum must not notice: no load has a mask, and
 no loop a rest. They know neither autograd nor the shapes before the padding, but for the scores, which they write as
-they are asked for. Triton's interpreter runs the same code on a CPU, for tests; there are no instructions by name there.
+they are asked for. Triton's interpreter runs the same code on a CPU, for tests; it has no instructions by name.
 
 Legend: L leading dimensions in one, H heads, Q queries, K keys, D width, all padded. T is a number or a block of them.
 """
@@ -18,7 +18,7 @@ LARGE = tl.constexpr(10.0)
 FAR = tl.constexpr(80.0)
 """exp(80) is 6e34: beyond it a fraction is 0, and below it nothing overflows."""
 SCALE = tl.constexpr(2.0**-24)
-"""Of denominators of which four are multiplied: none is taken as larger than 2^24, where tanh is 1 to the last digit."""
+"""Of denominators of which four are multiplied: none counts as larger than 2^24, where tanh is 1 to the last digit."""
 
 
 @triton.jit
@@ -35,9 +35,9 @@ def _reciprocal(x: T) -> T:
 def _denominator(x: T, y: T) -> T:
     """SCALE · (1 + u·v), at most 1, of x = SCALE · u and y = v: one instruction, which has the bound for nothing."""
     if INTERPRETED:
-        return tl.minimum(x * y + SCALE, 1.0)
+        scaled = x * y + SCALE
+        return tl.where(scaled > 0.0, tl.minimum(scaled, 1.0), 0.0)  # NaN is 0, as in the instruction
     else:
-        x, y = tl.broadcast(x, y)
         return tl.inline_asm_elementwise("fma.rn.ftz.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [x, y, SCALE],
                                          dtype=tl.float32, is_pure=True, pack=1)
 
@@ -53,17 +53,20 @@ def _exp(x: T, exact: tl.constexpr) -> T:
 
 @triton.jit
 def _large(ranges: T) -> T:
-    """Whether a |q| or |k| is beyond LARGE. ranges (4,): the smallest and the largest q, and of k."""
-    low = tl.minimum(tl.load(ranges), tl.load(ranges + 2)).to(tl.float32)
-    high = tl.maximum(tl.load(ranges + 1), tl.load(ranges + 3)).to(tl.float32)
-    return (high > LARGE) | (low < -LARGE)
+    """Whether a |q| or |k| is beyond LARGE, or is NaN: a bounded denominator would be 0 then, and not NaN.
+
+    ranges (4,): the smallest and the largest q, and of k; NaN where one is.
+    """
+    q_fits = (tl.load(ranges).to(tl.float32) >= -LARGE) & (tl.load(ranges + 1).to(tl.float32) <= LARGE)
+    k_fits = (tl.load(ranges + 2).to(tl.float32) >= -LARGE) & (tl.load(ranges + 3).to(tl.float32) <= LARGE)
+    return not (q_fits & k_fits)
 
 
 @triton.jit
 def exponentials(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T, token_stride: T,
                  feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
                  exact: tl.constexpr) -> None:
-    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large, and 0 beyond the edges."""
+    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 beyond the edges."""
     blocks = tl.cdiv(out_tokens, tokens)
     leading = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks * tokens + tl.arange(0, tokens))[:, None]
@@ -102,7 +105,7 @@ def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, pa
             w = tl.load(w_at)
             both = tl.load(u_at + i)[:, None] + tl.load(v_at + j)[None, :]
             p = tl.exp(tl.where(both > FAR, FAR, both))
-            total += w * (p - 1.0) / (p + 1.0)
+            total += w * ((p - 1.0) / (p + 1.0))
             w_at += 1
             u_at += padded_queries
             v_at += padded_keys
@@ -112,7 +115,10 @@ def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, pa
             p = tl.load(u_at + i)[:, None] * tl.load(v_at + j)[None, :]
             p2 = tl.load(u_at + padded_queries + i)[:, None] * tl.load(v_at + padded_keys + j)[None, :]
             a, b = p + 1.0, p2 + 1.0
-            total += tl.div_rn(w * (p - 1.0) * b + w2 * (p2 - 1.0) * a, a * b)
+            shared = _reciprocal(a * b)
+            shared += shared * (1.0 - a * b * shared)  # Newton: to the last digit
+            total += (p - 1.0) * b * shared * w  # in this order, as w · (u·v)² might overflow
+            total += (p2 - 1.0) * a * shared * w2
             w_at += 2
             u_at += 2 * padded_queries
             v_at += 2 * padded_keys

@@ -15,12 +15,12 @@ or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
                 results are the same every time
 
 In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores are sums of the other form, two at a
-time, with a division that is exact.
+time, with reciprocals that are exact to the last digit.
 
-What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; the gradients 6.5 and a half. A
+What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
 Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
 as long as 8 others: all wait for the instructions. For 2^33 pairs-and-features on 132 of them at 1.755 GHz that is at
-least 1.1 ms and 2.0 ms. As compiled for them it is 4.3 and 8.8 instructions, with loads, conversions and sums, which
+least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.9 instructions, with loads, conversions and sums, which
 must be shared by many pairs: hence the sizes of the blocks.
 
 The scores are written out: one number for the work of D, which is little beside it. So masks, normalisers and values
@@ -46,6 +46,8 @@ ROWS, COLUMNS, WARPS = (16, 16, 4) if INTERPRETED else (64, 64, 4)
 that need it, and not through shared memory, with a barrier, in every turn of the loop."""
 TOKENS, FEATURES = (4, 16) if INTERPRETED else (16, 64)
 """Keys that a program for gradients has in its registers at a time, and features."""
+REGISTERS = 168
+"""At most so many for a thread of gradients: the loop spills none, and twelve warps fit on a multiprocessor."""
 PROGRAMS = 8 if INTERPRETED else 2048
 """For gradients: about so many warps fill a GPU. More of them write more sums."""
 PAIRS = 1 << 23
@@ -120,7 +122,8 @@ def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tupl
     d_key, sums = u_LQD.new_empty(L, q_blocks, keys, width), u_LQD.new_empty(L, q_blocks * k_blocks, 1, width)
     grid = (L * (width // FEATURES), q_blocks, k_blocks)
     kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _padded(upstream, queries, keys), ranges, d_query, d_key, sums,
-                   0, queries, keys, width, query_span, key_span, tokens=TOKENS, features=FEATURES, num_warps=1)
+                   0, queries, keys, width, query_span, key_span, tokens=TOKENS, features=FEATURES, num_warps=1,
+                   maxnreg=REGISTERS)
     return d_query[..., :Q, :D], d_key[..., :K, :D], sums[..., :D]
 
 
@@ -149,9 +152,8 @@ def _padded(tensor: Tensor, *sizes: int) -> Tensor:
     """Zeros behind it, up to these sizes of its last dimensions."""
     if tensor.shape[-len(sizes):] == sizes:
         return tensor.contiguous()
-    out = tensor.new_zeros(*tensor.shape[:-len(sizes)], *sizes)
-    out[(..., *(slice(size) for size in tensor.shape[-len(sizes):]))] = tensor.detach()
-    return out
+    behind = [(0, size - have) for size, have in zip(sizes, tensor.shape[-len(sizes):], strict=True)]
+    return torch.nn.functional.pad(tensor.detach(), [number for pair in reversed(behind) for number in pair])
 
 
 def _whole(count: int, block: int) -> int:
