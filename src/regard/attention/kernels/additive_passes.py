@@ -156,25 +156,26 @@ def _fractions(x: T, x2: T, y: T, large: tl.constexpr) -> tuple[T, T]:
 
 @triton.jit
 def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
-               query_span: T, key_span: T, tokens: tl.constexpr, features: tl.constexpr, large: tl.constexpr) -> None:
+               span: T, tokens: tl.constexpr, features: tl.constexpr, large: tl.constexpr) -> None:
     """See `gradients`."""
     across = width // features
     d = (tl.program_id(0) % across) * features + tl.arange(0, features)
     leading = (tl.program_id(0) // across).to(tl.int64)
     q_block, k_block = tl.program_id(1), tl.program_id(2)
     q_blocks, k_blocks = tl.num_programs(1), tl.num_programs(2)
-    first = q_block * query_span
+    first = q_block * span
     token = tl.arange(0, tokens)
     shift *= features // 32
     fractions = tl.zeros((features,), tl.float32)
-    for start in range(k_block * key_span, tl.minimum((k_block + 1) * key_span, n_keys), tokens):
+    begin = k_block * span
+    for start in range(begin, tl.minimum(begin + span, n_keys), tokens):
         inside = token[:, None] * width + d[None, :]
         y = tl.load(v + shift + (leading * n_keys + start) * width + inside)
         slopes = tl.zeros((tokens, features), tl.float32)
         g_at = upstream + (leading * n_queries + first) * n_keys + start
         u_at = u + (leading * n_queries + first) * width + d
         out_at = d_query + ((leading * k_blocks + k_block) * n_queries + first) * width + d
-        for _ in range(tl.minimum(query_span, n_queries - first) // 2):
+        for _ in range(tl.minimum(span, n_queries - first) // 2):
             g = tl.load(g_at + token).to(tl.float32)[:, None]
             g2 = tl.load(g_at + n_keys + token).to(tl.float32)[:, None]
             s, s2 = _fractions(tl.load(u_at)[None, :], tl.load(u_at + width)[None, :], y, large)
@@ -183,8 +184,10 @@ def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T,
             slopes += g * slope
             slopes += g2 * slope2
             fractions += tl.sum(g * s + g2 * s2, axis=0)
-            tl.store(out_at, tl.load(out_at) + tl.sum(g * slope, axis=0))
-            tl.store(out_at + width, tl.load(out_at + width) + tl.sum(g2 * slope2, axis=0))
+            before = tl.load(out_at, mask=start > begin, other=0.0)
+            before2 = tl.load(out_at + width, mask=start > begin, other=0.0)
+            tl.store(out_at, before + tl.sum(g * slope, axis=0))
+            tl.store(out_at + width, before2 + tl.sum(g2 * slope2, axis=0))
             g_at += 2 * n_keys
             u_at += 2 * width
             out_at += 2 * width
@@ -195,12 +198,12 @@ def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T,
 
 @triton.jit(do_not_specialize=["shift"])
 def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
-              width: T, query_span: T, key_span: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
+              width: T, span: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
     """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both.
 
         u (L, Q, D), v (L, K, D)       exponentials
         upstream (L, Q, K)             g
-        d_query (L, k_blocks, Q, D)    zeros before: each program adds its keys' sums to its own part
+        d_query (L, k_blocks, Q, D)    each program writes its own part, and adds to it
         d_key (L, q_blocks, K, D)      each program writes its own part
         sums (L, q_blocks, k_blocks, D)
 
@@ -210,8 +213,8 @@ def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T,
     features in one than there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
     """
     if _large(ranges):
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, query_span, key_span, tokens,
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens,
                    features, large=True)
     else:
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, query_span, key_span, tokens,
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens,
                    features, large=False)

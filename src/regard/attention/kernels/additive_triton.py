@@ -30,6 +30,7 @@ Legend: L leading dimensions in one, H heads, Q queries, K keys, D width.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -49,9 +50,9 @@ TOKENS, FEATURES = (4, 16) if INTERPRETED else (16, 64)
 REGISTERS = 168
 """At most so many for a thread of gradients: the loop spills none, and twelve warps fit on a multiprocessor."""
 PROGRAMS = 8 if INTERPRETED else 2048
-"""For gradients: about so many warps fill a GPU. More of them write more sums."""
+"""For gradients: about so many warps fill a GPU. More of them have shorter spans, and write more sums."""
 PAIRS = 1 << 23
-"""Pairs of which gradients are computed at once, where a batch has more: what the programs write is kept small."""
+"""Of which gradients are computed at once: so the sums of all programs, 2 · PAIRS · D / span numbers, stay few."""
 
 
 class Scores(torch.autograd.Function):
@@ -98,31 +99,39 @@ def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor) -> t
     d_query, d_key, sums = (upstream.new_zeros(L, n, D, dtype=torch.float32) for n in (Q, K, 1))
     if upstream.numel() and D:
         ranges = _ranges(query, key)
-        pieces = triton.cdiv(L, max(1, PAIRS // (Q * K)))
-        for g, q, k, *parts in zip(*(tensor.tensor_split(pieces)
-                                     for tensor in (upstream, query, key, d_query, d_key, sums)), strict=True):
-            for part, whole in zip(parts, _piece(g, q, k, ranges), strict=True):
-                torch.sum(whole, 1, out=part)
+        for rows, some in _pieces(L, Q, K):
+            of_query, of_key, of_weight = _piece(upstream[rows, some], query[rows, some], key[rows], ranges)
+            torch.sum(of_query, 1, out=d_query[rows, some])
+            d_key[rows] += of_key.sum(1)
+            sums[rows] += of_weight.sum(1)
         slope = 4.0 * weight.float().repeat(L // weight.shape[0], 1).unsqueeze(1)
         d_query, d_key = d_query.mul_(slope), d_key.mul_(slope)
     of_rows = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums.squeeze(1)  # g tanh = g - 2 g s
     return d_query, d_key, of_rows.view(L // weight.shape[0], *weight.shape).sum(0)
 
 
+def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of the batch and queries, of at most about `PAIRS` pairs: some rows, or some queries of one."""
+    rows, queries = max(1, PAIRS // (Q * K)), max(2, PAIRS // K)
+    rows = triton.cdiv(L, triton.cdiv(L, rows))  # all alike
+    for first in range(0, L, rows):
+        for start in range(0, Q, queries):
+            yield slice(first, first + rows), slice(start, start + queries)
+
+
 def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s (L, some, 1, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
     queries, keys, width = _whole(Q, 2), _whole(K, TOKENS), _whole(D, FEATURES)
-    parts = max(1, math.isqrt(PROGRAMS * FEATURES // (L * width)))  # of queries, and of keys
-    query_span, key_span = _whole(triton.cdiv(queries, parts), 2), _whole(triton.cdiv(keys, parts), TOKENS)
-    q_blocks, k_blocks = triton.cdiv(queries, query_span), triton.cdiv(keys, key_span)
+    span = _whole(max(1, math.isqrt(L * queries * keys * (width // FEATURES) // PROGRAMS)), TOKENS)
+    q_blocks, k_blocks = triton.cdiv(queries, span), triton.cdiv(keys, span)
     u_LQD = _exponentials(query, ranges, queries, width, 1.0, across=False)
     v_LKD = _exponentials(key, ranges, keys, width, 1.0, across=False)
-    d_query = u_LQD.new_zeros(L, k_blocks, queries, width)
-    d_key, sums = u_LQD.new_empty(L, q_blocks, keys, width), u_LQD.new_empty(L, q_blocks * k_blocks, 1, width)
+    d_query, d_key, sums = (u_LQD.new_empty(L, *shape, width) for shape in (
+        (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks, 1)))
     grid = (L * (width // FEATURES), q_blocks, k_blocks)
     kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _padded(upstream, queries, keys), ranges, d_query, d_key, sums,
-                   0, queries, keys, width, query_span, key_span, tokens=TOKENS, features=FEATURES, num_warps=1,
+                   0, queries, keys, width, span, tokens=TOKENS, features=FEATURES, num_warps=1,
                    maxnreg=REGISTERS)
     return d_query[..., :Q, :D], d_key[..., :K, :D], sums[..., :D]
 
