@@ -156,7 +156,7 @@ def _fractions(x: T, x2: T, y: T, large: tl.constexpr) -> tuple[T, T]:
 
 @triton.jit
 def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
-               span: T, tokens: tl.constexpr, features: tl.constexpr, large: tl.constexpr) -> None:
+               span: T, tokens: tl.constexpr, features: tl.constexpr, exact: tl.constexpr, large: tl.constexpr) -> None:
     """See `gradients`."""
     across = width // features
     d = (tl.program_id(0) % across) * features + tl.arange(0, features)
@@ -178,12 +178,18 @@ def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T,
         for _ in range(tl.minimum(span, n_queries - first) // 2):
             g = tl.load(g_at + token).to(tl.float32)[:, None]
             g2 = tl.load(g_at + n_keys + token).to(tl.float32)[:, None]
-            s, s2 = _fractions(tl.load(u_at)[None, :], tl.load(u_at + width)[None, :], y, large)
+            x, x2 = tl.load(u_at)[None, :], tl.load(u_at + width)[None, :]
+            s, s2 = _fractions(x, x2, y, large)
             slope = s - s * s
             slope2 = s2 - s2 * s2
             slopes += g * slope
             slopes += g2 * slope2
-            fractions += tl.sum(g * s + g2 * s2, axis=0)
+            if not exact:
+                fractions += tl.sum(g * s + g2 * s2, axis=0)
+            elif large:
+                fractions += tl.sum(g * (1.0 - 2.0 * s) + g2 * (1.0 - 2.0 * s2), axis=0)
+            else:
+                fractions += tl.sum(g * ((x * y - 1.0) * s) + g2 * ((x2 * y - 1.0) * s2), axis=0)
             before = tl.load(out_at, mask=start > begin, other=0.0)
             before2 = tl.load(out_at + width, mask=start > begin, other=0.0)
             tl.store(out_at, before + tl.sum(g * slope, axis=0))
@@ -198,8 +204,8 @@ def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T,
 
 @triton.jit(do_not_specialize=["shift"])
 def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
-              width: T, span: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
-    """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both.
+              width: T, span: T, tokens: tl.constexpr, features: tl.constexpr, exact: tl.constexpr) -> None:
+    """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; exact: Σ g tanh.
 
         u (L, Q, D), v (L, K, D)       exponentials
         upstream (L, Q, K)             g
@@ -213,8 +219,8 @@ def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T,
     features in one than there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
     """
     if _large(ranges):
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens,
-                   features, large=True)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens, features,
+                   exact, large=True)
     else:
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens,
-                   features, large=False)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens, features,
+                   exact, large=False)

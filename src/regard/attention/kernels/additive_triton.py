@@ -14,8 +14,8 @@ or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
                 same fractions. Each has a place of its own to write to, and what they wrote is summed in one order:
                 results are the same every time
 
-In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores are sums of the other form, two at a
-time, with reciprocals that are exact to the last digit.
+In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores, and the gradient of the weight, are
+sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores.
 
 What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
 Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
@@ -106,7 +106,9 @@ def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor) -> t
             sums[rows] += of_weight.sum(1)
         slope = 4.0 * weight.float().repeat(L // weight.shape[0], 1).unsqueeze(1)
         d_query, d_key = d_query.mul_(slope), d_key.mul_(slope)
-    of_rows = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums.squeeze(1)  # g tanh = g - 2 g s
+    of_rows = sums.squeeze(1)
+    if query.dtype != torch.float32:  # then it is Σ g s, and Σ g tanh = Σ g - 2 Σ g s
+        of_rows = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * of_rows
     return d_query, d_key, of_rows.view(L // weight.shape[0], *weight.shape).sum(0)
 
 
@@ -120,7 +122,7 @@ def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s (L, some, 1, D), to be summed."""
+    """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, 1, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
     queries, keys, width = _whole(Q, 2), _whole(K, TOKENS), _whole(D, FEATURES)
     span = _whole(max(1, math.isqrt(L * queries * keys * (width // FEATURES) // PROGRAMS)), TOKENS)
@@ -131,8 +133,8 @@ def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tupl
         (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks, 1)))
     grid = (L * (width // FEATURES), q_blocks, k_blocks)
     kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _padded(upstream, queries, keys), ranges, d_query, d_key, sums,
-                   0, queries, keys, width, span, tokens=TOKENS, features=FEATURES, num_warps=1,
-                   maxnreg=REGISTERS)
+                   0, queries, keys, width, span, tokens=TOKENS, features=FEATURES,
+                   exact=query.dtype == torch.float32, num_warps=1, maxnreg=REGISTERS)
     return d_query[..., :Q, :D], d_key[..., :K, :D], sums[..., :D]
 
 
