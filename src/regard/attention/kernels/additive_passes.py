@@ -15,6 +15,8 @@ from triton.language.extra import libdevice  # type: ignore[import-untyped, unus
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LARGE = tl.constexpr(10.0)
 """exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38: two denominators may be multiplied."""
+SMALL = tl.constexpr(0.5)
+"""exp(2q) has too few digits of a small q. Where all are smaller than this, tanh q is taken for it in float32."""
 FAR = tl.constexpr(80.0)
 """exp(80) is 6e34: beyond it a fraction is 0, and below it nothing overflows."""
 SCALE = tl.constexpr(2.0**-24)
@@ -52,28 +54,38 @@ def _exp(x: T, exact: tl.constexpr) -> T:
 
 
 @triton.jit
-def _large(ranges: T) -> T:
-    """Whether a |q| or |k| is beyond LARGE, or is NaN: a bounded denominator would be 0 then, and not NaN.
+def _within(ranges: T, bound: tl.constexpr) -> T:
+    """Whether all |q| and |k| are. ranges (4,): the smallest and the largest q, and of k; NaN, where one is, is not."""
+    q_fits = (tl.load(ranges).to(tl.float32) >= -bound) & (tl.load(ranges + 1).to(tl.float32) <= bound)
+    k_fits = (tl.load(ranges + 2).to(tl.float32) >= -bound) & (tl.load(ranges + 3).to(tl.float32) <= bound)
+    return q_fits & k_fits
 
-    ranges (4,): the smallest and the largest q, and of k; NaN where one is.
-    """
-    q_fits = (tl.load(ranges).to(tl.float32) >= -LARGE) & (tl.load(ranges + 1).to(tl.float32) <= LARGE)
-    k_fits = (tl.load(ranges + 2).to(tl.float32) >= -LARGE) & (tl.load(ranges + 3).to(tl.float32) <= LARGE)
-    return not (q_fits & k_fits)
+
+@triton.jit
+def _large(ranges: T) -> T:
+    """Whether a |q| or |k| is beyond LARGE, or is NaN: a bounded denominator would be 0 then, and not NaN."""
+    return not _within(ranges, LARGE)
 
 
 @triton.jit
 def exponentials(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T, token_stride: T,
                  feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
-                 exact: tl.constexpr) -> None:
-    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 beyond the edges."""
+                 exact: tl.constexpr, with_tanh: tl.constexpr) -> None:
+    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 beyond the edges.
+
+    `with_tanh`: tanh(given) where they are all small.
+    """
     blocks = tl.cdiv(out_tokens, tokens)
     leading = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks * tokens + tl.arange(0, tokens))[:, None]
     d = (tl.program_id(1) * features + tl.arange(0, features))[None, :]
     inside = (i < n_tokens) & (d < width)
     double = 2.0 * tl.load(given + (leading * n_tokens + i) * width + d, mask=inside, other=0.0).to(tl.float32)
-    if not _large(ranges):
+    small = _within(ranges, SMALL)
+    if with_tanh and small:
+        power = tl.exp(double.to(tl.float64))
+        double = ((power - 1.0) / (power + 1.0)).to(tl.float32)
+    elif not _large(ranges):
         double = factor * _exp(double, exact)
     at = leading * out_tokens * out_width + i.to(tl.int64) * token_stride + d.to(tl.int64) * feature_stride
     tl.store(out + at, tl.where(inside, double, 0.0), mask=(i < out_tokens) & (d < out_width))
@@ -84,8 +96,9 @@ def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, pa
            width: T, heads: T, rows: tl.constexpr, columns: tl.constexpr, exact: tl.constexpr) -> None:
     """out (L, n_queries, n_keys) of u (L, D, Q), v (L, D, K), weight (heads, D); D a multiple of 4.
 
-    `exact` takes w (u·v - 1) / (u·v + 1) for w · tanh, two at a time. Else it is w - 2 w / (u·v + 1), four at a time,
-    with SCALE in u: fewer instructions, but where tanh is small there are only the digits that are left of 1.
+    `exact` takes w (u·v - 1) / (u·v + 1) for w · tanh, two at a time, or with tanh q and tanh k for u and v, where all
+    are small, w (u + v) / (u·v + 1). Else it is w - 2 w / (u·v + 1), four at a time, with SCALE in u: fewer
+    instructions, but where tanh is small there are only the digits that are left of 1.
     """
     across, down = tl.cdiv(n_keys, columns), tl.cdiv(n_queries, rows)
     program = tl.program_id(0)
@@ -110,15 +123,18 @@ def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, pa
             u_at += padded_queries
             v_at += padded_keys
     elif exact:
+        small = _within(ranges, SMALL)
         for _ in range(width // 2):
             w, w2 = tl.load(w_at), tl.load(w_at + 1)
-            p = tl.load(u_at + i)[:, None] * tl.load(v_at + j)[None, :]
-            p2 = tl.load(u_at + padded_queries + i)[:, None] * tl.load(v_at + padded_keys + j)[None, :]
-            a, b = p + 1.0, p2 + 1.0
+            x, x2 = tl.load(u_at + i)[:, None], tl.load(u_at + padded_queries + i)[:, None]
+            y, y2 = tl.load(v_at + j)[None, :], tl.load(v_at + padded_keys + j)[None, :]
+            a, b = x * y + 1.0, x2 * y2 + 1.0
+            top = x * tl.where(small, 1.0, y) + tl.where(small, y, -1.0)  # chosen for a column, and not for a pair
+            top2 = x2 * tl.where(small, 1.0, y2) + tl.where(small, y2, -1.0)
             shared = _reciprocal(a * b)
             shared += shared * (1.0 - a * b * shared)  # Newton: to the last digit
-            total += (p - 1.0) * b * shared * w  # in this order, as w · (u·v)² might overflow
-            total += (p2 - 1.0) * a * shared * w2
+            total += top * b * shared * w  # in this order, as w · (u·v)² might overflow
+            total += top2 * a * shared * w2
             w_at += 2
             u_at += 2 * padded_queries
             v_at += 2 * padded_keys

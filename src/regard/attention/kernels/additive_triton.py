@@ -15,7 +15,8 @@ or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
                 results are the same every time
 
 In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores, and the gradient of the weight, are
-sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores.
+sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and
+k are small, scores are sums of (tanh q + tanh k) / (1 + tanh q · tanh k) there.
 
 What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
 Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
@@ -149,13 +150,16 @@ def _ranges(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _exponentials(tensor: Tensor, ranges: Tensor, tokens: int, width: int, factor: float, *, across: bool) -> Tensor:
-    """factor · exp(2 · tensor), in float32 and with zeros at its edges: (L, tokens, width), or with tokens across."""
+    """factor · exp(2 · tensor), in float32 and with zeros at its edges: (L, tokens, width), or with tokens across.
+
+    Across, for scores, it is the tanh in the place of exponentials where float32 needs it.
+    """
     L, N, D = tensor.shape
     shape, strides = ((L, width, tokens), (1, tokens)) if across else ((L, tokens, width), (width, 1))
     out = tensor.new_empty(shape, dtype=torch.float32)
-    grid = (L * triton.cdiv(tokens, 32), triton.cdiv(width, 32))
+    exact, grid = tensor.dtype == torch.float32, (L * triton.cdiv(tokens, 32), triton.cdiv(width, 32))
     kernels.launch(passes.exponentials, grid, tensor.detach().contiguous(), ranges, out, N, D, tokens, width, *strides,
-                   factor, tokens=32, features=32, exact=tensor.dtype == torch.float32, num_warps=4)
+                   factor, tokens=32, features=32, exact=exact, with_tanh=exact and across, num_warps=4)
     return out
 
 
