@@ -85,6 +85,52 @@ def test_scores_and_gradients(name, size, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("width", "size"), [(16, 0.1), (64, 0.1), (256, 0.1), (16, 0.03), (64, 0.03), (64, 0.3)])
+def test_a_small_tanh_keeps_its_digits_in_float32(width, size, device):
+    """1 - 2s has only those that are left of 1: for queries and keys of 0.1 that errs up to twice what is allowed."""
+    inputs = [(torch.randn(shape, device=device) * factor).requires_grad_()
+              for shape, factor in (((15, width), size), ((20, width), size), ((width,), 1.0))]
+    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(15, 20, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("weight", [1.0, 1e3, 1e6])
+def test_numbers_that_are_almost_large(weight, dtype, device):
+    """The largest that may share a reciprocal: (1 + u·v)² is 6e34, and a product of four of them would overflow."""
+    if dtype == torch.float16 and weight > 1e3:
+        pytest.skip("float16 has no such numbers")
+    inputs = [((torch.rand(shape, device=device) * 2.0 - 1.0) * factor).to(dtype).requires_grad_()
+              for shape, factor in (((5, 8), 9.9), ((6, 8), 9.9), ((8,), weight))]
+    with torch.no_grad():
+        inputs[0][0], inputs[1][0] = 9.9, 9.9
+        inputs[0][1], inputs[1][1] = -9.9, -9.9
+    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(5, 6, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_is_not_hidden(dtype, device):
+    query, key, weight = (torch.randn(shape, device=device, dtype=dtype) for shape in ((3, 6), (5, 6), (6,)))
+    clean = additive_triton.Scores.apply(query, key, weight)
+    query[1, 2] = torch.nan
+    scores = additive_triton.Scores.apply(query, key, weight)
+    assert scores[1].isnan().all()
+    torch.testing.assert_close(scores[[0, 2]], clean[[0, 2]])
+
+
+@INTERPRETED
+@pytest.mark.parametrize("programs", [1, 200])
+@pytest.mark.parametrize("pairs", [1, 70, 1 << 20])
+def test_gradients_in_pieces(pairs, programs, monkeypatch):
+    """However many rows of a batch are taken at once, and however many programs share them."""
+    monkeypatch.setattr(additive_triton, "PAIRS", pairs)
+    monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (3, 4))]
+    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(2, 3, 5, 7))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_same_every_time(device):
     inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((20, 6), (35, 6), (6,))]
     first, second = (additive_triton.Scores.apply(*inputs) for _ in range(2))

@@ -53,7 +53,7 @@ def run(problem: Problem) -> Tensor:
         else:
             piece = rows.attend(problem, block, columns, query)
         pieces.append(piece)
-    return torch.cat(pieces, dim=-2)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
 
 
 def block_size(problem: Problem) -> int:
