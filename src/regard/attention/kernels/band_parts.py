@@ -67,8 +67,8 @@ def forward(query, key, value, output, logs, first, last, from_query, to_query, 
 def backward(query, key, value, output, upstream, logs, of_query, of_key, of_value, first, last, from_query, to_query,
              tiles, counts, seed, q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, u_b, u_h, u_n, gq_b, gq_h, gq_n, gk_b,
              gk_h, gk_n, gv_b, gv_h, gv_n, e_b, e_h, r_b, r_h, t_b, c_b, n_queries, n_keys, heads, group, slots, room,
-             scale, dropout, D: tl.constexpr, padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr, size:
-             tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
+             scale, dropout, D: tl.constexpr, padded_d: tl.constexpr, E: tl.constexpr, padded_e: tl.constexpr,
+             size: tl.constexpr, drops: tl.constexpr, precision: tl.constexpr):
     """of_query (B, H, N, D); of_key (B, key heads, M, D) and of_value (B, key heads, M, E), summed over the heads that
     share them."""
     key_heads = heads // group
