@@ -26,8 +26,8 @@ from regard import checks
 from regard.kernels import once_differentiable, usable
 from regard.models.contract import IGNORED
 
-HELD = {"cpu": 1 << 22}
-"""How many logits are held at a time, by device: on a CPU 16 MiB."""
+HELD = {"cpu": 1 << 21}
+"""How many logits are held at a time, by device: on a CPU 8 MiB, which its last cache holds."""
 HELD_ELSEWHERE = 1 << 27
 FEWEST = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
@@ -120,9 +120,11 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
     wide = torch.promote_types(states.dtype, torch.float32)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     turned = _turned_by_kernel if usable(states, weight) else _turned
+    logits = _logits_in_place(states, weight, bias, rows) if states.device.type == "cpu" else partial(
+        F.linear, weight=weight, bias=bias)
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV = F.linear(x_CD, weight, bias)  # not used elsewhere: it is written over
+        logits_CV = logits(x_CD)  # not used elsewhere: it is written over
         own_C, spread_C, gradient_CV = turned(logits_CV, label_C, smoothing, of_states is not None)
         nll += own_C.sum()
         if smoothing:
@@ -138,6 +140,18 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
         if of_bias is not None:
             of_bias += sums(gradient_CV)
     return (total if smoothing else nll.clone()), nll
+
+
+def _logits_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:
+    """As `F.linear`, of at most so many rows, each time in the same memory: to be given new pages takes longer than to
+    turn logits into gradients."""
+    kept_CV = states.new_empty(min(rows, len(states)), weight.shape[0])
+
+    def logits(x_CD: Tensor) -> Tensor:
+        out = kept_CV[:len(x_CD)]
+        return torch.mm(x_CD, weight.t(), out=out) if bias is None else torch.addmm(bias, x_CD, weight.t(), out=out)
+
+    return logits
 
 
 def sums(gradient: Tensor) -> Tensor:
@@ -165,13 +179,12 @@ def _turned(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: boo
     index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
     label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
     mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
-    highest_C1 = logits_CV.amax(-1, keepdim=True)
-    gradient_CV = logits_CV.sub_(highest_C1).exp_()  # in place, and the exponential only once
-    sum_C1 = gradient_CV.sum(-1, keepdim=True)
-    log_sum_C = (highest_C1 + sum_C1.log()).squeeze(-1)
+    highest_C = logits_CV.amax(-1)
+    # The exponential only once, and on a CPU, where one row is read and written after the other, in place.
+    gradient_CV = torch.softmax(logits_CV, -1, out=logits_CV if logits_CV.device.type == "cpu" else None)
+    log_sum_C = highest_C - gradient_CV.amax(-1).log()
     own_C, spread_C = ((log_sum_C - logit_C).masked_fill(~counts_C, 0.0) for logit_C in (label_logit_C, mean_C))
     if gradients:
-        gradient_CV.mul_(sum_C1.reciprocal_())  # the probabilities
         if smoothing:
             gradient_CV.sub_(smoothing / gradient_CV.shape[-1])
         gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))

@@ -5,7 +5,8 @@
 Under a `Packed` mask the other backends go through all N·M pairs of a query and a key, and throw away those between
 segments. This one cuts query, key and value where the segments end, and the work is Σ n·m. Neighbours of the same
 lengths are one batch. Each piece goes to the backend that is the best for it alone, with what else the mask says: both
-count from the bottom right of a segment, so causal masks, windows and distances come out the same.
+count from the bottom right of a segment, so causal masks, windows and distances come out the same. Many short segments
+of nearly one length, as batches of sentences are, go through `levelled` instead, all at once.
 
 To cut, the lengths must be known on the host: it is not for compiled graphs, and lengths on a GPU are waited for. On a
 GPU it was not measured, and there it runs only when it is asked for. It does not know how a piece is computed.
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from regard import backends
-from regard.attention.kernels import exact, flex, pointwise, sdpa, tiled
+from regard.attention.kernels import exact, flex, levelled, pointwise, sdpa, tiled
 from regard.attention.mask import All, Allowed, Any, Causal, Mask, Not, Window
 from regard.attention.packed import Segments
 from regard.attention.problem import Problem
@@ -70,12 +71,17 @@ def drawback(problem: Problem) -> str | None:
 def detail(problem: Problem) -> str:
     """How it goes about it, in a few words."""
     count = len(_opened(problem)[0].packed.query_lengths)
+    if levelled.fits(problem, *_lengths(problem), _opened(problem)[1]):
+        return f"all segments at once, filled up to one length; segments: {count}"
     calls = sum(1 for own in _runs(problem) if own.queries and own.keys)
     return f"each segment by itself, equal neighbours together; segments: {count}, calls: {calls}"
 
 
 def run(problem: Problem) -> Tensor:
     """The outputs of all segments, one after another, and zeros for the queries that have no keys."""
+    lengths, inside = _lengths(problem), _opened(problem)[1]
+    if levelled.fits(problem, *lengths, inside):
+        return levelled.run(problem, *lengths, inside)
     runs = _runs(problem)
     works = [_batch(piece, own) for piece, own in zip(_cut(problem, runs), runs, strict=True)]
     table = _affordable(works)
@@ -90,10 +96,15 @@ def run(problem: Problem) -> Tensor:
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
+def _lengths(problem: Problem) -> tuple[list[int], list[int]]:
+    """The queries and the keys of each segment."""
+    return _opened(problem)[0].packed.on_host(problem.n_queries, problem.n_keys)
+
+
 def _runs(problem: Problem) -> list[Run]:
     """All queries, in runs. Those behind the last segment, where there are any, are a segment without keys."""
-    segments, others = _opened(problem)
-    queries, keys = segments.packed.on_host(problem.n_queries, problem.n_keys)
+    others = _opened(problem)[1]
+    queries, keys = _lengths(problem)
     rest = problem.n_queries - sum(queries)
     if rest or not queries:
         queries, keys = [*queries, rest], [*keys, 0]
