@@ -46,11 +46,11 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 ROWS, COLUMNS, WARPS = (16, 16, 4) if INTERPRETED else (64, 64, 4)
 """Of a block of scores. Each side is shorter than the threads are many: then a load of one side goes to the threads
 that need it, and not through shared memory, with a barrier, in every turn of the loop."""
-TOKENS, FEATURES = (4, 16) if INTERPRETED else (16, 64)
+TOKENS, FEATURES = (4, 16) if INTERPRETED else (16, 32)
 """Keys that a program for gradients has in its registers at a time, and features."""
-REGISTERS = 168
-"""At most so many for a thread of gradients: the loop spills none, and twelve warps fit on a multiprocessor."""
-PROGRAMS = 8 if INTERPRETED else 2048
+REGISTERS = 128
+"""At most so many for a thread of gradients: then sixteen warps fit on a multiprocessor."""
+PROGRAMS = 8 if INTERPRETED else 4096
 """For gradients: about so many warps fill a GPU. More of them have shorter spans, and write more sums."""
 PAIRS = 1 << 23
 """Of which gradients are computed at once: so the sums of all programs, 2 · PAIRS · D / span numbers, stay few."""

@@ -93,7 +93,7 @@ class _Bands(torch.autograd.Function):
             slots = _slots(kind, B * H, max(N, M), tile_size(query, value), runs.room)
             kernels.launch(kernel, (slots * B * H,), query, key, value, output, logs, *runs.ends, *runs.of(kind), seed,
                            *strides, N, M, H, H // key.shape[1], slots, runs.room, scale, dropout,
-                           **_sizes(kind, query, value, dropout))
+                           **_sizes(kind, query, value, dropout), maxnreg=_registers(kind, query, value))
         ctx.save_for_backward(query, key, value, output, logs, first, last, from_query, to_query, tiles, counts, seed)
         ctx.scale, ctx.dropout = scale, dropout
         return output.transpose(1, 2)
@@ -135,14 +135,17 @@ def _slots(kind: int, heads: int, tokens: int, size: int, room: int) -> int:
 def _sizes(kind: int, query: Tensor, value: Tensor, dropout: float) -> dict[str, Any]:
     """What the kernels are compiled for, and how."""
     width, value_width = query.shape[-1], value.shape[-1]
-    narrow = query.element_size() == 2 and max(width, value_width) <= 64
     return {"D": width, "padded_d": max(16, triton.next_power_of_2(width)), "E": value_width,
             "padded_e": max(16, triton.next_power_of_2(value_width)), "size": tile_size(query, value),
             "drops": dropout > 0.0, "precision": "ieee", "num_warps": 4,
-            # Programs of whole tiles mostly wait for memory: with 128 registers a thread, four share a processor. Those
-            # of parts go through loops, and read ahead.
-            "num_stages": 2 if kind and query.element_size() == 2 else 1,
-            "maxnreg": 128 if narrow and not kind else None}
+            "num_stages": 2 if kind and query.element_size() == 2 else 1}  # parts go through loops, and read ahead
+
+
+def _registers(kind: int, query: Tensor, value: Tensor) -> int | None:
+    """Of a thread of a forward pass: whole tiles mostly wait for memory, and with so few four of them share a processor.
+    The backward pass has more to hold, and is slower with a limit."""
+    narrow = query.element_size() == 2 and max(query.shape[-1], value.shape[-1]) <= 64
+    return 128 if narrow and not kind else None
 
 
 def _last_first(tensor: Tensor) -> Tensor:
