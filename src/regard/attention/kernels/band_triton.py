@@ -142,8 +142,8 @@ def _sizes(kind: int, query: Tensor, value: Tensor, dropout: float) -> dict[str,
 
 
 def _registers(kind: int, query: Tensor, value: Tensor) -> int | None:
-    """Of a thread of a forward pass: whole tiles mostly wait for memory, and with so few four of them share a processor.
-    The backward pass has more to hold, and is slower with a limit."""
+    """Of a thread of a forward pass: whole tiles mostly wait for memory, and with so few four share a processor. The
+    backward pass has more to hold, and is slower with a limit."""
     narrow = query.element_size() == 2 and max(query.shape[-1], value.shape[-1]) <= 64
     return 128 if narrow and not kind else None
 
