@@ -25,12 +25,15 @@ from torch.nn import functional as F
 from regard import checks
 from regard.kernels import once_differentiable, usable
 from regard.models.contract import IGNORED
+from regard.training.kernels import blocked
 
 HELD = {"cpu": 1 << 21}
 """How many logits are held at a time, by device: on a CPU 8 MiB, which its last cache holds."""
 HELD_ELSEWHERE = 1 << 27
 FEWEST = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
+OFTEN = 3
+"""Chunks of one size: for fewer it is not worth to lay the weights out."""
 
 
 class Loss(NamedTuple):
@@ -152,12 +155,17 @@ def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: 
     What smoothing needs of all logits is linear in the states, so that means stand for it: the mean logit of a token is
     x · mean W + mean b, and the gradients of its sum follow. Labels that count nothing were left out before.
     """
+    often = len(labels) >= OFTEN * rows and blocked.usable(states, weight)
+    laid_out = blocked.laid_out(weight) if often else weight
+    turned = blocked.laid_out(weight.t()) if often and of_states is not None else weight.t()
     logits = _logits_in_place(states, weight, bias, rows)
     nll, above = states.new_zeros(()), states.new_zeros(())  # above: the logits of the labels
     smallest = torch.finfo(states.dtype).tiny / torch.finfo(states.dtype).eps
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV, index_C1 = logits(x_CD), label_C.unsqueeze(-1)
+        by_blocks = often and len(x_CD) == rows  # the last chunk has another shape
+        logits_CV = blocked.product(x_CD, laid_out, bias) if by_blocks else logits(x_CD)
+        index_C1 = label_C.unsqueeze(-1)
         above += logits_CV.gather(-1, index_C1).sum()
         chance_CV = torch.softmax(logits_CV, -1, out=logits_CV)
         chance_C = chance_CV.gather(-1, index_C1).squeeze(-1)
@@ -168,10 +176,14 @@ def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: 
         if of_states is None or of_weight is None:
             continue
         gradient_CV = chance_CV.scatter_add_(-1, index_C1, chance_CV.new_full(index_C1.shape, smoothing - 1.0))
-        torch.mm(gradient_CV, weight, out=of_states[start:start + rows])
+        if by_blocks:
+            of_states[start:start + rows] = blocked.product(gradient_CV, turned)
+        else:
+            torch.mm(gradient_CV, weight, out=of_states[start:start + rows])
         of_weight.addmm_(gradient_CV.t(), x_CD)
         if of_bias is not None:
             of_bias += sums(gradient_CV)
+        del logits_CV, chance_CV, gradient_CV  # the next chunk takes its place
     if not smoothing:
         return nll.clone(), nll
     mean_D, sum_D, each = weight.mean(0), states.sum(0), smoothing / weight.shape[0]
