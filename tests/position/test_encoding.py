@@ -124,6 +124,20 @@ def test_positions_count_from_zero_when_not_given():
         assert torch.equal(layer(x), layer(x, torch.arange(5).expand(2, 5)))
 
 
+@pytest.mark.parametrize("made", [Linear(0.5, 1.0), Sinusoidal(5), FormalSinusoidal(6, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_that_come_again_are_encoded_once(made, dtype):
+    asked = []
+    made.register_forward_pre_hook(lambda module, given: asked.append(given[0].numel()))
+    positions = torch.arange(7, dtype=torch.int32).repeat(20).unsqueeze(0)
+    x = torch.zeros(1, 140, 2, dtype=dtype)
+    assert torch.equal(Concatenated(made)(x, positions)[..., 2:], made(positions, dtype=dtype))
+    assert asked == [7, 140]
+    for others in (positions - 1, positions.double(), positions + 100, torch.arange(140)):
+        assert torch.equal(Concatenated(made)(x, others)[..., 2:], made(others, dtype=dtype).view(1, 140, -1))
+        assert asked[-2:] == [140, 140]
+
+
 def test_a_part_of_the_sequence_is_encoded_as_in_the_whole():
     x, layer = torch.randn(2, 9, 4), Added(Sinusoidal(4))
     assert torch.equal(layer(x)[:, 6:], layer(x[:, 6:], torch.arange(6, 9)))

@@ -41,6 +41,38 @@ def test_it_is_torchs_own(fewest, smoothing, bias, monkeypatch):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_that_are_laid_out_give_the_same(smoothing, bias, monkeypatch):
+    if not module.blocked.usable(torch.ones(1)):
+        pytest.skip("torch has no oneDNN here")
+    monkeypatch.setattr(module, "FEWEST", 3)
+    monkeypatch.setitem(module.HELD, "cpu", 1)
+    states, output, labels = problem(11, bias=bias, dtype=torch.float32, ignored=False)  # three chunks of 3, and 2
+    product, asked = module.blocked.product, []
+    monkeypatch.setattr(module.blocked, "product", lambda *given: asked.append(len(given[0])) or product(*given))
+    mine = with_gradients(token_loss(states, output, labels, smoothing), states, output)
+    assert asked == [3] * 6
+    monkeypatch.setattr(module.blocked, "usable", lambda *tensors: False)
+    for one, other in zip(mine, with_gradients(token_loss(states, output, labels, smoothing), states, output),
+                          strict=True):
+        torch.testing.assert_close(one, other)
+    assert asked == [3] * 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.double])
+def test_labels_that_no_probability_is_left_for(dtype):
+    output = nn.Linear(2, 3, bias=False).to(dtype)
+    with torch.no_grad():
+        output.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]))
+    states = torch.tensor([[5000.0, 0.0], [1.0, 2.0], [-300.0, 7.0]], dtype=dtype, requires_grad=True)
+    labels = torch.tensor([2, 0, 1])
+    mine, want = token_loss(states, output, labels, 0.1), plain_loss(output(states), labels, 0.1)
+    assert want.nll > 10_000
+    for one, other in zip(with_gradients(mine, states, output), with_gradients(want, states, output), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_from_logits_it_is_the_same(smoothing):
     states, output, labels = problem(dtype=torch.float32)

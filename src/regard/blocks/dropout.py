@@ -24,7 +24,9 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     dropped = min(round(probability * STEPS), STEPS - 1)  # below 1, as the probability is
     drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
     numbers = drawn.view(torch.int16)[:x.numel()].view(x.shape)  # -32768 to 32767, all equally often
-    return x * (numbers >= dropped - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - dropped))
+    # Compared straight into numbers of x: by way of truth values it takes five times as long.
+    kept = torch.ge(numbers, dropped - STEPS // 2, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    return x * kept.mul_(STEPS / (STEPS - dropped))
 
 
 class Dropout(nn.Module):

@@ -30,6 +30,9 @@ from regard.position.given import check_numbers, check_tokens, finite, positive,
 LAYOUTS = {"interleaved": -1, "halves": -2}
 """Where sines and cosines stand, and the dimension along which they are joined for it."""
 
+REPEATED = 64
+"""Positions: for fewer it is not asked how many are the same."""
+
 
 class Encoding(nn.Module, ABC):
     """A vector for every position. Subclasses say how; `width` is how many features it has.
@@ -217,8 +220,22 @@ def _vectors(encoding: Encoding, x: Tensor, positions: Tensor | None) -> Tensor:
     if positions is None:
         positions = _counted(encoding, x)
     check_numbers(positions)
-    vectors: Tensor = encoding(positions.reshape(row_shape(x, positions, positions.dim())), dtype=x.dtype)
-    return vectors
+    places = positions.reshape(row_shape(x, positions, positions.dim()))
+    count = _few(encoding, places)
+    if count is None:
+        vectors: Tensor = encoding(places, dtype=x.dtype)
+        return vectors
+    return F.embedding(places.long(), encoding(torch.arange(count, device=places.device), dtype=x.dtype))
+
+
+def _few(encoding: Encoding, positions: Tensor) -> int | None:
+    """How many positions from 0 there are at most, where that is less than to ask for each: sequences one after another
+    have the same ones again and again. None where it is not, or where looking would wait."""
+    if (positions.device.type != "cpu" or torch.compiler.is_compiling() or positions.is_floating_point()
+            or encoding.limit is not None or positions.numel() < REPEATED):
+        return None
+    low, high = (int(bound) for bound in torch.aminmax(positions))
+    return high + 1 if low >= 0 and high < positions.numel() // 2 else None
 
 
 def _counted(encoding: Encoding, x: Tensor) -> Tensor:

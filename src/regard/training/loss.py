@@ -25,12 +25,15 @@ from torch.nn import functional as F
 from regard import checks
 from regard.kernels import once_differentiable, usable
 from regard.models.contract import IGNORED
+from regard.training.kernels import blocked
 
 HELD = {"cpu": 1 << 21}
 """How many logits are held at a time, by device: on a CPU 8 MiB, which its last cache holds."""
 HELD_ELSEWHERE = 1 << 27
 FEWEST = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
+OFTEN = 3
+"""Chunks of one size: for fewer it is not worth to lay the weights out."""
 
 
 class Loss(NamedTuple):
@@ -56,8 +59,8 @@ def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: flo
         states, labels = states[counted], labels[counted]
         check_labels(labels, output.out_features)
     tokens = (labels != IGNORED).sum()
-    total, nll = OutputLoss.apply(states, output.weight, output.bias, labels, partial(_walk, smoothing=smoothing),
-                                  torch.is_grad_enabled())
+    walk = partial(_walk, smoothing=smoothing)
+    total, nll = OutputLoss.apply(states, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
@@ -118,8 +121,10 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
     vocabulary = weight.shape[0]
     rows = max(FEWEST, HELD.get(states.device.type, HELD_ELSEWHERE) // vocabulary)
     wide = torch.promote_types(states.dtype, torch.float32)
-    total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     turned = _turned_by_kernel if usable(states, weight) else _turned
+    if states.device.type == "cpu" and states.dtype == wide and turned is _turned:
+        return _walk_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
+    total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     logits = _logits_in_place(states, weight, bias, rows) if states.device.type == "cpu" else partial(
         F.linear, weight=weight, bias=bias)
     for start in range(0, len(labels), rows):
@@ -140,6 +145,55 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
         if of_bias is not None:
             of_bias += sums(gradient_CV)
     return (total if smoothing else nll.clone()), nll
+
+
+def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int, smoothing: float,
+                   of_states: Tensor | None, of_weight: Tensor | None,
+                   of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """As `_walk`, on a CPU, where every pass over logits costs: softmax in place is the only one that there is.
+
+    What smoothing needs of all logits is linear in the states, so that means stand for it: the mean logit of a token is
+    x · mean W + mean b, and the gradients of its sum follow. Labels that count nothing were left out before.
+    """
+    often = len(labels) >= OFTEN * rows and blocked.usable(states, weight)
+    laid_out = blocked.laid_out(weight) if often else weight
+    turned = blocked.laid_out(weight.t()) if often and of_states is not None else weight.t()
+    logits = _logits_in_place(states, weight, bias, rows)
+    nll, above = states.new_zeros(()), states.new_zeros(())  # above: the logits of the labels
+    smallest = torch.finfo(states.dtype).tiny / torch.finfo(states.dtype).eps
+    for start in range(0, len(labels), rows):
+        x_CD, label_C = states[start:start + rows], labels[start:start + rows]
+        by_blocks = often and len(x_CD) == rows  # the last chunk has another shape
+        logits_CV = blocked.product(x_CD, laid_out, bias) if by_blocks else logits(x_CD)
+        index_C1 = label_C.unsqueeze(-1)
+        above += logits_CV.gather(-1, index_C1).sum()
+        chance_CV = torch.softmax(logits_CV, -1, out=logits_CV)
+        chance_C = chance_CV.gather(-1, index_C1).squeeze(-1)
+        own_C, lost_C = -chance_C.log(), chance_C < smallest  # too small for its logarithm to be exact
+        if bool(lost_C.any()):
+            own_C[lost_C] = F.cross_entropy(F.linear(x_CD[lost_C], weight, bias), label_C[lost_C], reduction="none")
+        nll += own_C.sum()
+        if of_states is None or of_weight is None:
+            continue
+        gradient_CV = chance_CV.scatter_add_(-1, index_C1, chance_CV.new_full(index_C1.shape, smoothing - 1.0))
+        if by_blocks:
+            of_states[start:start + rows] = blocked.product(gradient_CV, turned)
+        else:
+            torch.mm(gradient_CV, weight, out=of_states[start:start + rows])
+        of_weight.addmm_(gradient_CV.t(), x_CD)
+        if of_bias is not None:
+            of_bias += sums(gradient_CV)
+        del logits_CV, chance_CV, gradient_CV  # the next chunk takes its place
+    if not smoothing:
+        return nll.clone(), nll
+    mean_D, sum_D, each = weight.mean(0), states.sum(0), smoothing / weight.shape[0]
+    if of_states is not None and of_weight is not None:
+        of_states.sub_(smoothing * mean_D)
+        of_weight.sub_(each * sum_D)
+        if of_bias is not None:
+            of_bias.sub_(each * len(labels))
+    means = sum_D @ mean_D if bias is None else sum_D @ mean_D + len(labels) * bias.mean()
+    return nll + smoothing * (above - means), nll
 
 
 def _logits_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:

@@ -1,0 +1,40 @@
+"""Products by oneDNN: those of torch, for weights as they are and laid out, and what it is not asked for."""
+
+import pytest
+import torch
+
+from regard.training.kernels import blocked
+
+needs_it = pytest.mark.skipif(not blocked.usable(torch.ones(1)), reason="torch has no oneDNN here")
+
+
+@needs_it
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+def test_they_are_torchs_products(bias, turned):
+    torch.manual_seed(0)
+    x, weight = torch.randn(37, 20), torch.randn(20, 51).t() if turned else torch.randn(51, 20)
+    added = torch.randn(51) if bias else None
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if added is None else added.double())
+    plain = torch.nn.functional.linear(x, weight, added)
+    for weights in (weight, blocked.laid_out(weight)):
+        found = blocked.product(x, weights, added)
+        assert found.shape == (37, 51)
+        assert (found - exact).abs().max() <= 2 * (plain - exact).abs().max() + 1e-6
+
+
+@needs_it
+def test_a_layout_is_a_copy():
+    weight = torch.nn.Parameter(torch.randn(6, 4))
+    x, laid_out = torch.randn(3, 4), blocked.laid_out(weight)
+    before = blocked.product(x, laid_out)
+    with torch.no_grad():
+        weight.zero_()
+    assert torch.equal(blocked.product(x, laid_out), before)
+    assert not before.requires_grad
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(3, dtype=torch.double), torch.ones(3, dtype=torch.bfloat16),
+                                    torch.ones(3, device="meta"), torch.ones(0)], ids=str)
+def test_other_numbers_and_places_are_refused(tensor):
+    assert not blocked.usable(torch.ones(2, 3), tensor)
