@@ -91,8 +91,8 @@ class Layouts:
     def look(self, layers: list[nn.Linear]) -> None:
         """Find weights that were written into without being counted."""
         for layer in layers:
-            # One entry of each row, in a column after the other.
-            entries = layer.weight.detach().flatten()[::layer.in_features + 1]
+            # At least one entry of each row, in one column after the other.
+            entries = layer.weight.detach().flatten()[::max(1, layer.in_features - 1)]
             known = self.seen.get(layer)
             if known is None or not torch.equal(known[0], entries):
                 self.seen[layer] = entries.clone(), 0 if known is None else known[1] + 1
