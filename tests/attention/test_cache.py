@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from problems import Waves, assert_close, normal, scorer
 
 import regard
+from regard.attention.cache import ContextCache
 from regard.mixer import Siblings
 
 KINDS = ("attention", "basic", "plain")
@@ -361,3 +362,16 @@ def test_more_rows_than_a_spent_state_has_get_storage_of_their_own():
     more = cache.pick(Siblings(torch.tensor([0, 1, 1]), 1, 1, spent=True))
     assert more.key.data_ptr() != cache.key.data_ptr()
     assert torch.equal(more.key[2, :, :3], cache.key[1, :, :3])
+
+
+def test_contexts_of_which_all_tokens_are_there_need_no_mask():
+    key = torch.randn(2, 1, 3, 4)
+    full = ContextCache.of(key, key, torch.tensor([3, 3]))
+    assert full.mask is None
+    assert full.pick([1]).mask is None
+    assert full.lengths.tolist() == [3, 3]
+    assert ContextCache.of(key, key, torch.tensor([3, 2])).mask is not None
+    shorter = ContextCache.of(key[:1, :, :2], key[:1, :, :2], torch.tensor([2]))
+    assert full.put([0], shorter).mask.tensor.squeeze().tolist() == [[True, True, False], [True, True, True]]
+    nothing = ContextCache.of(key[:, :, :0], key[:, :, :0], torch.tensor([0, 0]))
+    assert nothing.mask is not None, "who sees nothing is told so"

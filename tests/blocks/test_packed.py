@@ -22,18 +22,21 @@ def of(model, x):
 
 
 @pytest.mark.parametrize("shape", [(1, 16), (2, 16), (5, 3, 16), (1, 1, 16), (0, 16), (16,)], ids=str)
-def test_products_are_the_same(shape):
+@pytest.mark.parametrize("alone", [False, True], ids=["threads", "one thread"])
+def test_products_are_the_same(shape, alone, monkeypatch):
+    monkeypatch.setattr(packing, "alone", lambda: alone)
     model, x = layers(), torch.randn(shape)
     with torch.no_grad():
         torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-6)
 
 
-def test_weights_are_laid_out_once_and_forgotten_with_their_layer():
+def test_weights_are_laid_out_once_and_forgotten_with_their_layer(monkeypatch):
     model = layers()
     of(model, torch.randn(3, 16))
     first = LAYOUTS.kept[model[0]]
     assert first.blocked is not None
     assert first.turned is None
+    monkeypatch.setattr(packing, "alone", lambda: True)
     of(model, torch.randn(1, 16))
     assert LAYOUTS.kept[model[0]] is first
     assert first.turned is not None
@@ -48,12 +51,48 @@ def test_weights_are_laid_out_once_and_forgotten_with_their_layer():
     lambda weight: weight.data.copy_(torch.randn_like(weight)),
 ], ids=["in place", "through data", "copied"])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_weights_that_change_are_laid_out_again(change, rows):
+@pytest.mark.parametrize("alone", [False, True], ids=["threads", "one thread"])
+def test_weights_that_change_are_laid_out_again(change, rows, alone, monkeypatch):
+    monkeypatch.setattr(packing, "alone", lambda: alone)
     model, x = layers(), torch.randn(rows, 16)
     of(model, x)
     with torch.no_grad():
         change(model[0].weight)
         torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("row", [*range(24)])
+def test_a_single_row_that_changes_through_data_is_seen(row):
+    model, x = layers(), torch.randn(4, 16)
+    of(model, x)
+    model[0].weight.data[row] += 1.0
+    with torch.no_grad():
+        torch.testing.assert_close(of(model, x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [lambda weight: weight.mul_(3.0), lambda weight: weight.data.mul_(3.0)],
+                         ids=["in place", "through data"])
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_layers_side_by_side_are_one_product_of_their_weights_as_they_are(change, rows):
+    model = nn.ModuleList([nn.Linear(16, size) for size in (8, 12, 4)])
+    x = torch.randn(rows, 16)
+
+    def together():
+        with torch.no_grad(), packed(model):
+            bias = torch.cat([layer.bias for layer in model])
+            return LAYOUTS.of(*model).product(x, [layer.weight for layer in model], bias, "relu")[:rows]
+
+    def apart():
+        with torch.no_grad():
+            return torch.cat([layer(x) for layer in model], -1).relu()
+
+    torch.testing.assert_close(together(), apart(), rtol=1e-5, atol=1e-6)
+    first = LAYOUTS.several[model[0]]
+    together()
+    assert LAYOUTS.several[model[0]] is first
+    with torch.no_grad():
+        change(model[1].weight)  # not the one that they are kept with
+    torch.testing.assert_close(together(), apart(), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_that_change_inside_are_laid_out_again():

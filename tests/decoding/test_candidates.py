@@ -102,3 +102,24 @@ def test_what_is_wanted_is_a_candidate_once(handicap):
     parts = (part.tolist()[0] for part in (candidates.parents, candidates.tokens, candidates.totals))
     there = [one for one in zip(*parts, strict=True) if one[2] > -INF]
     assert sorted(there) == [(0, 0, -4), (0, 1, -3), (0, 2, -10), (1, 0, -11), (1, 1, -3), (1, 2, -6)]
+
+
+@pytest.mark.parametrize("width", [4096, 5000, 128 * 33 + 1])
+@pytest.mark.parametrize("kind", ["numbers", "few kinds of numbers", "mostly forbidden", "rising"])
+def test_the_highest_of_wide_rows_are_those_of_a_sort(width, kind):
+    values = torch.randn(3, width)
+    if kind == "few kinds of numbers":
+        values = torch.randint(0, 50, (3, width)).float()
+    if kind == "mostly forbidden":
+        values = values.masked_fill(torch.rand(3, width) < 0.9995, -torch.inf)
+    if kind == "rising":
+        values = values.sort().values  # all of the highest stand in the last piece, or behind it
+    sorted_values, places = values.sort(dim=-1, descending=True, stable=True)
+    found = exact(values, 6)
+    assert torch.equal(found.values, sorted_values[:, :6])
+    there = found.values > -torch.inf
+    assert torch.equal(found.places[there], places[:, :6][there])
+    first = quick(values, 6)
+    assert torch.equal(first.values, sorted_values[:, :6])
+    last = sorted_values[:, 5]
+    assert bool(first.unsure) == bool(((last == sorted_values[:, 6]) & (last > -torch.inf)).any())

@@ -139,15 +139,15 @@ class ContextCache:
     value: Tensor
     lengths: Tensor | None
     mask: Looked | None
-    """The tokens of the context that are there; None for all."""
+    """The tokens of the context that are there; None for all, whatever the lengths."""
     each: int = 1
     """How many rows, one after another, look at one context."""
 
     @staticmethod
     def of(key: Tensor, value: Tensor, lengths: Tensor | None, each: int = 1) -> "ContextCache":
         """The cache of keys and values; its mask is looked up here, once for all steps."""
-        if lengths is None:
-            return ContextCache(key, value, None, None, each)
+        if lengths is None or _all_there(lengths, key.shape[-2]):
+            return ContextCache(key, value, lengths, None, each)
         allowed = Padding(lengths).matrix(1, key.shape[-2], leading=2, device=key.device)
         return ContextCache(key, value, lengths, Looked(allowed), each)
 
@@ -215,6 +215,13 @@ def families_apart(output: Tensor, each: int) -> Tensor:
 def _wrapped(rows: Rows, key: Tensor, each: int) -> Tensor:
     """Rows as indices from 0 on, of which a context has `each`."""
     return indices(rows, key.new_empty(len(key) * each, 0))
+
+
+def _all_there(lengths: Tensor, count: int) -> bool:
+    """Whether every context is known to have `count` tokens: on other devices looking would make every call wait."""
+    if lengths.device.type != "cpu" or torch.compiler.is_compiling() or lengths.numel() == 0 or count == 0:
+        return False
+    return int(lengths.min()) >= count
 
 
 def _padded(tensor: Tensor, count: int) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from regard.blocks.packed import packed
+from regard.decoding.brisk import brisk
 from regard.decoding.reading import looked, read
 from regard.decoding.request import Request
 from regard.decoding.sources import Given, memory_of
@@ -107,6 +108,7 @@ def run(model: Writer, given: Given, request: Request, search: Search[AnyBatch, 
     found = dict[int, Result]()
     if request.prompts:
         with packed(model):
+            model = model if search.watches else brisk(model)
             for share in shares(request, search.width):
                 found |= Course(model, given, request, search, share).run()
     return [found[number] for number in range(len(found))]

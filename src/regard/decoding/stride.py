@@ -75,15 +75,14 @@ def why_not(model: object) -> str | None:
         return found
     for block in decoder.stack.blocks:
         assert isinstance(block, Block)
-        found = _why_no_block(block)
+        found = why_no_block(block) or _why_no_norm(block)
         if found is not None:
             return found
     return None
 
 
-def _why_no_block(block: Block) -> str | None:
-    from regard.blocks.kernels.rows import why_not as why_no_norm
-
+def why_no_block(block: Block) -> str | None:
+    """Why a block is more than attention by dot products and softmax, norms and a feed-forward part of ours."""
     if type(block.mixer) is not SelfAttention or type(block.mixer.mask) is not Causal:
         return "a block does more than to look at all tokens before"
     if block.feed_forward is not None and not isinstance(block.feed_forward, FeedForward):
@@ -91,11 +90,16 @@ def _why_no_block(block: Block) -> str | None:
     for around in (block.around_mixer, block.around_cross, block.around_feed_forward):
         if around is not None and not isinstance(around, PreNorm | PostNorm):
             return "a block has no norms"
-        found = None if around is None else why_no_norm(around.norm)
-        if found is not None:
-            return found
     layers = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
     return next((found for found in map(_why_no_layer, layers) if found is not None), None)
+
+
+def _why_no_norm(block: Block) -> str | None:
+    from regard.blocks.kernels.rows import why_not as why_no_norm  # imports Triton
+
+    arounds = (block.around_mixer, block.around_cross, block.around_feed_forward)
+    return next((found for around in arounds if around is not None
+                 if (found := why_no_norm(around.norm)) is not None), None)  # type: ignore[arg-type]
 
 
 def _why_no_layer(layer: nn.Module) -> str | None:
@@ -221,7 +225,7 @@ class Stride:
         looks: list[Own | Across] = [*self.own, *(across for across in self.across if across is not None)]
         joined = [pair for look in looks for pair in look.joined.copies()]
         self.mine, self.theirs = [pair[0] for pair in joined], [pair[1] for pair in joined]
-        self.places = _places(decoder.embedding, places)
+        self.places = places_of(decoder.embedding, places)
         self.refresh()
 
     @property
@@ -268,20 +272,20 @@ class Stride:
         from regard.blocks.kernels.rows import embedded
 
         embedding = self.decoder.embedding
-        if not _simple(embedding):
+        if not simple(embedding):
             return embedding(tokens.unsqueeze(-1), positions.unsqueeze(-1)).squeeze(1)
         return embedded(tokens, positions, embedding.tokens.weight, self.places, embedding.factor)
 
 
-def _simple(embedding: Embedding) -> bool:
+def simple(embedding: Embedding) -> bool:
     """Whether a vector is that of the token and of its place, and nothing more."""
     joined = embedding.positions is None or type(embedding.positions) is Added
     return joined and embedding.segments is None and embedding.norm is None
 
 
-def _places(embedding: Embedding, count: int) -> Tensor | None:
+def places_of(embedding: Embedding, count: int) -> Tensor | None:
     """The vectors of the first places, (count, D)."""
-    if embedding.positions is None or not _simple(embedding):
+    if embedding.positions is None or not simple(embedding):
         return None
     encoding = embedding.positions.encoding
     if isinstance(encoding, Learned):

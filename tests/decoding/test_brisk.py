@@ -1,0 +1,196 @@
+"""Steps in few calls: what they give is what the model's own steps give."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import LANGUAGE, TRANSLATING, built
+
+from regard.blocks import packed as packing
+from regard.blocks.packed import packed
+from regard.decoding import brisk as brisking
+from regard.decoding import queue
+from regard.decoding.beam import beam
+from regard.decoding.brisk import Brisk, brisk, why_not
+from regard.decoding.greedy import greedy
+from regard.mixer import Siblings
+from regard.models.contract import Tokens
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+SOURCES = [[5, 6, 7], [8], [9, 10]]
+MODELS = {**{f"translating {name}": config for name, config in TRANSLATING.items()},
+          **{f"language {name}": config for name, config in LANGUAGE.items()}}
+
+
+def served(config):
+    """Whether steps of such a model are made here."""
+    model = built(config).eval().float()
+    with torch.no_grad(), packed(model):
+        return why_not(model) is None
+
+
+SERVED = [name for name, config in MODELS.items() if served(config)]
+
+
+def begun(model, writer, rows, capacity=12, sources=SOURCES):
+    memory = model.encode(Tokens.of(sources[:rows])) if hasattr(model, "encode") else None
+    return writer.start(memory, rows=rows, capacity=capacity)
+
+
+def assert_equal(mine, plain):
+    torch.testing.assert_close(mine.logits, plain.logits, rtol=1e-5, atol=1e-5)
+    assert torch.equal(mine.state.positions, plain.state.positions)
+
+
+def test_those_of_every_kind_are_served():
+    assert {"translating attention", "translating post-norm", "translating rotary", "language learned",
+            "language llama"} <= set(SERVED)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("alone", [False, True], ids=["threads", "one thread"])
+@pytest.mark.parametrize("name", SERVED)
+@torch.no_grad()
+def test_steps_are_the_same(name, alone, rows, monkeypatch):
+    for module in (packing, brisking):
+        monkeypatch.setattr(module, "alone", lambda: alone)
+    model = built(MODELS[name]).eval().float()
+    with packed(model):
+        writer = brisk(model)
+        assert isinstance(writer, Brisk)
+        mine, plain = begun(model, writer, rows), begun(model, model, rows)
+        for tokens in torch.randint(5, 10, (5, rows, 1)):
+            one, other = writer.step(mine, tokens), model.step(plain, tokens)
+            assert_equal(one, other)
+            mine, plain = one.state, other.state
+
+
+@pytest.mark.parametrize("name", ["translating attention", "translating rotary", "language llama"])
+@torch.no_grad()
+def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeypatch):
+    model = built(MODELS[name]).eval().float()
+    with packed(model):
+        writer = brisk(model)
+        states = [begun(model, each, 3) for each in (writer, model)]
+
+        def both(ids, lengths=None):
+            one, other = (each.step(state, ids, lengths) for each, state in zip((writer, model), states, strict=True))
+            assert_equal(one, other)
+            states[:] = [one.state, other.state]
+
+        both(torch.randint(5, 10, (3, 2)))
+        families = Siblings(torch.arange(3).repeat_interleave(2), 2, 1, torch.arange(3))
+        states[:] = [state.pick(families) for state in states]
+        both(torch.randint(5, 10, (6, 1)))
+        moved = Siblings(torch.tensor([1, 0, 3, 3, 4, 4]), 2, 2, spent=True)
+        states[:] = [state.pick(moved) for state in states]
+        both(torch.randint(5, 10, (6, 1)))
+        both(torch.randint(5, 10, (6, 2)), torch.tensor([1, 2, 2, 1, 1, 2]))
+        both(torch.randint(5, 10, (6, 1)))
+
+
+@torch.no_grad()
+def test_it_makes_the_steps_itself_where_it_can(monkeypatch):
+    model = built(TRANSLATING["attention"]).eval().float()
+    with packed(model):
+        writer = brisk(model)
+        state = begun(model, writer, 3)
+        monkeypatch.setattr(type(model), "step", None)  # nobody may ask for it
+        for _ in range(3):
+            state = writer.step(state, torch.full((3, 1), 5)).state
+
+
+@torch.no_grad()
+def test_sources_that_are_empty_are_seen_as_nothing():
+    model = built(TRANSLATING["attention"]).eval().float()
+    for sources in ([[5, 6], []], [[], []]):
+        with packed(model):
+            writer = brisk(model)
+            mine, plain = (begun(model, each, 2, sources=sources) for each in (writer, model))
+            assert_equal(writer.step(mine, torch.tensor([[5], [6]])), model.step(plain, torch.tensor([[5], [6]])))
+
+
+@torch.no_grad()
+def test_a_full_state_is_an_error_here_too():
+    model = built(LANGUAGE["learned"]).eval().float()
+    with packed(model):
+        writer = brisk(model)
+        state = writer.step(begun(model, writer, 1, capacity=1), torch.tensor([[5]])).state
+        with pytest.raises(ValueError, match="capacity"):
+            writer.step(state, torch.tensor([[5]]))
+
+
+@pytest.mark.parametrize("name", ["translating attention", "translating post-norm", "language learned"])
+@pytest.mark.parametrize("search", [greedy, beam], ids=["greedy", "beam"])
+def test_searches_find_the_same(name, search, monkeypatch):
+    model = built(MODELS[name]).eval().float()
+    memory = model.encode(Tokens.of(SOURCES)) if hasattr(model, "encode") else None
+    options = {"prompts": [[1]] * 3, "end": 2, "limit": [6, 3, 5], **({"beams": 4} if search is beam else {})}
+    made = []
+    monkeypatch.setattr(queue, "brisk", lambda model: made.append(brisk(model)) or made[-1])
+    mine = search(model, memory, **options)
+    assert [type(one) for one in made] == [Brisk]
+    monkeypatch.setattr(queue, "brisk", lambda model: model)
+    for found, other in zip(mine, search(model, memory, **options), strict=True):
+        for one, plain in zip(*((found, other) if search is beam else ([found], [other])), strict=True):
+            assert one.ids == plain.ids
+            assert one.score == pytest.approx(plain.score, abs=1e-5)
+
+
+def test_weights_that_change_between_searches_are_seen():
+    model = built(TRANSLATING["untied"]).eval().float()
+    ids = torch.tensor([[5], [6], [7]])
+    for change in (lambda weight: None, lambda weight: weight.mul_(2.0), lambda weight: weight.data.mul_(-1.5)):
+        with torch.no_grad():
+            for layer in (model.decoder.stack.blocks[0].mixer.layer.value, model.decoder.output):
+                change(layer.weight)
+            plain = model.step(begun(model, model, 3), ids)
+            with packed(model):
+                writer = brisk(model)
+                assert_equal(writer.step(begun(model, writer, 3), ids), plain)
+
+
+def hooked(model):
+    model.decoder.stack.blocks[0].around_mixer.norm.register_forward_hook(lambda *given: None)
+
+
+def listened(model):
+    model.listening = model.decoder.stack.blocks[0].cross.tap.listen(lambda look: None)  # as long as the model is there
+    model.listening.__enter__()
+
+
+def replaced(model):
+    model.decoder.stack.forward = lambda *given: None
+
+
+def windowed():
+    config = TRANSLATING["attention"]
+    return replace(config, decoder=replace(config.decoder, mixer=replace(config.decoder.mixer, window=2)))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (hooked, "hooks"), (listened, "listens"), (replaced, "replaced"), (lambda model: model.train(), "training mode"),
+    (lambda model: model.double(), "laid out")], ids=["hooks", "tap", "forward", "training", "float64"])
+@torch.no_grad()
+def test_it_says_why_not(change, words):
+    model = built(TRANSLATING["attention"]).eval().float()
+    change(model)
+    with packed(model):
+        assert words in why_not(model)
+        assert brisk(model) is model
+
+
+@torch.no_grad()
+def test_it_says_why_not_of_other_models_and_other_calls():
+    model = built(TRANSLATING["attention"]).eval().float()
+    assert "laid out" in why_not(model)
+    with packed(model):
+        assert why_not(model) is None
+        with torch.enable_grad():
+            assert "gradients" in why_not(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert "other numbers" in why_not(model)
+    other = built(windowed()).eval().float()
+    with packed(other):
+        assert "all tokens before" in why_not(other)
+    assert "none of our" in why_not(object())
