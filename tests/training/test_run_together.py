@@ -65,6 +65,8 @@ def stored(folder, step):
 def assert_close(found, wanted):
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
+        if name.endswith(".key.bias"):
+            continue  # its gradient is zero but for rounding, of which Adam makes steps of full length
         torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6,
                                    msg=lambda text, name=name: f"{name}: {text}")
 
