@@ -98,6 +98,7 @@ def test_it_makes_the_steps_itself_where_it_can(monkeypatch):
         monkeypatch.setattr(type(model), "step", None)  # nobody may ask for it
         for _ in range(3):
             state = writer.step(state, torch.full((3, 1), 5)).state
+    assert state.positions.tolist() == [3, 3, 3]
 
 
 @torch.no_grad()

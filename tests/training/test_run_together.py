@@ -65,9 +65,9 @@ def stored(folder, step):
 def assert_close(found, wanted):
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
-        if name.endswith(".key.bias"):
-            continue  # its gradient is zero but for rounding, of which Adam makes steps of full length
-        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6,
+        # The gradient of a bias of keys is zero but for rounding, of which Adam makes steps of full length: 0.01 here.
+        atol = 0.04 if name.endswith(".key.bias") else 1e-6
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=atol,
                                    msg=lambda text, name=name: f"{name}: {text}")
 
 
