@@ -125,11 +125,9 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
     if states.device.type == "cpu" and states.dtype == wide and turned is _turned:
         return _walk_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
-    logits = _logits_in_place(states, weight, bias, rows) if states.device.type == "cpu" else partial(
-        F.linear, weight=weight, bias=bias)
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV = logits(x_CD)  # not used elsewhere: it is written over
+        logits_CV = F.linear(x_CD, weight, bias)  # not used elsewhere: it is written over
         own_C, spread_C, gradient_CV = turned(logits_CV, label_C, smoothing, of_states is not None)
         nll += own_C.sum()
         if smoothing:
