@@ -12,7 +12,7 @@ or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
     scores      a program has a block of queries and a block of keys, and goes through the features, four at a time
     gradients   a program has a span of queries, a span of keys and some features, and makes the sums over both from the
                 same fractions. Each has a place of its own to write to, and what they wrote is summed in one order:
-                results are the same every time
+                results are the same every time. There are as many as run at once, with as many pairs each
 
 In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores, and the gradient of the weight, are
 sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and
@@ -21,8 +21,9 @@ k are small, scores are sums of (tanh q + tanh k) / (1 + tanh q · tanh k) there
 What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
 Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
 as long as 8 others: all wait for the instructions. For 2^33 pairs-and-features on 132 of them at 1.755 GHz that is at
-least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.9 instructions, with loads, conversions and sums, which
-must be shared by many pairs: hence the sizes of the blocks.
+least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.5 instructions, with loads, conversions and sums, which
+must be shared by many pairs: hence the sizes of the blocks. So large a block takes registers, and leaves room for few
+warps, which cannot hide that a load takes hundreds of clocks: hence gradients load ahead.
 
 The scores are written out: one number for the work of D, which is little beside it. So masks, normalisers and values
 can be left to torch, and this file does not know them.
@@ -56,6 +57,8 @@ CHUNK = 8 if INTERPRETED else 32
 """Queries that a program for gradients goes through with one block of keys after another, a multiple of 4."""
 PAIRS = 1 << 24
 """Of which gradients are computed at once. The fewer, the fewer sums of programs are kept until they are summed."""
+WRITTEN = 8
+"""Pairs of which the gradients take as long as to write a sum and to read it again: 8 bytes."""
 KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -137,16 +140,17 @@ def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
 def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
-    queries, keys, width = _whole(Q, 4), _whole(K, TOKENS), _whole(D, FEATURES)
-    q_span, k_span = _spans(queries, keys, max(1, PROGRAMS // (L * (width // FEATURES))))
+    features = FEATURES if _whole(D, FEATURES) == _whole(D, FEATURES // 2) else FEATURES // 2  # fewer are no features
+    queries, keys, width = _whole(Q, 4), _whole(K, TOKENS), _whole(D, features)
+    q_span, k_span = _spans(queries, keys, max(1, PROGRAMS // (L * (width // features))))
     q_blocks, k_blocks = triton.cdiv(queries, q_span), triton.cdiv(keys, k_span)
     u_LQD = _exponentials(query, ranges, queries, width, 1.0, across=False)
     v_LKD = _exponentials(key, ranges, keys, width, 1.0, across=False)
     d_query, d_key, sums = (u_LQD.new_empty(L, *shape, width) for shape in (
         (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks,)))
-    grid = (L * (width // FEATURES), q_blocks, k_blocks)
+    grid = (L * (width // features), q_blocks, k_blocks)
     kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _words(_padded(upstream, queries, keys)), ranges, d_query,
-                   d_key, sums, 0, queries, keys, width, q_span, k_span, CHUNK, tokens=TOKENS, features=FEATURES,
+                   d_key, sums, 0, queries, keys, width, q_span, k_span, CHUNK, tokens=TOKENS, features=features,
                    kind=KINDS[upstream.dtype], num_warps=1, maxnreg=REGISTERS)
     return d_query, d_key, sums[..., :D]
 
@@ -154,16 +158,20 @@ def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tupl
 def _spans(queries: int, keys: int, programs: int) -> tuple[int, int]:
     """Of queries and keys that a program gets, where no more than so many share them.
 
-    The last of them to be ready has the most pairs: so the fewest of these, and then the fewest sums to be written.
+    All wait for the one with the most pairs. A sum that is written, to be read again, takes as long as `WRITTEN` pairs.
     """
     found = []
-    for blocks in (factor << power for power in range(14) for factor in (1, 3)):
-        if blocks <= min(programs, queries // 4):
-            q_span = _whole(triton.cdiv(queries, blocks), 4)
-            k_span = _whole(triton.cdiv(keys, programs // blocks), TOKENS)
-            written = keys * triton.cdiv(queries, q_span) + queries * triton.cdiv(keys, k_span)
-            found.append((q_span * k_span, written, q_span, k_span))
-    return min(found)[2:]
+    for q_blocks in (factor << power for power in range(min(programs, queries // 4).bit_length()) for factor in (1, 3)):
+        q_span, k_span = _part(queries, q_blocks, 4), _part(keys, max(1, programs // q_blocks), TOKENS)
+        written = keys * -(-queries // q_span) + queries * -(-keys // k_span)
+        if q_blocks <= programs:
+            found.append((q_span * k_span * programs + WRITTEN * written, q_span, k_span))
+    return min(found)[1:]
+
+
+def _part(count: int, parts: int, block: int) -> int:
+    """So many for each of the parts, in whole blocks."""
+    return _whole(-(-count // parts), block)
 
 
 def _sum(parts: Tensor, weight: Tensor, out: Tensor, first: int, more: int) -> None:
@@ -216,4 +224,4 @@ def _padded(tensor: Tensor, *sizes: int) -> Tensor:
 
 def _whole(count: int, block: int) -> int:
     """So many that they are whole blocks."""
-    return triton.cdiv(count, block) * block
+    return -(-count // block) * block
