@@ -144,9 +144,9 @@ def test_queries_in_chunks(chunk, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_tensors_that_lie_otherwise_in_memory(dtype, device):
     """Queries with another order of dimensions, and a gradient from above that begins in the middle of a word."""
-    query = torch.randn(6, 2, 5, device=device, dtype=dtype).transpose(0, 1).requires_grad_()
+    query = torch.randn(8, 2, 5, device=device, dtype=dtype).transpose(0, 1).requires_grad_()
     key, weight = (torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in ((2, 16, 5), (5,)))
-    upstream = torch.randn(1 + 2 * 6 * 16, device=device, dtype=dtype)[1:].view(2, 6, 16)
+    upstream = torch.randn(1 + 2 * 8 * 16, device=device, dtype=dtype)[1:].view(2, 8, 16)
     assert upstream.storage_offset() == 1
     assert_bounded(additive_triton.Scores.apply, [query, key, weight], upstream)
 
