@@ -204,7 +204,8 @@ def _query(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T,
     elif large:
         fractions += tl.sum(g * (1.0 - 2.0 * s) + g2 * (1.0 - 2.0 * s2), axis=0)
     else:
-        fractions += tl.sum(g * ((x * y - 1.0) * s) + g2 * ((x * y2 - 1.0) * s2), axis=0)
+        fractions += tl.sum(g * ((x * y - 1.0) * s), axis=0)
+        fractions += tl.sum(g2 * ((x * y2 - 1.0) * s2), axis=0)
     total = tl.sum(g * slope, axis=0) + tl.sum(g2 * slope2, axis=0)
     next_words, next_x = tl.load(next_g), tl.load(next_u)
     tl.store(out, before + total)
