@@ -28,6 +28,7 @@ SHAPES = {  # query, key, weight
     "no queries": ((2, 0, 4), (2, 7, 4), (4,)),
     "no keys": ((2, 5, 4), (2, 0, 4), (4,)),
     "no batch": ((0, 5, 4), (0, 3, 4), (4,)),
+    "no width": ((2, 5, 0), (2, 3, 0), (0,)),
 }
 LONGER = {"cpu": 1, "cuda": 9}
 """How many times as many tokens there are."""

@@ -70,7 +70,7 @@ class Scores(torch.autograd.Function):
         leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], weight.shape[:-1])
         ranges = _ranges(query, key)
         ctx.save_for_backward(query, key, weight, ranges)
-        out = scores(_flat(query, leading), _flat(key, leading), weight.view(-1, weight.shape[-1]), ranges)
+        out = scores(_flat(query, leading), _flat(key, leading), torch.atleast_2d(weight), ranges)
         return out.view(*leading, *out.shape[-2:])
 
     @staticmethod
@@ -81,7 +81,7 @@ class Scores(torch.autograd.Function):
         given, q_LQD, k_LKD = (_flat(tensor, leading) for tensor in (upstream[0], query, key))
         kinds = tuple(one.dtype if one.numel() == flat.numel() else torch.float32  # those of a batch are summed below
                       for one, flat in ((query, q_LQD), (key, k_LKD)))
-        d_query, d_key, d_weight = gradients(given, q_LQD, k_LKD, weight.view(-1, weight.shape[-1]), ranges, *kinds)
+        d_query, d_key, d_weight = gradients(given, q_LQD, k_LKD, torch.atleast_2d(weight), ranges, *kinds)
         return (d_query.view(*leading, *query.shape[-2:]).sum_to_size(query.shape).to(query.dtype),
                 d_key.view(*leading, *key.shape[-2:]).sum_to_size(key.shape).to(key.dtype),
                 d_weight.view(weight.shape).to(weight.dtype))
@@ -112,7 +112,7 @@ def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, rang
     (L, Q, D), K = query.shape, key.shape[1]
     sums = upstream.new_zeros(L, D, dtype=torch.float32)
     if not (upstream.numel() and D):
-        return torch.zeros_like(query), torch.zeros_like(key), sums.view(-1, *weight.shape).sum(0)
+        return torch.zeros_like(query), torch.zeros_like(key), sums.view(L // weight.shape[0], *weight.shape).sum(0)
     pieces = list(_pieces(L, Q, K))
     once = pieces[0][1].stop >= Q  # else keys meet the queries of their row in several pieces
     d_query = query.new_empty(L, Q, D, dtype=q_kind)
@@ -125,7 +125,7 @@ def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, rang
         del of_query, of_key, of_weight  # before those of the next piece are made
     if query.dtype != torch.float32:  # then it is Σ g s, and Σ g tanh = Σ g - 2 Σ g s
         sums = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums
-    return d_query, d_key, sums.view(-1, *weight.shape).sum(0)
+    return d_query, d_key, sums.view(L // weight.shape[0], *weight.shape).sum(0)
 
 
 def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
@@ -140,7 +140,7 @@ def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
 def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
-    features = FEATURES if _whole(D, FEATURES) == _whole(D, FEATURES // 2) else FEATURES // 2  # fewer are no features
+    features = FEATURES if _whole(D, FEATURES) == _whole(D, FEATURES // 2) else FEATURES // 2  # the fewer are padding
     queries, keys, width = _whole(Q, 4), _whole(K, TOKENS), _whole(D, features)
     q_span, k_span = _spans(queries, keys, max(1, PROGRAMS // (L * (width // features))))
     q_blocks, k_blocks = triton.cdiv(queries, q_span), triton.cdiv(keys, k_span)
