@@ -28,6 +28,7 @@ SHAPES = {  # query, key, weight
     "no queries": ((2, 0, 4), (2, 7, 4), (4,)),
     "no keys": ((2, 5, 4), (2, 0, 4), (4,)),
     "no batch": ((0, 5, 4), (0, 3, 4), (4,)),
+    "no width": ((2, 5, 0), (2, 3, 0), (0,)),
 }
 LONGER = {"cpu": 1, "cuda": 9}
 """How many times as many tokens there are."""
@@ -128,6 +129,38 @@ def test_gradients_in_pieces(pairs, programs, monkeypatch):
     monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (3, 4))]
     assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(2, 3, 5, 7))
+
+
+@INTERPRETED
+@pytest.mark.parametrize("chunk", [4, 12, 64])
+def test_queries_in_chunks(chunk, monkeypatch):
+    """A program meets every block of its keys again with each chunk, and each chunk with all blocks of its keys."""
+    monkeypatch.setattr(additive_triton, "CHUNK", chunk)
+    monkeypatch.setattr(additive_triton, "PROGRAMS", 1)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in ((29, 3), (18, 3), (3,))]
+    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(29, 18))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_that_lie_otherwise_in_memory(dtype, device):
+    """Queries with another order of dimensions, and a gradient from above that begins in the middle of a word."""
+    query = torch.randn(8, 2, 5, device=device, dtype=dtype).transpose(0, 1).requires_grad_()
+    key, weight = (torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in ((2, 16, 5), (5,)))
+    upstream = torch.randn(1 + 2 * 8 * 16, device=device, dtype=dtype)[1:].view(2, 8, 16)
+    assert upstream.storage_offset() == 1
+    assert_bounded(additive_triton.Scores.apply, [query, key, weight], upstream)
+
+
+@pytest.mark.parametrize(("queries", "keys", "programs"), [(4, 8, 1), (4, 8, 100), (1024, 1024, 24), (1024, 1024, 49),
+                                                           (2048, 8192, 396), (36, 4096, 7)])
+def test_spans_hold_all_and_are_alike(queries, keys, programs):
+    q_span, k_span = additive_triton._spans(queries, keys, programs)
+    assert q_span % 4 == k_span % additive_triton.TOKENS == 0
+    parts = -(-queries // q_span) * -(-keys // k_span)
+    assert parts <= programs
+    if programs < queries * keys // 4096:  # else they have whole blocks of which there are too few
+        assert q_span * k_span * programs <= 1.2 * queries * keys
 
 
 @pytest.mark.parametrize("device", DEVICES)

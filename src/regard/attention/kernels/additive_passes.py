@@ -158,85 +158,162 @@ def scores(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, pa
 
 
 @triton.jit
-def _fractions(x: T, x2: T, y: T, large: tl.constexpr) -> tuple[T, T]:
-    """1 / (1 + u·v) for two queries and the same keys."""
+def _fractions(x: T, y: T, y2: T, large: tl.constexpr) -> tuple[T, T]:
+    """1 / (1 + u·v) for a query and two blocks of keys."""
     if large:
-        both, both2 = x + y, x2 + y
+        both, both2 = x + y, x + y2
         return (1.0 / (1.0 + tl.exp(tl.where(both > FAR, FAR, both))),
                 1.0 / (1.0 + tl.exp(tl.where(both2 > FAR, FAR, both2))))
     else:
-        a, b = x * y + 1.0, x2 * y + 1.0
+        a, b = x * y + 1.0, x * y2 + 1.0
         shared = _reciprocal(a * b)
         return b * shared, a * shared
 
 
 @triton.jit
+def _halves(words: T, kind: tl.constexpr) -> tuple[T, T]:
+    """Words of two neighbours each, as two blocks of float32. A bfloat16 is the upper half of its float32."""
+    if kind == tl.float32:
+        low, high = words.to(tl.int32).to(kind, bitcast=True), (words >> 32).to(tl.int32).to(kind, bitcast=True)
+    elif kind == tl.bfloat16:
+        low, high = (words << 16).to(tl.float32, bitcast=True), (words & -65536).to(tl.float32, bitcast=True)
+    else:
+        low = words.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        high = (words >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+    return low[:, None], high[:, None]
+
+
+@triton.jit
+def _query(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T, slopes2: T, fractions: T, more: T,
+           kind: tl.constexpr, large: tl.constexpr) -> tuple[T, T, T, T, T]:
+    """A query and two blocks of keys: all sums with them. In place of the query comes the next one, for the next turn.
+
+    It is loaded before `out` is written: the compiler, which knows not that they differ, can then load it no later.
+    """
+    before = tl.load(out, mask=more, other=0.0)
+    g, g2 = _halves(words, kind)
+    x = x[None, :]
+    s, s2 = _fractions(x, y, y2, large)
+    slope = s - s * s
+    slope2 = s2 - s2 * s2
+    slopes += g * slope
+    slopes2 += g2 * slope2
+    if kind != tl.float32:
+        fractions += tl.sum(g * s, axis=0)
+        fractions += tl.sum(g2 * s2, axis=0)
+    elif large:
+        fractions += tl.sum(g * (1.0 - 2.0 * s) + g2 * (1.0 - 2.0 * s2), axis=0)
+    else:
+        fractions += tl.sum(g * ((x * y - 1.0) * s), axis=0)
+        fractions += tl.sum(g2 * ((x * y2 - 1.0) * s2), axis=0)
+    total = tl.sum(g * slope, axis=0) + tl.sum(g2 * slope2, axis=0)
+    next_words, next_x = tl.load(next_g), tl.load(next_u)
+    tl.store(out, before + total)
+    return next_words, next_x, slopes, slopes2, fractions
+
+
+@triton.jit
 def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
-               span: T, tokens: tl.constexpr, features: tl.constexpr, exact: tl.constexpr, large: tl.constexpr) -> None:
+               q_span: T, k_span: T, chunk: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
+               large: tl.constexpr) -> None:
     """See `gradients`."""
-    across = width // features
+    across, words = width // features, n_keys // 2
     d = (tl.program_id(0) % across) * features + tl.arange(0, features)
     leading = (tl.program_id(0) // across).to(tl.int64)
     q_block, k_block = tl.program_id(1), tl.program_id(2)
     q_blocks, k_blocks = tl.num_programs(1), tl.num_programs(2)
-    first = q_block * span
-    token = tl.arange(0, tokens)
+    first, begin = q_block * q_span, k_block * k_span
+    last, end = tl.minimum(first + q_span, n_queries), tl.minimum(begin + k_span, n_keys)
+    pair = tl.arange(0, tokens // 2)
+    inside = 2 * pair[:, None] * width + d[None, :]
     shift *= features // 32
+    v += leading * n_keys * width + shift
+    d_key += (leading * q_blocks + q_block) * n_keys * width + shift
     fractions = tl.zeros((features,), tl.float32)
-    begin = k_block * span
-    for start in range(begin, tl.minimum(begin + span, n_keys), tokens):
-        inside = token[:, None] * width + d[None, :]
-        y = tl.load(v + shift + (leading * n_keys + start) * width + inside)
-        slopes = tl.zeros((tokens, features), tl.float32)
-        g_at = upstream + (leading * n_queries + first) * n_keys + start
-        u_at = u + (leading * n_queries + first) * width + d
-        out_at = d_query + ((leading * k_blocks + k_block) * n_queries + first) * width + d
-        for _ in range(tl.minimum(span, n_queries - first) // 2):
-            g = tl.load(g_at + token).to(tl.float32)[:, None]
-            g2 = tl.load(g_at + n_keys + token).to(tl.float32)[:, None]
-            x, x2 = tl.load(u_at)[None, :], tl.load(u_at + width)[None, :]
-            s, s2 = _fractions(x, x2, y, large)
-            slope = s - s * s
-            slope2 = s2 - s2 * s2
-            slopes += g * slope
-            slopes += g2 * slope2
-            if not exact:
-                fractions += tl.sum(g * s + g2 * s2, axis=0)
-            elif large:
-                fractions += tl.sum(g * (1.0 - 2.0 * s) + g2 * (1.0 - 2.0 * s2), axis=0)
-            else:
-                fractions += tl.sum(g * ((x * y - 1.0) * s) + g2 * ((x2 * y - 1.0) * s2), axis=0)
-            before = tl.load(out_at, mask=start > begin, other=0.0)
-            before2 = tl.load(out_at + width, mask=start > begin, other=0.0)
-            tl.store(out_at, before + tl.sum(g * slope, axis=0))
-            tl.store(out_at + width, before2 + tl.sum(g2 * slope2, axis=0))
-            g_at += 2 * n_keys
-            u_at += 2 * width
-            out_at += 2 * width
-        tl.store(d_key + shift + ((leading * q_blocks + q_block) * n_keys + start) * width + inside, slopes)
-        tl.debug_barrier()  # what was written is read in the next turn
+    for top in range(first, last, chunk):
+        turns = tl.minimum(chunk, last - top) // 4
+        for start in range(begin, end, tokens):
+            keys = tl.cast(start, tl.int64) * width + inside
+            y, y2 = tl.load(v + keys), tl.load(v + keys + width)
+            slopes = tl.load(d_key + keys, mask=top > first, other=0.0)
+            slopes2 = tl.load(d_key + keys + width, mask=top > first, other=0.0)
+            at = leading * n_queries + top
+            g, u_at = upstream + at * words + start // 2 + pair, u + at * width + d
+            out = d_query + ((leading * k_blocks + k_block) * n_queries + top) * width + d
+            g1, x1 = tl.load(g), tl.load(u_at)
+            g2, x2 = tl.load(g + words), tl.load(u_at + width)
+            g3, x3 = tl.load(g + 2 * words), tl.load(u_at + 2 * width)
+            g4, x4 = tl.load(g + 3 * words), tl.load(u_at + 3 * width)
+            for turn in range(turns):
+                step = tl.where(turn < turns - 1, 4, 0)  # behind the last there is none: it is loaded once more
+                g += step * words
+                u_at += step * width
+                g1, x1, slopes, slopes2, fractions = _query(
+                    g1, x1, g, u_at, out, y, y2, slopes, slopes2, fractions, start > begin, kind, large)
+                g2, x2, slopes, slopes2, fractions = _query(
+                    g2, x2, g + words, u_at + width, out + width, y, y2, slopes, slopes2, fractions, start > begin,
+                    kind, large)
+                g3, x3, slopes, slopes2, fractions = _query(
+                    g3, x3, g + 2 * words, u_at + 2 * width, out + 2 * width, y, y2, slopes, slopes2, fractions,
+                    start > begin, kind, large)
+                g4, x4, slopes, slopes2, fractions = _query(
+                    g4, x4, g + 3 * words, u_at + 3 * width, out + 3 * width, y, y2, slopes, slopes2, fractions,
+                    start > begin, kind, large)
+                out += 4 * width
+            tl.store(d_key + keys, slopes)
+            tl.store(d_key + keys + width, slopes2)
+            tl.debug_barrier()  # what was written is read again
     tl.store(sums + ((leading * q_blocks + q_block) * k_blocks + k_block) * width + d, fractions)
 
 
-@triton.jit(do_not_specialize=["shift"])
+@triton.jit(do_not_specialize=["shift", "n_queries", "q_span", "chunk"])
 def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
-              width: T, span: T, tokens: tl.constexpr, features: tl.constexpr, exact: tl.constexpr) -> None:
-    """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; exact: Σ g tanh.
+              width: T, q_span: T, k_span: T, chunk: T, tokens: tl.constexpr, features: tl.constexpr,
+              kind: tl.constexpr) -> None:
+    """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; float32: Σ g tanh.
 
         u (L, Q, D), v (L, K, D)       exponentials
-        upstream (L, Q, K)             g
+        upstream (L, Q, K / 2)         g, as words of two neighbours, of which each is a number of this kind
         d_query (L, k_blocks, Q, D)    each program writes its own part, and adds to it
-        d_key (L, q_blocks, K, D)      each program writes its own part
+        d_key (L, q_blocks, K, D)      each program writes its own part, and adds to it
         sums (L, q_blocks, k_blocks, D)
 
-    A program is one warp. It has a span of queries, a span of keys and some features, and takes a few keys into its
-    registers at a time: a thread has all of these keys, and one, two or four features, so that no sum goes from thread
-    to thread. That is what `shift` is for. It is 0, which the compiler may not know: it then loads and stores no more
-    features in one than there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
+    A program is one warp. It has a span of queries, a span of keys and some features. It takes a few keys into its
+    registers at a time, with every other one in a block of its own, so that the two of a word share a reciprocal, and
+    goes through a chunk of queries with them. What it reads and adds to for these queries stays in the nearest cache
+    until all keys of the span have passed. Queries are read four ahead: from beyond that cache a number takes as long
+    as hundreds of instructions, and there are only three or four warps to wait for one another.
+
+    A thread has all of these keys, and one, two or four features, so that no sum goes from thread to thread. That is
+    what `shift` is for. It is 0, which the compiler may not know: it then loads and stores no more features in one than
+    there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
     """
     if _large(ranges):
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens, features,
-                   exact, large=True)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, chunk,
+                   tokens, features, kind, large=True)
     else:
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, span, tokens, features,
-                   exact, large=False)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, chunk,
+                   tokens, features, kind, large=False)
+
+
+@triton.jit(do_not_specialize=["n_parts", "first", "more"])
+def summed(parts: T, weight: T, out: T, n_parts: T, n_tokens: T, width: T, first: T, heads: T, out_tokens: T,
+           out_width: T, out_stride: T, more: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
+    """out (L, tokens, D): 4 · w times the sum of parts (L, n_parts, N, D), and what it had before if there is `more`.
+
+    weight (heads, D): of head first + l modulo `heads`. Rows of out are `out_stride` apart.
+    """
+    blocks = tl.cdiv(out_tokens, tokens)
+    leading = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks * tokens + tl.arange(0, tokens))[:, None]
+    d = (tl.program_id(1) * features + tl.arange(0, features))[None, :]
+    inside = (i < out_tokens) & (d < out_width)
+    at = parts + leading * n_parts * n_tokens * width + i.to(tl.int64) * width + d
+    total = tl.zeros((tokens, features), tl.float32)
+    for _ in range(n_parts):
+        total += tl.load(at, mask=inside, other=0.0)
+        at += n_tokens * width
+    w = tl.load(weight + (first + leading) % heads * out_width + d, mask=d < out_width, other=0.0).to(tl.float32)
+    out += leading * out_stride + i.to(tl.int64) * out_width + d
+    before = tl.load(out, mask=inside & (more > 0), other=0.0).to(tl.float32)
+    tl.store(out, (before + 4.0 * w * total).to(out.dtype.element_ty), mask=inside)

@@ -12,7 +12,7 @@ or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
     scores      a program has a block of queries and a block of keys, and goes through the features, four at a time
     gradients   a program has a span of queries, a span of keys and some features, and makes the sums over both from the
                 same fractions. Each has a place of its own to write to, and what they wrote is summed in one order:
-                results are the same every time
+                results are the same every time. There are as many as run at once, with as many pairs each
 
 In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores, and the gradient of the weight, are
 sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and
@@ -21,8 +21,9 @@ k are small, scores are sums of (tanh q + tanh k) / (1 + tanh q · tanh k) there
 What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
 Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
 as long as 8 others: all wait for the instructions. For 2^33 pairs-and-features on 132 of them at 1.755 GHz that is at
-least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.9 instructions, with loads, conversions and sums, which
-must be shared by many pairs: hence the sizes of the blocks.
+least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.5 instructions, with loads, conversions and sums, which
+must be shared by many pairs: hence the sizes of the blocks. So large a block takes registers, and leaves room for few
+warps, which cannot hide that a load takes hundreds of clocks: hence gradients load ahead.
 
 The scores are written out: one number for the work of D, which is little beside it. So masks, normalisers and values
 can be left to torch, and this file does not know them.
@@ -30,12 +31,12 @@ can be left to torch, and this file does not know them.
 Legend: L leading dimensions in one, H heads, Q queries, K keys, D width.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
 from regard import kernels
@@ -46,14 +47,19 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 ROWS, COLUMNS, WARPS = (16, 16, 4) if INTERPRETED else (64, 64, 4)
 """Of a block of scores. Each side is shorter than the threads are many: then a load of one side goes to the threads
 that need it, and not through shared memory, with a barrier, in every turn of the loop."""
-TOKENS, FEATURES = (4, 16) if INTERPRETED else (16, 32)
+TOKENS, FEATURES = (8, 16) if INTERPRETED else (16, 64)
 """Keys that a program for gradients has in its registers at a time, and features."""
-REGISTERS = 128
-"""At most so many for a thread of gradients: then sixteen warps fit on a multiprocessor."""
-PROGRAMS = 8 if INTERPRETED else 4096
-"""For gradients: about so many warps fill a GPU. More of them have shorter spans, and write more sums."""
-PAIRS = 1 << 23
-"""Of which gradients are computed at once: so the sums of all programs, 2 · PAIRS · D / span numbers, stay few."""
+REGISTERS = 168
+"""At most so many for a thread of gradients: then twelve warps fit on a multiprocessor."""
+PROGRAMS = 8 if INTERPRETED else 1584
+"""For gradients: so many warps of them an H200 has at once. One more, and it would be alone, after all the others."""
+CHUNK = 8 if INTERPRETED else 32
+"""Queries that a program for gradients goes through with one block of keys after another, a multiple of 4."""
+PAIRS = 1 << 24
+"""Of which gradients are computed at once. The fewer, the fewer sums of programs are kept until they are summed."""
+WRITTEN = 8
+"""Pairs of which the gradients take as long as to write a sum and to read it again: 8 bytes."""
+KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 class Scores(torch.autograd.Function):
@@ -61,29 +67,32 @@ class Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key, weight)
         leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], weight.shape[:-1])
-        out = scores(_flat(query, leading), _flat(key, leading), weight.view(-1, weight.shape[-1]))
+        ranges = _ranges(query, key)
+        ctx.save_for_backward(query, key, weight, ranges)
+        out = scores(_flat(query, leading), _flat(key, leading), torch.atleast_2d(weight), ranges)
         return out.view(*leading, *out.shape[-2:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, weight = ctx.saved_tensors
+        query, key, weight, ranges = ctx.saved_tensors
         leading = upstream[0].shape[:-2]
         given, q_LQD, k_LKD = (_flat(tensor, leading) for tensor in (upstream[0], query, key))
-        d_query, d_key, d_weight = gradients(given, q_LQD, k_LKD, weight.view(-1, weight.shape[-1]))
+        kinds = tuple(one.dtype if one.numel() == flat.numel() else torch.float32  # those of a batch are summed below
+                      for one, flat in ((query, q_LQD), (key, k_LKD)))
+        d_query, d_key, d_weight = gradients(given, q_LQD, k_LKD, torch.atleast_2d(weight), ranges, *kinds)
         return (d_query.view(*leading, *query.shape[-2:]).sum_to_size(query.shape).to(query.dtype),
                 d_key.view(*leading, *key.shape[-2:]).sum_to_size(key.shape).to(key.dtype),
                 d_weight.view(weight.shape).to(weight.dtype))
 
 
-def scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+def scores(query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor) -> Tensor:
     """(L, Q, K) of query (L, Q, D), key (L, K, D), weight (H, D): row l has the weight of head l modulo H."""
     (L, Q, D), K = query.shape, key.shape[1]
     out = query.new_empty(L, Q, K)
     if out.numel() and D:
-        exact, ranges = query.dtype == torch.float32, _ranges(query, key)
+        exact = query.dtype == torch.float32
         sizes = [_whole(Q, ROWS), _whole(K, COLUMNS), _whole(D, 4)]
         scale = 1.0 if exact else float(passes.SCALE.value)
         u_LDQ, v_LDK = (_exponentials(tensor, ranges, size, sizes[2], factor, across=True)
@@ -94,28 +103,34 @@ def scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     return out if D else out.zero_()
 
 
-def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of query (L, Q, D), key (L, K, D) and weight (H, D), in float32, for the gradient (L, Q, K) of the scores."""
+def gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor, q_kind: torch.dtype,
+              k_kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Of query (L, Q, D) and key (L, K, D), in these kinds of numbers, and of weight (H, D), in float32.
+
+    upstream (L, Q, K) is the gradient of the scores. That of keys may be in float32 where another is asked for.
+    """
     (L, Q, D), K = query.shape, key.shape[1]
-    d_query, d_key, sums = (upstream.new_zeros(L, n, D, dtype=torch.float32) for n in (Q, K, 1))
-    if upstream.numel() and D:
-        ranges = _ranges(query, key)
-        for rows, some in _pieces(L, Q, K):
-            of_query, of_key, of_weight = _piece(upstream[rows, some], query[rows, some], key[rows], ranges)
-            torch.sum(of_query, 1, out=d_query[rows, some])
-            d_key[rows] += of_key.sum(1)
-            sums[rows] += of_weight.sum(1)
-        slope = 4.0 * weight.float().repeat(L // weight.shape[0], 1).unsqueeze(1)
-        d_query, d_key = d_query.mul_(slope), d_key.mul_(slope)
-    of_rows = sums.squeeze(1)
+    sums = upstream.new_zeros(L, D, dtype=torch.float32)
+    if not (upstream.numel() and D):
+        return torch.zeros_like(query), torch.zeros_like(key), sums.view(L // weight.shape[0], *weight.shape).sum(0)
+    pieces = list(_pieces(L, Q, K))
+    once = pieces[0][1].stop >= Q  # else keys meet the queries of their row in several pieces
+    d_query = query.new_empty(L, Q, D, dtype=q_kind)
+    d_key = key.new_empty(L, K, D, dtype=k_kind if once else torch.float32)
+    for rows, some in pieces:
+        of_query, of_key, of_weight = _piece(upstream[rows, some], query[rows, some], key[rows], ranges)
+        _sum(of_query, weight, d_query[rows, some], rows.start, 0)
+        _sum(of_key, weight, d_key[rows], rows.start, some.start)
+        sums[rows] += of_weight.sum(1)
+        del of_query, of_key, of_weight  # before those of the next piece are made
     if query.dtype != torch.float32:  # then it is Σ g s, and Σ g tanh = Σ g - 2 Σ g s
-        of_rows = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * of_rows
-    return d_query, d_key, of_rows.view(L // weight.shape[0], *weight.shape).sum(0)
+        sums = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums
+    return d_query, d_key, sums.view(L // weight.shape[0], *weight.shape).sum(0)
 
 
 def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
     """Rows of the batch and queries, of at most about `PAIRS` pairs: some rows, or some queries of one."""
-    rows, queries = max(1, PAIRS // (Q * K)), max(2, PAIRS // K)
+    rows, queries = max(1, PAIRS // (Q * K)), max(4, PAIRS // K)
     rows = triton.cdiv(L, triton.cdiv(L, rows))  # all alike
     for first in range(0, L, rows):
         for start in range(0, Q, queries):
@@ -123,20 +138,54 @@ def _pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, 1, D), to be summed."""
+    """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
-    queries, keys, width = _whole(Q, 2), _whole(K, TOKENS), _whole(D, FEATURES)
-    span = _whole(max(1, math.isqrt(L * queries * keys * (width // FEATURES) // PROGRAMS)), TOKENS)
-    q_blocks, k_blocks = triton.cdiv(queries, span), triton.cdiv(keys, span)
+    features = FEATURES if _whole(D, FEATURES) == _whole(D, FEATURES // 2) else FEATURES // 2  # the fewer are padding
+    queries, keys, width = _whole(Q, 4), _whole(K, TOKENS), _whole(D, features)
+    q_span, k_span = _spans(queries, keys, max(1, PROGRAMS // (L * (width // features))))
+    q_blocks, k_blocks = triton.cdiv(queries, q_span), triton.cdiv(keys, k_span)
     u_LQD = _exponentials(query, ranges, queries, width, 1.0, across=False)
     v_LKD = _exponentials(key, ranges, keys, width, 1.0, across=False)
     d_query, d_key, sums = (u_LQD.new_empty(L, *shape, width) for shape in (
-        (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks, 1)))
-    grid = (L * (width // FEATURES), q_blocks, k_blocks)
-    kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _padded(upstream, queries, keys), ranges, d_query, d_key, sums,
-                   0, queries, keys, width, span, tokens=TOKENS, features=FEATURES,
-                   exact=query.dtype == torch.float32, num_warps=1, maxnreg=REGISTERS)
-    return d_query[..., :Q, :D], d_key[..., :K, :D], sums[..., :D]
+        (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks,)))
+    grid = (L * (width // features), q_blocks, k_blocks)
+    kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _words(_padded(upstream, queries, keys)), ranges, d_query,
+                   d_key, sums, 0, queries, keys, width, q_span, k_span, CHUNK, tokens=TOKENS, features=features,
+                   kind=KINDS[upstream.dtype], num_warps=1, maxnreg=REGISTERS)
+    return d_query, d_key, sums[..., :D]
+
+
+def _spans(queries: int, keys: int, programs: int) -> tuple[int, int]:
+    """Of queries and keys that a program gets, where no more than so many share them.
+
+    All wait for the one with the most pairs. A sum that is written, to be read again, takes as long as `WRITTEN` pairs.
+    """
+    found = []
+    for q_blocks in (factor << power for power in range(min(programs, queries // 4).bit_length()) for factor in (1, 3)):
+        q_span, k_span = _part(queries, q_blocks, 4), _part(keys, max(1, programs // q_blocks), TOKENS)
+        written = keys * -(-queries // q_span) + queries * -(-keys // k_span)
+        if q_blocks <= programs:
+            found.append((q_span * k_span * programs + WRITTEN * written, q_span, k_span))
+    return min(found)[1:]
+
+
+def _part(count: int, parts: int, block: int) -> int:
+    """So many for each of the parts, in whole blocks."""
+    return _whole(-(-count // parts), block)
+
+
+def _sum(parts: Tensor, weight: Tensor, out: Tensor, first: int, more: int) -> None:
+    """out (L, N, D): 4 · w times the sum of parts (L, some, N, D) over some, for rows from the first; `more`: added."""
+    (L, some, tokens, width), (_, N, D) = parts.shape, out.shape
+    grid = (L * triton.cdiv(N, 16), triton.cdiv(D, 64))
+    kernels.launch(passes.summed, grid, parts, weight.detach().contiguous(), out, some, tokens, width, first,
+                   weight.shape[0], N, D, out.stride(0), more, tokens=16, features=64, num_warps=4)
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """Two neighbours in one number, of twice as many bits."""
+    whole = tensor.clone() if tensor.storage_offset() % 2 else tensor
+    return whole.view(torch.int64 if tensor.dtype == torch.float32 else torch.int32)
 
 
 def _flat(tensor: Tensor, leading: torch.Size) -> Tensor:
@@ -146,6 +195,8 @@ def _flat(tensor: Tensor, leading: torch.Size) -> Tensor:
 
 def _ranges(query: Tensor, key: Tensor) -> Tensor:
     """The smallest and the largest query, and of keys (4,): kernels look at them, and nobody else waits for them."""
+    if not (query.numel() and key.numel()):
+        return query.new_zeros(4)
     return torch.stack([*torch.aminmax(query.detach()), *torch.aminmax(key.detach())])
 
 
@@ -173,4 +224,4 @@ def _padded(tensor: Tensor, *sizes: int) -> Tensor:
 
 def _whole(count: int, block: int) -> int:
     """So many that they are whole blocks."""
-    return triton.cdiv(count, block) * block
+    return -(-count // block) * block
