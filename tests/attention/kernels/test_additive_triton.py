@@ -132,11 +132,10 @@ def test_gradients_in_pieces(pairs, programs, monkeypatch):
 
 
 @INTERPRETED
-@pytest.mark.parametrize("chunk", [4, 12, 64])
-def test_queries_in_chunks(chunk, monkeypatch):
-    """A program meets every block of its keys again with each chunk, and each chunk with all blocks of its keys."""
-    monkeypatch.setattr(additive_triton, "CHUNK", chunk)
-    monkeypatch.setattr(additive_triton, "PROGRAMS", 1)
+@pytest.mark.parametrize("programs", [1, 2, 5])
+def test_queries_with_several_blocks_of_keys(programs, monkeypatch):
+    """A program adds to the sums of its queries with every block of its keys."""
+    monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((29, 3), (18, 3), (3,))]
     assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(29, 18))
 

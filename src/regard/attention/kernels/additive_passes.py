@@ -190,7 +190,6 @@ def _query(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T,
 
     It is loaded before `out` is written: the compiler, which knows not that they differ, can then load it no later.
     """
-    before = tl.load(out, mask=more, other=0.0)
     g, g2 = _halves(words, kind)
     x = x[None, :]
     s, s2 = _fractions(x, y, y2, large)
@@ -208,13 +207,14 @@ def _query(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T,
         fractions += tl.sum(g2 * ((x * y2 - 1.0) * s2), axis=0)
     total = tl.sum(g * slope, axis=0) + tl.sum(g2 * slope2, axis=0)
     next_words, next_x = tl.load(next_g), tl.load(next_u)
-    tl.store(out, before + total)
+    tl.store(out, total, mask=not more)
+    tl.atomic_add(out, total, mask=more, sem="relaxed")  # nobody else adds here
     return next_words, next_x, slopes, slopes2, fractions
 
 
 @triton.jit
 def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
-               q_span: T, k_span: T, chunk: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
+               q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
                large: tl.constexpr) -> None:
     """See `gradients`."""
     across, words = width // features, n_keys // 2
@@ -223,77 +223,77 @@ def _gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T,
     q_block, k_block = tl.program_id(1), tl.program_id(2)
     q_blocks, k_blocks = tl.num_programs(1), tl.num_programs(2)
     first, begin = q_block * q_span, k_block * k_span
-    last, end = tl.minimum(first + q_span, n_queries), tl.minimum(begin + k_span, n_keys)
+    end = tl.minimum(begin + k_span, n_keys)
     pair = tl.arange(0, tokens // 2)
     inside = 2 * pair[:, None] * width + d[None, :]
     shift *= features // 32
     v += leading * n_keys * width + shift
     d_key += (leading * q_blocks + q_block) * n_keys * width + shift
     fractions = tl.zeros((features,), tl.float32)
-    for top in range(first, last, chunk):
-        turns = tl.minimum(chunk, last - top) // 4
-        for start in range(begin, end, tokens):
-            keys = tl.cast(start, tl.int64) * width + inside
-            y, y2 = tl.load(v + keys), tl.load(v + keys + width)
-            slopes = tl.load(d_key + keys, mask=top > first, other=0.0)
-            slopes2 = tl.load(d_key + keys + width, mask=top > first, other=0.0)
-            at = leading * n_queries + top
-            g, u_at = upstream + at * words + start // 2 + pair, u + at * width + d
-            out = d_query + ((leading * k_blocks + k_block) * n_queries + top) * width + d
-            g1, x1 = tl.load(g), tl.load(u_at)
-            g2, x2 = tl.load(g + words), tl.load(u_at + width)
-            g3, x3 = tl.load(g + 2 * words), tl.load(u_at + 2 * width)
-            g4, x4 = tl.load(g + 3 * words), tl.load(u_at + 3 * width)
-            for turn in range(turns):
-                step = tl.where(turn < turns - 1, 4, 0)  # behind the last there is none: it is loaded once more
-                g += step * words
-                u_at += step * width
-                g1, x1, slopes, slopes2, fractions = _query(
-                    g1, x1, g, u_at, out, y, y2, slopes, slopes2, fractions, start > begin, kind, large)
-                g2, x2, slopes, slopes2, fractions = _query(
-                    g2, x2, g + words, u_at + width, out + width, y, y2, slopes, slopes2, fractions, start > begin,
-                    kind, large)
-                g3, x3, slopes, slopes2, fractions = _query(
-                    g3, x3, g + 2 * words, u_at + 2 * width, out + 2 * width, y, y2, slopes, slopes2, fractions,
-                    start > begin, kind, large)
-                g4, x4, slopes, slopes2, fractions = _query(
-                    g4, x4, g + 3 * words, u_at + 3 * width, out + 3 * width, y, y2, slopes, slopes2, fractions,
-                    start > begin, kind, large)
-                out += 4 * width
-            tl.store(d_key + keys, slopes)
-            tl.store(d_key + keys + width, slopes2)
-            tl.debug_barrier()  # what was written is read again
+    turns = tl.minimum(q_span, n_queries - first) // 4
+    for start in range(begin, end, tokens):
+        keys = tl.cast(start, tl.int64) * width + inside
+        y, y2 = tl.load(v + keys), tl.load(v + keys + width)
+        slopes = tl.zeros((tokens // 2, features), tl.float32)
+        slopes2 = tl.zeros((tokens // 2, features), tl.float32)
+        at = leading * n_queries + first
+        g, u_at = upstream + at * words + start // 2 + pair, u + at * width + d
+        out = d_query + ((leading * k_blocks + k_block) * n_queries + first) * width + d
+        g1, x1 = tl.load(g), tl.load(u_at)
+        g2, x2 = tl.load(g + words), tl.load(u_at + width)
+        g3, x3 = tl.load(g + 2 * words), tl.load(u_at + 2 * width)
+        g4, x4 = tl.load(g + 3 * words), tl.load(u_at + 3 * width)
+        for turn in range(turns):
+            step = tl.where(turn < turns - 1, 4, 0)  # behind the last there is none: it is loaded once more
+            g += step * words
+            u_at += step * width
+            g1, x1, slopes, slopes2, fractions = _query(
+                g1, x1, g, u_at, out, y, y2, slopes, slopes2, fractions, start > begin, kind, large)
+            g2, x2, slopes, slopes2, fractions = _query(
+                g2, x2, g + words, u_at + width, out + width, y, y2, slopes, slopes2, fractions, start > begin, kind,
+                large)
+            g3, x3, slopes, slopes2, fractions = _query(
+                g3, x3, g + 2 * words, u_at + 2 * width, out + 2 * width, y, y2, slopes, slopes2, fractions,
+                start > begin, kind, large)
+            g4, x4, slopes, slopes2, fractions = _query(
+                g4, x4, g + 3 * words, u_at + 3 * width, out + 3 * width, y, y2, slopes, slopes2, fractions,
+                start > begin, kind, large)
+            out += 4 * width
+        tl.store(d_key + keys, slopes)
+        tl.store(d_key + keys + width, slopes2)
+        tl.debug_barrier()  # what was written is added to
     tl.store(sums + ((leading * q_blocks + q_block) * k_blocks + k_block) * width + d, fractions)
 
 
-@triton.jit(do_not_specialize=["shift", "n_queries", "q_span", "chunk"])
+@triton.jit(do_not_specialize=["shift", "n_queries", "q_span"])
 def gradients(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
-              width: T, q_span: T, k_span: T, chunk: T, tokens: tl.constexpr, features: tl.constexpr,
+              width: T, q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr,
               kind: tl.constexpr) -> None:
     """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; float32: Σ g tanh.
 
         u (L, Q, D), v (L, K, D)       exponentials
         upstream (L, Q, K / 2)         g, as words of two neighbours, of which each is a number of this kind
         d_query (L, k_blocks, Q, D)    each program writes its own part, and adds to it
-        d_key (L, q_blocks, K, D)      each program writes its own part, and adds to it
+        d_key (L, q_blocks, K, D)      each program writes its own part
         sums (L, q_blocks, k_blocks, D)
 
     A program is one warp. It has a span of queries, a span of keys and some features. It takes a few keys into its
     registers at a time, with every other one in a block of its own, so that the two of a word share a reciprocal, and
-    goes through a chunk of queries with them. What it reads and adds to for these queries stays in the nearest cache
-    until all keys of the span have passed. Queries are read four ahead: from beyond that cache a number takes as long
-    as hundreds of instructions, and there are only three or four warps to wait for one another.
+    goes through its queries with them. With the first keys it writes their sums, with the others it adds: an addition
+    in memory, for which nothing has to be loaded. A program adds to its own place, in its own order. Queries are read
+    four ahead: from beyond the nearest cache a number takes as long as hundreds of instructions, and there are only
+    three or four warps to wait for one another.
 
     A thread has all of these keys, and one, two or four features, so that no sum goes from thread to thread. That is
     what `shift` is for. It is 0, which the compiler may not know: it then loads and stores no more features in one than
     there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
     """
     if _large(ranges):
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, chunk,
-                   tokens, features, kind, large=True)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, tokens,
+                   features, kind, large=True)
     else:
-        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, chunk,
-                   tokens, features, kind, large=False)
+        _gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, tokens,
+                   features, kind, large=False)
 
 
 @triton.jit(do_not_specialize=["n_parts", "first", "more"])

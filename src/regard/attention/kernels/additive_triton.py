@@ -53,8 +53,6 @@ REGISTERS = 168
 """At most so many for a thread of gradients: then twelve warps fit on a multiprocessor."""
 PROGRAMS = 8 if INTERPRETED else 1584
 """For gradients: so many warps of them an H200 has at once. One more, and it would be alone, after all the others."""
-CHUNK = 8 if INTERPRETED else 32
-"""Queries that a program for gradients goes through with one block of keys after another, a multiple of 4."""
 PAIRS = 1 << 24
 """Of which gradients are computed at once. The fewer, the fewer sums of programs are kept until they are summed."""
 WRITTEN = 8
@@ -150,7 +148,7 @@ def _piece(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tupl
         (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks,)))
     grid = (L * (width // features), q_blocks, k_blocks)
     kernels.launch(passes.gradients, grid, u_LQD, v_LKD, _words(_padded(upstream, queries, keys)), ranges, d_query,
-                   d_key, sums, 0, queries, keys, width, q_span, k_span, CHUNK, tokens=TOKENS, features=features,
+                   d_key, sums, 0, queries, keys, width, q_span, k_span, tokens=TOKENS, features=features,
                    kind=KINDS[upstream.dtype], num_warps=1, maxnreg=REGISTERS)
     return d_query, d_key, sums[..., :D]
 
