@@ -18,7 +18,7 @@ from regard.decoding.ranking import as_ranking
 from regard.decoding.request import Request
 from regard.decoding.rules import Forbidden, NoRepeat
 from regard.decoding.search import BeamSearch
-from regard.decoding.steady import KEPT, Places, run, run_in, why_not
+from regard.decoding.steady import KEPT, Places, places_of, run, run_in, unchanged, why_not
 from regard.decoding.writing import Writing, highest
 from regard.models.contract import Tokens
 
@@ -267,6 +267,22 @@ def test_what_is_recorded_is_on_the_device_of_the_model(monkeypatch):
     run_in(places, model, memory, request, Writing(request, highest))
     assert seen
     assert all(tensor is next(model.parameters()) for tensor in seen)
+
+
+def test_a_model_that_nobody_changes_is_looked_at_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr(steady, "_places_now", lambda model: looks.append(model) or Places(Tape, 1 << 30))
+    one, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    with unchanged(one):
+        places = places_of(one)
+        with unchanged(one), ThreadPoolExecutor(1) as pool:
+            assert places_of(one) is places
+            assert pool.submit(places_of, one).result() is not places  # that thread may have changed it
+        with unchanged(other):
+            assert places_of(other) is places_of(other)
+        assert places_of(one) is places
+    assert places_of(one) is not places
+    assert looks == [one, one, other, one]
 
 
 @torch.no_grad()

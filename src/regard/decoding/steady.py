@@ -128,8 +128,36 @@ class Places:
 KEPT: "weakref.WeakKeyDictionary[nn.Module, Places]" = weakref.WeakKeyDictionary()
 
 
+class _Trusted(threading.local):
+    """What one thread has looked at, and need not look at again for a while."""
+
+    model: object = None
+    places: Places | None = None
+
+
+_TRUSTED = _Trusted()
+
+
+@contextmanager
+def unchanged(model: object) -> Iterator[None]:
+    """Inside, nobody changes the model: whether it is what it was is asked once, and not for each part of a search."""
+    before = _TRUSTED.model, _TRUSTED.places
+    _TRUSTED.model, _TRUSTED.places = model, before[1] if before[0] is model else None
+    try:
+        yield
+    finally:
+        _TRUSTED.model, _TRUSTED.places = before
+
+
 def places_of(model: nn.Module) -> Places:
     """Those of a model that is what and where it was; new ones otherwise."""
+    if _TRUSTED.model is not model:
+        return _places_now(model)
+    _TRUSTED.places = _places_now(model) if _TRUSTED.places is None else _TRUSTED.places
+    return _TRUSTED.places
+
+
+def _places_now(model: nn.Module) -> Places:
     found = KEPT.get(model)
     if found is None or found.figure is None or not found.figure.fits():
         total = torch.cuda.get_device_properties(next(model.parameters()).device).total_memory

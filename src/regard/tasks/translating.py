@@ -21,6 +21,7 @@ from regard.decoding.forcing import forced
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.rules import Behind, Forbidden, Least, Rule
 from regard.decoding.sourcing import encode
+from regard.decoding.steady import unchanged
 from regard.tasks.alignment.choosing import ENOUGH, Looked, choose
 from regard.tasks.alignment.words import Alignment, AlignmentConfig, aligned_words
 from regard.tasks.glossary.insisting import Asked, Insisting, Row
@@ -119,6 +120,10 @@ class Translator(Task, Translates):
     @torch.inference_mode()
     def _hypotheses(self, rows: Sequence[Row], search: Search) -> list[list[Hypothesis]]:
         """What a search finds for each row."""
+        with unchanged(self.model):
+            return self._searched(rows, search)
+
+    def _searched(self, rows: Sequence[Row], search: Search) -> list[list[Hypothesis]]:
         sources = [row.source for row in rows]
         with packed(self.model):
             memory = encode(self.model, self.tokens(sources))
