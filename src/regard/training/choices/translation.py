@@ -20,6 +20,8 @@ SIZES = ((400_000, "small"), (20_000_000, "base"))
 """Below so many pairs, on a GPU."""
 SMALLER = {"small": "tiny", "base": "small", "big": "base"}
 """On a CPU."""
+FEW = 1_000_000
+"""Pairs: below, a model must be kept from learning them by heart."""
 FEWEST = 20
 """Pairs, below which none is held out."""
 
@@ -53,18 +55,21 @@ def recipe(pairs: int, device: Device, asked: str | None) -> Choice:
 
 
 def model(pairs: int, table: Mapping[str, Any]) -> Iterator[Choice]:
-    """Dropout, which is a matter of the data more than of the recipe.
+    """Dropout, and where the norms are, which are matters of the data more than of the recipe.
 
     Args:
         table: [model], as the recipe or somebody has it. What it is without gets no dropout.
     """
     dropout = grade(pairs, ((100_000, 0.3), (1_000_000, 0.2)), 0.1)
-    reason = f"{pairs:,} pairs: {'few, so the model must not learn them by heart' if pairs < 1_000_000 else 'many'}"
+    reason = f"{pairs:,} pairs: {'few, so the model must not learn them by heart' if pairs < FEW else 'many'}"
     if table["kind"] == "seq2seq":
         yield Choice("model.dropout", dropout, reason)
         return
     for part in ("embedding", "encoder", "decoder"):
         yield Choice(f"model.{part}.dropout", dropout, reason)
+    for side in ("encoder", "decoder") if pairs < FEW else ():
+        if value(table, f"{side}.order") == "post":
+            yield Choice(f"model.{side}.order", "pre", "from few pairs post-norm may never learn where to look")
     inside = [f"{side}.{part}" for side in ("encoder", "decoder") for part in ("feed_forward", "cross", "mixer")]
     for part in inside if dropout > 0.1 else ():
         if value(table, part) is not None and value(table, f"{part}.kind", "attention") == "attention":
@@ -80,7 +85,7 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
         mixers: the kinds of those in the blocks of the model, where it has blocks.
         asked: the table [training] as far as somebody has set it, from which other choices follow.
     """
-    few = pairs < 1_000_000
+    few = pairs < FEW
     precision = value(asked, "precision", "bfloat16" if device.fast and device.lowered else "float32")
     if device.fast:
         yield Choice("training.precision", precision, "what the device is fast in")
@@ -100,8 +105,8 @@ def training(pairs: int, tokens: int, mixers: Collection[str], device: Device,
     yield from epochs
     yield Choice("training.schedule.shape", "linear", "constant, then down to nothing, which settles the model")
     yield Choice("training.schedule.peak", 1e-3 if few else 7e-4, "as high as such a model bears")
-    yield Choice("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "post-norm needs a slow "
-                                                                                            "start")
+    yield Choice("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "the first steps know "
+                                                                                            "little")
     yield Choice("training.schedule.hold", 0.5, "half of the steps at the peak")
     yield Choice("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
     every = value(asked, "validation.every", max(1, steps // 16))
