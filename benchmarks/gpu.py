@@ -41,6 +41,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="sizes so small that a CPU computes them")
     parser.add_argument("--data", metavar="FOLDER", help="for training, with train.LANGUAGE.gz of two languages")
     parser.add_argument("--languages", default="en-de")
+    parser.add_argument("--windows", type=int, default=7, help="that each loop of training is timed over")
     parser.add_argument("--compiled", action="store_true", help="torch.compile as a peer of additive attention")
     parser.add_argument("--limit", type=float, default=260.0, metavar="SECONDS", help="that a part may take")
     parser.add_argument("--json", action="store_true", help="an object a line in place of tables")
@@ -60,7 +61,7 @@ def main() -> int:
         print("gpu.py is for a GPU, and there is none; --tiny runs everything at sizes for a CPU, to see that it runs")
         return 0
     if asked.inside:
-        show(asked.inside, Setting(device, asked.tiny, asked.data, asked.languages, asked.compiled), asked.json)
+        show(asked.inside, Setting(device, asked.tiny, asked.data, asked.languages, asked.compiled, asked.windows), asked.json)
         return 0
     machine, command = hardware(device.type), " ".join(["python", "benchmarks/gpu.py", *sys.argv[1:]])
     head = json.dumps({"hardware": machine, "command": command}) if asked.json else f"{machine}\n`{command}`"
@@ -81,7 +82,8 @@ def apart(part: str, asked: argparse.Namespace, device: torch.device) -> bool:
     options = [word for word, wanted in (("--tiny", asked.tiny), ("--compiled", asked.compiled), ("--json", asked.json))
                if wanted]
     data = [] if asked.data is None else ["--data", asked.data]
-    command = [sys.executable, __file__, "--inside", part, "--languages", asked.languages, *options, *data]
+    command = [sys.executable, __file__, "--inside", part, "--languages", asked.languages, "--windows",
+               str(asked.windows), *options, *data]
     say(part)
     interpreted = {"TRITON_INTERPRET": "1"} if device.type == "cpu" else {}  # read when triton is imported
     try:

@@ -37,6 +37,8 @@ class Setting:
     languages: str = "en-de"
     compiled: bool = False
     """Whether torch.compile is a peer, too."""
+    windows: int = 7
+    """Of many steps each, that every loop of training is timed over."""
 
     @property
     def dtype(self) -> torch.dtype:

@@ -76,7 +76,7 @@ def _table(name: str, shape: loops.Shape, setting: Setting, wanted: list[str], g
         say(f"{name}: preparing the data")
         given = loops.prepared(shape, setting.device, _files(setting, place), place)
         epoch = given.feed.steps
-        length = Length(1, 1, 1) if setting.tiny else Length(min(2 * epoch, 120), min(epoch, 40), 7)
+        length = Length(1, 1, 1) if setting.tiny else Length(min(2 * epoch, 120), min(epoch, 40), setting.windows)
         makes = _contestants(given, length.steps)
         works = {who: makes[who] for who in wanted if who in makes}
         found = loops.measured(given, works, length.warm, length.many, length.windows)
