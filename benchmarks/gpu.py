@@ -61,7 +61,8 @@ def main() -> int:
         print("gpu.py is for a GPU, and there is none; --tiny runs everything at sizes for a CPU, to see that it runs")
         return 0
     if asked.inside:
-        show(asked.inside, Setting(device, asked.tiny, asked.data, asked.languages, asked.compiled, asked.windows), asked.json)
+        setting = Setting(device, asked.tiny, asked.data, asked.languages, asked.compiled, asked.windows)
+        show(asked.inside, setting, asked.json)
         return 0
     machine, command = hardware(device.type), " ".join(["python", "benchmarks/gpu.py", *sys.argv[1:]])
     head = json.dumps({"hardware": machine, "command": command}) if asked.json else f"{machine}\n`{command}`"
