@@ -43,6 +43,16 @@ def test_more_data_gives_more_of_everything_but_of_care(name):
 
 
 @pytest.mark.parametrize("name", DEVICES)
+def test_few_pairs_are_learned_with_norms_first(name):
+    """Post-norm learned 5,000 pairs by heart before it looked at the source; who asks for it gets it."""
+    few, many = ready(5_000, DEVICES[name]), ready(2_000_000, DEVICES[name])
+    assert (few.model.encoder.order, few.model.decoder.order) == ("pre", "pre")
+    assert (many.model.encoder.order, many.model.decoder.order) == ("post", "post")
+    asked = ready(5_000, DEVICES[name], model__encoder__order="post")
+    assert (asked.model.encoder.order, asked.model.decoder.order) == ("post", "pre")
+
+
+@pytest.mark.parametrize("name", DEVICES)
 def test_every_size_is_learned_in_its_own_way(name):
     """No two sizes of the list have the same choices, apart from what counts their steps."""
     found = []
