@@ -109,6 +109,13 @@ def test_what_cannot_be_read(tmp_path):
             folder.load(tmp_path / "model", lambda saved, name=name: saved.read_text(name))
 
 
+def test_a_folder_that_was_only_claimed_says_so(tmp_path):
+    """As a training leaves it that ends before there is anything to save."""
+    folder.save(tmp_path / "model", {})
+    with pytest.raises(FolderError, match=r"model: There is nothing in it yet\."):
+        folder.load(tmp_path / "model", lambda saved: saved.read_text("config.toml"))
+
+
 def test_bytes_are_checked_as_they_are_read(tmp_path):
     """Also where the file changes after the folder was verified."""
     folder.save(tmp_path / "model", FILES)

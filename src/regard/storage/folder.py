@@ -45,9 +45,11 @@ class Saved:
 
     def path(self, name: str) -> Path:
         """Where the file of this name is; a FolderError where none of this name was saved."""
+        if not self.manifest.files:
+            raise FolderError(f"{self.folder}: There is nothing in it yet. What was to be saved here has not come so "
+                              "far, or has failed.")
         if name not in self.manifest.files:
-            listed = ", ".join(self.manifest.files) or "nothing"
-            raise wrong(self.folder / NAME, f'a manifest with "{name}"', f"one with {listed}")
+            raise wrong(self.folder / NAME, f'a manifest with "{name}"', f"one with {', '.join(self.manifest.files)}")
         return self.folder / name
 
     def read_bytes(self, name: str) -> bytes:

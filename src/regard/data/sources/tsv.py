@@ -62,7 +62,7 @@ def _check(cells: list[str], chosen: Columns, where: Where) -> None:
     got = f"{len(cells)} column{'s' * (len(cells) != 1)}"
     if chosen is None and len(cells) != 2:
         raise DataError(f"{where}: {got} instead of 2: a source, a tab, a target. Remove the tab that is too many or "
-                        "add the one that is missing, or choose columns by number.")
+                        "add the one that is missing, or choose columns by number (--source 1 --target 2).")
     if chosen is not None and len(cells) <= max(chosen):
         raise DataError(f"{where}: {got}, but column {max(chosen) + 1} was chosen. Mend the line, or choose another.")
 
