@@ -20,9 +20,11 @@ from regard.position.rotary import RotaryConfig
 RATE = 5e-3
 NORMALISERS = ("softmax", "relu", "relu_sum")
 SCORES = ("dot", "scaled_dot", "scaled_dot_d", "additive")
+Seeds = int | Sequence[int]
+"""How many, from 0, or which."""
 
 
-def normalisers(length: int = 32, width: int = 64, seeds: int = 3, steps: int = 400) -> Numbers:
+def normalisers(length: int = 32, width: int = 64, seeds: Seeds = 3, steps: int = 400) -> Numbers:
     """Recall with each normaliser, one head."""
     return {"accuracy": {name: _accuracies("recall", length, width, seeds, steps, {"heads": 1, "normalize": name})
                          for name in NORMALISERS}, "steps": steps}
@@ -37,7 +39,7 @@ def judge_normalisers(found: Numbers) -> Verdict:
     return Verdict(clearly(found["accuracy"]["softmax"], others), why)
 
 
-def scores(length: int = 32, width: int = 64, seeds: int = 3, steps: int = 250) -> Numbers:
+def scores(length: int = 32, width: int = 64, seeds: Seeds = 3, steps: int = 250) -> Numbers:
     """Recall with each score, one head as wide as the model."""
     return {"accuracy": {name: _accuracies("recall", length, width, seeds, steps, {"heads": 1, "score": name})
                          for name in SCORES}, "steps": steps, "width": width}
@@ -77,7 +79,7 @@ def judge_scaling(found: Numbers) -> Verdict:
 
 
 def heads(tasks: Mapping[str, int] | None = None, width: int = 64, counts: Sequence[int] = (1, 4, 8),
-          seeds: int = 2, steps: int = 400) -> Numbers:
+          seeds: Seeds = 2, steps: int = 400) -> Numbers:
     """Recall and copying with several heads, which share the width."""
     asked = {"recall": 32, "copy": 10} if tasks is None else tasks
     return {"accuracy": {name: {str(count): _accuracies(name, length, width, seeds, steps, {"heads": count})
@@ -94,11 +96,12 @@ def judge_heads(found: Numbers) -> Verdict:
     return Verdict(held, "; ".join(said))
 
 
-def _accuracies(task: str, length: int, width: int, seeds: int, steps: int, options: Mapping[str, Any]) -> list[float]:
+def _accuracies(task: str, length: int, width: int, seeds: Seeds, steps: int,
+                options: Mapping[str, Any]) -> list[float]:
     """The accuracy of each seed."""
     way = Way(SelfAttentionConfig(**options, position=RotaryConfig()), lambda tokens: 2, RATE)
     found = []
-    for seed in range(seeds):
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             problem = made(task, length)
