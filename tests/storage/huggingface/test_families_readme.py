@@ -15,7 +15,7 @@ from regard.models.vision import VisionConfig
 from regard.storage.huggingface.families import FAMILIES
 
 PAGE = (Path(regard.models.__file__).parent / "README.md").read_text(encoding="utf-8")
-TITLES = {"bert": "BERT", "gpt2": "GPT-2", "marian": "Marian", "vit": "ViT", "llama": "Llama"}
+TITLES = {"bert": "BERT", "gpt2": "GPT-2", "marian": "Marian", "pegasus": "Pegasus", "vit": "ViT", "llama": "Llama"}
 STACK = tiny.stack()
 LANGUAGE = LanguageConfig(vocabulary=5, width=8, stack=STACK)
 CONFIGS = {
@@ -23,6 +23,8 @@ CONFIGS = {
     "gpt2": [LANGUAGE],
     "marian": [EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=5, width=8, shared=shared, encoder=STACK,
                                     decoder=tiny.stack(cross=True)) for shared in (True, False)],
+    "pegasus": [EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=5, width=8, shared=True, encoder=STACK,
+                                     decoder=tiny.stack(cross=True))],
     "vit": [VisionConfig(height=4, breadth=4, patch=2, labels=2, width=8, stack=STACK)],
     "llama": [LANGUAGE],
 }

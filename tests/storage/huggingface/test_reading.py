@@ -103,7 +103,7 @@ def test_a_config_that_asks_for_more_than_the_files_hold_is_refused_at_once(fold
     ({"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification", "LlamaForCausalLM"]),
     ({"architectures": ["BertModel"]}, ["BertModel", "gpt2"]),
     ({"architectures": "GPT2LMHeadModel"}, ["a list of names"]),
-    ({"architectures": None, "model_type": "t5"}, ["model_type", "'t5'", "bert, gpt2, marian, vit, llama"]),
+    ({"architectures": None, "model_type": "t5"}, ["model_type", "'t5'", "bert, gpt2, marian, pegasus, vit, llama"]),
     ({"architectures": [], "model_type": ["gpt2"]}, ["model_type"]),
     ({"n_head": 3}, ["3 does not divide the width 8"]),
 ])

@@ -14,9 +14,11 @@ from regard.storage.huggingface.family import Family
 from regard.storage.huggingface.gpt2 import GPT2
 from regard.storage.huggingface.llama import Llama
 from regard.storage.huggingface.marian import Marian
+from regard.storage.huggingface.pegasus import Pegasus
 from regard.storage.huggingface.vit import ViT
 
-FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), ViT(), Llama())}
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), Pegasus(), ViT(),
+                                                                      Llama())}
 
 
 def of_file(raw: Mapping[str, Any], names: Collection[str], path: str) -> tuple[Family[Any], str]:
@@ -53,7 +55,7 @@ def of_config(config: ModelConfig) -> tuple[Family[Any], str]:
     elif isinstance(config, EncoderConfig):
         name = "bert"
     elif isinstance(config, EncoderDecoderConfig):
-        name = "marian"
+        name = "pegasus" if config.decoder.order == "pre" else "marian"
     elif isinstance(config, VisionConfig):
         name = "vit"
     else:

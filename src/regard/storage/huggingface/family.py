@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from torch import Tensor
+
 from regard import checks
 from regard.attention.layer import AttentionConfig
 from regard.attention.mixing import SelfAttentionConfig
@@ -83,6 +85,10 @@ class Family(ABC, Generic[Own]):
     def longest(self, settings: Own) -> int | None:
         """How many positions the model was trained with, where our own have no end."""
         return None
+
+    def derived(self, settings: Own) -> dict[str, Tensor]:
+        """Tensors of theirs that are not read, as they follow from the keys, but that a file should have."""
+        return {}
 
     def spelling(self, names: Collection[str]) -> Callable[[str], str]:
         """How a file with these tensors spells the names of the table."""

@@ -70,6 +70,8 @@ class Settings(Config):
     start_key: ClassVar[str] = "bos_token_id"
     repeated: ClassVar[Mapping[str, int]] = {"eos_token_id": 1}
     """Lists for which a single number may stand: so many of it."""
+    emptied: ClassVar[tuple[str, ...]] = ()
+    """Keys of how a text is written whose default would hold if they were not there; nothing is asked for."""
 
     pad_token_id: int | None = whole(None, least=0)
     unk_token_id: int | None = whole(None, least=0)
@@ -141,7 +143,8 @@ def read(cls: type[Some], raw: Mapping[str, Any], name: str, ignore: Iterable[st
 
 def written(settings: Settings) -> dict[str, Any]:
     """The settings as a config.json has them: special ids named even where there is none, so that no default holds."""
-    table = {**dict.fromkeys(("pad_token_id", "bos_token_id", settings.start_key)), **plain(settings)}
+    named = ("pad_token_id", "bos_token_id", settings.start_key, *settings.emptied)
+    table = {**dict.fromkeys(named), **plain(settings)}
     for key, times in settings.repeated.items():
         if len(table[key]) == times and len({*table[key]}) == 1:
             table[key] = table[key][0]

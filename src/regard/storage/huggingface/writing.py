@@ -49,6 +49,8 @@ def write(folder: str | os.PathLike[str], config: ModelConfig, special: SpecialC
     check_fits(config, family.config(settings, Asked(config.kind, count, names)), architecture)
     assert not matches.without, matches.without
     theirs = mapping.to_theirs(matches, _by_first_names(tensors, matches.second))
+    kind = next(iter(theirs.values())).dtype
+    theirs |= {name: tensor.to(kind) for name, tensor in family.derived(settings).items()}
     if architecture in family.bare:
         theirs = {name.removeprefix(family.base): tensor for name, tensor in theirs.items()}
     table = {"architectures": [architecture], "model_type": family.name, **_dtype(theirs), **keys.written(settings)}
