@@ -247,4 +247,4 @@ def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
     assert demo.examined(task, unseen).bleu > 90
     links = [between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
              for pair in unseen]
-    assert error_rate(links, [pair.alignment for pair in unseen]) < 0.15  # 0.10 on a quiet machine; the diagonal's: 0.45
+    assert error_rate(links, [pair.alignment for pair in unseen]) < 0.15  # measured: 0.10
