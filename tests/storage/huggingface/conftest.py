@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from regard.models.contract import Tokens
 from regard.storage.huggingface.reading import read
 from regard.storage.huggingface.writing import write
 
@@ -74,5 +75,27 @@ def check_greedy():
             step = model.step(step.state, column.unsqueeze(1))
             logits = step.logits[:, -1]
         assert compared > 0.8 * generated.numel()
+
+    return check
+
+
+@pytest.fixture
+def check_translator(check_greedy):
+    """Compares states, logits and greedy generation of an encoder-decoder with theirs, on rows of unequal lengths."""
+    @torch.no_grad()
+    def check(foreign, theirs, padding):
+        source, target = (Tokens.of([torch.randint(2, 49, (length,)) for length in lengths], padding=padding)
+                          for lengths in ((8, 5, 1), (6, 2, 6)))
+        masks = [tokens.present.matrix(1, tokens.ids.shape[1]).squeeze(-2) for tokens in (source, target)]
+        expected = theirs(input_ids=source.ids, attention_mask=masks[0].long(), decoder_input_ids=target.ids,
+                          decoder_attention_mask=masks[1].long())
+        model = foreign.build()
+        memory = model.encode(source)
+        for mine, other, there in ((memory.states, expected.encoder_last_hidden_state, masks[0]),
+                                   (model.decode(target, memory), expected.logits, masks[1])):
+            torch.testing.assert_close(mine[there], other[there], rtol=0, atol=1e-5)
+        generated = theirs.generate(source.ids, attention_mask=masks[0].long(), do_sample=False, num_beams=1,
+                                    max_new_tokens=12, min_new_tokens=12, eos_token_id=None)
+        check_greedy(generated[:, 1:], model, memory, generated[:, :1], torch.ones(3, dtype=torch.long))
 
     return check

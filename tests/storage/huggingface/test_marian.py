@@ -21,7 +21,6 @@ VARIANTS = {
     "two tables": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60},
     "three tables": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "scale_embedding": False},
 }
-SOURCE, TARGET = torch.tensor([8, 5, 1]), torch.tensor([6, 2, 6])
 
 
 @pytest.fixture(params=VARIANTS)
@@ -29,31 +28,12 @@ def theirs(request, peer):
     return peer.MarianMTModel(peer.MarianConfig(**{**SMALL, **VARIANTS[request.param]}))
 
 
-@torch.no_grad()
-def test_numbers_are_theirs(theirs, saved):
+def test_numbers_and_greedy_generation_are_theirs(theirs, saved, check_translator):
     foreign = read(saved(theirs))
     assert (foreign.special.start, foreign.special.end, foreign.special.padding) == (49, (0,), 49)
     assert foreign.longest == 30
     assert bool(foreign.tensors["decoder.output.bias"].all())
-    source, target = (Tokens.of([torch.randint(1, 49, (length,)) for length in lengths], padding=49)
-                      for lengths in (SOURCE, TARGET))
-    masks = [tokens.present.matrix(1, tokens.ids.shape[1]).squeeze(-2) for tokens in (source, target)]
-    expected = theirs(input_ids=source.ids, attention_mask=masks[0].long(), decoder_input_ids=target.ids,
-                      decoder_attention_mask=masks[1].long())
-    model = foreign.build()
-    memory = model.encode(source)
-    torch.testing.assert_close(memory.states[masks[0]], expected.encoder_last_hidden_state[masks[0]], rtol=0, atol=1e-5)
-    torch.testing.assert_close(model.decode(target, memory)[masks[1]], expected.logits[masks[1]], rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
-    model = read(saved(theirs)).build()
-    source = Tokens.of([torch.randint(1, 49, (length,)) for length in SOURCE], padding=49)
-    there = source.present.matrix(1, 8).squeeze(-2).long()
-    generated = theirs.generate(source.ids, attention_mask=there, do_sample=False, num_beams=1, max_new_tokens=12,
-                                min_new_tokens=12, eos_token_id=None)
-    check_greedy(generated[:, 1:], model, model.encode(source), generated[:, :1], torch.ones(3, dtype=torch.long))
+    check_translator(foreign, theirs, foreign.special.padding)
 
 
 def test_there_and_back(theirs, saved, assert_there_and_back):
