@@ -15,7 +15,7 @@ kernel.
 import importlib.util
 import os
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 import torch
@@ -27,10 +27,13 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """In which numbers are read and written; sums are always in float32."""
 
 
-@cache
+TRITON = importlib.util.find_spec("triton") is not None
+"""Found out once, and not by a function with a memory: torch.compile would warn of it."""
+
+
 def installed() -> bool:
     """Whether Triton is there."""
-    return importlib.util.find_spec("triton") is not None
+    return TRITON
 
 
 def usable(*tensors: Tensor) -> bool:

@@ -10,9 +10,10 @@ query that may attend to nothing gets zeros. This file only asks: `problem` chec
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from regard.attention.kernels import choice, exact
+from regard.attention.kernels import choice, exact, known, sdpa
 from regard.attention.mask import Mask
 from regard.attention.normalize import Normalizer
 from regard.attention.problem import state
@@ -45,8 +46,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, score: AnyScore = "scal
     Returns:
         (..., heads, queries, Dv).
     """
+    asked = None if torch.compiler.is_compiling() else known.question(
+        query, key, value, score=score, normalize=normalize, mask=mask, bias=bias, dropout=dropout, backend=backend)
+    plan = None if asked is None else known.PLANS.get(asked)
+    if plan is not None:
+        return plan(query, key, value)
     problem = state(query, key, value, score=score, normalize=normalize, mask=mask, bias=bias, dropout=dropout)
-    return choice.choose(problem, backend).run(problem)
+    chosen = choice.choose(problem, backend)
+    if asked is not None and chosen is sdpa:
+        known.learn(asked, problem)
+    return chosen.run(problem)
 
 
 def attention_weights(query: Tensor, key: Tensor, *, score: AnyScore = "scaled_dot",

@@ -169,9 +169,10 @@ class Ledger(ABC):
         """All that is known of rows, (B, ...)."""
         return [*self.status, *self.steps, self.tokens.view(-1, self.width)]
 
-    def _read(self) -> list[Tensor]:
-        """What the mirror shows of all rows, as they were when they were last asked for."""
-        return self.mirror.read(len(self.numbers), self.post.event(self.known) if self.turns else None)
+    def _read(self, places: Sequence[int]) -> list[Tensor]:
+        """What the mirror shows of rows, as they were when they were last asked for."""
+        shown = self.mirror.read(len(self.numbers), self.post.event(self.known) if self.turns else None)
+        return [torch.from_numpy(part.numpy()[[*places]]) for part in shown]  # torch would wake all its threads
 
     def _find(self, logits: Tensor) -> None:
         find(logits, self.never, self.status.counts, self.width, self.best)
@@ -205,8 +206,7 @@ class LineLedger(Ledger):
         return Lines(ids, logs, [self.numbers[place] for place in places], counts, verdicts, self.tokens[index])
 
     def results(self, places: Sequence[int], search: Writing) -> list[tuple[int, Hypothesis]]:
-        index = torch.tensor(places, dtype=torch.long)
-        counts, verdicts, ids, logs = (part[index] for part in self._read())
+        counts, verdicts, ids, logs = self._read(places)
         width = int(counts.max())
         return search.results(Lines(ids[:, 0, :width], logs[:, 0, :width], [self.numbers[place] for place in places],
                                     counts.tolist(), verdicts.tolist(), ids[:, 0, 0]))
@@ -270,8 +270,7 @@ class BeamLedger(Ledger):
                      self._pool(index, pool, longest))
 
     def results(self, places: Sequence[int], search: BeamSearch) -> list[tuple[int, list[Hypothesis]]]:
-        index = torch.tensor(places, dtype=torch.long)
-        steps_and_pool = [part[index] for part in self._read()]
+        steps_and_pool = self._read(places)
         found = texts(Steps(*steps_and_pool[:3]), Ended(*steps_and_pool[3:]), self._old(places))
         return [(self.numbers[place], several) for place, several in zip(places, found, strict=True)]
 

@@ -4,15 +4,16 @@
 
 A ledger keeps at each place of a text a token and the hypothesis that it continued (`regard.decoding.kernels.turn`). On
 the device a kernel follows them, for batches that go on; here they are followed for texts that are done, while the
-device does something else. It knows neither models nor searches.
+device does something else; by numpy, for what torch's threads cost when they are woken. It knows neither models nor
+searches.
 
 Legend: B rows, K hypotheses of each, P places of a pool, T places of tokens.
 """
 
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from regard.decoding.hypothesis import Hypothesis
@@ -56,14 +57,15 @@ def texts(steps: Steps, pool: Ended, old: Old) -> list[list[Hypothesis]]:
 
 def _written(steps: Steps, taken: list[tuple[int, Place]]) -> list[tuple[list[int], list[float]]]:
     """Tokens and log-probabilities of places in rows, the end not with them."""
-    longest = max((one.behind for _, one in taken), default=0)
-    before, (_, kept, places), lying = steps.parents[:, :, :longest].tolist(), steps.parents.shape, list[int]()
-    for row, one in taken:
-        back, beam, parents = list[int](), one.beam, before[row]
-        for place in range(one.behind - 1, -1, -1):
-            back.append((row * kept + beam) * places + place)
-            beam = parents[beam][place]
-        lying += reversed(back)
-    index = torch.tensor(lying, dtype=torch.long)
-    ids, logs = (iter(part.flatten()[index].tolist()) for part in (steps.tokens, steps.logs))
-    return [([*islice(ids, one.behind)], [*islice(logs, one.behind)]) for _, one in taken]
+    rows, beams, lengths = (np.array(some, np.int64) for some in (
+        [row for row, _ in taken], [one.beam for _, one in taken], [one.behind for _, one in taken]))
+    longest = int(lengths.max(initial=0))
+    tokens, logs, parents = (part[:, :, :longest].numpy() for part in steps)
+    ids = np.zeros((len(taken), longest), tokens.dtype)
+    values = np.zeros_like(ids, logs.dtype)
+    for place in range(longest - 1, -1, -1):
+        there = np.flatnonzero(lengths > place)
+        at = rows[there], beams[there], place
+        ids[there, place], values[there, place], beams[there] = tokens[at], logs[at], parents[at]
+    return [(line[:length], log[:length])
+            for line, log, length in zip(ids.tolist(), values.tolist(), lengths.tolist(), strict=True)]

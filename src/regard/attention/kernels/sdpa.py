@@ -69,9 +69,9 @@ def run(problem: Problem) -> Tensor:
     width = problem.value.shape[-1]
     form = shape(problem)
     order = kernels(problem)
-    with _preferring(order) if order else nullcontext():
+    with preferring([kernel.value for kernel in order]) if order else nullcontext():
         output = scaled_dot_product_attention(form.query, form.key, form.value, form.matrix, problem.dropout,
-                                              form.causal, scale=form.scale, enable_gqa=_grouped(form))
+                                              form.causal, scale=form.scale, enable_gqa=grouped(form))
     # What changes nothing is left out: a slice of all features would cost a copy in the backward pass.
     if output.shape[-1] != width:
         output = output[..., :width]
@@ -165,10 +165,10 @@ def _generation(device: torch.device) -> int:
 
 
 @contextmanager
-def _preferring(order: list[SDPBackend]) -> Iterator[None]:
+def preferring(order: list[int]) -> Iterator[None]:
     """What `torch.nn.attention.sdpa_kernel(order, set_priority=True)` does, without the 150 µs that it takes."""
     before = torch._C._get_sdp_priority_order()
-    torch._C._set_sdp_priority_order([kernel.value for kernel in order])
+    torch._C._set_sdp_priority_order(order)
     try:
         yield
     finally:
@@ -190,7 +190,8 @@ def _is_square_causal(problem: Problem) -> bool:
     return problem.n_queries == problem.n_keys or (problem.n_queries == 1 and problem.n_keys > 0)
 
 
-def _grouped(form: Form) -> bool:
+def grouped(form: Form) -> bool:
+    """Whether several heads of queries share one of keys."""
     return form.query.shape[1] != form.key.shape[1]
 
 
