@@ -50,6 +50,23 @@ def test_recall_asks_every_key_once_and_the_answer_is_the_token_behind_it(length
         assert max(known) <= made.keys < min(known.values()) <= max(known.values()) < made.symbols
 
 
+def test_recall_begins_with_few_pairs_of_the_same_ids_and_ends_as_it_is():
+    made = Recall(1024)
+    steps = [made.after(share) for share in (0.0, 0.099, 0.1, 0.2, 0.39, 0.4, 0.7, 1.0)]
+    assert [one.length for one in steps] == [64, 64, 128, 256, 512, 1024, 1024, 1024]
+    assert [one.pairs for one in steps] == [4, 4, 8, 16, 32, 64, 64, 64]
+    assert {(one.symbols, one.outputs, one.chance) for one in steps} == {(made.symbols, made.outputs, made.chance)}
+    batch = steps[0].batch(500, generator())
+    assert batch.inputs.shape == (500, 64)
+    assert batch.inputs[:, 0].max() == made.keys, "keys are chosen from all that the long task has"
+    assert steps[-1] == made == made.after(0.5)
+
+
+@pytest.mark.parametrize("made", [Recall(16), Recall(64), Copy(1000), Adding(1000)])
+def test_other_tasks_are_learned_as_they_are(made):
+    assert made.after(0.0) is made
+
+
 def test_adding_asks_for_the_sum_of_one_marked_number_in_each_half():
     batch = Adding(9).batch(200, generator())
     numbers, marks = batch.inputs.unbind(-1)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from regard.comparison.memory.tasks import Adding, Copy
+from regard.comparison.memory.tasks import Adding, Copy, Recall
 from regard.comparison.memory.training import Budget, _judged, learn
 from regard.comparison.memory.ways import reader
 
@@ -55,6 +55,22 @@ def test_the_held_out_loss_is_the_mean_over_all_sequences_however_they_are_cut()
     assert parts == pytest.approx(whole)
 
 
+def test_sequences_grow_while_recall_is_learned_and_those_to_judge_by_are_long(monkeypatch):
+    lengths = []
+    plain = Recall.batch
+    monkeypatch.setattr(Recall, "batch", lambda self, rows, generator: lengths.append((self.length, rows)) or plain(
+        self, rows, generator))
+    learn(Recall(200), "rnn", Budget(steps=10, rows=2, parameters=20_000, judged=3, every=5), 0)
+    assert lengths == [(200, 3), (64, 2), (128, 2), *[(200, 2)] * 8]
+
+
+def test_a_smaller_rate_learns_less_in_a_step():
+    slow, fast = (learn(Copy(3), "gru", Budget(steps=6, rows=4, parameters=6_000, judged=10, rate=rate), 0).loss
+                  for rate in (0.01, 1.0))
+    untaught = learn(Copy(3), "gru", Budget(steps=1, rows=4, parameters=6_000, judged=10, rate=1e-9), 0).loss
+    assert fast < slow < untaught
+
+
 def test_torch_is_left_as_it_was():
     state = torch.get_rng_state()
     learn(Copy(3), "rnn", TINY, 0)
@@ -71,3 +87,5 @@ def test_a_gpu_learns_too():
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match="`steps` must be a whole number, at least 1"):
         Budget(steps=0)
+    with pytest.raises(ValueError, match="`rate` must be a number above 0"):
+        Budget(rate=0.0)

@@ -39,9 +39,15 @@ class Budget:
     """Sequences to judge by."""
     every: int = 50
     """Steps between two looks at these."""
+    rate: float = 1.0
+    """Of learning: each way's own is multiplied by it."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rate, int | float) or not 0 < self.rate < math.inf:
+            raise checks.wrong("rate", "a number above 0", repr(self.rate))
         for name, value in asdict(self).items():
+            if name == "rate":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise checks.wrong(name, "a whole number, at least 1", repr(value))
 
@@ -102,7 +108,7 @@ def learn(task: Task, way: str, budget: Budget, seed: int, device: str | torch.d
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = reader(task, way, budget.parameters).to(device)
-        lesson = teach(model, task, budget, seed, WAYS[way].rate, told)
+        lesson = teach(model, task, budget, seed, budget.rate * WAYS[way].rate, told)
     return Result(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
                   accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
                   parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -123,7 +129,7 @@ def teach(model: nn.Module, task: Task, budget: Budget, seed: int, rate: float, 
     began = time.perf_counter()
     with _flushed():
         for step in range(1, budget.steps + 1):
-            batch = task.batch(budget.rows, stream)
+            batch = task.after((step - 1) / budget.steps).batch(budget.rows, stream)
             optimiser.zero_grad()
             task.score(model(batch.inputs), batch).loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
