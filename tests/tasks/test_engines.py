@@ -179,6 +179,22 @@ def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
     assert opened(folder).translate("").text == ""
 
 
+@pytest.mark.parametrize(("quantization", "beams", "tokens"), [("float32", 1, 4096), ("float32", 5, 1024),
+                                                               ("int8", 1, 1024), ("int8", 5, 1024)])
+def test_how_large_batches_are(folder, monkeypatch, quantization, beams, tokens):
+    engine, asked = opened(folder, quantization=quantization), []
+
+    class Inner:
+        def translate_batch(self, *given, **options):
+            asked.append(options["max_batch_size"])
+            return plain.translate_batch(*given, **options)
+
+    plain = engine.inner
+    monkeypatch.setattr(engine, "inner", Inner())
+    engine.translate(TEXTS[:2], beams=beams)
+    assert set(asked) == {tokens}
+
+
 def test_what_it_does_not_tell(both):
     one = both[1].translate("a cat", limit=5)
     for what in ("words", "alignment"):
