@@ -45,9 +45,8 @@ class Budget:
     def __post_init__(self) -> None:
         if not isinstance(self.rate, int | float) or not 0 < self.rate < math.inf:
             raise checks.wrong("rate", "a number above 0", repr(self.rate))
-        for name, value in asdict(self).items():
-            if name == "rate":
-                continue
+        counts = {name: value for name, value in asdict(self).items() if name != "rate"}
+        for name, value in counts.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise checks.wrong(name, "a whole number, at least 1", repr(value))
 
