@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention.kernels import known
+from regard.attention.kernels import known, sdpa
 from regard.attention.mask import Causal
 
 
@@ -58,6 +58,13 @@ def test_causal_is_kept_only_where_torch_aligns_as_we_do():
     assert not known.PLANS, "more keys than queries: a matrix is needed"
     regard.attend(query[:, :, :1], key, value, mask=regard.Causal())
     assert [plan.causal for plan in known.PLANS.values()] == [False], "one query sees all"
+
+
+def test_a_matrix_is_made_once_and_not_for_learning_too(monkeypatch):
+    made, plain = [], sdpa.shape
+    monkeypatch.setattr(sdpa, "shape", lambda problem: made.append(problem) or plain(problem))
+    regard.attend(torch.randn(1, 2, 3, 4), *three(1, 2, 5, 4)[:2], mask=regard.Causal())
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("options", [

@@ -66,8 +66,10 @@ def question(query: object, key: object, value: object, *, score: object, normal
 
 def learn(asked: Question, problem: Problem) -> None:
     """Keep how `sdpa`, which was chosen for this problem, computes it, where it takes the tensors as they stand."""
+    if problem.mask is not None and not sdpa.is_square_causal(problem):
+        return  # its matrix is made by whoever computes, and not here once more
     form = sdpa.shape(problem)
-    if form.matrix is not None or asked[:3] != (form.query.shape, form.key.shape, form.value.shape):
+    if asked[:3] != (form.query.shape, form.key.shape, form.value.shape):
         return
     if len(PLANS) >= ROOM:
         PLANS.clear()

@@ -87,7 +87,7 @@ def shape(problem: Problem) -> Form:
     query, scale = dot
     key, value = problem.key, problem.value
     matrix, causal, empty = None, False, None
-    if _is_square_causal(problem):
+    if is_square_causal(problem):
         # A single query stands at the last key and sees all. (A comparison of sizes is no bool while compiling.)
         causal = True if problem.n_queries > 1 else False  # noqa: SIM210
     elif problem.mask is not None or problem.bias is not None:
@@ -119,7 +119,7 @@ def _written_out(problem: Problem, query: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 def matrix_entries(problem: Problem) -> int:
     """How many entries the matrix of mask and bias has at most; 0 where none grows with both queries and keys."""
-    if _is_square_causal(problem) or (problem.mask is None and problem.bias is None):
+    if is_square_causal(problem) or (problem.mask is None and problem.bias is None):
         return 0
     per_pair = [0]
     if problem.mask is not None and problem.mask.square:
@@ -183,7 +183,7 @@ def _without_empty(matrix: Tensor) -> tuple[Tensor, Tensor | None]:
     return (matrix | empty if matrix.dtype == torch.bool else matrix.masked_fill(empty, 0.0)), empty
 
 
-def _is_square_causal(problem: Problem) -> bool:
+def is_square_causal(problem: Problem) -> bool:
     """Causal alone, where torch's alignment (top left) and ours (bottom right) are the same, or one query sees all."""
     if not isinstance(problem.mask, Causal) or problem.bias is not None:
         return False  # before sizes are compared: each comparison is one more case for torch.compile

@@ -152,8 +152,8 @@ class Copy(Task):
 class Recall(Task):
     """Keys with their values, one pair for every 16 tokens; then each key once more, somewhere.
 
-    Who learns it begins with few pairs: with 64 at once, which is 1,024 tokens, attention learned nothing in 5,000
-    steps. The published trainings begin with short sequences, too, or mix lengths.
+    Who learns it begins with few pairs: with 64 at once, which is 1,024 tokens, attention had learned
+    next to nothing after 5,000 steps. Trainings that others publish mix lengths.
     """
 
     name, measure, unit, shortest = "recall", "accuracy", "tokens of the sequence", 8
