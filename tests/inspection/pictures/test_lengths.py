@@ -36,6 +36,18 @@ def test_every_length_is_written_at_the_axis_as_far_as_there_is_room():
     assert len(many.get_xticks()) <= 12
 
 
+def test_what_others_found_is_a_cross_in_the_colour_of_the_line():
+    values = {"a": {2: [1.0], 4: [2.0]}, "b": {2: [3.0]}}
+    (axes,) = length_picture(values, "loss", marks={"b": {3: 0.5}}, marks_name="published").axes
+    a, b, cross, shown = axes.get_lines()
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([3], [0.5])
+    assert cross.get_color() == b.get_color() != a.get_color()
+    assert cross.get_marker() == shown.get_marker() == "x"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "published"]
+    with pytest.raises(ValueError, match="`marks` must be one of"):
+        length_picture(values, "loss", marks={"c": {3: 0.5}})
+
+
 def test_nothing_to_draw_is_refused():
     for nothing in ({}, {"a": {}}, {"a": {2: []}}):
         with pytest.raises(ValueError, match="`values` must be at least one number"):

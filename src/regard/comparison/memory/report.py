@@ -31,13 +31,15 @@ def lines(results: Sequence[Result]) -> list[str]:
                       _range([one.parameters for one in own]), _range([one.layers for one in own]),
                       _range(seen) if seen else "all", _range([one.steps for one in own]),
                       f"{sum(one.seconds for one in own):.0f}"])
-    cells.append(["without memory", *(_chance(task, length) for length in lengths), "", "", "", "", ""])
+    cells.append([published.NOTHING, *(_chance(task, length) for length in lengths), "", "", "", "", ""])
     solved = "* solved: the loss is at most 1 % of what it is without memory."
     found = [f"{task.name}: {_measure(task)}, by {task.unit}", *_aligned(cells), solved]
     figures = published.of(task.name)
     if figures:
         rows = [["published", "length", "value", "source"]]
-        rows += [[one.way, one.length, f"{one.measure} {one.value}", one.source] for one in figures]
+        rows += [[one.way + (f" ({one.model})" if one.model else ""),
+                  "every" if one.length is None else f"{one.length:,}", f"{one.measure} {one.value}", one.source]
+                 for one in figures]
         found += ["", *_aligned(rows)]
     return found
 
@@ -51,7 +53,7 @@ def table(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def picture(results: Sequence[Result]) -> "Figure":
-    """The measure of every way against the length, with chance. It needs the extra `plot`."""
+    """The measure of every way against the length, with chance and published figures. It needs the extra `plot`."""
     from regard.inspection.pictures.lengths import length_picture
 
     task, lengths, ways = _asked(results)
@@ -59,8 +61,10 @@ def picture(results: Sequence[Result]) -> "Figure":
                              for value in [_value(one)]] for length in lengths} for way in ways}
     kept = {way: {length: own for length, own in points.items() if own} for way, points in values.items()}
     level = {length: _level(TASKS[task.name](length)) for length in lengths}
+    known = {way: points for way, points in published.marks(task.name, lengths).items() if way in ways}
     return length_picture(kept, _measure(task), scale="linear" if task.measure == "accuracy" else "log", level=level,
-                          level_name="without memory", title=f"{task.name}: three ways to remember", across=task.unit)
+                          level_name=published.NOTHING, title=f"{task.name}: three ways to remember", across=task.unit,
+                          marks=known, marks_name="published")
 
 
 def save(results: Sequence[Result], folder: str | os.PathLike[str]) -> list[str]:
