@@ -22,11 +22,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import sized
 import torch
-from timing import Work, hardware, medians, table
+from timing import Work, hardware, medians, rounds, table
 
 from regard import Translator
 from regard.models.contract import Tokens
@@ -42,6 +43,8 @@ ALONE = 3
 """Sentences that are translated one after another, where batches are of one."""
 NEAR = 1e-3
 """Two tokens whose logits differ by less are as good as equal."""
+HANDS = {"32 sentences": (32, "examples"), "2,048 tokens": (2048, "tokens"), "4,096 tokens": (4096, "tokens")}
+"""Batches of who calls CTranslate2 by hand, as it names them."""
 Rows = list[list[int]]
 Search = Callable[[Rows, int], Rows]
 """(sources of one batch, beams) -> what is written for each"""
@@ -236,19 +239,24 @@ def file(asked: argparse.Namespace, place: Path) -> str:
         export(task, "ctranslate2", folder, quantization=compute)
         engine = engines.CTranslate2Engine(task, folder, threads=threads, device=asked.device)
         for beams in asked.beams:
-            works: dict[str, Work] = {"regard": lambda engine=engine, beams=beams: engine.translate(texts, beams=beams)}
+            works: dict[str, Work] = {OURS: lambda engine=engine, beams=beams: engine.translate(texts, beams=beams)}
             # One thread for each of several batches: several threads for one batch took twice to three times as long.
             hand = package.Translator(str(folder), device=asked.device, compute_type=compute, inter_threads=threads,
                                       intra_threads=1)
-            for size, kind in ((32, "examples"), (2048, "tokens"), (4096, "tokens")):
-                name, end = f"by hand, {size:,} {kind}", tokenizer.source_end
-                works[name] = _by_hand(hand, cut, pieces, texts, end, beams, size, kind)
-            times = medians(works, device="cpu", repeats=asked.repeats)
-            best = min(taken for name, taken in times.items() if name != "regard")
-            lines += [[compute, str(beams), name, f"{taken:,.0f}", f"{len(texts) / taken * 1e3:,.1f}",
-                       f"{best / taken:.2f}"] for name, taken in times.items()]
-    return (f"A file of {len(texts):,} sentences, {asked.shape}\n\n"
-            + table(["numbers", "beams", "engine", "ms", "sentences/s", "speed against the best by hand"], lines))
+            for way in asked.by_hand:
+                works[f"by hand, {way}"] = _by_hand(hand, cut, pieces, texts, tokenizer.source_end, beams, *HANDS[way])
+            times = rounds(works, device="cpu", repeats=asked.repeats)
+            lines += [[compute, str(beams), name, f"{median(taken):,.0f}", f"{len(texts) / median(taken) * 1e3:,.1f}",
+                       "" if name == OURS else _faster(taken, times[OURS])] for name, taken in times.items()]
+            print(*(" ".join(line) for line in lines[-len(times):]), sep="\n", file=sys.stderr, flush=True)
+    return (f"A file of {len(texts):,} sentences, {asked.shape}, {asked.repeats} rounds\n\n"
+            + table(["numbers", "beams", "engine", "ms", "sentences/s", "of regard's time, round by round"], lines))
+
+
+def _faster(theirs: list[float], ours: list[float]) -> str:
+    """How long others took for what took us 1, in the same round: the median and the range."""
+    ratios = sorted(one / own for one, own in zip(theirs, ours, strict=True))
+    return f"{median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def _by_hand(hand: Any, cut: Any, pieces: Any, texts: list[str], end: int, beams: int, size: int, kind: str) -> Work:
@@ -295,6 +303,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, help="of all sentences, the end with it; of mixed lengths without")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--by-hand", nargs="+", choices=HANDS, default=[*HANDS], help="batches, for a file")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     asked = parser.parse_args()
     print(f"{hardware(asked.device)}\n`{' '.join(['python', 'benchmarks/decoding.py', *sys.argv[1:]])}`\n", flush=True)

@@ -179,20 +179,32 @@ def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
     assert opened(folder).translate("").text == ""
 
 
-@pytest.mark.parametrize(("quantization", "beams", "tokens"), [("float32", 1, 4096), ("float32", 5, 1024),
-                                                               ("int8", 1, 1024), ("int8", 5, 1024)])
-def test_how_large_batches_are(folder, monkeypatch, quantization, beams, tokens):
+@pytest.mark.parametrize(("quantization", "beams", "tokens"), [
+    ("float32", 1, 6144), ("float32", 5, 2048), ("float16", 5, 2048), ("int8", 1, 512), ("int8", 5, 384)])
+def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch, quantization, beams, tokens):
     engine, asked = opened(folder, quantization=quantization), []
 
     class Inner:
-        def translate_batch(self, *given, **options):
-            asked.append(options["max_batch_size"])
-            return plain.translate_batch(*given, **options)
+        def translate_batch(self, sources, begun, **options):
+            asked.append((max(map(len, sources)), len(sources), options["max_batch_size"], options["batch_type"]))
+            return plain.translate_batch(sources, begun, **options)
 
     plain = engine.inner
     monkeypatch.setattr(engine, "inner", Inner())
-    engine.translate(TEXTS[:2], beams=beams)
-    assert set(asked) == {tokens}
+    engine.translate(["a cat sees a dog " * 2] * 1301 + ["a cat"], beams=beams, limit=2)
+    assert asked
+    for longest, count, size, kind in asked:
+        assert kind == "examples"
+        assert size * longest <= tokens
+        batches = -(-count // size)
+        assert count - (batches - 1) * size > size - batches  # the last has nearly as many as the others
+        assert batches == -(-count // (tokens // longest))  # and there are not more of them than are needed
+
+
+def test_a_source_that_is_longer_than_a_batch_may_be_is_one_by_itself(folder, monkeypatch):
+    want = [one.text for one in opened(folder).translate(TEXTS)]
+    monkeypatch.setattr(engines, "TOKENS", {"float32": (1, 1)})
+    assert [one.text for one in opened(folder).translate(TEXTS)] == want
 
 
 def test_what_it_does_not_tell(both):

@@ -40,10 +40,10 @@ PLACE = "ctranslate2"
 PENALTIES = {"none": 0.0, "mean": 1.0}
 STEP = 16
 """Sources are as long as the next multiple of it, where the limit is reckoned."""
-TOKENS = 1024
-"""Of a batch, those that fill it up among them: what is computed for them stays near the processor."""
-LARGER = 4096
-"""The same in float32 with one beam: where it writes little at a time, it is faster with more sentences."""
+TOKENS = {"float32": (6144, 2048), "int8_float32": (512, 384), "default": (4096, 4096)}
+"""Of the sources of a batch, by what it computes with, with one beam and with several. At every step the weights are
+read once for a batch, and what is remembered of each beam: where weights are small, small batches stay near the
+processor. "default", on a GPU, was not measured."""
 
 
 class Row(NamedTuple):
@@ -69,13 +69,13 @@ class CTranslate2Engine(Translates):
     def __init__(self, translator: Translator, folder: str | os.PathLike[str], *, threads: int | None = None,
                  device: str = "cpu") -> None:
         record = _record(Path(folder))
-        self.whole = record["quantization"] == "float32"
         self.tokenizer, self.special = translator.pair_tokenizer(), translator.special
         self.names, self.positions = exporting.names(translator), ctranslate2.room(translator.config)
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
         self.never = [[self.names.target[id_]] for id_ in comparing.ends(translator).never]
         count = whole("threads", threads, 1) if threads is not None else _cores()
         compute = ctranslate2.QUANTIZATIONS[record["quantization"]] if device == "cpu" else "default"
+        self.tokens = TOKENS[compute]
         # One thread each for several batches is faster than several threads for one.
         self.inner = spec.package().Translator(str(folder), device=device, compute_type=compute, inter_threads=count,
                                                intra_threads=1)
@@ -108,8 +108,7 @@ class CTranslate2Engine(Translates):
             groups[row.limit].append(number)
         options = {"beam_size": search.beams, "num_hypotheses": search.nbest, "min_decoding_length": search.least,
                    "length_penalty": PENALTIES[str(search.length_penalty)],
-                   "no_repeat_ngram_size": search.no_repeat or 0,
-                   "max_batch_size": LARGER if self.whole and search.beams == 1 else TOKENS}
+                   "no_repeat_ngram_size": search.no_repeat or 0}
         # All groups are asked for before any is waited for: the longest first, so that no thread has one at the end.
         asked = [(numbers, self._asked([rows[number] for number in numbers], most, options))
                  for most, numbers in sorted(groups.items(), reverse=True)]
@@ -135,9 +134,11 @@ class CTranslate2Engine(Translates):
         """What is to come of each row, at most so many tokens long, the end counted."""
         names = self.names.source
         begun = [[self.names.target[id_] for id_ in row.beginning] for row in rows]
+        tokens = self.tokens[options["beam_size"] > 1]
         return self.inner.translate_batch(
             [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None,
-            batch_type="tokens", asynchronous=True, max_input_length=0, max_decoding_length=limit,
+            max_batch_size=_together(rows, tokens), batch_type="examples", asynchronous=True,
+            max_input_length=0, max_decoding_length=limit,
             end_token=[*self.special.end], return_end_token=True, return_scores=True,
             suppress_sequences=self.never or None, **options)
 
@@ -200,6 +201,13 @@ def check(search: Search, *, glossary: Terms | None = None) -> None:
 def check_mbr() -> None:
     """Refuse minimum Bayes risk: how much each of an n-best list counts is how probable it is."""
     raise _not_here("mbr", "it tells no probabilities of an n-best list, and does not draw")
+
+
+def _together(rows: Sequence[Row], tokens: int) -> int:
+    """How many rows a batch has, such that batches are of like sizes, and of at most so many tokens where it can be."""
+    most = max(1, tokens // max(1, *(len(row.source) for row in rows)))
+    batches = -(-len(rows) // most)
+    return -(-len(rows) // batches)
 
 
 def _ended(found: Sequence[Translation], longer: Sequence[Translation]) -> list[Translation]:
