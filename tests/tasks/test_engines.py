@@ -182,7 +182,7 @@ def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
 @pytest.mark.parametrize(("quantization", "beams", "tokens"), [
     ("float32", 1, 6144), ("float32", 5, 2048), ("float16", 5, 2048), ("int8", 1, 512), ("int8", 5, 384)])
 def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch, quantization, beams, tokens):
-    engine, asked = opened(folder, quantization=quantization), []
+    engine, asked = opened(folder, quantization=quantization, threads=3), []
 
     class Inner:
         def translate_batch(self, sources, begun, **options):
@@ -196,9 +196,15 @@ def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch,
     for longest, count, size, kind in asked:
         assert kind == "examples"
         assert size * longest <= tokens
-        batches = -(-count // size)
-        assert count - (batches - 1) * size > size - batches  # the last has nearly as many as the others
-        assert batches == -(-count // (tokens // longest))  # and there are not more of them than are needed
+        needed = -(-count // (tokens // longest))
+        batches = needed + -needed % 3  # each thread has as many
+        assert (size - 1) * batches < count <= size * batches  # no more in one than all would have if all were alike
+
+
+def test_few_sentences_are_shared_among_the_threads():
+    rows = [engines.Row([1] * length, [], 9) for length in (3, 9, 4, 1, 5)]
+    assert [engines._together(rows, 100, threads) for threads in (1, 2, 3, 8)] == [5, 3, 2, 1]
+    assert engines._together(rows[:1], 100, 4) == 1
 
 
 def test_a_source_that_is_longer_than_a_batch_may_be_is_one_by_itself(folder, monkeypatch):

@@ -73,12 +73,12 @@ class CTranslate2Engine(Translates):
         self.names, self.positions = exporting.names(translator), ctranslate2.room(translator.config)
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
         self.never = [[self.names.target[id_]] for id_ in comparing.ends(translator).never]
-        count = whole("threads", threads, 1) if threads is not None else _cores()
+        self.threads = whole("threads", threads, 1) if threads is not None else _cores()
         compute = ctranslate2.QUANTIZATIONS[record["quantization"]] if device == "cpu" else "default"
         self.tokens = TOKENS[compute]
         # One thread each for several batches is faster than several threads for one.
-        self.inner = spec.package().Translator(str(folder), device=device, compute_type=compute, inter_threads=count,
-                                               intra_threads=1)
+        self.inner = spec.package().Translator(str(folder), device=device, compute_type=compute,
+                                               inter_threads=self.threads, intra_threads=1)
 
     def searched(self, texts: Sequence[str], search: Search, *, prefix: str | Sequence[str] = "",
                  glossary: Terms | None = None) -> list[Translation]:
@@ -134,12 +134,11 @@ class CTranslate2Engine(Translates):
         """What is to come of each row, at most so many tokens long, the end counted."""
         names = self.names.source
         begun = [[self.names.target[id_] for id_ in row.beginning] for row in rows]
-        tokens = self.tokens[options["beam_size"] > 1]
+        size = _together(rows, self.tokens[options["beam_size"] > 1], self.threads)
         return self.inner.translate_batch(
             [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None,
-            max_batch_size=_together(rows, tokens), batch_type="examples", asynchronous=True,
-            max_input_length=0, max_decoding_length=limit,
-            end_token=[*self.special.end], return_end_token=True, return_scores=True,
+            max_batch_size=size, batch_type="examples", asynchronous=True, max_input_length=0,
+            max_decoding_length=limit, end_token=[*self.special.end], return_end_token=True, return_scores=True,
             suppress_sequences=self.never or None, **options)
 
     def _translations(self, found: Any, begun: int, search: Beam) -> list[Translation]:
@@ -203,10 +202,14 @@ def check_mbr() -> None:
     raise _not_here("mbr", "it tells no probabilities of an n-best list, and does not draw")
 
 
-def _together(rows: Sequence[Row], tokens: int) -> int:
-    """How many rows a batch has, such that batches are of like sizes, and of at most so many tokens where it can be."""
+def _together(rows: Sequence[Row], tokens: int, threads: int) -> int:
+    """How many rows a batch has: such that it has at most so many tokens where that can be, and all have about as many.
+
+    Where there are enough rows each thread has as many batches as the others: none waits at the end for one that is
+    large.
+    """
     most = max(1, tokens // max(1, *(len(row.source) for row in rows)))
-    batches = -(-len(rows) // most)
+    batches = -(-len(rows) // (most * threads)) * threads
     return -(-len(rows) // batches)
 
 
