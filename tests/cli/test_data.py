@@ -325,17 +325,21 @@ except SystemExit as end:
 
 
 def test_help_answers_at_once():
-    """Time of the processor, the best of several runs: the machine may be busy with other tests."""
-    best = float("inf")
+    """Time of the processor, the best of several runs beside a start that is known: the machine may be busy."""
+    known, best = float("inf"), float("inf")
     for _ in range(5):
-        before = os.times()
-        assert subprocess.run([*REGARD, "--help"], capture_output=True).returncode == 0
-        after = os.times()
-        spent = after.children_user + after.children_system - before.children_user - before.children_system
-        best = min(best, spent)
-        if best < 0.3:
+        known = min(known, _spent([sys.executable, "-c", "import typer.main, rich.console"]))
+        best = min(best, _spent([*REGARD, "--help"]))
+        if best < max(0.3, 3 * known):
             return
-    pytest.fail(f"--help took {best:.2f} s at best")
+    pytest.fail(f"--help took {best:.2f} s at best, and what it is written with {known:.2f} s")
+
+
+def _spent(command):
+    before = os.times()
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def test_a_reader_that_leaves(tmp_path):
