@@ -20,19 +20,25 @@ import torch
 from timing import hardware
 
 import regard
-from regard.cli.demo import CHANGES
+from regard.cli.demo import DEMO_CHANGES
 from regard.data import phrasebook
-from regard.data.phrasebook import Pair
-from regard.tasks.alignment.choosing import Looked, candidates, foretold, pointed
-from regard.tasks.alignment.scores import between, error_rate
-from regard.tasks.alignment.words import AlignmentConfig
-from regard.tasks.translating import Translator
-from regard.training import run
-from regard.training.plans.plan import Request
+from regard.data.phrasebook import AlignedPair
+from regard.tasks.alignment import (
+    AlignmentConfig,
+    PairAttention,
+    alignment_candidates,
+    alignment_error_rate,
+    link_log_probability,
+    links_between,
+    strongest_source_words,
+)
+from regard.tasks.translator import Translator
+from regard.training import train
+from regard.training.tasks.interface import TrainingRequest
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "transformer-tiny": CHANGES,
-    "seq2seq-attention-tiny": {**{key: value for key, value in CHANGES.items() if not key.startswith("model.")},
+    "transformer-tiny": DEMO_CHANGES,
+    "seq2seq-attention-tiny": {**{key: value for key, value in DEMO_CHANGES.items() if not key.startswith("model.")},
                                "model.dropout": 0.0},
 }
 SHOWN = 8
@@ -46,33 +52,33 @@ def trained(recipe: str, place: Path, pairs: int, steps: int, longest: int | Non
         files[split].write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in found), encoding="utf-8")
     changes = {**RECIPES[recipe], "training.schedule.steps": steps, "training.batches.tokens": 1500,
                "training.validation.every": steps}
-    run.train(Request(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
+    train.train(TrainingRequest(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
                       output=place / recipe, recipe=recipe, changes=changes))
     task = regard.load(place / recipe)
     assert isinstance(task, Translator)
     return task
 
 
-def rate(task: Translator, pairs: Sequence[Pair], where: AlignmentConfig | None) -> float:
+def rate(task: Translator, pairs: Sequence[AlignedPair], where: AlignmentConfig | None) -> float:
     """The error rate on the references."""
     task.aligned_by = where
-    found = [between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
+    found = [links_between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
              for pair in pairs]
-    return error_rate(found, [pair.alignment for pair in pairs])
+    return alignment_error_rate(found, [pair.alignment for pair in pairs])
 
 
-def own_rate(task: Translator, pairs: Sequence[Pair], where: AlignmentConfig) -> tuple[float, int]:
+def own_rate(task: Translator, pairs: Sequence[AlignedPair], where: AlignmentConfig) -> tuple[float, int]:
     """That on the model's own translations, of those that are the reference, and how many these are."""
     task.aligned_by = where
     made = task.translate([pair.source for pair in pairs], beams=1, length_penalty="none")
     right = [number for number, one in enumerate(made) if one.text == pairs[number].target]
     aligned = task.align([pairs[number].source for number in right], [made[number] for number in right])
-    found = [between(one, pairs[number].source_offsets, pairs[number].target_offsets)
+    found = [links_between(one, pairs[number].source_offsets, pairs[number].target_offsets)
              for number, one in zip(right, aligned, strict=True)]
-    return error_rate(found, [pairs[number].alignment for number in right]), len(right)
+    return alignment_error_rate(found, [pairs[number].alignment for number in right]), len(right)
 
 
-def scored(looks: Sequence[Looked]) -> Iterator[tuple[float, AlignmentConfig]]:
+def scored(looks: Sequence[PairAttention]) -> Iterator[tuple[float, AlignmentConfig]]:
     """All places with their scores."""
     tables: tuple[dict[str, int], dict[str, int]] = {}, {}
     numbers = [[np.array([table.setdefault(text[word.start:word.end].casefold(), len(table)) for word in words])
@@ -80,10 +86,10 @@ def scored(looks: Sequence[Looked]) -> Iterator[tuple[float, AlignmentConfig]]:
                                               strict=True)] for one in looks]
     sentences = np.repeat(np.arange(len(looks)), [len(target) for _, target in numbers])
     targets = np.concatenate([target for _, target in numbers])
-    links = [pointed(one).numpy() for one in looks]
-    for place, where in enumerate(candidates(*looks[0].cross.shape[:2])):
+    links = [strongest_source_words(one).numpy() for one in looks]
+    for place, where in enumerate(alignment_candidates(*looks[0].cross.shape[:2])):
         sources = np.concatenate([source[link[place]] for (source, _), link in zip(numbers, links, strict=True)])
-        yield foretold(sources, targets, sentences), where
+        yield link_log_probability(sources, targets, sentences), where
 
 
 def report(name: str, task: Translator, longest: int | None, tested: int) -> None:

@@ -25,15 +25,13 @@ import torch
 from timing import main, table
 
 from regard.data import phrasebook
-from regard.data.batches.config import BatchConfig, batch_feed
-from regard.data.doctor.filters import kept
-from regard.data.doctor.rules import FilterConfig
-from regard.data.pair import Pair
-from regard.data.sources.opening import pairs as open_pairs
-from regard.data.store import Store, open_or_make_pairs
-from regard.data.tokenizer.contract import Tokenizer
-from regard.data.tokenizer.settings import UnigramConfig
-from regard.data.tokenizer.training import train
+from regard.data.batches.feed import BatchConfig, batch_feed
+from regard.data.filters import FilterConfig, filter_pairs
+from regard.data.sources.formats import read_pairs as open_pairs
+from regard.data.sources.text import SentencePair
+from regard.data.store import TokenStore, open_or_make_pairs
+from regard.data.tokenizer.interface import Tokenizer
+from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 
 COUNT, VOCABULARY, TOKENS, BLOCK = 100_000, 8_000, 4_096, 1_000
 PLACE = tempfile.TemporaryDirectory()
@@ -53,7 +51,7 @@ def corpus(count: int = COUNT) -> Path:
 def our_tokenizer() -> Tokenizer:
     """One unigram model for both sides."""
     found = list(open_pairs([corpus()]))[:20_000]
-    return train([side for pair in found for side in pair[:2]], UnigramConfig(vocabulary=VOCABULARY)).tokenizer
+    return train_tokenizer([side for pair in found for side in pair[:2]], UnigramConfig(vocabulary=VOCABULARY)).tokenizer
 
 
 @cache
@@ -117,7 +115,7 @@ def read() -> str:
 def check() -> str:
     """What is kept of them."""
     def ours() -> int:
-        return sum(1 for _ in kept(open_pairs([corpus()]), FilterConfig()))
+        return sum(1 for _ in filter_pairs(open_pairs([corpus()]), FilterConfig()))
 
     def theirs() -> int:
         seen: set[tuple[str, str]] = set()
@@ -138,14 +136,14 @@ def check() -> str:
     return compared("read and check", ours, theirs)
 
 
-def tokenized(pairs: Iterable[Pair], tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[int]]]:
+def tokenized(pairs: Iterable[SentencePair], tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[int]]]:
     """Both sides of the pairs as ids, a block at a time."""
     walk = iter(pairs)
     while block := list(islice(walk, BLOCK)):
         yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)
 
 
-def our_store() -> Store:
+def our_store() -> TokenStore:
     """The pairs as ids, in a store of their own."""
     folder = tempfile.mkdtemp(dir=PLACE.name)
     tokenizer = our_tokenizer()
@@ -229,11 +227,11 @@ def peak(count: int) -> None:
         for number in range(count):
             pair = base[number % len(base)]
             file.write(f"{number} {pair.source}\t{number} {pair.target}\n")
-    tokenizer = train([side for pair in base for side in (pair.source, pair.target)],
+    tokenizer = train_tokenizer([side for pair in base for side in (pair.source, pair.target)],
                       UnigramConfig(vocabulary=2_000)).tokenizer
 
     store = open_or_make_pairs(Path(PLACE.name) / "store", "key",
-                               lambda: tokenized(kept(open_pairs([path]), FilterConfig()), tokenizer),
+                               lambda: tokenized(filter_pairs(open_pairs([path]), FilterConfig()), tokenizer),
                                vocabularies=(tokenizer.size,) * 2).store
     feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)
     for step in range(min(feed.steps, 2_000)):

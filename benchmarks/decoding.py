@@ -10,7 +10,7 @@ one are some sentences one after another, a batch of 64 is one call. All rank by
 take turns in one process; medians are compared. Before anything is timed: greedy outputs are compared in float32 where
 no two tokens are as good as equal, and the scores of beams with those of forced decoding.
 
-The second part is a file: texts in, texts out, by `regard.tasks.engines` and by CTranslate2 called by hand, with
+The second part is a file: texts in, texts out, by `regard.tasks.ctranslate2_engine` and by CTranslate2 called by hand, with
 sentencepiece around it, as its manual shows it: all sentences in one call, sorted and batched by itself.
 """
 
@@ -30,9 +30,9 @@ import torch
 from timing import Work, hardware, medians, rounds, table
 
 from regard import Translator
-from regard.models.contract import Tokens
-from regard.tasks import engines
-from regard.tasks.exporting import export, names, told
+from regard.tasks import ctranslate2_engine
+from regard.tasks.export import describe_comparison, export, vocabulary_names
+from regard.tokens import Tokens
 
 RECIPES = {"base": ("transformer", 32_000), "small": ("transformer-small", 8000)}
 OURS, THEIRS, C2, C2_INT8 = "regard", "transformers", "ctranslate2", "ctranslate2, int8"
@@ -84,7 +84,7 @@ def ctranslate2(task: Translator, folder: Path, device: str, compute: str) -> Se
     """`translate_batch` on the ids of one batch."""
     import ctranslate2 as engine
 
-    called = names(task)
+    called = vocabulary_names(task)
     ids = {name: id_ for id_, name in enumerate(called.target)}
     model = engine.Translator(str(folder), device=device, compute_type=compute, inter_threads=1,
                               intra_threads=torch.get_num_threads())
@@ -108,13 +108,13 @@ def contestants(task: Translator, asked: argparse.Namespace, place: Path) -> dic
     dtype, wanted = DTYPES[asked.dtype], asked.peers
     found = dict[str, Search]()
     if THEIRS in wanted and _installed("transformers"):
-        print(f"export for transformers: {told(export(task, 'huggingface', place / 'hf').comparison)}")
+        print(f"export for transformers: {describe_comparison(export(task, 'huggingface', place / 'hf').comparison)}")
         found[THEIRS] = theirs(place / "hf", asked.device, dtype)
     if C2 in wanted and _installed("ctranslate2"):
         for name, compute in ((C2, "float32"), (C2_INT8, "int8")):
             folder = place / compute
             report = export(task, "ctranslate2", folder, quantization=compute)
-            print(f"export for {name}: {told(report.comparison)}")
+            print(f"export for {name}: {describe_comparison(report.comparison)}")
             found[name] = ctranslate2(task, folder, asked.device, compute)
     return found
 
@@ -237,7 +237,7 @@ def file(asked: argparse.Namespace, place: Path) -> str:
     for compute in ("float32", "int8"):
         folder = place / f"file-{compute}"
         export(task, "ctranslate2", folder, quantization=compute)
-        engine = engines.CTranslate2Engine(task, folder, threads=threads, device=asked.device)
+        engine = ctranslate2_engine.CTranslate2Engine(task, folder, threads=threads, device=asked.device)
         for beams in asked.beams:
             works: dict[str, Work] = {OURS: lambda engine=engine, beams=beams: engine.translate(texts, beams=beams)}
             # One thread for each of several batches: several threads for one batch took twice to three times as long.
@@ -273,12 +273,11 @@ def _by_hand(hand: Any, cut: Any, pieces: Any, texts: list[str], end: int, beams
 def _texting(asked: argparse.Namespace) -> tuple[Translator, list[str]]:
     """A task with a tokenizer, and sentences of mixed lengths: of the phrasebook, several in one."""
     from regard.data import phrasebook
-    from regard.data.tokenizer.pair import PairTokenizer
-    from regard.data.tokenizer.settings import UnigramConfig
-    from regard.data.tokenizer.training import train
+    from regard.data.tokenizer.interface import PairTokenizer
+    from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 
     pairs = [(pair.source, pair.target) for pair in phrasebook.pairs(4000, seed=1)]
-    one = train([text for pair in pairs for text in pair], UnigramConfig(vocabulary=2000)).tokenizer
+    one = train_tokenizer([text for pair in pairs for text in pair], UnigramConfig(vocabulary=2000)).tokenizer
     recipe, _ = RECIPES[asked.shape]  # with as many ids as there are tokens
     draw, texts = torch.Generator().manual_seed(1), []
     while len(texts) < asked.sentences:

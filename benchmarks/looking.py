@@ -14,8 +14,8 @@ from timing import main, medians, table
 from torch import nn
 
 import regard
-from regard.inspection.seen.seen import Seen
-from regard.models.contract import Tokens
+from regard.inspection.watch import AttentionRecords
+from regard.tokens import Tokens
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REPEATS = 31
@@ -86,7 +86,7 @@ def tokens(batch: int, length: int, padded: bool) -> Tokens:
 
 def compared(name: str, model: nn.Module, run: Callable[[], object]) -> list[str]:
     """The row of a model that runs watched and not, in turns."""
-    kept: list[Seen] = []
+    kept: list[AttentionRecords] = []
 
     @torch.inference_mode()
     def plain() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import regard
-from regard.decoding.greedy import greedy
+from regard.decoding.sampling import greedy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCABULARY, IGNORED = 32_000, -100

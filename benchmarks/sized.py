@@ -16,8 +16,8 @@ from torch import nn
 
 import regard
 from regard import Translator
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
+from regard.special_tokens import SpecialTokens
+from regard.tokens import Tokens
 
 PADDING, UNKNOWN, START, END = range(4)
 FIRST = 5
@@ -28,7 +28,7 @@ FLAG, NONE = 10.0, -6.0
 """The feature of the end token, and of all others: where nothing is handed on, the end is improbable."""
 SHARP, LOUD = 5.0, 5.0
 """How well neighbouring places are told apart; how much of the feature is handed on."""
-SPECIAL = SpecialConfig(padding=PADDING, unknown=UNKNOWN, start=START, end=(END,), mask=4)
+SPECIAL = SpecialTokens(padding=PADDING, unknown=UNKNOWN, start=START, end=(END,), mask=4)
 
 
 @torch.no_grad()

@@ -35,21 +35,19 @@ from timing import hardware, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from regard import toml
 from regard.data import phrasebook
 from regard.data.batches.batch import Batch
-from regard.data.batches.feed import Feed, prefetched
+from regard.data.batches.feed import PlanFeed, prefetch_steps
 from regard.models.build import build
-from regard.models.contract import IGNORED
-from regard.toml import document as toml
-from regard.training import devices, run
-from regard.training.engine import Engine
-from regard.training.graphs import pinned
-from regard.training.plans.plan import Request
-from regard.training.plans.translation import TranslationPlan
-from regard.training.processes import Processes
-from regard.training.settings import TrainingConfig
-from regard.training.works import translation
-from regard.training.works.translation import Translation
+from regard.tokens import IGNORED_LABEL
+from regard.training import resolution
+from regard.training.config import TrainingConfig
+from regard.training.distributed import DistributedContext
+from regard.training.engine import TrainingEngine, pin_batch
+from regard.training.tasks import translation
+from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.translation import TranslationSetup, TranslationTask
 
 OURS, AVERAGED, AGREEING, THEIRS = "regard", "regard, mean of weights", "regard, R-Drop", "transformers"
 Logits = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -88,14 +86,14 @@ SHAPES = {
 class Prepared:
     """The data and all settings, ready to be learned from."""
 
-    work: Translation
+    work: TranslationTask
     shape: Shape
     model: Any
     settings: TrainingConfig
     device: torch.device
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> PlanFeed:
         """The batches as our loop gets them."""
         return self.work.feed(0, 1)
 
@@ -114,10 +112,10 @@ def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Pat
         changes |= {f"model.{side}.layers": shape.layers, f"model.{side}.mixer.heads": shape.heads,
                     f"model.{side}.mixer.dropout": shape.inside, f"model.{side}.feed_forward.inner": shape.inner,
                     f"model.{side}.feed_forward.dropout": shape.inside, f"model.{side}.dropout": shape.dropout}
-    request = Request(task="seq2seq", data=tuple(data), output=place)
-    asked = toml.changed(toml.given({"recipe": "transformer"}, "benchmark"), changes)
-    ready = run.prepare(request, TranslationPlan(), asked, devices.about(device), lambda event: None)
-    assert isinstance(ready.work, Translation)
+    request = TrainingRequest(task="seq2seq", data=tuple(data), output=place)
+    asked = toml.override(toml.document_of({"recipe": "transformer"}, "benchmark"), changes)
+    ready = resolution.prepare(request, TranslationSetup(), asked, resolution.device_properties(device), lambda event: None)
+    assert isinstance(ready.work, TranslationTask)
     return Prepared(ready.work, shape, ready.model, ready.settings, device)
 
 
@@ -128,9 +126,9 @@ def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
     model = build(given.model).to(given.device).train()
     work = copy.copy(given.work)
     work.settings = settings
-    engine = Engine(work.objective(model), settings, Processes.alone())
-    feed, ready = given.feed, pinned if given.device.type == "cuda" else _same
-    for step, batch in zip(steps, prefetched(lambda step: ready(feed.at(step)), steps), strict=True):
+    engine = TrainingEngine(work.objective(model), settings, DistributedContext.alone())
+    feed, ready = given.feed, pin_batch if given.device.type == "cuda" else _same
+    for step, batch in zip(steps, prefetch_steps(lambda step: ready(feed.at(step)), steps), strict=True):
         engine.step(step + 1, [batch], settings.schedule.rate(step + 1))
         yield
     assert engine.read().bad is None
@@ -139,7 +137,7 @@ def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:
 def once(logits: Logits, batch: Sequence[Tensor], smoothing: float) -> Tensor:
     """The loss of one pass."""
     *given, labels = batch
-    return cross_entropy(logits(*given).flatten(0, 1), labels.flatten(), ignore_index=IGNORED,
+    return cross_entropy(logits(*given).flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL,
                          label_smoothing=smoothing)
 
 
@@ -151,7 +149,7 @@ def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module
     model, logits = make(given.shape)
     model.to(device).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    ready = pinned if device.type == "cuda" else _same
+    ready = pin_batch if device.type == "cuda" else _same
     batches = [ready(batch) for batch in rows(given, steps)]
     for step, batch in zip(steps, batches, strict=True):
         for group in optimiser.param_groups:
@@ -226,7 +224,7 @@ def eole(shape: Shape) -> tuple[nn.Module, Logits]:
 def rows(given: Prepared, steps: range) -> Iterator[Batch]:
     """Batches of rows of like lengths, filled up to the longest of each."""
     config = replace(given.settings.batches, layout="padded", shapes="as_drawn")
-    feed = translation.feed(given.work.prepared, config, given.settings.seed)
+    feed = translation.translation_feed(given.work.prepared, config, given.settings.seed)
     return (feed.at(step) for step in steps)
 
 
@@ -334,7 +332,7 @@ def main() -> None:
     given = arguments()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(given.place or folder)
-        device = Processes.alone().device(given.device)
+        device = DistributedContext.alone().device(given.device)
         if device.type == "cpu":
             torch.set_flush_denormal(True)
         shape = SHAPES[given.shape or ("small" if device.type == "cuda" else "cpu")]

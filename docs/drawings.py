@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.blocks.feed_forward import Plain
-from regard.inspection.pictures import canvas, flow_picture, position_picture, rendered
-from regard.inspection.pictures.cells import Scale
-from regard.position.encoding import Linear, Sinusoidal
-from regard.recurrence.gradient import gradient_flow
+from regard.blocks.feed_forward import PlainFeedForward
+from regard.inspection.pictures import canvas, flow_picture, position_picture, render_figure
+from regard.inspection.pictures.canvas import ColourScale
+from regard.position.encoding import LinearEncoding, SinusoidalEncoding
+from regard.recurrence.gradient_flow import gradient_flow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def drawn(name: str) -> bytes:
         torch.manual_seed(0)
         figure = DRAWINGS[name]()
     figure.set_dpi(SHARP)
-    with Image.open(io.BytesIO(rendered(figure, "png"))) as image, io.BytesIO() as file:
+    with Image.open(io.BytesIO(render_figure(figure, "png"))) as image, io.BytesIO() as file:
         image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
         return file.getvalue()
 
@@ -118,7 +118,7 @@ def self_attention() -> "Figure":
 def position() -> "Figure":
     """Encodings of a hundred places."""
     places = torch.arange(100)
-    return position_picture({"linear": Linear(0.02, width=32)(places).detach(), "sin and cos": Sinusoidal(32)(places)})
+    return position_picture({"linear": LinearEncoding(0.02, width=32)(places).detach(), "sin and cos": SinusoidalEncoding(32)(places)})
 
 
 def heads() -> "Figure":
@@ -151,7 +151,7 @@ def block() -> "Figure":
     """How large a gradient is at each of 24 blocks, in the two orders."""
     flows = {}
     for shown, order in (("post-norm", "post"), ("pre-norm", "pre")):
-        blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), Plain(64, 256), 64, order=order)
+        blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), PlainFeedForward(64, 256), 64, order=order)
                   for _ in range(24)]
         x, states = torch.randn(4, 20, 64, requires_grad=True), []
         for one in blocks:
@@ -188,20 +188,20 @@ def shares(results: Tensor, given: Tensor) -> Tensor:
 def strip(maps: Mapping[str, Tensor], title: str, *, across: int = 3, label: str = "weight") -> "Figure":
     """Maps beside each other, all on one scale, each with its name."""
     values = {name: given.detach().double().numpy() for name, given in maps.items()}
-    scale = Scale.of(np.concatenate([one.ravel() for one in values.values()]))
-    with canvas.drawing() as figure:
+    scale = ColourScale.of(np.concatenate([one.ravel() for one in values.values()]))
+    with canvas.new_figure() as figure:
         image = None
         for number, (name, one) in enumerate(values.items()):
             left, top = number % across * (PANEL + GAP), number // across * (PANEL + BELOW)
             cell = PANEL / max(one.shape)
-            axes = canvas.panel(figure, left, top, cell * one.shape[1], cell * one.shape[0])
-            image = canvas.draw(axes, one, scale)
-            axes.set_title(name, fontsize=canvas.LABEL, parse_math=False)
+            axes = canvas.add_panel(figure, left, top, cell * one.shape[1], cell * one.shape[0])
+            image = canvas.draw_cells(axes, one, scale)
+            axes.set_title(name, fontsize=canvas.LABEL_SIZE, parse_math=False)
             axes.set_xticks([])
             axes.set_yticks([])
         assert image is not None
-        canvas.bar(figure, image, min(across, len(values)) * (PANEL + GAP) - GAP + 0.15, 0, PANEL, label)
-        return canvas.finished(figure, title)
+        canvas.add_colour_bar(figure, image, min(across, len(values)) * (PANEL + GAP) - GAP + 0.15, 0, PANEL, label)
+        return canvas.finish_figure(figure, title)
 
 
 DRAWINGS: dict[str, Callable[[], "Figure"]] = {

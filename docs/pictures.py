@@ -16,9 +16,9 @@ from typing import Any
 import regard
 from regard.data import phrasebook
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace.trace import Trace
-from regard.tasks import looking
-from regard.tasks.translating import Translator
+from regard.inspection.trace import Trace
+from regard.tasks import traces as looking
+from regard.tasks.translator import Translator
 
 TEXT, CHANGED = "The black cat sees a small dog.", "The black cat sees a small house."
 SENTENCES = 150
@@ -44,11 +44,11 @@ def main() -> int:
     given.output.mkdir(exist_ok=True)
     names = [given.model, *([] if given.other is None else [given.other])]
     tasks = [regard.load(name) for name in names]
-    traces = [looking.translated(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    traces = [looking.trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        with PageServer(traces, what_if=lambda asked: looking.translated(tasks[asked.trace], asked.text)) as server:
+        with PageServer(traces, what_if=lambda asked: looking.trace_translation(tasks[asked.trace], asked.text)) as server:
             for name, state in views(len(traces)):
                 shoot(browser, server.address + state, given.output / f"{name}.png")
             shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", scheme="dark")
@@ -69,7 +69,7 @@ def views(traces: int) -> list[tuple[str, str]]:
 def long_trace(translator: Translator, name: str) -> Trace:
     """Many sentences and their translations as one text each."""
     pairs = [*phrasebook.pairs(SENTENCES, seed=3, split="test")]
-    return looking.forced(translator, " ".join(pair.source for pair in pairs), " ".join(pair.target for pair in pairs),
+    return looking.trace_forced(translator, " ".join(pair.source for pair in pairs), " ".join(pair.target for pair in pairs),
                           name=name)
 
 

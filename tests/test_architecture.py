@@ -134,7 +134,7 @@ def knowing_kernels(files: Files) -> list[str]:
 
 
 def launched_elsewhere(files: Files) -> list[str]:
-    """Kernels, `kernel[grid](...)`, are launched by `regard.kernels.launch`: on the device where their tensors are."""
+    """Kernels, `kernel[grid](...)`, are launched by `regard.kernels.launch.launch`: on the device where their tensors are."""
     found = []
     for path, text in files.items():
         if "/kernels/" not in path:
@@ -243,7 +243,7 @@ def python(files: Files, *tops: str) -> Files:
 
 
 README = "```\nsrc/regard/    all\n  a.py         a\n```\n"
-MASK, CELL = "src/regard/attention/mask.py", "src/regard/recurrence/cell.py"
+MASK, CELL = "src/regard/attention/mask.py", "src/regard/recurrence/cells.py"
 # rule, the folders it looks at, and bad examples: each must bring exactly one complaint.
 RULES = [
     (upward_imports, ("src",), {MASK: "from regard.models import language"}),

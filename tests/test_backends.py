@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard import backends
+from regard.kernels import dispatch
 
 
 def backend(refusal=None, drawback=None):
@@ -17,28 +17,28 @@ TABLE = {"unable": backend(refusal="it has no hands"), "slow": backend(drawback=
 
 
 def test_the_first_that_can_and_should_is_taken():
-    assert backends.choose(TABLE, "work", None) is TABLE["good"]
+    assert dispatch.choose_backend(TABLE, "work", None) is TABLE["good"]
 
 
 def test_a_backend_asked_for_by_name_runs_even_where_another_is_better():
     for name in ("slow", "last"):
-        assert backends.choose(TABLE, "work", name) is TABLE[name]
+        assert dispatch.choose_backend(TABLE, "work", name) is TABLE[name]
 
 
 def test_a_backend_that_cannot_is_an_error_and_never_replaced():
     with pytest.raises(ValueError, match=r'`backend` must be one that can do this work \("slow", "good", "last"\), but '
                                          r'is "unable" instead. Reason: it has no hands.'):
-        backends.choose(TABLE, "work", "unable")
+        dispatch.choose_backend(TABLE, "work", "unable")
     with pytest.raises(ValueError, match=r'is "god" instead. Did you mean "good"'):
-        backends.choose(TABLE, "work", "god")
+        dispatch.choose_backend(TABLE, "work", "god")
 
 
 def test_the_explanation_has_a_reason_for_each_that_is_preferred():
-    assert str(backends.explain(TABLE, "work", None)) == (
+    assert str(dispatch.explain_choice(TABLE, "work", None)) == (
         "good runs: does work.\nunable does not run: it has no hands.\nslow does not run: it would take years.")
-    assert backends.explain(TABLE, "work", "last").reasons["good"] == '"last" was asked for'
+    assert dispatch.explain_choice(TABLE, "work", "last").reasons["good"] == '"last" was asked for'
 
 
 def test_a_table_without_a_last_resort_is_a_programmers_mistake():
     with pytest.raises(AssertionError):
-        backends.choose({"unable": TABLE["unable"]}, "work", None)
+        dispatch.choose_backend({"unable": TABLE["unable"]}, "work", None)

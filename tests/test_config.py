@@ -10,30 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import Config, choice, dumps, make, make_all, number, plain, share, text, whole
-from regard.toml import document as toml
-from regard.toml.document import ConfigError, changed, parse
+from regard import toml
+from regard.config import (
+    Config,
+    choice,
+    integer,
+    number,
+    probability,
+    read_config,
+    read_configs,
+    text,
+    to_tables,
+    to_toml,
+)
+from regard.toml import ConfigError, override, parse_document
 
 ACTIVATIONS = {"relu": max, "gelu": min}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
-    inner: int = whole(least=1)
+    inner: int = integer(least=1)
     activation: str = choice(ACTIVATIONS, "relu")
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
     base: float = number(10000.0, above=0.0)
     note: str = ""
-    window: int | None = whole(None, least=1)
+    window: int | None = integer(None, least=1)
     bias: bool = True
-    sizes: tuple[int, ...] = whole((), least=1, most=9)
+    sizes: tuple[int, ...] = integer((), least=1, most=9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(Config):
     kind: ClassVar[str] = "attention"
-    heads: int = whole(8, least=1)
-    width: int = whole(512, least=1)
+    heads: int = integer(8, least=1)
+    width: int = integer(512, least=1)
 
     def conflicts(self):
         if self.width % self.heads:
@@ -70,7 +81,7 @@ class ModelConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Config):
     learning_rate: float = number(above=0)
-    steps: int = whole(100, least=1)
+    steps: int = integer(100, least=1)
 
 
 def problems(call):
@@ -117,7 +128,7 @@ def test_a_config_from_python_is_refused_with_all_its_problems():
     (number(least=0, most=1), [0.0, 0.5, 1.0], [-0.1, 1.1]),
     (number(above=0, below=1), [0.1, 0.9], [0.0, 1.0]),
     (number(), [-1e300, 0.0], [float("inf")]),
-    (share(), [0.0, 0.999], [1.0, -1e-9]),
+    (probability(), [0.0, 0.999], [1.0, -1e-9]),
 ])
 def test_limits_of_numbers(field, good, bad):
     cls = dataclasses.make_dataclass("Limits", [("x", float, field)], bases=(Config,), frozen=True, kw_only=True)
@@ -156,8 +167,8 @@ dropout = 0.5
 
 
 def test_all_problems_of_a_file_at_once_in_the_order_of_its_lines():
-    document = parse(TRAIN, "train.toml")
-    assert problems(lambda: make_all({"optim": OptimConfig, "model": ModelConfig, "data": FeedForwardConfig,
+    document = parse_document(TRAIN, "train.toml")
+    assert problems(lambda: read_configs({"optim": OptimConfig, "model": ModelConfig, "data": FeedForwardConfig,
                                       "special": RecurrenceConfig | None}, document)) == [
         'train.toml: missing table "data"',
         'train.toml:1: missing key "learning_rate" in [optim]: expected a finite number, above 0',
@@ -175,47 +186,47 @@ def test_all_problems_of_a_file_at_once_in_the_order_of_its_lines():
 
 
 def test_one_table_is_read_and_the_others_are_left_alone():
-    document = parse("[optim]\nlearning_rate = 1\n[other]\nx = 1\n[a.b]\nkind = 'attention'\nheads = 4\n", "train.toml")
-    assert make(OptimConfig, document, ("optim",)) == OptimConfig(learning_rate=1.0)
-    assert make(AttentionConfig | RecurrenceConfig, document, ("a", "b")) == AttentionConfig(heads=4)
-    assert make(AttentionConfig | RecurrenceConfig | None, document, ("a", "c")) is None
-    assert problems(lambda: make(OptimConfig, document, ("model", "optim"))) == ['train.toml: missing table "model"']
-    assert problems(lambda: make(OptimConfig, document, ("a", "optim"))) == [
+    document = parse_document("[optim]\nlearning_rate = 1\n[other]\nx = 1\n[a.b]\nkind = 'attention'\nheads = 4\n", "train.toml")
+    assert read_config(OptimConfig, document, ("optim",)) == OptimConfig(learning_rate=1.0)
+    assert read_config(AttentionConfig | RecurrenceConfig, document, ("a", "b")) == AttentionConfig(heads=4)
+    assert read_config(AttentionConfig | RecurrenceConfig | None, document, ("a", "c")) is None
+    assert problems(lambda: read_config(OptimConfig, document, ("model", "optim"))) == ['train.toml: missing table "model"']
+    assert problems(lambda: read_config(OptimConfig, document, ("a", "optim"))) == [
         'train.toml:5: missing table "optim" in [a]']
-    assert problems(lambda: make(OptimConfig, document, ("other", "x", "y"))) == [
+    assert problems(lambda: read_config(OptimConfig, document, ("other", "x", "y"))) == [
         'train.toml:4: "x" in [other]: expected a table, but got 1']
-    assert problems(lambda: make(OptimConfig, document, ("other", "x"))) == [
+    assert problems(lambda: read_config(OptimConfig, document, ("other", "x"))) == [
         'train.toml:4: "x" in [other]: expected a table, but got 1']
 
 
 def test_a_whole_document_can_be_one_config():
-    assert make(OptimConfig, parse("learning_rate = 1", "x")) == OptimConfig(learning_rate=1)
-    assert problems(lambda: make(OptimConfig, parse("\nsteps = 0", "x"))) == [
+    assert read_config(OptimConfig, parse_document("learning_rate = 1", "x")) == OptimConfig(learning_rate=1)
+    assert problems(lambda: read_config(OptimConfig, parse_document("\nsteps = 0", "x"))) == [
         'x: missing key "learning_rate": expected a finite number, above 0',
         'x:2: "steps": expected a whole number, at least 1, but got 0',
     ]
 
 
 def test_all_tables_of_a_document():
-    document = parse("seed = 3\n[optim]\nlearning_rate = 0.1\n", "train.toml")
-    assert make_all({"seed": int, "optim": OptimConfig, "special": AttentionConfig | None}, document) == {
+    document = parse_document("seed = 3\n[optim]\nlearning_rate = 0.1\n", "train.toml")
+    assert read_configs({"seed": int, "optim": OptimConfig, "special": AttentionConfig | None}, document) == {
         "seed": 3, "optim": OptimConfig(learning_rate=0.1), "special": None}
-    assert problems(lambda: make_all({"optim": OptimConfig}, document)) == [
+    assert problems(lambda: read_configs({"optim": OptimConfig}, document)) == [
         'train.toml:1: unknown key "seed"; expected "optim"']
 
 
 def test_conflicts_are_found_when_the_fields_are_good_and_have_their_line():
     good = "[[layers]]\n[layers.feed_forward]\ninner = 1\n[[layers]]\nfeed_forward.inner = 2000000\n"
-    assert problems(lambda: make(ModelConfig, parse(good, "x"))) == [
+    assert problems(lambda: read_config(ModelConfig, parse_document(good, "x"))) == [
         'x:5: "inner" in [layers[1].feed_forward]: is too large']
-    assert problems(lambda: make(ModelConfig, parse(good + "mixer = 1\n", "x"))) == [
+    assert problems(lambda: read_config(ModelConfig, parse_document(good + "mixer = 1\n", "x"))) == [
         'x:6: "mixer" in [layers[1]]: expected a table whose kind is one of "attention", "recurrence", but got 1']
     assert problems(lambda: AttentionConfig(heads=3)) == [
         'AttentionConfig: "heads": expected a number that divides the width 512, but got 3']
 
 
 def test_a_conflict_over_a_default_has_the_line_of_the_table():
-    assert problems(lambda: make(AttentionConfig, parse("\n[a]\nwidth = 3", "x"), ("a",))) == [
+    assert problems(lambda: read_config(AttentionConfig, parse_document("\n[a]\nwidth = 3", "x"), ("a",))) == [
         'x:2: "heads" in [a]: expected a number that divides the width 3, but got 8']
 
 
@@ -224,27 +235,27 @@ def test_tables_inline_dotted_and_with_headers_are_the_same():
              "a.feed_forward.inner = 2\na.mixer.kind = 'recurrence'\na.mixer.cell = 'gru'",
              "[a.mixer]\ncell = 'gru'\nkind = 'recurrence'\n[a.feed_forward]\ninner = 2"]
     expected = LayerConfig(feed_forward=FeedForwardConfig(inner=2), mixer=RecurrenceConfig(cell="gru"))
-    assert [make(LayerConfig, parse(text, "x"), ("a",)) for text in texts] == [expected] * 3
+    assert [read_config(LayerConfig, parse_document(text, "x"), ("a",)) for text in texts] == [expected] * 3
 
 
 def test_changes_are_checked_too():
-    document = changed(parse("[optim]\nlearning_rate = 1\n", "train.toml"), {"optim.steps": 0, "optim.stepz": 1})
-    assert sorted(problems(lambda: make_all({"optim": OptimConfig}, document))) == [
+    document = override(parse_document("[optim]\nlearning_rate = 1\n", "train.toml"), {"optim.steps": 0, "optim.stepz": 1})
+    assert sorted(problems(lambda: read_configs({"optim": OptimConfig}, document))) == [
         'train.toml, as changed: "steps" in [optim]: expected a whole number, at least 1, but got 0',
         'train.toml, as changed: unknown key "stepz" in [optim]; did you mean "steps"?',
     ]
 
 
 def test_a_dict_has_no_lines():
-    assert make(FeedForwardConfig, toml.given({"inner": 2, "window": None})) == FeedForwardConfig(inner=2)
-    assert problems(lambda: make(FeedForwardConfig, toml.given({"inner": 0}, "here"))) == [
+    assert read_config(FeedForwardConfig, toml.document_of({"inner": 2, "window": None})) == FeedForwardConfig(inner=2)
+    assert problems(lambda: read_config(FeedForwardConfig, toml.document_of({"inner": 0}, "here"))) == [
         'here: "inner": expected a whole number, at least 1, but got 0']
 
 
 def test_a_stored_config_is_complete_and_readable():
     model = ModelConfig(names=("a",), mixers=(AttentionConfig(),),
                         layers=(LayerConfig(feed_forward=FeedForwardConfig(inner=2)),))
-    assert dumps({"model": model, "seed": 1, "special": None, "about": {"by": "me"}}) == """\
+    assert to_toml({"model": model, "seed": 1, "special": None, "about": {"by": "me"}}) == """\
 seed = 1
 
 [model]
@@ -275,8 +286,8 @@ width = 512
 [about]
 by = "me"
 """
-    assert plain(RecurrenceConfig(cell="gru")) == {"kind": "recurrence", "cell": "gru"}
-    assert list(plain(AttentionConfig())) == ["kind", "heads", "width"]
+    assert to_tables(RecurrenceConfig(cell="gru")) == {"kind": "recurrence", "cell": "gru"}
+    assert list(to_tables(AttentionConfig())) == ["kind", "heads", "width"]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -295,10 +306,10 @@ MODELS = st.builds(ModelConfig, layers=st.lists(LAYERS, max_size=3).map(tuple),
 
 @given(MODELS, FEED_FORWARDS, TEXTS)
 def test_what_is_written_is_read_back(model, other, name):
-    stored = dumps({"model": model, "other": other, "name": name})
-    made = make_all({"model": ModelConfig, "other": FeedForwardConfig | None, "name": str}, parse(stored, "x"))
+    stored = to_toml({"model": model, "other": other, "name": name})
+    made = read_configs({"model": ModelConfig, "other": FeedForwardConfig | None, "name": str}, parse_document(stored, "x"))
     assert made == {"model": model, "other": other, "name": name}
-    assert dumps(made) == stored
+    assert to_toml(made) == stored
 
 
 def test_importing_needs_no_torch():

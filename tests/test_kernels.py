@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard import kernels
-from regard.kernels import usable
+from regard.kernels import launch
+from regard.kernels.launch import usable
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -20,35 +20,35 @@ def there(*shape, dtype=torch.float32):
 
 
 def test_kernels_are_for_gpus_or_for_the_interpreter(monkeypatch):
-    monkeypatch.setattr(kernels, "installed", lambda: True)
+    monkeypatch.setattr(launch, "installed", lambda: True)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert "for GPUs" in kernels.why_not(CPU)
-    assert kernels.why_not(GPU) is None
+    assert "for GPUs" in launch.why_not(CPU)
+    assert launch.why_not(GPU) is None
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert kernels.why_not(CPU) is None
+    assert launch.why_not(CPU) is None
 
 
 def test_without_triton_there_are_none(monkeypatch):
-    monkeypatch.setattr(kernels, "installed", lambda: False)
-    assert "not installed" in kernels.why_not(GPU)
+    monkeypatch.setattr(launch, "installed", lambda: False)
+    assert "not installed" in launch.why_not(GPU)
     assert not usable(there(2))
 
 
 def test_an_empty_grid_launches_nothing(monkeypatch):
     launched = []
-    monkeypatch.setattr(kernels, "_run", lambda *given: launched.append(given))
-    kernels.launch("kernel", (3, 0), 1)
+    monkeypatch.setattr(launch, "_run", lambda *given: launched.append(given))
+    launch.launch("kernel", (3, 0), 1)
     assert launched == []
-    kernels.launch("kernel", (3, 2), 1, SIZE=4)
+    launch.launch("kernel", (3, 2), 1, SIZE=4)
     assert launched == [("kernel", (3, 2), (1,), {"SIZE": 4})]
 
 
 def test_sizes_are_powers_of_two():
-    assert [kernels.padded(count) for count in (1, 2, 3, 5, 64, 65)] == [1, 2, 4, 8, 64, 128]
+    assert [launch.next_power_of_2(count) for count in (1, 2, 3, 5, 64, 65)] == [1, 2, 4, 8, 64, 128]
 
 
 def test_what_is_asked_of_tensors(monkeypatch):
-    monkeypatch.setattr(kernels, "installed", lambda: True)
+    monkeypatch.setattr(launch, "installed", lambda: True)
     assert usable(there(2), there(3, dtype=torch.bfloat16))
     assert not usable(there(2), torch.zeros(2))
     assert not usable(there(2), there(2, dtype=torch.double))
@@ -56,7 +56,7 @@ def test_what_is_asked_of_tensors(monkeypatch):
 
 
 def test_inside_of_a_compiler_the_plain_way_is_taken(monkeypatch):
-    monkeypatch.setattr(kernels, "installed", lambda: True)
+    monkeypatch.setattr(launch, "installed", lambda: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not usable(there(2))
 
@@ -70,7 +70,7 @@ class Squared(torch.autograd.Function):
         return x * x
 
     @staticmethod
-    @kernels.once_differentiable
+    @launch.once_differentiable
     def backward(ctx, above):
         return 2.0 * ctx.saved_tensors[0] * above
 

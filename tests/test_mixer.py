@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regard
-from regard.attention.mixing import SelfAttention
+from regard.attention.layer import SelfAttention
 from regard.convolution import Convolution
-from regard.mixer import Mixer, RowState, indices
-from regard.recurrence.cell import CELLS
+from regard.mixer import Mixer, RowState, row_indices
+from regard.recurrence.cells import CELLS
 from regard.recurrence.lstmn import LSTMN
 from regard.recurrence.scan import Recurrence
 
@@ -334,5 +334,5 @@ def test_a_detached_state_has_no_past():
 
 def test_rows_put_take_the_precision_of_those_that_are_there():
     assert RowState((torch.zeros(2),)).put([0], RowState((torch.ones(1).double(),))).tensors[0].tolist() == [1.0, 0.0]
-    assert indices([-1, 0], torch.zeros(3)).tolist() == [2, 0]
-    assert indices([], torch.zeros(0)).dtype == torch.long
+    assert row_indices([-1, 0], torch.zeros(3)).tolist() == [2, 0]
+    assert row_indices([], torch.zeros(0)).dtype == torch.long

@@ -11,10 +11,9 @@ import torch
 
 import regard
 from claimed.claim import Claim, Numbers, Rows, Verdict, clearly, middle, spread
-from regard.attention.mixing import SelfAttentionConfig
-from regard.comparison.memory.tasks import task as made
-from regard.comparison.memory.training import Budget, teach
-from regard.comparison.memory.ways import Reader, Way
+from regard.attention.layer import SelfAttentionConfig
+from regard.comparison.memory import MemoryBudget, MemoryMixer, MemoryModel, train_model
+from regard.comparison.memory_tasks import make_task as made
 from regard.position.rotary import RotaryConfig
 
 RATE = 5e-3
@@ -99,13 +98,13 @@ def judge_heads(found: Numbers) -> Verdict:
 def _accuracies(task: str, length: int, width: int, seeds: Seeds, steps: int,
                 options: Mapping[str, Any]) -> list[float]:
     """The accuracy of each seed."""
-    way = Way(SelfAttentionConfig(**options, position=RotaryConfig()), lambda tokens: 2, RATE)
+    way = MemoryMixer(SelfAttentionConfig(**options, position=RotaryConfig()), lambda tokens: 2, RATE)
     found = []
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             problem = made(task, length)
-            lesson = teach(Reader(problem, way, width), problem, Budget(steps=steps, rows=32, judged=256, every=50),
+            lesson = train_model(MemoryModel(problem, way, width), problem, MemoryBudget(steps=steps, rows=32, judged=256, every=50),
                            seed, way.rate)
         assert lesson.accuracy is not None
         found.append(lesson.accuracy)

@@ -19,8 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import regard
 from claimed.claim import Claim, Numbers, Rows, Verdict
-from regard.attention.layer import Attention
-from regard.attention.mixing import SelfAttention
+from regard.attention.layer import Attention, SelfAttention
 from regard.recurrence.scan import Recurrence
 
 WIDTH, HEADS = 64, 4

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from claimed.claim import Claim, Numbers, Rows, Verdict, spread
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
-from regard.comparison.memory.tasks import Adding
-from regard.comparison.memory.training import Budget, teach
+from regard.comparison.memory import MemoryBudget, train_model
+from regard.comparison.memory_tasks import AddingTask
 from regard.position.rotary import RotaryConfig
 
 WIDTH, LEARNED = 32, 0.5
@@ -39,7 +39,7 @@ class Deep(nn.Module):
 def norms(layers: int = 12, rates: Sequence[float] = (3e-4, 1e-3, 3e-3, 1e-2), seeds: int = 1, steps: int = 150,
           length: int = 12) -> Numbers:
     """The held-out loss as a share of chance, by order and rate; 1e9 in the place of what is no number."""
-    task = Adding(length)
+    task = AddingTask(length)
     share: dict[str, dict[str, list[float]]] = {}
     for order in ORDERS:
         share[order] = {}
@@ -48,8 +48,8 @@ def norms(layers: int = 12, rates: Sequence[float] = (3e-4, 1e-3, 3e-3, 1e-2), s
             for seed in range(seeds):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
-                    budget = Budget(steps=steps, rows=32, judged=256, every=50)
-                    loss = teach(Deep(order, layers), task, budget, seed, rate).loss
+                    budget = MemoryBudget(steps=steps, rows=32, judged=256, every=50)
+                    loss = train_model(Deep(order, layers), task, budget, seed, rate).loss
                 own.append(loss / task.chance if loss == loss else 1e9)
             share[order][f"{rate:g}"] = own
     return {"share": share, "layers": layers, "steps": steps}

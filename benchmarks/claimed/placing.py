@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from claimed.claim import Claim, Numbers, Rows, Verdict, middle, spread
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
-from regard.comparison.memory.tasks import BLANK, Batch, Task
-from regard.comparison.memory.training import Budget, teach
+from regard.comparison.memory import MemoryBudget, train_model
+from regard.comparison.memory_tasks import BLANK, MemoryBatch, MemoryTask
 from regard.models.embedding import Embedding
-from regard.position.encoding import Encoding, Sinusoidal
+from regard.position.encoding import PositionalEncoding, SinusoidalEncoding
 
 WIDTH, RATE = 32, 3e-3
 KINDS = ("no positions", "sinusoidal positions")
 
 
-class Before(Task):
+class Before(MemoryTask):
     """Two symbols among blanks: which is the first, asked at every token."""
 
     name, measure, unit, shortest = "before", "accuracy", "tokens of the sequence", 2
@@ -49,22 +49,22 @@ class Before(Task):
     def chance_accuracy(self) -> float:
         return 0.5
 
-    def batch(self, rows: int, generator: torch.Generator) -> Batch:
+    def batch(self, rows: int, generator: torch.Generator) -> MemoryBatch:
         places = torch.rand(rows, self.length, generator=generator, device=generator.device).argsort(-1)[:, :2]
         ids = torch.full((rows, self.length), BLANK, device=generator.device)
         ids.scatter_(1, places, torch.tensor([1, 2], device=ids.device).expand(rows, 2))
         first = (places[:, 1] < places[:, 0]).long()
         asked = torch.ones_like(ids, dtype=torch.bool)
-        return Batch(ids, first.unsqueeze(1).expand(-1, self.length), asked, asked)
+        return MemoryBatch(ids, first.unsqueeze(1).expand(-1, self.length), asked, asked)
 
 
 class Looking(nn.Module):
     """Ids to outputs by self-attention in which every token sees all."""
 
-    def __init__(self, task: Task, kind: str) -> None:
+    def __init__(self, task: MemoryTask, kind: str) -> None:
         super().__init__()
         assert task.symbols is not None
-        places: Encoding | None = Sinusoidal(WIDTH) if kind == KINDS[1] else None
+        places: PositionalEncoding | None = SinusoidalEncoding(WIDTH) if kind == KINDS[1] else None
         self.embedding = Embedding(task.symbols, WIDTH, positions=places, scale=True)
         self.stack = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2),
                                  feed_forward=FeedForwardConfig(inner=2 * WIDTH)).build(WIDTH, causal=False)
@@ -88,8 +88,8 @@ def positions(length: int = 16, seeds: int = 3, steps: int = 300) -> Numbers:
                 error[kind] = float((model(ids[:, order]) - model(ids)[:, order]).abs().max())
             for seed in range(seeds):
                 torch.manual_seed(seed)
-                budget = Budget(steps=steps, rows=32, judged=256, every=50)
-                lesson = teach(Looking(task, kind), task, budget, seed, RATE)
+                budget = MemoryBudget(steps=steps, rows=32, judged=256, every=50)
+                lesson = train_model(Looking(task, kind), task, budget, seed, RATE)
                 assert lesson.accuracy is not None
                 accuracy[kind].append(lesson.accuracy)
     return {"error": error, "accuracy": accuracy, "length": length, "steps": steps}

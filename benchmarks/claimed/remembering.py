@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from claimed.claim import Claim, Numbers, Rows, Verdict, middle, spread
-from regard.comparison.memory.tasks import SYMBOLS, Batch, Task
-from regard.comparison.memory.training import Budget, teach
-from regard.recurrence.gradient import gradient_flow
+from regard.comparison.memory import MemoryBudget, train_model
+from regard.comparison.memory_tasks import SYMBOLS, MemoryBatch, MemoryTask
+from regard.recurrence.gradient_flow import gradient_flow
 from regard.recurrence.scan import Recurrence
 
 CELLS = ("rnn", "lstm", "gru")
 WIDTH, RATE = 32, 5e-3
 
 
-class First(Task):
+class First(MemoryTask):
     """A symbol, then noise from other symbols: which was the first, asked at the last token."""
 
     name, measure, unit, shortest = "first", "accuracy", "tokens of the sequence", 2
@@ -47,20 +47,20 @@ class First(Task):
     def chance_accuracy(self) -> float:
         return 1 / SYMBOLS
 
-    def batch(self, rows: int, generator: torch.Generator) -> Batch:
+    def batch(self, rows: int, generator: torch.Generator) -> MemoryBatch:
         device = generator.device
         ids = torch.randint(SYMBOLS, 2 * SYMBOLS, (rows, self.length), generator=generator, device=device)
         first = torch.randint(0, SYMBOLS, (rows,), generator=generator, device=device)
         ids[:, 0] = first
         asked = torch.zeros_like(ids, dtype=torch.bool)
         asked[:, -1] = True
-        return Batch(ids, first.unsqueeze(1).expand(-1, self.length), asked, asked)
+        return MemoryBatch(ids, first.unsqueeze(1).expand(-1, self.length), asked, asked)
 
 
 class Recurrent(nn.Module):
     """Ids to outputs by one recurrent layer."""
 
-    def __init__(self, task: Task, cell: str) -> None:
+    def __init__(self, task: MemoryTask, cell: str) -> None:
         super().__init__()
         assert task.symbols is not None
         self.embedding = nn.Embedding(task.symbols, WIDTH)
@@ -125,14 +125,14 @@ def shown_gradients(found: Numbers) -> tuple[list[str], Rows]:
     return ["cell", "", *(f"{place} steps back" for place in places)], rows
 
 
-def _taught(task: Task, cell: str, seed: int, steps: int) -> tuple[Recurrent, float]:
+def _taught(task: MemoryTask, cell: str, seed: int, steps: int) -> tuple[Recurrent, float]:
     """The network after so many steps, and its accuracy."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Recurrent(task, cell)
         if steps == 0:
             return model, math.nan
-        lesson = teach(model, task, Budget(steps=steps, rows=32, judged=256, every=50), seed, RATE)
+        lesson = train_model(model, task, MemoryBudget(steps=steps, rows=32, judged=256, every=50), seed, RATE)
     assert lesson.accuracy is not None
     return model, lesson.accuracy
 

@@ -15,10 +15,10 @@ from alignment import RECIPES, rate, trained
 
 from claimed.claim import Claim, Numbers, Rows, Verdict
 from regard.data import phrasebook
-from regard.data.phrasebook import Pair
-from regard.tasks.alignment.scores import error_rate
-from regard.tasks.scores import bleu
-from regard.tasks.translating import Translator
+from regard.data.phrasebook import AlignedPair
+from regard.tasks.alignment import alignment_error_rate
+from regard.tasks.evaluation import bleu
+from regard.tasks.translator import Translator
 
 WITHOUT, WITH = "seq2seq-tiny", "seq2seq-attention-tiny"
 NAMES = {WITHOUT: "one context vector", WITH: "attention"}
@@ -88,7 +88,7 @@ def _model(recipe: str, pairs: int, steps: int) -> Translator:
         return trained(recipe, Path(place), pairs, steps, None)
 
 
-def _grouped(pairs: Sequence[Pair], edges: Sequence[int]) -> dict[str, list[Pair]]:
+def _grouped(pairs: Sequence[AlignedPair], edges: Sequence[int]) -> dict[str, list[AlignedPair]]:
     """Pairs by the words of the source: up to the first edge, up to the second, and so on, and above the last."""
     starts, ends = [0, *edges], [*edges, None]
     groups = {}
@@ -99,23 +99,23 @@ def _grouped(pairs: Sequence[Pair], edges: Sequence[int]) -> dict[str, list[Pair
     return {name: own for name, own in groups.items() if own}
 
 
-def _bleu(task: Translator, pairs: Sequence[Pair]) -> float:
+def _bleu(task: Translator, pairs: Sequence[AlignedPair]) -> float:
     made = task.translate([pair.source for pair in pairs], beams=1, length_penalty="none")
     return bleu([one.text for one in made], [pair.target for pair in pairs]).value
 
 
-def _crosses(pair: Pair) -> bool:
+def _crosses(pair: AlignedPair) -> bool:
     """Whether two links cross: the one further on in the source is before the other in the target."""
     return any(one[0] < other[0] and one[1] > other[1] for one in pair.alignment for other in pair.alignment)
 
 
-def _diagonal(pairs: Sequence[Pair]) -> float:
+def _diagonal(pairs: Sequence[AlignedPair]) -> float:
     """The error rate of linking every target word to the source word at the same share of the sentence."""
     found = []
     for pair in pairs:
         sources, targets = len(pair.source_words), len(pair.target_words)
         found.append({((2 * place + 1) * sources // (2 * targets), place) for place in range(targets)})
-    return error_rate(found, [pair.alignment for pair in pairs])
+    return alignment_error_rate(found, [pair.alignment for pair in pairs])
 
 
 CLAIMS = {

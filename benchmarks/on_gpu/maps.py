@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from on_gpu.rows import Cost, Setting, Table, measured
-from regard.attention.kernels.questions import Question, answer, explain
+from regard.attention.kernels.questions import StatisticRequest, answer, explain
 
 FORWARD, DEFAULT = "attention forward", "attention forward, torch's choice"
 BLOCKS = 512
@@ -34,9 +34,9 @@ def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
     query, key, value = (setting.random(1, 1, N, D).detach() for _ in range(3))
     problem = regard.Look(query, key, mask=mask).problem
     pairs = N * N / (1 if mask is None else 2)
-    asked = {"block map": Question("block_map", problem, N // blocks), "entropy": Question("entropy", problem),
-             "row max": Question("row_max", problem), "column sums": Question("column_sums", problem),
-             "top 8": Question("top_k", problem, 8)}
+    asked = {"block map": StatisticRequest("block_map", problem, N // blocks), "entropy": StatisticRequest("entropy", problem),
+             "row max": StatisticRequest("row_max", problem), "column sums": StatisticRequest("column_sums", problem),
+             "top 8": StatisticRequest("top_k", problem, 8)}
     forward = Cost(products=4 * pairs * D, special=pairs)
     works: dict[str, Work] = {
         FORWARD: partial(regard.attend, query, key, value, mask=mask),
@@ -53,10 +53,10 @@ def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
     return Table(f"Statistics of N {N:,}, d {D}, one head, {about}; a map of {blocks} × {blocks} blocks", FORWARD, rows)
 
 
-def _way(question: Question, setting: Setting) -> str:
+def _way(question: StatisticRequest, setting: Setting) -> str:
     """Who answers: on a GPU the one that is chosen, elsewhere the one that would be."""
     return explain(question).backend if setting.on_gpu else "fused"
 
 
-def _asking(question: Question, setting: Setting) -> Work:
+def _asking(question: StatisticRequest, setting: Setting) -> Work:
     return partial(answer, question, None if setting.on_gpu else "fused")

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from on_gpu.rows import Cost, Row, Setting, Table, measured
-from regard.attention.band import Band, band_of
+from regard.attention.mask_cache import Band, band_of
 
 OURS, VARLEN, PADDED = "regard", "torch, varlen_attn", "torch, padded"
 

@@ -11,10 +11,10 @@ import torch
 from timing import Work
 
 from on_gpu.rows import Cost, Row, Setting, Table, measured
-from regard.recurrence.cell import cell
+from regard.recurrence.cells import make_cell
 from regard.recurrence.kernels import loop, native
-from regard.recurrence.kernels.choice import Backend, choose, explain
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.kernels.choice import ScanBackend, choose, explain
+from regard.recurrence.kernels.problem import ScanProblem
 
 KINDS: dict[str, dict[str, str]] = {"rnn": {}, "lstm": {}, "gru": {}, 'gru, reset="after"': {"reset": "after"},
                                     "mut1": {}, "mut2": {}, "mut3": {}}
@@ -37,7 +37,7 @@ def tables(setting: Setting) -> Iterator[Table]:
                     f"chosen: {', '.join(sorted(chosen))}", OURS, found)
 
 
-def _of(kind: str, problem: Problem, setting: Setting) -> list[Row]:
+def _of(kind: str, problem: ScanProblem, setting: Setting) -> list[Row]:
     low = problem.inputs.dtype == torch.bfloat16
     works: dict[str, Work] = {OURS: _training(choose(problem, None if setting.on_gpu else "fused"), problem)}
     if native.refusal(problem) is None:
@@ -49,13 +49,13 @@ def _of(kind: str, problem: Problem, setting: Setting) -> list[Row]:
     return measured(kind, works, setting, base=OURS, cost=cost, repeats=5, goal="≤ 20 ms")
 
 
-def _problem(kind: str, setting: Setting, steps: int, rows: int, width: int, dtype: torch.dtype) -> Problem:
-    made = cell(kind.split(",")[0], width, width, **KINDS[kind]).to(setting.device, dtype)
+def _problem(kind: str, setting: Setting, steps: int, rows: int, width: int, dtype: torch.dtype) -> ScanProblem:
+    made = make_cell(kind.split(",")[0], width, width, **KINDS[kind]).to(setting.device, dtype)
     inputs = setting.random(steps * rows, width, dtype=dtype)
-    return Problem(made, inputs, (rows,) * steps, made.initial(rows))
+    return ScanProblem(made, inputs, (rows,) * steps, made.initial(rows))
 
 
-def _training(backend: Backend, problem: Problem) -> Work:
+def _training(backend: ScanBackend, problem: ScanProblem) -> Work:
     wanted = (problem.inputs, *problem.cell.parameters())
     upstream = torch.randn(len(problem.inputs), problem.cell.width, device=problem.inputs.device,
                            dtype=problem.inputs.dtype)

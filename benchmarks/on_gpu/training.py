@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from on_gpu.rows import GIB, Cost, Row, Setting, Table, row, say
 from regard.data import phrasebook
 from regard.models.build import build
-from regard.models.contract import IGNORED
+from regard.tokens import IGNORED_LABEL
 
 AGREEMENT = 5.0
 THEIRS_AGREEING = "transformers, R-Drop"
@@ -64,11 +64,11 @@ def agreeing(logits: loops.Logits, batch: Sequence[Tensor], smoothing: float) ->
     """
     *given, labels = batch
     both = logits(*(torch.cat([tensor, tensor]) for tensor in given)).float()
-    entropy = cross_entropy(both.flatten(0, 1), torch.cat([labels, labels]).flatten(), ignore_index=IGNORED,
+    entropy = cross_entropy(both.flatten(0, 1), torch.cat([labels, labels]).flatten(), ignore_index=IGNORED_LABEL,
                             label_smoothing=smoothing)
     p, q = both.log_softmax(-1).chunk(2)
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)  # KL(p‖q) + KL(q‖p)
-    there = labels != IGNORED
+    there = labels != IGNORED_LABEL
     return entropy + AGREEMENT / 4 * (apart * there).sum() / there.sum()
 
 

@@ -17,7 +17,7 @@ _HOMES = {
     "Causal": "regard.attention.mask",
     "Padding": "regard.attention.mask",
     "Window": "regard.attention.mask",
-    "Packed": "regard.attention.packed",
+    "Packed": "regard.attention.mask",
     "Placed": "regard.attention.mask",
     "Additive": "regard.attention.score",
     "Bilinear": "regard.attention.score",
@@ -28,43 +28,43 @@ _HOMES = {
     "BucketedBias": "regard.position.bias",
     "RelativeBias": "regard.position.bias",
     "Rotary": "regard.position.rotary",
-    "SelfAttention": "regard.attention.mixing",
+    "SelfAttention": "regard.attention.layer",
     "Recurrence": "regard.recurrence.scan",
     "LSTMN": "regard.recurrence.lstmn",
     "Convolution": "regard.convolution",
     "Block": "regard.blocks.block",
     "Stack": "regard.blocks.stack",
-    "Tokens": "regard.models.contract",
-    "PackedTokens": "regard.models.contract",
+    "Tokens": "regard.tokens",
+    "PackedTokens": "regard.tokens",
     "build": "regard.models.build",
-    "load": "regard.tasks.loading",
-    "task": "regard.tasks.loading",
-    "greedy": "regard.decoding.greedy",
+    "load": "regard.tasks.load",
+    "task": "regard.tasks.load",
+    "greedy": "regard.decoding.sampling",
     "beam": "regard.decoding.beam",
     "sample": "regard.decoding.sampling",
-    "mbr": "regard.decoding.risk",
-    "with_cross": "regard.decoding.cross",
-    "Hypothesis": "regard.decoding.hypothesis",
-    "ConfigError": "regard.toml.document",
-    "heat_map": "regard.inspection.heat",
-    "watch": "regard.inspection.watching.watching",
-    "Trace": "regard.inspection.trace.trace",
-    "Translation": "regard.tasks.results",
-    "Completion": "regard.tasks.results",
-    "Beam": "regard.tasks.searches",
-    "Sampling": "regard.tasks.searches",
-    "Glossary": "regard.tasks.glossary.terms",
-    "Alignment": "regard.tasks.alignment.words",
-    "Translator": "regard.tasks.translating",
-    "Completer": "regard.tasks.completing",
-    "Filler": "regard.tasks.reading",
-    "Classifier": "regard.tasks.reading",
-    "Embedder": "regard.tasks.reading",
+    "mbr": "regard.decoding.mbr",
+    "with_cross": "regard.decoding.forced",
+    "Hypothesis": "regard.decoding.request",
+    "ConfigError": "regard.toml",
+    "heat_map": "regard.inspection.heat_map",
+    "watch": "regard.inspection.watch",
+    "Trace": "regard.inspection.trace",
+    "Translation": "regard.tasks.translator",
+    "Completion": "regard.tasks.completer",
+    "Beam": "regard.tasks.search",
+    "Sampling": "regard.tasks.search",
+    "Glossary": "regard.tasks.glossary",
+    "Alignment": "regard.tasks.alignment",
+    "Translator": "regard.tasks.translator",
+    "Completer": "regard.tasks.completer",
+    "Filler": "regard.tasks.filler",
+    "Classifier": "regard.tasks.classifier",
+    "Embedder": "regard.tasks.classifier",
     "EncoderDecoder": "regard.models.encoder_decoder",
     "LanguageModel": "regard.models.language",
-    "MaskedModel": "regard.models.masked",
-    "Tagger": "regard.models.labels",
-    "SequenceClassifier": "regard.models.labels",
+    "MaskedModel": "regard.models.language",
+    "Tagger": "regard.models.classification",
+    "SequenceClassifier": "regard.models.classification",
     "ImageClassifier": "regard.models.vision",
     "Seq2Seq": "regard.models.seq2seq",
     "RecurrentEncoder": "regard.models.seq2seq",
@@ -83,14 +83,14 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.attention.layer import Attention as Attention
     from regard.attention.layer import BasicAttention as BasicAttention
     from regard.attention.layer import PlainAttention as PlainAttention
+    from regard.attention.layer import SelfAttention as SelfAttention
     from regard.attention.look import Look as Look
     from regard.attention.mask import Causal as Causal
+    from regard.attention.mask import Packed as Packed
     from regard.attention.mask import Padding as Padding
     from regard.attention.mask import Placed as Placed
     from regard.attention.mask import Window as Window
-    from regard.attention.mixing import SelfAttention as SelfAttention
     from regard.attention.normalize import Normalizer as Normalizer
-    from regard.attention.packed import Packed as Packed
     from regard.attention.score import Additive as Additive
     from regard.attention.score import Bilinear as Bilinear
     from regard.attention.score import Score as Score
@@ -98,22 +98,20 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.blocks.stack import Stack as Stack
     from regard.convolution import Convolution as Convolution
     from regard.decoding.beam import beam as beam
-    from regard.decoding.cross import with_cross as with_cross
-    from regard.decoding.greedy import greedy as greedy
-    from regard.decoding.hypothesis import Hypothesis as Hypothesis
-    from regard.decoding.risk import mbr as mbr
+    from regard.decoding.forced import with_cross as with_cross
+    from regard.decoding.mbr import mbr as mbr
+    from regard.decoding.request import Hypothesis as Hypothesis
+    from regard.decoding.sampling import greedy as greedy
     from regard.decoding.sampling import sample as sample
-    from regard.inspection.heat import heat_map as heat_map
-    from regard.inspection.trace.trace import Trace as Trace
-    from regard.inspection.watching.watching import watch as watch
+    from regard.inspection.heat_map import heat_map as heat_map
+    from regard.inspection.trace import Trace as Trace
+    from regard.inspection.watch import watch as watch
     from regard.models.build import build as build
-    from regard.models.contract import PackedTokens as PackedTokens
-    from regard.models.contract import Tokens as Tokens
+    from regard.models.classification import SequenceClassifier as SequenceClassifier
+    from regard.models.classification import Tagger as Tagger
     from regard.models.encoder_decoder import EncoderDecoder as EncoderDecoder
-    from regard.models.labels import SequenceClassifier as SequenceClassifier
-    from regard.models.labels import Tagger as Tagger
     from regard.models.language import LanguageModel as LanguageModel
-    from regard.models.masked import MaskedModel as MaskedModel
+    from regard.models.language import MaskedModel as MaskedModel
     from regard.models.seq2seq import AttendingDecoder as AttendingDecoder
     from regard.models.seq2seq import OneContextDecoder as OneContextDecoder
     from regard.models.seq2seq import RecurrentEncoder as RecurrentEncoder
@@ -125,20 +123,22 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.position.rotary import Rotary as Rotary
     from regard.recurrence.lstmn import LSTMN as LSTMN
     from regard.recurrence.scan import Recurrence as Recurrence
-    from regard.tasks.alignment.words import Alignment as Alignment
-    from regard.tasks.completing import Completer as Completer
-    from regard.tasks.glossary.terms import Glossary as Glossary
-    from regard.tasks.loading import load as load
-    from regard.tasks.loading import task as task
-    from regard.tasks.reading import Classifier as Classifier
-    from regard.tasks.reading import Embedder as Embedder
-    from regard.tasks.reading import Filler as Filler
-    from regard.tasks.results import Completion as Completion
-    from regard.tasks.results import Translation as Translation
-    from regard.tasks.searches import Beam as Beam
-    from regard.tasks.searches import Sampling as Sampling
-    from regard.tasks.translating import Translator as Translator
-    from regard.toml.document import ConfigError as ConfigError
+    from regard.tasks.alignment import Alignment as Alignment
+    from regard.tasks.classifier import Classifier as Classifier
+    from regard.tasks.classifier import Embedder as Embedder
+    from regard.tasks.completer import Completer as Completer
+    from regard.tasks.completer import Completion as Completion
+    from regard.tasks.filler import Filler as Filler
+    from regard.tasks.glossary import Glossary as Glossary
+    from regard.tasks.load import load as load
+    from regard.tasks.load import task as task
+    from regard.tasks.search import Beam as Beam
+    from regard.tasks.search import Sampling as Sampling
+    from regard.tasks.translator import Translation as Translation
+    from regard.tasks.translator import Translator as Translator
+    from regard.tokens import PackedTokens as PackedTokens
+    from regard.tokens import Tokens as Tokens
+    from regard.toml import ConfigError as ConfigError
 else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
 
     def __getattr__(name: str) -> object:

@@ -8,6 +8,26 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+# ---- rules: Rules say what may be written: each turns the log-probabilities of the next token into others.
+#
+#     rule(log-probabilities (R, V), what is written so far) -> log-probabilities (R, V)
+#
+# A rule may lower a log-probability, to −∞ where it forbids a token; it never raises one, because searches stop when no
+# continuation can win any more, and count on it that one never gains. What is left is not normalised again: a hypothesis
+# keeps the probabilities that the model gave. A rule remembers nothing, since hypotheses change places between steps;
+# what it needs is read off what is written. It knows neither models nor searches.
+#
+# Legend: B rows, N tokens in front of them, R hypotheses, t tokens written so far, n of a sequence, W sequences of the
+# text, V vocabulary; T = N + t.
+
+
+def whole_number(argument: str, value: object, least: int = 0) -> int:
+    """A whole number, at least `least`; a ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(argument, f"a whole number, at least {least}", repr(value))
+    return value
+
+
 Value = TypeVar("Value")
 
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.attention.mask import Padding
-from regard.attention.presence import cleared, there
-from regard.config import Config, choice, whole
+from regard.attention.mask_cache import present_tokens, zero_absent
+from regard.config import Config, choice, integer
 from regard.mixer import RowState
 
 PLACEMENTS = {"causal": None, "centred": None}
@@ -90,9 +90,9 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
         """All tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros, and give zeros."""
         self._check(x)
-        there_BN = there(x, present)
+        there_BN = present_tokens(x, present)
         before = self._span if self.placement == "causal" else self._span // 2
-        return self._mix(F.pad(cleared(x, there_BN), (0, 0, before, self._span - before)), there_BN)
+        return self._mix(F.pad(zero_absent(x, there_BN), (0, 0, before, self._span - before)), there_BN)
 
     def start(self, rows: int, capacity: int | None = None) -> RowState:
         """The state before the first token, for `rows` sequences of any number of tokens: (rows, S, D) zeros."""
@@ -112,8 +112,8 @@ class Convolution(nn.Module):
             raise checks.wrong("state", f"one of this convolution, for the {x.shape[0]} rows of x",
                                f"one of shape {checks.shape(past_BSD)}", f"Get it from start(rows={x.shape[0]}).")
         own = None if lengths is None else Padding(lengths)
-        there_BN = there(x, own, "lengths")
-        seen = torch.cat([past_BSD.to(x.dtype), cleared(x, there_BN)], 1)
+        there_BN = present_tokens(x, own, "lengths")
+        seen = torch.cat([past_BSD.to(x.dtype), zero_absent(x, there_BN)], 1)
         return self._mix(seen, there_BN), RowState((self._last(seen, None if own is None else own.lengths),))
 
     def _mix(self, seen: Tensor, there_BN: Tensor | None) -> Tensor:
@@ -126,7 +126,7 @@ class Convolution(nn.Module):
         # (9 against 27 ms) where they are depthwise, because the fast kernels want as many features out as in.
         parts = [self._convolve(seen, weight, biases[i % len(biases)]) for i, weight in enumerate(weights)]
         y = parts[0] if self.gate == "none" else parts[0] * torch.sigmoid(parts[1])
-        return cleared(y, there_BN)
+        return zero_absent(y, there_BN)
 
     def _convolve(self, seen: Tensor, weight_EDK: Tensor, bias_E: Tensor | None) -> Tensor:
         """One convolution without a gate. Tokens are rows, and convolutions want them as columns.
@@ -181,9 +181,9 @@ class ConvolutionConfig(Config):
     """`Convolution` as a mixer, as a table of a config file. `growth` multiplies the dilation from layer to layer."""
 
     kind: ClassVar[str] = "convolution"
-    kernel: int = whole(3, least=1)
-    dilation: int = whole(1, least=1)
-    growth: int = whole(1, least=1)
+    kernel: int = integer(3, least=1)
+    dilation: int = integer(1, least=1)
+    growth: int = integer(1, least=1)
     groups: str = choice(GROUPS, "full")
     gate: str = choice(GATES, "none")
     bias: bool = True

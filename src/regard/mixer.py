@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Siblings:
+class RowGroups:
     """Rows in families of `size`, one family after another; each row continues one of a single family's.
 
     What all rows of a family share, such as the source that they look at, need not be copied for each of them.
@@ -33,10 +33,10 @@ class Siblings:
     """Nobody needs the state any more that they are picked from: what is picked may stand in its storage."""
 
 
-Rows = list[int] | Tensor | Siblings
+Rows = list[int] | Tensor | RowGroups
 
 
-class State(Protocol):
+class MixerState(Protocol):
     """What a mixer remembers of each row (sequence). Rows are independent of each other."""
 
     def pick(self, rows: Rows) -> Self:
@@ -70,11 +70,11 @@ class RowState:
 
     def pick(self, rows: Rows) -> "RowState":
         """The state of these rows, in storage of its own; a row may be picked more than once."""
-        return RowState(tuple(tensor[indices(rows, tensor)] for tensor in self.tensors))
+        return RowState(tuple(tensor[row_indices(rows, tensor)] for tensor in self.tensors))
 
     def put(self, rows: Rows, other: "RowState") -> "RowState":
         """The state in which these rows are those of the other."""
-        return RowState(tuple(mine.index_copy(0, indices(rows, mine), theirs.to(mine.dtype))
+        return RowState(tuple(mine.index_copy(0, row_indices(rows, mine), theirs.to(mine.dtype))
                               for mine, theirs in zip(self.tensors, other.tensors, strict=True)))
 
     def copy(self) -> "RowState":
@@ -86,7 +86,7 @@ class RowState:
         return RowState(tuple(tensor.detach() for tensor in self.tensors))
 
 
-def indices(rows: Rows, like: Tensor) -> Tensor:
+def row_indices(rows: Rows, like: Tensor) -> Tensor:
     """Rows as indices from 0 on, which every kind of indexing takes, on the device of `like`."""
-    rows = rows.rows if isinstance(rows, Siblings) else rows
+    rows = rows.rows if isinstance(rows, RowGroups) else rows
     return torch.as_tensor(rows, dtype=torch.long, device=like.device) % max(1, like.shape[0])

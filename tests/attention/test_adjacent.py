@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.attention.adjacent import joined, room, whole
+from regard.kernels.linear import adjacent_tensor, concatenate, empty_like_parts
 
 
 @pytest.mark.parametrize(("shape", "sizes", "dim"), [
@@ -12,12 +12,12 @@ from regard.attention.adjacent import joined, room, whole
 def test_slices_in_their_order_are_the_tensor_they_were_cut_from(shape, sizes, dim):
     tensor = torch.randn(shape)
     parts = tensor.split(sizes, dim)
-    found = whole(parts, dim)
+    found = adjacent_tensor(parts, dim)
     assert torch.equal(found, tensor)
     assert found.data_ptr() == tensor.data_ptr()
     with torch.no_grad():
-        assert joined(parts, dim).data_ptr() == tensor.data_ptr()
-    inner = whole(parts[1:], dim)  # a run that does not begin at the beginning
+        assert concatenate(parts, dim).data_ptr() == tensor.data_ptr()
+    inner = adjacent_tensor(parts[1:], dim)  # a run that does not begin at the beginning
     assert torch.equal(inner, torch.cat(parts[1:], dim))
     assert inner.data_ptr() == parts[1].data_ptr()
 
@@ -29,32 +29,32 @@ def test_what_is_not_beside_each_other_is_copied():
               (a, b.double()), (tensor[:2], tensor[2:].clone()), (a, tensor.clone()[:, 2:4])]
     for parts in others:
         dim = 0 if parts[0].shape[1] == 8 else 1
-        assert whole(parts, dim) is None
+        assert adjacent_tensor(parts, dim) is None
     for parts in others[:5]:
         with torch.no_grad():
-            assert torch.equal(joined(parts, 1), torch.cat(parts, 1))
+            assert torch.equal(concatenate(parts, 1), torch.cat(parts, 1))
 
 
 def test_where_gradients_are_asked_for_it_is_a_copy_that_has_them():
     leaf = torch.randn(3, 4, requires_grad=True)
     parts = leaf.split(2, 1)
-    made = joined(parts, 1)
+    made = concatenate(parts, 1)
     assert made.data_ptr() != leaf.data_ptr()
     made.square().sum().backward()
     torch.testing.assert_close(leaf.grad, 2 * leaf.detach())
-    assert not whole(parts, 1).requires_grad
+    assert not adjacent_tensor(parts, 1).requires_grad
 
 
 def test_room_is_laid_out_as_what_it_is_for():
     made = torch.randn(2, 5, 12)
     query, key, value = (part.unflatten(-1, (-1, 2)).transpose(1, 2) for part in made.split((4, 4, 4), -1))
-    new = room((query, key, value), 1)
+    new = empty_like_parts((query, key, value), 1)
     assert [part.shape for part in new] == [query.shape, key.shape, value.shape]
     flat = [part.transpose(1, 2).flatten(-2) for part in new]  # the way back, without a copy
-    assert whole(flat, -1).shape == made.shape
-    assert whole(flat, -1).is_contiguous()
-    apart = room((query, key.clone(), value), 1)
-    assert whole(apart, 1) is None
+    assert adjacent_tensor(flat, -1).shape == made.shape
+    assert adjacent_tensor(flat, -1).is_contiguous()
+    apart = empty_like_parts((query, key.clone(), value), 1)
+    assert adjacent_tensor(apart, 1) is None
     assert apart[0].transpose(1, 2).is_contiguous()
-    spread = room((torch.randn(1, 3, 4).expand(2, 3, 4),), 1)[0]
+    spread = empty_like_parts((torch.randn(1, 3, 4).expand(2, 3, 4),), 1)[0]
     assert spread.is_contiguous()

@@ -8,8 +8,8 @@ from problems import normal
 
 import regard
 from regard import Causal, Packed, Padding, Window
-from regard.attention.band import Band, PackedPass, band_in_segments, band_of, is_band
 from regard.attention.mask import Placed
+from regard.attention.mask_cache import Band, CachedPacked, band_in_segments, band_of, is_band
 
 LENGTHS = st.lists(st.integers(0, 4), max_size=4)
 
@@ -63,7 +63,7 @@ def test_it_is_for_so_many_queries():
 
 
 def test_one_pass_looks_a_band_up_once():
-    present, device = PackedPass(Packed([2, 3])), torch.device("cpu")
+    present, device = CachedPacked(Packed([2, 3])), torch.device("cpu")
     first = present.under(Causal(), 5, 5, 2, device)
     assert present.under(Causal(), 5, 5, 2, device) is first
     assert torch.equal(first.matrix(5, 5), (Causal() & Packed([2, 3])).matrix(5, 5))
@@ -76,7 +76,7 @@ def test_one_pass_looks_a_band_up_once():
 def test_what_is_looked_up_once_is_of_these_sizes_alone():
     band = Band(torch.tensor([0, 1]), torch.tensor([2, 3]))
     assert [ends.shape[-1] for n_keys in (3, 5) for ends in band.queries(n_keys)] == [3, 3, 5, 5]
-    present, device = PackedPass(Packed([2, 3], [1, 4])), torch.device("cpu")
+    present, device = CachedPacked(Packed([2, 3], [1, 4])), torch.device("cpu")
     present.under(None, 5, 5, 2, device)
     behind = present.under(None, 6, 5, 2, device)  # one that fills the row up
     assert torch.equal(behind.matrix(6, 5), Packed([2, 3], [1, 4]).matrix(6, 5))
@@ -101,4 +101,4 @@ def test_in_segments_it_is_known_without_a_search(queries, data, behind, more, o
 
 def test_segments_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match="add up to at most 4"):
-        PackedPass(Packed([2, 3])).under(Causal(), 4, 5, 2, torch.device("cpu"))
+        CachedPacked(Packed([2, 3])).under(Causal(), 4, 5, 2, torch.device("cpu"))

@@ -5,8 +5,8 @@ import torch
 from problems import assert_close, normal
 
 import regard
-from regard.attention.cache import families_apart, families_together
-from regard.mixer import Siblings, indices
+from regard.attention.cache import fold_rows, unfold_rows
+from regard.mixer import RowGroups, row_indices
 
 WIDTH, SIZE, LENGTHS = 4, 3, torch.tensor([5, 2, 4])
 KINDS = ("attention", "grouped", "additive", "basic", "plain")
@@ -29,7 +29,7 @@ def begun(layer, lengths=LENGTHS):
     """A cache of one context a family, and one with a context for each row."""
     alone = layer.remember(normal(3, 5, WIDTH, seed=1), lengths)
     rows = torch.arange(3).repeat_interleave(SIZE)
-    return alone.pick(Siblings(rows, SIZE, 1)), alone.pick(rows)
+    return alone.pick(RowGroups(rows, SIZE, 1)), alone.pick(rows)
 
 
 def asked(layer, cache, count=2, seed=5):
@@ -41,7 +41,7 @@ def siblings(parents, families=None):
     """Rows in families: which of its siblings each continues."""
     kept = range(len(parents)) if families is None else families
     rows = [family * SIZE + parent for family, row in zip(kept, parents, strict=True) for parent in row]
-    return Siblings(torch.tensor(rows), SIZE, SIZE, None if families is None else torch.tensor(families))
+    return RowGroups(torch.tensor(rows), SIZE, SIZE, None if families is None else torch.tensor(families))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,9 +83,9 @@ def test_families_are_replaced_by_others():
     shared, apart = begun(layer)
     other = layer.remember(normal(2, 7, WIDTH, seed=8), torch.tensor([7, 1]))
     rows = torch.arange(2).repeat_interleave(SIZE)
-    theirs, families = other.pick(Siblings(rows, SIZE, 1)), torch.tensor([2, 0])
+    theirs, families = other.pick(RowGroups(rows, SIZE, 1)), torch.tensor([2, 0])
     places = (families.unsqueeze(-1) * SIZE + torch.arange(SIZE)).flatten()
-    put = shared.put(Siblings(places, SIZE, SIZE, families), theirs)
+    put = shared.put(RowGroups(places, SIZE, SIZE, families), theirs)
     assert (put.each, len(put.key)) == (SIZE, 3)
     want = apart.put(places, other.pick(rows))
     assert_close(asked(layer, put), asked(layer, want))
@@ -117,11 +117,11 @@ def test_who_watches_or_masks_sees_every_row_by_itself():
 
 def test_queries_of_families_and_back():
     query = normal(6, 2, 3, 4)
-    together = families_together(query, 3)
+    together = fold_rows(query, 3)
     assert together.shape == (2, 2, 9, 4)
     assert torch.equal(together[1, 0, 3:6], query[4, 0])
-    assert torch.equal(families_apart(together, 3), query)
+    assert torch.equal(unfold_rows(together, 3), query)
 
 
 def test_siblings_are_rows():
-    assert indices(siblings([[2, 0, 0], [1, 1, 2]]), torch.zeros(6)).tolist() == [2, 0, 0, 4, 4, 5]
+    assert row_indices(siblings([[2, 0, 0], [1, 1, 2]]), torch.zeros(6)).tolist() == [2, 0, 0, 4, 4, 5]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from problems import ORACLE_NORMALIZERS, Waves, assert_close, held, normal, parameters, scorer, table_of
 
 import regard
-from regard.position.encoding import Added, Sinusoidal
+from regard.position.encoding import AddPositions, SinusoidalEncoding
 from regard.reference import attention as oracle
 from regard.reference import position as oracle_position
 
@@ -256,7 +256,7 @@ PLACED = [{}, {"rotary": regard.Rotary(2)}, {"position_bias": regard.ALiBi.for_h
 def test_without_positions_a_layer_does_not_know_the_order_of_tokens(kind, score):
     layer, x = make(kind, score), normal(2, 5, WIDTH)
     assert_close(layer(x[:, ORDER]), layer(x)[:, ORDER])
-    encoded = Added(Sinusoidal(WIDTH))
+    encoded = AddPositions(SinusoidalEncoding(WIDTH))
     for knowing in [lambda x: layer(encoded(x)), *(make("attention", **options) for options in PLACED[1:])]:
         assert (knowing(x[:, ORDER]) - knowing(x)[:, ORDER]).abs().max() > 1e-2
 

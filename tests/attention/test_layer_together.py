@@ -6,7 +6,7 @@ from problems import normal
 
 import regard
 from regard import Causal
-from regard.attention import linear
+from regard.kernels import linear
 
 OPTIONS = {"plain": {"heads": 2}, "grouped": {"heads": 4, "key_heads": 2}, "no bias": {"heads": 2, "bias": False},
            "wide values": {"heads": 2, "value_width": 5}}
@@ -16,14 +16,14 @@ OPTIONS = {"plain": {"heads": 2}, "grouped": {"heads": 4, "key_heads": 2}, "no b
 def products(monkeypatch):
     """How many layers each joint product had."""
     pytest.importorskip("triton")
-    counts, apply = [], linear._Joint.apply
+    counts, apply = [], linear._JointLinear.apply
     monkeypatch.setattr(linear, "usable", lambda *tensors: True)
 
     def counted(x, count, *given):
         counts.append(count)
         return apply(x, count, *given)
 
-    monkeypatch.setattr(linear._Joint, "apply", counted)
+    monkeypatch.setattr(linear._JointLinear, "apply", counted)
     return counts
 
 

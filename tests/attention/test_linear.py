@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard import kernels
-from regard.attention import linear as module
-from regard.attention.linear import Linear, linear
+from regard.kernels import launch
+from regard.kernels import linear as module
+from regard.kernels.linear import Linear, linear
 
 
 def gradients(y, *of):
@@ -80,27 +80,26 @@ def test_on_a_gpu_the_kernel_is_taken():
 def test_sums_that_a_kernel_made_on_the_way_are_used(part, monkeypatch):
     """The gradient of a bias does not read the gradient of a result whose maker has summed it already."""
     pytest.importorskip("triton")
-    from regard.attention.kernels import columns
-    from regard.blocks.kernels import activation, residual
+    from regard.kernels import blocks, column_sums
 
     monkeypatch.setattr(module, "usable", lambda *tensors: True)
     layer, x, g = Linear(5, 16), torch.randn(2, 20, 5), torch.randn(2, 20, 16)
-    form = residual.Form(True, None, None, 1e-5)
+    form = blocks.NormParameters(True, None, None, 1e-5)
 
     def passed(y):
         if part == "activation":
-            return activation.activated(y, "gelu", 0.0)
-        return residual.normed(torch.ones_like(y), y, 0.0, form, y.dtype)
+            return blocks.activate_dropout(y, "gelu", 0.0)
+        return blocks.add_dropout_norm(torch.ones_like(y), y, 0.0, form, y.dtype)
 
     want = torch.autograd.grad(passed(F.linear(x, layer.weight, layer.bias)), layer.bias, g)[0]
-    heights, run = [], kernels._run
+    heights, run = [], launch._run
 
     def counted(kernel, grid, given, sizes):
-        if kernel is columns._sums:
+        if kernel is column_sums._column_sums_kernel:
             heights.append(given[2])
         run(kernel, grid, given, sizes)
 
-    monkeypatch.setattr(kernels, "_run", counted)
+    monkeypatch.setattr(launch, "_run", counted)
     torch.testing.assert_close(torch.autograd.grad(passed(layer(x)), layer.bias, g)[0], want, rtol=1e-4, atol=1e-5)
     assert heights
     assert max(heights) < 40 if part == "activation" else len(heights) == 1

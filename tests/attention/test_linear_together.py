@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention import linear as module
-from regard.attention.linear import Linear, together
+from regard.kernels import linear as module
+from regard.kernels.linear import Linear, apply_jointly
 
 SIZES = (6, 4, 4)
 
@@ -55,7 +55,7 @@ def test_results_and_gradients_are_those_of_each(as_on_a_gpu, shape, placed, bia
     made = placed(layers(bias))
     x = torch.randn(shape, requires_grad=True)
     of = [x, *nn.ModuleList(made).parameters()]
-    mine, theirs = together(x, made), [nn.functional.linear(x, layer.weight, layer.bias) for layer in made]
+    mine, theirs = apply_jointly(x, made), [nn.functional.linear(x, layer.weight, layer.bias) for layer in made]
     assert joint(mine)
     assert [y.shape for y in mine] == [y.shape for y in theirs]
     above = [torch.randn_like(y) for y in theirs]
@@ -70,7 +70,7 @@ def test_in_float64_the_gradients_are_exact(as_on_a_gpu):
     of = (x, *(layer.weight for layer in made))
 
     def given(x, *weights):
-        return module._Joint.apply(x, 3, *weights)
+        return module._JointLinear.apply(x, 3, *weights)
 
     assert torch.autograd.gradcheck(given, of)
     assert torch.autograd.gradgradcheck(given, of)
@@ -78,7 +78,7 @@ def test_in_float64_the_gradients_are_exact(as_on_a_gpu):
 
 def test_a_layer_nobody_looks_at_gets_zeros(as_on_a_gpu):
     made, x = layers(), torch.randn(3, 5)
-    made_of = together(x, made)
+    made_of = apply_jointly(x, made)
     (made_of[0].sum() + made_of[2].sum()).backward()
     assert (made[1].weight.grad == 0).all()
     torch.testing.assert_close(made[0].weight.grad, x.sum(0).expand(6, 5))
@@ -88,7 +88,7 @@ def test_a_layer_nobody_looks_at_gets_zeros(as_on_a_gpu):
 def test_what_lies_together_is_not_copied(as_on_a_gpu):
     made, x = lying_together(layers(bias=False)), torch.randn(7, 5, requires_grad=True)
     with Counted() as seen:
-        outputs = together(x, made)
+        outputs = apply_jointly(x, made)
         whole = torch.randn(7, sum(SIZES))
         torch.autograd.backward(outputs, whole.split(SIZES, -1))
     assert seen.counts["mm"] == 3
@@ -126,7 +126,7 @@ def test_who_is_no_plain_layer_is_called_as_it_is(as_on_a_gpu, changed):
     made = layers()
     changed(made)
     x = torch.randn(3, 5)
-    outputs = together(x, made)
+    outputs = apply_jointly(x, made)
     assert not joint(outputs)
     for output, layer in zip(outputs, made, strict=True):
         torch.testing.assert_close(output, layer(x))
@@ -135,24 +135,24 @@ def test_who_is_no_plain_layer_is_called_as_it_is(as_on_a_gpu, changed):
 def test_hooks_and_replacements_are_called(as_on_a_gpu):
     made, calls = layers(), []
     made[1].register_forward_hook(lambda *given: calls.append(1))
-    together(torch.randn(3, 5), made)
+    apply_jointly(torch.randn(3, 5), made)
     assert calls == [1]
     replaced(made)
     x = torch.randn(3, 5)
-    assert torch.equal(together(x, made)[2], 2 * x[..., :4])
+    assert torch.equal(apply_jointly(x, made)[2], 2 * x[..., :4])
 
 
 def test_other_numbers_and_no_gradients_are_left_to_torch(as_on_a_gpu):
     made = layers()
     wider(made)
     with pytest.raises(RuntimeError, match="dtype"):
-        together(torch.randn(3, 5), made)
+        apply_jointly(torch.randn(3, 5), made)
     with torch.no_grad():
-        assert all(output.grad_fn is None for output in together(torch.randn(3, 5), layers()))
+        assert all(output.grad_fn is None for output in apply_jointly(torch.randn(3, 5), layers()))
 
 
 def test_on_a_cpu_each_is_called():
-    assert not joint(together(torch.randn(3, 5), layers()))
+    assert not joint(apply_jointly(torch.randn(3, 5), layers()))
 
 
 @pytest.mark.gpu
@@ -161,7 +161,7 @@ def test_on_a_gpu_it_is_one_product(dtype):
     made = [Linear(64, 64).cuda().to(dtype) for _ in range(3)]
     x = torch.randn(2, 300, 64, device="cuda", dtype=dtype, requires_grad=True)
     of = [x, *nn.ModuleList(made).parameters()]
-    mine, theirs = together(x, made), [layer(x) for layer in made]
+    mine, theirs = apply_jointly(x, made), [layer(x) for layer in made]
     assert joint(mine)
     above = [torch.randn_like(y) for y in theirs]
     found, wanted = torch.autograd.grad(mine, of, above), torch.autograd.grad(theirs, of, above)
@@ -169,4 +169,4 @@ def test_on_a_gpu_it_is_one_product(dtype):
         bound = 4 * torch.finfo(dtype).eps * other.abs().max() + 0.02 * other.abs().max() * (dtype == torch.float32)
         assert (one - other).abs().max() <= bound
     with torch.autocast("cuda", torch.bfloat16):
-        assert not joint(together(x.float(), [layer.float() for layer in made]))
+        assert not joint(apply_jointly(x.float(), [layer.float() for layer in made]))

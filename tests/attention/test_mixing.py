@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import regard
-from regard.attention.mixing import SelfAttention
+from regard.attention.layer import SelfAttention
 
 
 def layer(**options):

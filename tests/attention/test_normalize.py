@@ -60,7 +60,7 @@ def test_names_mean_themselves_and_can_be_accumulated(name):
     function = as_normalizer(name)
     assert repr(function) == name
     assert function.accumulates
-    assert function is module.NAMES[name]
+    assert function is module.NORMALIZERS[name]
 
 
 def test_normalisers_of_ones_own():

@@ -7,21 +7,20 @@ from hypothesis import strategies as st
 from problems import masks
 
 from regard import Causal, Placed
-from regard.attention.mask import as_mask
-from regard.attention.place import Block
+from regard.attention.mask import BlockIndices, as_mask
 
 
 def test_rows_columns_and_positions():
     """3 queries, 5 keys: the last query stands at the last key."""
-    whole = Block.of(3, 5, leading=0)
+    whole = BlockIndices.of(3, 5, leading=0)
     assert whole.row.tolist() == [[0], [1], [2]]
     assert whole.column.tolist() == [0, 1, 2, 3, 4]
     assert whole.position.tolist() == [[2], [3], [4]]
-    part = Block.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
+    part = BlockIndices.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
     assert (part.row.tolist(), part.column.tolist(), part.position.tolist()) == ([[1], [2]], [2, 3], [[3], [4]])
-    some = Block.of(3, 5, leading=0, rows=torch.tensor([2, 0]))
+    some = BlockIndices.of(3, 5, leading=0, rows=torch.tensor([2, 0]))
     assert (some.row.tolist(), some.position.tolist()) == ([[2], [0]], [[4], [2]])
-    more = Block.of(4, 1, leading=0)
+    more = BlockIndices.of(4, 1, leading=0)
     assert more.position.tolist() == [[-3], [-2], [-1], [0]]
 
 
@@ -31,24 +30,24 @@ def test_rows_columns_and_positions():
 ])
 def test_numbers_of_sequences_are_aligned_from_the_left(shape, leading, expected):
     numbers = torch.arange(6)[: torch.Size(shape).numel()].view(shape)
-    got = Block.of(3, 5, leading=leading).per_sequence(numbers)
+    got = BlockIndices.of(3, 5, leading=leading).per_sequence(numbers)
     assert got.shape == expected
     assert got.flatten().tolist() == numbers.flatten().tolist()
 
 
 def test_entries_of_a_matrix():
     matrix = torch.arange(15).view(3, 5)
-    place = Block.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
+    place = BlockIndices.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
     assert place.select(matrix).tolist() == [[7, 8], [12, 13]]
     assert place.select(matrix[:1]).tolist() == [[2, 3]]  # one row stands for all
     assert place.select(matrix[:, :1]).tolist() == [[5], [10]]
     assert place.select(matrix[:1, :1]).tolist() == [[0]]
-    rows = Block.of(3, 5, leading=0, rows=torch.tensor([2, 0, 2]))
+    rows = BlockIndices.of(3, 5, leading=0, rows=torch.tensor([2, 0, 2]))
     assert rows.select(matrix).tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]
 
 
 def test_standing_elsewhere_changes_the_position_alone():
-    place = Block.of(2, 4, leading=0)
+    place = BlockIndices.of(2, 4, leading=0)
     moved = place.at(place.row + 7)
     assert moved.position.tolist() == [[7], [8]]
     assert moved.row is place.row
@@ -61,12 +60,12 @@ def test_standing_elsewhere_changes_the_position_alone():
 @settings(suppress_health_check=list(HealthCheck))
 def test_a_mask_of_a_block_is_cut_from_the_mask_of_all(data, n_queries, n_keys):
     mask = as_mask(data.draw(masks((2,), n_queries, n_keys)).mask).ready(n_queries, n_keys, None)
-    whole = Block.of(n_queries, n_keys, leading=1)
+    whole = BlockIndices.of(n_queries, n_keys, leading=1)
     matrix = mask.allowed(mask.aligned(whole)).expand(2, n_queries, n_keys)
     first, start = data.draw(st.integers(0, n_queries)), data.draw(st.integers(0, n_keys))
     last, stop = data.draw(st.integers(first, n_queries)), data.draw(st.integers(start, n_keys))
     rows = data.draw(st.sampled_from((slice(first, last), torch.arange(first, last).flip(0))))
-    block = Block.of(n_queries, n_keys, leading=1, rows=rows, columns=slice(start, stop))
+    block = BlockIndices.of(n_queries, n_keys, leading=1, rows=rows, columns=slice(start, stop))
     got = mask.allowed(mask.aligned(block))
     want = matrix[:, rows, start:stop]
     assert torch.equal(got.expand(want.shape), want)

@@ -5,12 +5,12 @@ import torch
 from problems import assert_close, normal
 
 import regard
-from regard.attention.mask import Allowed
-from regard.attention.problem import Problem, state
+from regard.attention.mask import BoolMask
+from regard.attention.problem import AttentionProblem, build_problem
 
 
-def stated(*tensors, **options) -> Problem:
-    return state(*tensors, **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
+def stated(*tensors, **options) -> AttentionProblem:
+    return build_problem(*tensors, **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
                               **options})
 
 
@@ -86,7 +86,7 @@ def test_nothing_is_allowed_or_added_where_nothing_is_said():
 def test_a_tensor_becomes_a_mask_and_a_vector_a_matrix():
     problem = stated(torch.zeros(3, 2), torch.zeros(5, 2), torch.zeros(5, 2), mask=torch.ones(5, dtype=torch.bool),
                      bias=torch.zeros(5))
-    assert isinstance(problem.mask, Allowed)
+    assert isinstance(problem.mask, BoolMask)
     assert problem.allowed(problem.block()).shape == (1, 5)
     assert problem.added(problem.block()).shape == (1, 5)
 

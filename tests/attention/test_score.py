@@ -102,7 +102,7 @@ def test_a_score_of_ones_own_as_a_class():
 
 
 def test_every_name_is_in_the_table_and_means_itself():
-    assert {name: repr(score) for name, score in module.NAMES.items()} == {n: n for n in module.NAMES}
+    assert {name: repr(score) for name, score in module.SCORES.items()} == {n: n for n in module.SCORES}
     for name in module.NEED_PARAMETERS:
         with pytest.raises(ValueError, match=f'"{name}".*It has parameters: pass score=regard'):
             as_score(name)

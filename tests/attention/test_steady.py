@@ -5,7 +5,7 @@ import torch
 from problems import assert_close, normal
 
 import regard
-from regard.attention.steady import Seen, SteadyCache
+from regard.attention.cache import StaticCache, StaticMask
 
 WIDTH, PLACES = 4, 7
 
@@ -20,8 +20,8 @@ def test_steps_are_those_of_a_growing_cache(options, rubbish):
     key, value = (part.clone().index_fill(2, torch.arange(2, PLACES), rubbish) for part in (grown.key, grown.value))
     for step in range(4):
         x, positions = normal(3, 1, WIDTH, seed=step + 1), grown.positions
-        seen = Seen((torch.arange(PLACES) <= positions.unsqueeze(-1))[:, None, None])
-        steady = SteadyCache(key, value, positions, PLACES, False, seen)
+        seen = StaticMask((torch.arange(PLACES) <= positions.unsqueeze(-1))[:, None, None])
+        steady = StaticCache(key, value, positions, PLACES, False, seen)
         y, after = layer.step(x, steady)
         expected, grown = layer.step(x, grown)
         assert_close(y, expected)
@@ -31,7 +31,7 @@ def test_steps_are_those_of_a_growing_cache(options, rubbish):
 def test_it_takes_one_token_a_step_and_nothing_else():
     layer = regard.Attention(WIDTH, heads=2).double()
     start = layer.start(1, 3)
-    steady = SteadyCache(start.key, start.value, start.positions, 3, False, Seen(torch.ones(1, 1, 1, 3).bool()))
+    steady = StaticCache(start.key, start.value, start.positions, 3, False, StaticMask(torch.ones(1, 1, 1, 3).bool()))
     with pytest.raises(AssertionError, match="one token of each row"):
         layer.step(normal(1, 2, WIDTH), steady)
     with pytest.raises(AssertionError, match="one token of each row"):

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import regard
 from regard.attention import layer as layer_module
-from regard.attention.tap import Tap, taps
+from regard.attention.look import Tap, find_taps
 
 WIDTH = 4
 LAYERS = {
@@ -219,12 +219,12 @@ class Decoder(nn.Module):
 
 def test_taps_have_the_names_of_their_layers():
     model = Decoder()
-    found = taps(model)
+    found = find_taps(model)
     assert list(found) == ["layers.0.own", "layers.0.cross", "layers.1.own", "layers.1.cross", "first"]
     assert found["layers.1.cross"] is model.layers[1]["cross"].tap
     assert found["first"] is model.first.tap
-    assert taps(model.first) == {"": model.first.tap}
-    assert taps(nn.Linear(1, 1)) == {}
+    assert find_taps(model.first) == {"": model.first.tap}
+    assert find_taps(nn.Linear(1, 1)) == {}
 
 
 def test_a_copy_of_a_layer_has_no_listeners_and_is_not_heard():

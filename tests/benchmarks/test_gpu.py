@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard import kernels
-from regard.models.contract import IGNORED
-from regard.training.consistency import agreement_loss
+from regard.kernels import launch
+from regard.tokens import IGNORED_LABEL
+from regard.training.loss import rdrop_loss
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PARTS = ("additive", "scans", "maps", "dot", "normalisers", "packed", "training", "decoding")
@@ -108,8 +108,8 @@ def test_the_rival_learns_the_same_agreement(on_gpu):
     """R-Drop in the plain loop is the loss that ours is trained with."""
     states, output = torch.randn(2, 3, 5, 8), nn.Linear(8, 11)
     labels = torch.randint(0, 11, (3, 5))
-    labels[0, 3:] = IGNORED
-    ours = agreement_loss(states, output, labels, 0.1, on_gpu.training.AGREEMENT)
+    labels[0, 3:] = IGNORED_LABEL
+    ours = rdrop_loss(states, output, labels, 0.1, on_gpu.training.AGREEMENT)
 
     def logits(*given):
         assert [len(tensor) for tensor in given] == [6, 6, 6]
@@ -124,7 +124,7 @@ def test_the_rival_learns_the_same_agreement(on_gpu):
 def test_every_part_runs(on_gpu, setting, part):
     if part in NEEDED:
         pytest.importorskip(NEEDED[part])
-    if NEEDED.get(part) == "triton" and not kernels.interpreted():
+    if NEEDED.get(part) == "triton" and not launch.interpreted():
         pytest.skip("the kernels are compiled here")
     tables = list(getattr(on_gpu, part).tables(setting))
     assert tables

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import regard
-from regard.attention.mixing import SelfAttention
+from regard.attention.layer import SelfAttention
 from regard.blocks.block import Block
-from regard.blocks.feed_forward import Plain
+from regard.blocks.feed_forward import PlainFeedForward
 from regard.recurrence.scan import Recurrence
-from regard.reference import block as oracle
-from regard.reference import norm as oracle_norm
+from regard.reference import blocks as oracle
+from regard.reference import blocks as oracle_norm
 
 WIDTH = 6
 MIXERS = {
@@ -25,7 +25,7 @@ MIXERS = {
 def make(mixer="self-attention", *, cross=False, **options):
     torch.manual_seed(4)
     layer = regard.Attention(WIDTH, heads=2, context_width=5) if cross else None
-    block = Block(MIXERS[mixer](), Plain(WIDTH, 9), WIDTH, cross=layer, **options).double()
+    block = Block(MIXERS[mixer](), PlainFeedForward(WIDTH, 9), WIDTH, cross=layer, **options).double()
     for name, parameter in block.named_parameters():  # norms that do nothing would hide where they stand
         if "norm" in name:
             torch.nn.init.normal_(parameter, 1.0 if name.endswith("weight") else 0.0, 0.5)

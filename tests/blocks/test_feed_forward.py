@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from regard.blocks import feed_forward
-from regard.blocks.feed_forward import Gated, Plain
-from regard.reference import activation as oracle_activation
-from regard.reference import block as oracle
+from regard.blocks.feed_forward import GatedFeedForward, PlainFeedForward
+from regard.reference import blocks as oracle
+from regard.reference import blocks as oracle_activation
 
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -19,20 +19,20 @@ def arrays(*linears):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_plain_is_the_oracles(activation, bias):
-    part, x = Plain(4, 7, activation=activation, bias=bias).double(), torch.randn(2, 3, 4).double()
+    part, x = PlainFeedForward(4, 7, activation=activation, bias=bias).double(), torch.randn(2, 3, 4).double()
     known = getattr(oracle_activation, activation)
     want = [[oracle.mlp(token, *arrays(part.up, part.down), known) for token in row] for row in x.numpy()]
     np.testing.assert_allclose(part(x).detach().numpy(), want, rtol=1e-12, atol=1e-13)
 
 
 def test_gated_with_silu_and_no_biases_is_swiglu():
-    part, x = Gated(4, 7).double(), torch.randn(3, 4).double()
+    part, x = GatedFeedForward(4, 7).double(), torch.randn(3, 4).double()
     weights = [linear.weight.detach().numpy() for linear in (part.gate, part.up, part.down)]
     want = [oracle.mlp_swiglu(token, *weights) for token in x.numpy()]
     np.testing.assert_allclose(part(x).detach().numpy(), want, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", [Plain, Gated])
+@pytest.mark.parametrize("kind", [PlainFeedForward, GatedFeedForward])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
 def test_gradients_are_right(kind, activation):
     part = kind(3, 4, activation=activation, bias=True).double()
@@ -40,28 +40,28 @@ def test_gradients_are_right(kind, activation):
 
 
 def test_dropout_is_for_training():
-    part, x = Plain(4, 50, dropout=0.5), torch.randn(3, 4)
+    part, x = PlainFeedForward(4, 50, dropout=0.5), torch.randn(3, 4)
     assert not torch.equal(part(x), part(x))
     assert torch.equal(part.eval()(x), part(x))
 
 
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match=r'`activation` must be .*, but is "gelue" instead. Did you mean "gelu"'):
-        Plain(4, 4, activation="gelue")
+        PlainFeedForward(4, 4, activation="gelue")
     with pytest.raises(ValueError, match="`dropout` must be a probability"):
-        Gated(4, 4, dropout=1.5)
+        GatedFeedForward(4, 4, dropout=1.5)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_in_one_kernel_it_is_the_same(activation, monkeypatch):
     pytest.importorskip("triton")
-    from regard.blocks.kernels import activation as activation_kernel
+    from regard.kernels import blocks as activation_kernel
 
-    part, x = Plain(4, 7, activation=activation), torch.randn(3, 4, requires_grad=True)
+    part, x = PlainFeedForward(4, 7, activation=activation), torch.randn(3, 4, requires_grad=True)
     want = part(x)
     monkeypatch.setattr(feed_forward, "usable", lambda *tensors: True)
     y = part(x)
-    monkeypatch.setattr(activation_kernel, "activated", None)  # whoever calls it fails
+    monkeypatch.setattr(activation_kernel, "activate_dropout", None)  # whoever calls it fails
     with pytest.raises(TypeError):
         part(x)
     part.eval()(x)

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.blocks import residual as module
-from regard.blocks.block import NORMS, PostNorm, PreNorm
-from regard.blocks.dropout import Dropout
-from regard.blocks.residual import added, normed, normed_alone
+from regard.blocks import sublayer as module
+from regard.blocks.sublayer import NORMS, Dropout, PostNorm, PreNorm, add_residual, add_residual_and_norm, apply_norm
 
 KERNELS = {"_AddedBackward", "_NormedBackward"}
 
@@ -36,9 +34,9 @@ def norm(name, width=6):
 def test_on_a_cpu_it_is_the_modules():
     x, part = operands()
     layer = norm("layer")
-    assert torch.equal(normed(x, part, Dropout(0.0), layer), layer(x + part))
-    assert torch.equal(added(x, part, Dropout(0.0)), x + part)
-    assert not fused(normed(x, part, Dropout(0.5), layer))
+    assert torch.equal(add_residual_and_norm(x, part, Dropout(0.0), layer), layer(x + part))
+    assert torch.equal(add_residual(x, part, Dropout(0.0)), x + part)
+    assert not fused(add_residual_and_norm(x, part, Dropout(0.5), layer))
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -46,35 +44,35 @@ def test_on_a_cpu_it_is_the_modules():
 def test_the_kernel_computes_what_the_modules_do(name):
     x, part = operands()
     layer, g = norm(name), torch.randn(2, 3, 6)
-    mine, theirs = normed(x, part, Dropout(0.0), layer), layer(x + part)
+    mine, theirs = add_residual_and_norm(x, part, Dropout(0.0), layer), layer(x + part)
     assert fused(mine)
     wanted = [x, part, *layer.parameters()]
     for one, other in zip([mine, *torch.autograd.grad(mine, wanted, g)],
                           [theirs, *torch.autograd.grad(theirs, wanted, g)], strict=True):
         torch.testing.assert_close(one, other)
-    assert fused(added(x, part, Dropout(0.0)))
-    torch.testing.assert_close(added(x, part, Dropout(0.0)), x + part)
+    assert fused(add_residual(x, part, Dropout(0.0)))
+    torch.testing.assert_close(add_residual(x, part, Dropout(0.0)), x + part)
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_alone_is_the_module_s(name):
     x, g, layer = operands()[0], torch.randn(2, 3, 6), norm(name)
-    mine, theirs = normed_alone(x, layer), layer(x)
+    mine, theirs = apply_norm(x, layer), layer(x)
     assert fused(mine)
     wanted = [x, *layer.parameters()]
     for one, other in zip([mine, *torch.autograd.grad(mine, wanted, g)],
                           [theirs, *torch.autograd.grad(theirs, wanted, g)], strict=True):
         torch.testing.assert_close(one, other)
-    assert not fused(normed_alone(x, layer.eval()))
+    assert not fused(apply_norm(x, layer.eval()))
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_rms_norm_with_torchs_own_epsilon():
     x, part = (1e-4 * leaf for leaf in operands())
     layer = nn.RMSNorm(6)
-    assert fused(normed(x, part, Dropout(0.0), layer))
-    torch.testing.assert_close(normed(x, part, Dropout(0.0), layer), layer(x + part))
+    assert fused(add_residual_and_norm(x, part, Dropout(0.0), layer))
+    torch.testing.assert_close(add_residual_and_norm(x, part, Dropout(0.0), layer), layer(x + part))
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -105,19 +103,19 @@ def _another_forward(layer, dropout):
 def test_where_somebody_listens_the_modules_are_called(listen):
     x, part = operands()
     layer, dropout = norm("layer"), Dropout(0.1)
-    assert fused(normed(x, part, dropout, layer))
+    assert fused(add_residual_and_norm(x, part, dropout, layer))
     listen(layer, dropout)
-    assert not fused(normed(x, part, dropout, layer))
+    assert not fused(add_residual_and_norm(x, part, dropout, layer))
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 def test_what_the_kernels_do_not_take():
     x, part = operands()
-    assert not fused(normed(x, part, Dropout(0.0), nn.LayerNorm((3, 6))))
-    assert not fused(normed(x, part, Dropout(0.0), nn.Identity()))
-    assert not fused(added(x, part[:, :1], Dropout(0.0)))
-    wide = torch.randn(1, module.WIDEST + 1, requires_grad=True)
-    assert not fused(added(wide, wide, Dropout(0.0)))
+    assert not fused(add_residual_and_norm(x, part, Dropout(0.0), nn.LayerNorm((3, 6))))
+    assert not fused(add_residual_and_norm(x, part, Dropout(0.0), nn.Identity()))
+    assert not fused(add_residual(x, part[:, :1], Dropout(0.0)))
+    wide = torch.randn(1, module.MAX_FUSED_WIDTH + 1, requires_grad=True)
+    assert not fused(add_residual(wide, wide, Dropout(0.0)))
 
 
 @pytest.mark.gpu

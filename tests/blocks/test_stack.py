@@ -5,17 +5,17 @@ import torch
 from torch import nn
 
 import regard
+from regard.attention.layer import SelfAttention
 from regard.attention.mask import as_mask
-from regard.attention.mixing import SelfAttention
 from regard.blocks.block import Block
-from regard.blocks.feed_forward import Gated
+from regard.blocks.feed_forward import GatedFeedForward
 from regard.blocks.stack import Stack
 from regard.recurrence.lstmn import LSTMN
 
 
 def make(order="pre", **options):
     torch.manual_seed(5)
-    blocks = [Block(SelfAttention(regard.Attention(6, heads=2)), Gated(6, 8), 6, order=order) for _ in range(3)]
+    blocks = [Block(SelfAttention(regard.Attention(6, heads=2)), GatedFeedForward(6, 8), 6, order=order) for _ in range(3)]
     return Stack(blocks, nn.LayerNorm(6) if order == "pre" else None, **options).double()
 
 

@@ -6,7 +6,7 @@ import pytest
 import texting
 from calling import call, tables
 
-from regard.cli.compare import is_model
+from regard.cli.compare import is_model_folder
 from regard.comparison import runs
 
 PAIRS = texting.pairs()
@@ -28,10 +28,10 @@ def place(tmp_path_factory):
 
 
 def test_a_folder_with_a_config_is_a_model(place):
-    assert is_model(str(place / "completer"))
-    assert not is_model(str(place))
-    assert not is_model(str(place / "pairs.tsv"))
-    assert not is_model(str(place / "nowhere"))
+    assert is_model_folder(str(place / "completer"))
+    assert not is_model_folder(str(place))
+    assert not is_model_folder(str(place / "pairs.tsv"))
+    assert not is_model_folder(str(place / "nowhere"))
 
 
 def test_two_trained_models(place, tmp_path):
@@ -97,7 +97,7 @@ def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, t
         return compared
 
     for error, want in ((runs.InterruptedTraining("interrupted"), 130), (TrainingError("no number"), 1)):
-        monkeypatch.setattr("regard.comparison.report.compared", raising(error))
+        monkeypatch.setattr("regard.comparison.road.compared", raising(error))
         code, out, said = call("compare", place / "pairs.tsv", "--road", "-o", tmp_path / f"out{want}")
         assert (code, out) == (want, "")
         assert str(error) in said
@@ -105,7 +105,7 @@ def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, t
 
 def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
     asked = []
-    monkeypatch.setattr("regard.cli.compare_memory.compare_memory", lambda task, **given: asked.append((task, given)))
+    monkeypatch.setattr("regard.cli.compare.compare_memory", lambda task, **given: asked.append((task, given)))
     assert call("compare", "--task", "copy", "--ways", "rnn,attention", "--lengths", "8", "--seeds", "2", "--long",
                 "--device", "cpu")[0] == 0
     assert asked == [("copy", {"ways": "rnn,attention", "lengths": "8", "seeds": 2, "scale": "long", "as_json": False,

@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from regard.cli.compare_memory import compare_memory
+from regard.cli.compare import compare_memory
 
 TINY = {"ways": "rnn, attention", "lengths": "2,3", "steps": 2, "rows": 2, "parameters": 6000, "device": "cpu"}
 

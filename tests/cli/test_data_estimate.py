@@ -10,10 +10,10 @@ import trained
 from calling import call
 from planned import CPU
 
-from regard.cli.data import duration
-from regard.training import asking, run
-from regard.training.plans.plan import Request
-from regard.training.plans.translation import TranslationPlan
+from regard.cli.data import format_duration
+from regard.training import resolution
+from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.translation import TranslationSetup
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_it_is_what_a_training_of_the_same_file_chooses(tmp_path, given):
     code, out, said = call("data", "check", data, "--json", *(["--validation", *other] if given else []))
     assert code == 0, said
     found = json.loads(out)
-    request = Request("seq2seq", (data,), output, validation=tuple(other), changes={})
-    ready = run.prepare(request, TranslationPlan(), asking.asked(request, TranslationPlan()), CPU, lambda event: None)
+    request = TrainingRequest("seq2seq", (data,), output, validation=tuple(other), changes={})
+    ready = resolution.prepare(request, TranslationSetup(), resolution.requested_config(request, TranslationSetup()), CPU, lambda event: None)
     chosen = {choice.key: choice.value for choice in ready.choices}
     assert found["estimate"]["cpu"]["epochs"] == chosen["training.epochs"] == (30 if given else 60)
     assert found["estimate"]["cpu"]["steps"] == pytest.approx(ready.settings.steps, rel=0.15)
@@ -71,4 +71,4 @@ def test_nothing_is_estimated_where_nothing_is_kept(check):
      (3000, "50 minutes"), (7199, "2.0 hours"), (36_000, "10 hours"), (86_400, "24 hours"), (2e8, "2,315 days")],
 )  # fmt: skip
 def test_times_in_the_unit_that_a_person_would_take(seconds, said):
-    assert duration(seconds) == said
+    assert format_duration(seconds) == said

@@ -15,16 +15,14 @@ import torch
 
 import regard
 from regard.cli import demo
-from regard.cli.data import escaped
-from regard.cli.terminal import Terminal
+from regard.cli.terminal import Terminal, escape_unprintable
 from regard.data import phrasebook
-from regard.tasks.alignment.scores import between, error_rate
-from regard.tasks.alignment.words import Alignment
-from regard.training import run as training
+from regard.tasks.alignment import Alignment, alignment_error_rate, links_between
+from regard.training import train as training
 from regard.training.loop import TrainingError
 
-SMALL = demo.Setting(pairs=60, longest=6, judged=5, tested=6, wanted=-1.0, changes={
-    **demo.CHANGES, "tokenizer.vocabulary": 400, "model.width": 16, "training.batches.tokens": 200,
+SMALL = demo.DemoSetting(pairs=60, longest=6, judged=5, tested=6, wanted=-1.0, changes={
+    **demo.DEMO_CHANGES, "tokenizer.vocabulary": 400, "model.width": 16, "training.batches.tokens": 200,
     "training.schedule.steps": 4, "training.schedule.warmup": 1, "training.validation.every": 2})
 
 
@@ -40,7 +38,7 @@ def text(out):
 def show(output=None, setting=SMALL):
     """Exit code, and what is on the two streams."""
     out, said = stream(), stream()
-    code = demo.run(out, said, output, setting)
+    code = demo.run_demo(out, said, output, setting)
     return code, text(out), text(said)
 
 
@@ -82,10 +80,10 @@ def test_what_is_shown_is_what_the_model_says(kept):
     test = [*phrasebook.pairs(SMALL.tested, split="test", longest=SMALL.longest)]
     made = [one.text for one in translator.translate([pair.source for pair in test], beams=1, length_penalty="none")]
     unbroken = "".join(out.split())  # a long word is broken too
-    for pair, translation in zip(test[:demo.SHOWN], made, strict=False):
-        shown = f"{pair.source} {escaped(translation) or '(nothing)'} (expected: {pair.target})"
+    for pair, translation in zip(test[:demo.SHOWN_TRANSLATIONS], made, strict=False):
+        shown = f"{pair.source} {escape_unprintable(translation) or '(nothing)'} (expected: {pair.target})"
         assert "".join(shown.split()) in unbroken
-    score = demo.examined(translator, test)
+    score = demo.score_translator(translator, test)
     assert f"BLEU {score.bleu:.1f} on {SMALL.tested} sentences" in out
 
 
@@ -111,7 +109,7 @@ def test_a_low_score_is_a_failure():
 
 def test_a_score_that_is_just_the_wanted_one_is_too_low():
     out = stream()
-    demo.show_score(Terminal.of(out), demo.Tested([], [], 90.0, ""), 90.0, 1.0)
+    demo.show_score(Terminal.of(out), demo.DemoResult([], [], 90.0, ""), 90.0, 1.0)
     assert "too low" in text(out)
 
 
@@ -166,7 +164,7 @@ def test_a_reader_that_has_gone_is_left_to_the_command():
             raise BrokenPipeError(32, "Broken pipe")
 
     with pytest.raises(BrokenPipeError):
-        demo.run(Gone(), stream(), None, SMALL)
+        demo.run_demo(Gone(), stream(), None, SMALL)
 
 
 def test_threads_are_as_many_as_before(asked, monkeypatch):
@@ -201,9 +199,9 @@ class Looking:
 
 
 def graded(*made, right):
-    pairs = [phrasebook.Pair(f"source {number}", one if one in right else "other", (), (), ())
+    pairs = [phrasebook.AlignedPair(f"source {number}", one if one in right else "other", (), (), ())
              for number, one in enumerate(made)]
-    return demo.Tested(pairs, made, 95.0, "signature")
+    return demo.DemoResult(pairs, made, 95.0, "signature")
 
 
 @pytest.mark.parametrize(("right", "found"), [
@@ -242,9 +240,9 @@ def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
     out = result.stdout.decode()
     assert result.returncode == 0, out + result.stderr.decode()
     assert float(re.search(r"^BLEU ([0-9.]+) on 500 sentences", out, re.M)[1]) > 90
-    unseen = [*phrasebook.pairs(100, split="test", longest=demo.Setting().longest, seed=1)]
+    unseen = [*phrasebook.pairs(100, split="test", longest=demo.DemoSetting().longest, seed=1)]
     task = regard.load(folder)
-    assert demo.examined(task, unseen).bleu > 90
-    links = [between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
+    assert demo.score_translator(task, unseen).bleu > 90
+    links = [links_between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)
              for pair in unseen]
-    assert error_rate(links, [pair.alignment for pair in unseen]) < 0.15  # measured: 0.10
+    assert alignment_error_rate(links, [pair.alignment for pair in unseen]) < 0.15  # measured: 0.10

@@ -8,9 +8,9 @@ import texting
 from calling import call, idx, lines, tables
 
 import regard
-from regard.cli import models
-from regard.tasks import losses
-from regard.tasks.evaluation import translated
+from regard.cli import options as models
+from regard.tasks import evaluation
+from regard.tasks.evaluation import evaluate_translator
 
 PAIRS = texting.pairs()[:6]
 
@@ -29,7 +29,7 @@ def place(tmp_path_factory):
 
 def test_a_translator(place, tmp_path):
     task = regard.load(place / "translator")
-    want = translated(task, PAIRS, beams=2)
+    want = evaluate_translator(task, PAIRS, beams=2)
     (found,) = tables("evaluate", place / "translator", place / "pairs.tsv", "--beam", "2", "-o", tmp_path / "out")
     assert (found["pairs"], found["beam"], found["tokens"], found["cut"]) == (6, 2, want.loss.tokens, want.cut)
     assert found["bleu"] == pytest.approx(want.scores.bleu)
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_written_over(place, tmp_path):
 
 def test_a_place_for_translations_is_looked_for_first(place, tmp_path, monkeypatch):
     """A score that took an hour is not lost because the translations have no place."""
-    monkeypatch.setattr(models, "opened", lambda *arguments: pytest.fail("a model was read"))
+    monkeypatch.setattr(models, "open_task", lambda *arguments: pytest.fail("a model was read"))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for output, expected in ((tmp_path / "no" / "such", "no such folder"), (tmp_path / "link", "there already")):
         code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", output)
@@ -98,7 +98,7 @@ def test_data_that_cannot_be_read(place, data, said):
 
 def test_a_language_model(place):
     text = (place / "plain.en").read_text()
-    want = losses.of_text(regard.load(place / "completer"), text, window=20)
+    want = evaluation.text_loss(regard.load(place / "completer"), text, window=20)
     (found,) = tables("evaluate", place / "completer", place / "plain.en", "--window", "20")
     assert (found["characters"], found["tokens"]) == (len(text), want.tokens)
     assert found["loss"] == pytest.approx(want.mean)
@@ -119,7 +119,7 @@ def test_the_window_of_the_training_is_taken(place, tmp_path):
 
 def test_a_masked_model(place):
     (found,) = tables("evaluate", place / "filler", place / "plain.en")
-    want = losses.of_lines(regard.load(place / "filler"), [source for source, _ in PAIRS])
+    want = evaluation.masked_loss(regard.load(place / "filler"), [source for source, _ in PAIRS])
     assert (found["texts"], found["tokens"], found["loss"]) == (6, want.tokens, pytest.approx(want.mean))
 
 

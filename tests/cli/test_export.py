@@ -4,8 +4,8 @@ import pytest
 import texting
 from calling import call, lines, tables
 
-from regard.tasks import engines, exporting
-from regard.tasks.exporting import Comparison
+from regard.tasks import ctranslate2_engine, export
+from regard.tasks.export import ExportComparison
 
 pytest.importorskip("ctranslate2")
 
@@ -22,7 +22,7 @@ def test_what_is_told(folder, tmp_path):
     text = "\n".join(found)
     for part in ("folder", "model.bin", "run by ctranslate2", "at most", "the same after 8 of 8", "2,048 positions"):
         assert part in text
-    assert engines.opened(folder, tmp_path / "out").translate("a cat", limit=3) is not None
+    assert ctranslate2_engine.open_ctranslate2(folder, tmp_path / "out").translate("a cat", limit=3) is not None
 
 
 def test_json(folder, tmp_path):
@@ -37,8 +37,8 @@ def test_json(folder, tmp_path):
 
 
 def test_a_difference_ends_with_1_and_leaves_nothing(folder, tmp_path, monkeypatch):
-    bad = Comparison(8, 90, "outputs", 0.5, 0.1, 1e-4, 8)
-    monkeypatch.setattr(exporting.comparing, "compare", lambda *given: bad)
+    bad = ExportComparison(8, 90, "outputs", 0.5, 0.1, 1e-4, 8)
+    monkeypatch.setattr(export.comparing, "compare", lambda *given: bad)
     code, out, said = call("export", folder, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert (code, out) == (1, "")
     assert "differs from ours" in said

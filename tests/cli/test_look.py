@@ -18,10 +18,11 @@ import traced
 from calling import call, idx
 from tiny import built, seq2seq
 
-from regard.cli import looked
-from regard.inspection.page.questions import Question
-from regard.inspection.trace.trace import Side, Trace
-from regard.tasks.loading import fitting
+from regard.cli import look
+from regard.inspection.page.server import WhatIfRequest
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import TraceSide
+from regard.tasks.load import make_task
 
 TEXT = "the big dog sleeps."
 
@@ -30,7 +31,7 @@ def plain():
     """A recurrent translator with one context vector."""
     both = texting.joint()
     config = replace(seq2seq(), source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    return fitting(built(config), config, tokenizer=both)
+    return make_task(built(config), config, tokenizer=both)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def traces(tmp_path_factory):
     place = tmp_path_factory.mktemp("traces")
     traced.translation().save(place / "one.safetensors")
     traced.translation(seed=5, title="another").save(place / "two.safetensors")
-    Trace({"text": Side(("a",))}).save(place / "empty.safetensors")
+    Trace({"text": TraceSide(("a",))}).save(place / "empty.safetensors")
     return place
 
 
@@ -206,9 +207,9 @@ def test_a_port_that_is_taken(traces):
 
 def test_the_browser_is_opened_unless_not_wanted(traces, monkeypatch):
     opened = []
-    monkeypatch.setattr(looked.webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(look.webbrowser, "open", lambda address: opened.append(address) or True)
     monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self, waiting: self.http.server_close())
-    monkeypatch.setattr(looked.threading, "Thread", _Now)
+    monkeypatch.setattr(look.threading, "Thread", _Now)
     code, out, said = call("look", traces / "one.safetensors")
     assert (code, [out.strip()]) == (0, opened)
     assert "Ctrl-C" in said
@@ -227,9 +228,9 @@ class _Now:
 
 
 def test_without_a_browser_it_says_so(traces, monkeypatch):
-    monkeypatch.setattr(looked.webbrowser, "open", lambda address: False)
+    monkeypatch.setattr(look.webbrowser, "open", lambda address: False)
     monkeypatch.setattr("regard.inspection.page.server.PageServer.run", lambda self, waiting: self.http.server_close())
-    monkeypatch.setattr(looked.threading, "Thread", _Now)
+    monkeypatch.setattr(look.threading, "Thread", _Now)
     assert "open the address yourself" in call("look", traces / "one.safetensors")[2]
 
 
@@ -260,7 +261,7 @@ def test_it_serves_until_it_is_interrupted(folders):
 ANSWERING = """
 import sys, torch
 from regard.cli import looked
-from regard.inspection.trace.trace import Trace
+from regard.inspection.trace import Trace
 
 def endless(question):
     print("asked", flush=True)
@@ -294,21 +295,21 @@ def test_an_end_that_has_to_wait_says_so_and_a_second_interrupt_does_not_wait(tr
 
 def test_what_if_asks_the_model_that_is_meant(folders, monkeypatch):
     given = []
-    monkeypatch.setattr(looked, "serve", lambda *arguments: given.append(arguments))
-    monkeypatch.setattr("regard.tasks.translating.LONGER", 3)
+    monkeypatch.setattr(look, "serve_page", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr("regard.tasks.translator.EXTRA_LENGTH", 3)
     assert call("look", folders / "translator", TEXT, "--with", folders / "filler", "--port", 81)[0] == 0
     [(traces, what_if, port, browser)] = given
     assert ([trace.model for trace in traces], port, browser) == (["translator", "filler"], 81, True)
-    first = what_if(Question("the cat", prefix="le", beams=2, choice=1))
+    first = what_if(WhatIfRequest("the cat", prefix="le", beams=2, choice=1))
     assert (first.model, first.search.beams, first.title) == ("translator", 2, "the cat")
     assert first.sides["target"].text.startswith("le")
-    assert what_if(Question("the ___ sleeps.", trace=1)).model == "filler"
+    assert what_if(WhatIfRequest("the ___ sleeps.", trace=1)).model == "filler"
     with pytest.raises(ValueError, match="`text`"):
-        what_if(Question(" "))
+        what_if(WhatIfRequest(" "))
 
 
 def test_what_came_in_between_is_not_written_over(traces, tmp_path, monkeypatch):
-    monkeypatch.setattr(looked, "check_output", lambda *arguments: None)
+    monkeypatch.setattr(look, "check_output", lambda *arguments: None)
     (tmp_path / "a.html").write_text("mine")
     code, _, said = call("look", traces / "one.safetensors", "-o", tmp_path / "a.html")
     assert code == 1
@@ -343,7 +344,7 @@ def test_a_file_that_was_not_written_whole_is_not_there(tmp_path, monkeypatch, p
             self.file.write(data[:3])
             raise problem
 
-    monkeypatch.setattr(looked, "open", Full, raising=False)
+    monkeypatch.setattr(look, "open", Full, raising=False)
     with pytest.raises(type(problem)):
-        looked._write_new(str(tmp_path / "a.html"), b"a page")
+        look._write_new_file(str(tmp_path / "a.html"), b"a page")
     assert [*tmp_path.iterdir()] == []

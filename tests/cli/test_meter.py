@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from regard.cli.meter import Meter
+from regard.cli.terminal import ProgressMeter
 
 
 class Screen(io.StringIO):
@@ -35,7 +35,7 @@ def _able(monkeypatch):
 def shown(terminal, results=None):
     """What a meter shows of ten entries, one each second, from the second of twenty on."""
     clock, stream = Clock(), Screen(terminal)
-    meter = Meter(stream, results, clock)
+    meter = ProgressMeter(stream, results, clock)
     meter.begin(2, 20)
     for done in range(3, 13):
         clock.now += 10.0
@@ -67,7 +67,7 @@ def test_results_that_are_seen_come_need_no_meter(monkeypatch):
 
 def test_a_total_that_is_not_known_and_long_works():
     clock, stream = Clock(), Screen(False)
-    meter = Meter(stream, clock=clock)
+    meter = ProgressMeter(stream, clock=clock)
     clock.now = 100.0
     meter.show(50)
     assert stream.getvalue() == "50 done, 0.5 a second\n"

@@ -10,7 +10,7 @@ import texting
 import typer
 from calling import call, lines, tables
 
-from regard.cli import models
+from regard.cli import options, terminal
 
 COMMANDS = ("translate", "complete", "fill", "classify", "evaluate")
 
@@ -74,7 +74,7 @@ def test_one_bad_text_among_many_does_not_part_the_others():
             raise ValueError("bad")
         return [text.upper() for text in some]
 
-    done = models.each([["a"] * 700 + ["bad"] + ["b"] * 323], work, models.numbered)
+    done = options.process_each([["a"] * 700 + ["bad"] + ["b"] * 323], work, options.text_label)
     assert [next(done)[1] for _ in range(1024)] == ["A"] * 700 + [None] + ["B"] * 323
     with pytest.raises(typer.Exit):
         next(done)
@@ -99,21 +99,21 @@ def test_lines_in_and_lines_out(folder, monkeypatch):
     assert [one["source"] for one in tables("translate", folder, "-", stdin="\r\n".join(texts) + "\r\n")] == texts
     assert lines("translate", folder, stdin="") == []
     assert lines("translate", folder, stdin="\n\n") == ["", ""]
-    monkeypatch.setattr(models, "BLOCK", 2)
+    monkeypatch.setattr(options, "BLOCK_SIZE", 2)
     assert [one["source"] for one in tables("translate", folder, stdin="\n".join(texts))] == texts
 
 
 def test_what_is_written_stays_on_its_line(capfdbinary):
-    models.write("a\nb\r\x1b[31m")
-    models.write_whole("a\nb")
-    models.write_json({"a": "é\n"})
+    terminal.write_line("a\nb\r\x1b[31m")
+    terminal.write_text("a\nb")
+    terminal.write_json({"a": "é\n"})
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == "a b \x1b[31m\na\nb\n{\"a\": \"é\\n\"}\n".encode()
 
 
 def test_a_terminal_is_not_obeyed(monkeypatch, capfdbinary):
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
-    models.write("a\x1b[31m\u00a0é\x9b\x7f")
+    terminal.write_line("a\x1b[31m\u00a0é\x9b\x7f")
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == "a\\x1b[31m\u00a0é\\x9b\\x7f\n".encode()
 

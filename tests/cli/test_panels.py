@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from regard.cli.panels import Panelled, expanded
+from regard.cli.options import PanelCommand, expand_options
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Colour:
 def app(given):
     made = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-    @expanded
+    @expand_options
     def paint(name: Annotated[str, typer.Argument(help="What.")], *, colour: Colour,
               fast: Annotated[bool, typer.Option("--fast", help="Soon.")] = False) -> None:
         """Paint it."""
         given.append((name, colour, fast))
 
-    made.command(cls=Panelled)(paint)
+    made.command(cls=PanelCommand)(paint)
     return made
 
 

@@ -12,9 +12,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from regard.cli.progress import Bar, Course, Lines, choices_table, draw, progress, wrapped
-from regard.cli.terminal import ASCII, Terminal
-from regard.training.reports import Choice, Ended, Judged, Note, Progress, Reporters, Started, Stored
+from regard.cli.progress import (
+    ProgressBar,
+    ProgressLines,
+    TrainingStatus,
+    draw_choices,
+    draw_event,
+    progress_logger,
+    wrap_text,
+)
+from regard.cli.terminal import ASCII_SHADES, Terminal
+from regard.training.logging import (
+    CheckpointSaved,
+    LoggerCollection,
+    Note,
+    ShownDefault,
+    TrainingEnded,
+    TrainingProgress,
+    TrainingStarted,
+    Validated,
+)
 
 COMMAND = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -64,36 +81,36 @@ def _a_terminal(monkeypatch):
 
 
 def started(first=1, score="bleu", best=None, choices=()):
-    return Started("translation", 9_123_456, 7000, first, 345_678, "cuda", choices, score, best or {})
+    return TrainingStarted("translation", 9_123_456, 7000, first, 345_678, "cuda", choices, score, best or {})
 
 
 def told(step, loss=2.3125):
-    return Progress(step, 7000, step / 91, loss, 2.0, 1e-3, 1.0, step * 500, step * 0.1, 41_234.5, 1 << 30)
+    return TrainingProgress(step, 7000, step / 91, loss, 2.0, 1e-3, 1.0, step * 500, step * 0.1, 41_234.5, 1 << 30)
 
 
 def judged(step=1000, better=True, examples=()):
-    return Judged(step, {"bleu": 41.2, "loss": 1.7}, better, {"bleu": 41.2 if better else 43.0}, examples, 12.3)
+    return Validated(step, {"bleu": 41.2, "loss": 1.7}, better, {"bleu": 41.2 if better else 43.0}, examples, 12.3)
 
 
 def test_a_bar_where_it_can_be_drawn_and_lines_elsewhere(monkeypatch):
-    assert isinstance(progress(Stream()), Bar)
-    assert isinstance(progress(Stream(tty=False)), Lines)
+    assert isinstance(progress_logger(Stream()), ProgressBar)
+    assert isinstance(progress_logger(Stream(tty=False)), ProgressLines)
     for term in ("dumb", "unknown"):
         monkeypatch.setenv("TERM", term)
-        assert isinstance(progress(Stream()), Lines)
+        assert isinstance(progress_logger(Stream()), ProgressLines)
 
 
 def test_lines_seldom_but_all_judgements():
     stream, clock = Stream(tty=False), Clock()
-    lines = Lines(stream, clock)
+    lines = ProgressLines(stream, clock)
     lines(started())
     for step in range(1, 101):
         clock.now += 0.5
         lines(told(step))
         if step == 50:
             lines(judged(50))
-            lines(Stored(50, 1.0))
-    lines(Ended("all steps are done", 100, 50, {"bleu": 41.2}, 3661))
+            lines(CheckpointSaved(50, 1.0))
+    lines(TrainingEnded("all steps are done", 100, 50, {"bleu": 41.2}, 3661))
     lines.close()
     shown = stream.getvalue().splitlines()
     assert [line.split()[1] for line in shown if line.startswith("step ") and "/" in line.split()[1]] == [
@@ -108,7 +125,7 @@ def test_lines_seldom_but_all_judgements():
 
 def test_the_bar_says_how_it_goes():
     stream, clock = Stream(), Clock()
-    bar = Bar(stream, clock)
+    bar = ProgressBar(stream, clock)
     bar(started(best={"bleu": 40.0}))
     bar(told(1000))
     clock.now += 60.0
@@ -126,7 +143,7 @@ def test_the_bar_says_how_it_goes():
 
 def test_the_bar_is_not_drawn_for_every_step():
     stream, clock = Stream(), Clock()
-    bar = Bar(stream, clock)
+    bar = ProgressBar(stream, clock)
     bar(started())
     for step in range(1, 1001):
         clock.now += 0.001
@@ -138,12 +155,12 @@ def test_the_bar_is_not_drawn_for_every_step():
 
 def test_what_stays_is_above_the_bar():
     stream = Stream()
-    bar = Bar(stream)
+    bar = ProgressBar(stream)
     bar(started())
     bar(told(1))
     bar(judged(1))
     bar(Note("The longest batch fits."))
-    bar(Ended("all steps are done", 7000, 1, {"bleu": 41.2}, 60))
+    bar(TrainingEnded("all steps are done", 7000, 1, {"bleu": 41.2}, 60))
     shown = stream.shown
     marks = ["9,123,456 parameters", "step 1: bleu 41.20, loss", "The longest batch", "1/7,000", "Ended at step 7,000"]
     places = [shown.rindex(mark) for mark in marks]
@@ -155,12 +172,12 @@ def test_what_stays_is_above_the_bar():
 def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     example = ("Ein sehr langer Satz, der kein Ende hat.", "猫が好き" * 20, "a" * 500)
-    choices = (Choice("training.schedule.steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
-    for make in (Bar, Lines):
+    choices = (ShownDefault("training.schedule.steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
+    for make in (ProgressBar, ProgressLines):
         stream, clock = Stream(), Clock()
         logger = make(stream, clock)
         for event in (started(choices=choices), told(1), judged(1, examples=(example,)), Note("word " * 50),
-                      Ended("all steps are done", 7000, 1, {"bleu": 41.2}, 60)):
+                      TrainingEnded("all steps are done", 7000, 1, {"bleu": 41.2}, 60)):
             clock.now += 100.0
             logger(event)
             clock.now += 100.0
@@ -176,7 +193,7 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
 def test_the_bar_follows_the_width_of_its_own_terminal():
     """Which is not the one that stdout has."""
     stream = Stream()
-    bar = Bar(stream)
+    bar = ProgressBar(stream)
     bar(started())
     bar._console.width = 24
     bar(judged(1, examples=(("one two three four", "a", "b"),)))
@@ -190,7 +207,7 @@ def test_the_bar_follows_the_width_of_its_own_terminal():
 def test_without_colour(monkeypatch):
     with_colour, without = Stream(), Stream()
     for stream in (with_colour, without):
-        bar = Bar(stream)
+        bar = ProgressBar(stream)
         bar(started())
         bar(told(3500))
         bar.close()
@@ -203,7 +220,7 @@ def test_without_colour(monkeypatch):
 def test_only_ascii_in_the_c_locale(monkeypatch):
     monkeypatch.setenv("LC_ALL", "C")
     stream = Stream()
-    bar = Bar(stream)
+    bar = ProgressBar(stream)
     bar(started())
     bar(judged(1, examples=(("ü", "→", "猫"),)))
     bar(told(3500))
@@ -212,12 +229,12 @@ def test_only_ascii_in_the_c_locale(monkeypatch):
     assert "####" in stream.shown
 
 
-@pytest.mark.parametrize("make", [Bar, Lines])
+@pytest.mark.parametrize("make", [ProgressBar, ProgressLines])
 def test_texts_of_the_user_are_shown_and_not_obeyed(monkeypatch, make):
     monkeypatch.setenv("COLUMNS", "200")
     stream = Stream()
     logger = make(stream)
-    logger(started(choices=(Choice(HOSTILE, "1", "because"),)))
+    logger(started(choices=(ShownDefault(HOSTILE, "1", "because"),)))
     logger(judged(1, examples=((HOSTILE, HOSTILE, HOSTILE),)))
     logger(Note(HOSTILE.replace("\n", "")))
     logger.close()
@@ -231,7 +248,7 @@ def test_others_speak_above_the_bar_and_stderr_comes_back(monkeypatch):
     stream = Stream()
     monkeypatch.setattr(sys, "stderr", stream)
     out = sys.stdout
-    bar = Bar(stream)
+    bar = ProgressBar(stream)
     bar(started())
     assert sys.stdout is out
     print("somebody warns: [bold]", file=sys.stderr)
@@ -245,7 +262,7 @@ def test_others_speak_above_the_bar_and_stderr_comes_back(monkeypatch):
 
 def test_the_cursor_is_there_even_after_a_kill():
     stream = Stream()
-    bar = Bar(stream)
+    bar = ProgressBar(stream)
     bar(started())
     bar(told(1))
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
@@ -254,20 +271,20 @@ def test_the_cursor_is_there_even_after_a_kill():
 
 def test_no_thread_draws():
     before = threading.active_count()
-    bar = Bar(Stream())
+    bar = ProgressBar(Stream())
     bar(started())
     assert threading.active_count() == before
     bar.close()
 
 
-@pytest.mark.parametrize("make", [Bar, Lines])
+@pytest.mark.parametrize("make", [ProgressBar, ProgressLines])
 @pytest.mark.parametrize("fault", [BrokenPipeError(32, "Broken pipe"), OSError(5, "Input/output error")])
 def test_a_terminal_that_has_gone_does_not_end_the_training(monkeypatch, make, fault):
     stream, clock = Stream(), Clock()
     monkeypatch.setattr(sys, "stderr", stream)
     kept = []
     other = type("Other", (), {"name": "other", "close": lambda self: None, "__call__": lambda self, e: kept.append(e)})
-    with Reporters([make(stream, clock), other()]) as report:
+    with LoggerCollection([make(stream, clock), other()]) as report:
         report(started())
         stream.fault = fault
         for step in (1, 2, 3):
@@ -279,7 +296,7 @@ def test_a_terminal_that_has_gone_does_not_end_the_training(monkeypatch, make, f
 
 def shown(event, width=80, shades=Terminal.shades):
     out = io.StringIO()
-    draw(event, Terminal(out, width=width, shades=shades), "bleu")
+    draw_event(event, Terminal(out, width=width, shades=shades), "bleu")
     return out.getvalue().splitlines()
 
 
@@ -305,10 +322,10 @@ def test_a_long_sentence_is_wrapped_and_a_very_long_one_cut():
 
 
 def test_no_number_is_said_to_be_none():
-    (line,) = shown(Judged(1, {"bleu": float("nan"), "loss": float("inf")}, False, {}, (), float("nan")))
+    (line,) = shown(Validated(1, {"bleu": float("nan"), "loss": float("inf")}, False, {}, (), float("nan")))
     assert line == "step 1: bleu nan, loss inf (?)"
     for value, text in ((12345.6, "12,346"), (999.96, "1,000"), (999.94, "999.9")):
-        assert f"loss {text} (" in shown(Judged(1, {"loss": value}, False, {}, (), 1))[0]
+        assert f"loss {text} (" in shown(Validated(1, {"loss": value}, False, {}, (), 1))[0]
 
 
 def test_where_a_training_goes_on():
@@ -317,36 +334,36 @@ def test_where_a_training_goes_on():
 
 
 def test_choices_beside_or_below_each_other():
-    choices = [Choice("model.width", "256", "29,000 pairs: a wider one learns them by heart"),
-               Choice("training.seed", "1", "always")]
+    choices = [ShownDefault("model.width", "256", "29,000 pairs: a wider one learns them by heart"),
+               ShownDefault("training.seed", "1", "always")]
     wide, narrow, ascii_only = io.StringIO(), io.StringIO(), io.StringIO()
-    choices_table(choices, Terminal(wide, width=52))
+    draw_choices(choices, Terminal(wide, width=52))
     assert wide.getvalue().splitlines()[2:] == [
         "  model.width    256  29,000 pairs: a wider one",
         "                      learns them by heart",
         "  training.seed  1    always",
     ]
-    choices_table(choices, Terminal(narrow, width=20))
+    draw_choices(choices, Terminal(narrow, width=20))
     assert narrow.getvalue().splitlines()[3:] == [
         "  model.width = 256", "      29,000 pairs:", "      a wider one", "      learns them by", "      heart",
         "  training.seed = 1", "      always"]
-    choices_table([Choice("a", "≤ 3", "ü")], Terminal(ascii_only, shades=ASCII))
+    draw_choices([ShownDefault("a", "≤ 3", "ü")], Terminal(ascii_only, shades=ASCII_SHADES))
     assert ascii_only.getvalue().splitlines()[2] == "  a  <= 3  ?"
 
 
 def test_a_reason_is_told_once_for_those_that_share_it():
     out = io.StringIO()
-    same = [Choice("a", "1", "few"), Choice("b", "2", "few"), Choice("c", "3", "many"), Choice("d", "4", "few")]
-    choices_table(same, Terminal(out, width=52))
+    same = [ShownDefault("a", "1", "few"), ShownDefault("b", "2", "few"), ShownDefault("c", "3", "many"), ShownDefault("d", "4", "few")]
+    draw_choices(same, Terminal(out, width=52))
     assert out.getvalue().splitlines()[2:] == ["  a  1  few", "  b  2", "  c  3  many", "  d  4  few"]
     narrow = io.StringIO()
-    choices_table(same, Terminal(narrow, width=12))
+    draw_choices(same, Terminal(narrow, width=12))
     assert narrow.getvalue().count("few") == 2
 
 
 def test_no_choices_no_table():
     out = io.StringIO()
-    choices_table([], Terminal(out))
+    draw_choices([], Terminal(out))
     assert out.getvalue() == ""
 
 
@@ -354,11 +371,11 @@ def test_no_choices_no_table():
 @given(st.integers(10, 120), st.integers(1, 10**12), st.floats(0, 1), st.floats(allow_nan=True))
 def test_how_it_goes_fits_any_width(width, steps, share, loss):
     clock = Clock()
-    course = Course(clock)
-    course.take(Started("x", 1, steps, 1, None, "cpu", (), "loss", {"loss": loss}))
+    course = TrainingStatus(clock)
+    course.take(TrainingStarted("x", 1, steps, 1, None, "cpu", (), "loss", {"loss": loss}))
     for done in (share / 2, share):
         clock.now += 1.0
-        course.take(Progress(int(done * steps), steps, 0.0, loss, loss, 0.0, 0.0, 0, 0.0, 1e9, None))
+        course.take(TrainingProgress(int(done * steps), steps, 0.0, loss, loss, 0.0, 0.0, 0, 0.0, 1e9, None))
         assert len(course.line(width)) <= width
         assert course.line(width).startswith(f"{int(done * steps):,}/{steps:,}"[:width])
     full = course.line(10_000)
@@ -368,7 +385,7 @@ def test_how_it_goes_fits_any_width(width, steps, share, loss):
 
 def test_what_matters_least_goes_first():
     clock = Clock()
-    course = Course(clock)
+    course = TrainingStatus(clock)
     for event in (started(best={"bleu": 40.0}), told(1000), told(2000)):
         clock.now += 60
         course.take(event)
@@ -384,13 +401,13 @@ def test_what_matters_least_goes_first():
 
 @given(st.text(st.sampled_from("ab ü猫\u0301"), max_size=60), st.integers(2, 20))
 def test_wrapping_loses_nothing_and_fits(text, width):
-    lines = wrapped(text, width)
+    lines = wrap_text(text, width)
     assert all(cell_len(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_a_character_wider_than_the_line_has_one_of_its_own():
-    assert wrapped("a 猫猫b", 1) == ["a", "猫", "猫", "b"]
+    assert wrap_text("a 猫猫b", 1) == ["a", "猫", "猫", "b"]
 
 
 def test_neither_rich_nor_torch_is_imported_before_it_is_used():

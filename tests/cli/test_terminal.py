@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.cli.terminal import ASCII, BLOCKS, Terminal
+from regard.cli.terminal import ASCII_SHADES, BLOCK_SHADES, Terminal
 
 MEANT_FOR_PEOPLE = ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS")
 
@@ -35,16 +35,16 @@ def _no_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("encoding", "environment", "shades"),
     [
-        ("utf-8", {}, BLOCKS),
-        ("utf-8", {"LANG": "de_DE.UTF-8"}, BLOCKS),
-        ("utf-8", {"LANG": "C.UTF-8"}, BLOCKS),
-        ("utf-8", {"LANG": "C"}, ASCII),
-        ("utf-8", {"LANG": "de_DE.UTF-8", "LC_ALL": "POSIX"}, ASCII),
-        ("utf-8", {"LANG": "C", "LC_ALL": "de_DE.UTF-8"}, BLOCKS),
-        ("cp437", {}, BLOCKS),
-        ("latin-1", {}, ASCII),
-        ("ascii", {}, ASCII),
-        (None, {}, ASCII),
+        ("utf-8", {}, BLOCK_SHADES),
+        ("utf-8", {"LANG": "de_DE.UTF-8"}, BLOCK_SHADES),
+        ("utf-8", {"LANG": "C.UTF-8"}, BLOCK_SHADES),
+        ("utf-8", {"LANG": "C"}, ASCII_SHADES),
+        ("utf-8", {"LANG": "de_DE.UTF-8", "LC_ALL": "POSIX"}, ASCII_SHADES),
+        ("utf-8", {"LANG": "C", "LC_ALL": "de_DE.UTF-8"}, BLOCK_SHADES),
+        ("cp437", {}, BLOCK_SHADES),
+        ("latin-1", {}, ASCII_SHADES),
+        ("ascii", {}, ASCII_SHADES),
+        (None, {}, ASCII_SHADES),
     ],
 )
 def test_blocks_where_they_can_be_printed(monkeypatch, encoding, environment, shades):
@@ -109,7 +109,7 @@ def test_blocks_stand_beside_each_other_while_they_fit():
 @given(st.floats(0, 1))
 def test_shade_grows_with_the_weight(weight):
     terminal = Terminal(Stream())
-    level = BLOCKS.index(terminal.shade(weight))
+    level = BLOCK_SHADES.index(terminal.shade(weight))
     assert abs(level / 4 - weight) <= 1 / 8
     assert len(terminal.shade(weight, 3)) == 3
 

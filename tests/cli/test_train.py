@@ -10,8 +10,9 @@ import pytest
 import trained
 from calling import call
 
-from regard.training import run, tracking
-from regard.training.loop import Standing, TrainingError
+from regard.training import logging
+from regard.training import train as run
+from regard.training.loop import TrainingError, TrainingState
 
 HELP = ("--task", "--validation", "--recipe", "--set", "--resume", "--track", "--device", "-o", "130")
 
@@ -56,7 +57,7 @@ def test_curves_for_tensorboard(data, tmp_path, monkeypatch):
             super().__init__()
             told.append((folder, folder.parent.exists(), self))
 
-    monkeypatch.setattr(tracking, "TensorBoard", Curves)
+    monkeypatch.setattr(logging, "TensorBoardLogger", Curves)
     assert call(*short(data, tmp_path / "model", "--track"))[0] == 0
     [(folder, there, curves)] = told
     assert (folder, there) == (tmp_path / "model" / "track", False)
@@ -155,9 +156,9 @@ def test_what_failed_is_told_apart_from_what_was_asked(tmp_path, data):
     (ValueError("it is wrong"), 2, "Error: it is wrong\n"),
     (OSError(28, "No space left on device", "model/x"), 1, "Error: model/x: No space left on device\n"),
     (OSError(28, "No space left on device"), 1, "Error: model: No space left on device\n"),
-    (run.Outcome(Standing(), Path("model"), True, True), 0, ""),
-    (run.Outcome(Standing(), Path("model"), False, True), 130, ""),
-    (run.Outcome(Standing(), Path("model"), True, False), 0, ""),
+    (run.TrainingResult(TrainingState(), Path("model"), True, True), 0, ""),
+    (run.TrainingResult(TrainingState(), Path("model"), False, True), 130, ""),
+    (run.TrainingResult(TrainingState(), Path("model"), True, False), 0, ""),
 ])
 def test_how_it_ends(monkeypatch, result, code, shown):
     asked = []
@@ -172,7 +173,7 @@ def test_how_it_ends(monkeypatch, result, code, shown):
     found, out, said = call("train", "a.tsv", "b.tsv", "-o", "model", "--task", "masked", "--validation", "c.tsv",
                             "--validation", "d.tsv", "--set", "a.b=1", "--set", 'c="x=y"', "--resume", "--source", "en")
     assert (found, said) == (code, shown)
-    assert out == ("model\n" if isinstance(result, run.Outcome) and result.main else "")
+    assert out == ("model\n" if isinstance(result, run.TrainingResult) and result.main else "")
     request = asked[0]
     assert (request.task, request.data, request.validation) == ("masked", ("a.tsv", "b.tsv"), ("c.tsv", "d.tsv"))
     assert (request.changes, request.resume) == ({"a.b": 1, "c": "x=y"}, True)

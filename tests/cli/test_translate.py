@@ -7,7 +7,7 @@ import texting
 from calling import call, lines, tables
 
 import regard
-from regard.tasks.placeholders.finding import placeholders
+from regard.tasks.placeholders import find_placeholders
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", "[red]no[/red] ▁"]
 
@@ -73,7 +73,7 @@ def test_everything_as_json(folder):
 def test_placeholders_are_kept(folder):
     texts = ["open %s and <b>{name}</b>.", "see https://a.org/x, </s>", "%s: %d"]
     for line, text in zip(lines("translate", folder, *texts, "--beam", "1"), texts, strict=True):
-        assert placeholders(line) == placeholders(text)
+        assert find_placeholders(line) == find_placeholders(text)
     assert line == "%s: %d"
 
 

@@ -13,8 +13,8 @@ import texting
 from calling import call, lines
 
 import regard
-from regard.data.sources.opening import pairs
-from regard.tasks.placeholders.finding import placeholders
+from regard.data.sources.formats import read_pairs
+from regard.tasks.placeholders import find_placeholders
 
 PO = '''# head
 msgid ""
@@ -63,8 +63,8 @@ def test_a_po_file_keeps_all_but_its_targets(folder, tmp_path):
     before = path.read_text().split("\n")
     after = written(folder, path, tmp_path / "b.po").decode()
     assert lines("translate", folder, path, "--beam", "1") == after.split("\n")[:-1]
-    for pair in pairs([tmp_path / "b.po"]):
-        assert placeholders(pair.target) == placeholders(pair.source)
+    for pair in read_pairs([tmp_path / "b.po"]):
+        assert find_placeholders(pair.target) == find_placeholders(pair.source)
         assert pair.target.count("\n") == pair.source.count("\n")
         assert pair.target.endswith("\n") == pair.source.endswith("\n")
     kept = [line for line in before if not line.startswith('msgstr "') or "Content" in line]
@@ -85,8 +85,8 @@ def test_other_formats(folder, tmp_path):
         output = tmp_path / f"out-{name}"
         written(folder, tmp_path / name, output, *options)
         names = {"source": "en", "target": "fr"} if "en" in options else {}
-        (pair,) = pairs([output], format="tsv" if name == "b" else name[2:], **names)
-        assert placeholders(pair.target) == placeholders(pair.source)
+        (pair,) = read_pairs([output], format="tsv" if name == "b" else name[2:], **names)
+        assert find_placeholders(pair.target) == find_placeholders(pair.source)
         assert pair.target != ""
     assert json.loads((tmp_path / "out-a.jsonl").read_text())["n"] == 1
 

@@ -13,8 +13,8 @@ from calling import call, lines, tables
 from tiny import built, seq2seq
 
 import regard
-from regard.models.seq2seq import LookingConfig
-from regard.tasks.loading import fitting
+from regard.models.seq2seq import Seq2SeqAttentionConfig
+from regard.tasks.load import make_task
 
 LINES, BAD = 10_000, 6789
 WORD = "語"
@@ -25,15 +25,15 @@ def transformer():
     both = texting.joint()
     config = texting.translating(embedding="learned", tied=False, output_bias=True,
                                  source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    return fitting(built(config), config, tokenizer=both)  # 12 positions: what it writes is short
+    return make_task(built(config), config, tokenizer=both)  # 12 positions: what it writes is short
 
 
 def recurrent():
     both = texting.joint()
-    config = seq2seq(direction="both", input_feeding=True, attention=LookingConfig())
+    config = seq2seq(direction="both", input_feeding=True, attention=Seq2SeqAttentionConfig())
     config = type(config)(**{**vars(config), "source_vocabulary": both.source.size,
                              "target_vocabulary": both.target.size})
-    return fitting(built(config), config, tokenizer=both)
+    return make_task(built(config), config, tokenizer=both)
 
 
 KINDS = {"Transformer": transformer, "RNN with attention": recurrent}

@@ -9,9 +9,9 @@ from asking import without_attention
 from calling import call, lines, tables
 
 import regard
-from regard.data.sources.opening import pairs
-from regard.tasks.glossary.terms import Glossary
-from regard.tasks.placeholders.keeping import kept
+from regard.data.sources.formats import read_pairs
+from regard.tasks.glossary import Glossary
+from regard.tasks.placeholder_translation import translate_with_placeholders
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat."]
 
@@ -32,7 +32,7 @@ def terms(tmp_path):
 def shown(folder, ask):
     """The lines of what is asked of the translator in a folder."""
     task = regard.load(folder)
-    return [one.text for one in kept(TEXTS, lambda texts: ask(task, texts), task.align)]
+    return [one.text for one in translate_with_placeholders(TEXTS, lambda texts: ask(task, texts), task.align)]
 
 
 @pytest.mark.parametrize(("options", "asked"), [
@@ -227,7 +227,7 @@ def test_a_file_goes_on_only_with_all_the_same_options(folder, terms, tmp_path, 
     assert "glossary was" in call("translate", folder, path, *options)[2]
     terms.write_text(before)
     assert call("translate", folder, path, *options) == (0, "", "")
-    assert [pair.target.startswith("un") for pair in pairs([tmp_path / "b.tsv"])] == [True, True]
+    assert [pair.target.startswith("un") for pair in read_pairs([tmp_path / "b.tsv"])] == [True, True]
 
 
 def test_json_of_samples_is_one_object_a_line(folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from regard.comparison.bootstrap import paired, sentence_scores
+from regard.comparison.pairwise import paired_bootstrap, sentence_chrf
 from regard.data import phrasebook
 
 REFERENCES = [pair.target for pair in phrasebook.pairs(25, seed=5)]
@@ -27,35 +27,35 @@ def by_force(first, second, references, draws, seed, score):
 
 @pytest.mark.parametrize(("name", "score"), [("bleu", sacrebleu.corpus_bleu), ("chrf", sacrebleu.corpus_chrf)])
 def test_it_is_the_bootstrap_of_whole_tests(name, score):
-    found = getattr(paired(BAD, GOOD, REFERENCES, draws=60, seed=7), name)
+    found = getattr(paired_bootstrap(BAD, GOOD, REFERENCES, draws=60, seed=7), name)
     want = by_force(BAD, GOOD, REFERENCES, 60, 7, score)
     assert (found.difference, found.low, found.high, found.p) == pytest.approx(want, abs=1e-9)
     assert found.second - found.first == pytest.approx(found.difference)
 
 
 def test_a_model_does_not_differ_from_itself():
-    found = paired(GOOD, GOOD, REFERENCES, draws=50)
+    found = paired_bootstrap(GOOD, GOOD, REFERENCES, draws=50)
     assert found.bleu[2:] == (0.0, 0.0, 0.0, 1.0)
     assert found.chrf.p == 1.0
 
 
 def test_a_large_difference_is_no_chance_and_a_small_one_may_be():
-    assert paired(["rien"] * 25, REFERENCES, REFERENCES, draws=200).bleu.p < 0.01
+    assert paired_bootstrap(["rien"] * 25, REFERENCES, REFERENCES, draws=200).bleu.p < 0.01
     almost = [REFERENCES[0].replace("e", "a", 1), *REFERENCES[1:]]
-    assert paired(almost, REFERENCES, REFERENCES, draws=200).bleu.p > 0.05
+    assert paired_bootstrap(almost, REFERENCES, REFERENCES, draws=200).bleu.p > 0.05
 
 
 def test_it_is_the_same_every_time_and_other_seeds_draw_otherwise():
-    assert paired(BAD, GOOD, REFERENCES, draws=30) == paired(BAD, GOOD, REFERENCES, draws=30)
-    assert paired(BAD, GOOD, REFERENCES, draws=30) != paired(BAD, GOOD, REFERENCES, draws=30, seed=2)
+    assert paired_bootstrap(BAD, GOOD, REFERENCES, draws=30) == paired_bootstrap(BAD, GOOD, REFERENCES, draws=30)
+    assert paired_bootstrap(BAD, GOOD, REFERENCES, draws=30) != paired_bootstrap(BAD, GOOD, REFERENCES, draws=30, seed=2)
 
 
 def test_as_many_sentences_are_needed_on_each_side():
     with pytest.raises(ValueError, match="25"):
-        paired(BAD[:-1], GOOD, REFERENCES)
+        paired_bootstrap(BAD[:-1], GOOD, REFERENCES)
 
 
 def test_scores_of_sentences_are_those_of_sacrebleu():
-    assert sentence_scores(GOOD[:3], REFERENCES[:3]) == [
+    assert sentence_chrf(GOOD[:3], REFERENCES[:3]) == [
         pytest.approx(sacrebleu.sentence_chrf(made, [wanted]).score)
         for made, wanted in zip(GOOD[:3], REFERENCES[:3], strict=True)]

@@ -4,10 +4,10 @@ import pytest
 import texting
 import torch
 
-from regard.comparison.flow import PARTS, position_norms, source_flow
+from regard.comparison.measures import FLOW_PARTS, position_norms, source_flow
 from regard.models.build import build, model_config
-from regard.models.contract import Tokens
-from regard.tasks.loading import fitting
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 PAIRS = texting.pairs()[:40]
 
@@ -17,7 +17,7 @@ def made(recipe, **changes):
     config = model_config(recipe, source_vocabulary=both.source.size, target_vocabulary=both.target.size, width=16,
                           **changes)
     torch.manual_seed(3)
-    return fitting(build(config), config, tokenizer=both)
+    return make_task(build(config), config, tokenizer=both)
 
 
 @pytest.mark.parametrize("recipe", ["seq2seq-tiny", "seq2seq-attention-tiny", "transformer-tiny"])
@@ -60,9 +60,9 @@ def test_shares_are_of_every_tenth_and_the_model_is_as_it_was():
     task = made("seq2seq-attention-tiny")
     task.model.train()
     found = source_flow(task, PAIRS)
-    assert len(found.all) == len(found.last) == PARTS
+    assert len(found.all) == len(found.last) == FLOW_PARTS
     assert found.sentences == 16
-    assert sum(found.all) / PARTS == pytest.approx(1, abs=0.3)
+    assert sum(found.all) / FLOW_PARTS == pytest.approx(1, abs=0.3)
     assert task.model.training
     assert not any(module._forward_hooks for module in task.model.modules())
     assert found == source_flow(task, PAIRS)

@@ -2,7 +2,7 @@
 
 import texting
 
-from regard.comparison.memory_use import step_memory
+from regard.comparison.measures import step_memory
 
 PAIRS = texting.pairs()[:12]
 

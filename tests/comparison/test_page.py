@@ -4,7 +4,7 @@ import browsing
 import pytest
 from pages import Reading
 
-from regard.comparison.page import road_page, size, spread
+from regard.comparison.pages import format_bytes, format_spread, road_page
 
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 SPREAD = {"mean": 30.0, "low": 28.0, "high": 33.0, "deviation": 2.5}
@@ -51,9 +51,9 @@ def test_all_parts_are_there(page):
 
 
 def test_one_seed_has_no_spread_and_says_so():
-    assert spread({**SPREAD, "deviation": None}) == "30.0"
+    assert format_spread({**SPREAD, "deviation": None}) == "30.0"
     assert "trained once" in road_page(found(seeds=1), {})
-    assert (size(3 << 20), size(2048), size(None)) == ("3 MiB", "2 KiB", "")
+    assert (format_bytes(3 << 20), format_bytes(2048), format_bytes(None)) == ("3 MiB", "2 KiB", "")
 
 
 @pytest.mark.browser

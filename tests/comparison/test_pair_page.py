@@ -2,7 +2,7 @@
 
 from pages import Reading
 
-from regard.comparison.pair_page import SHOWN, pair_page, verdict
+from regard.comparison.pages import SHOWN_SENTENCES, describe_difference, pair_page
 
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 
@@ -28,13 +28,13 @@ def test_the_page_is_whole_and_nothing_in_it_is_obeyed():
 
 
 def test_of_very_many_sentences_both_ends_are_shown_and_said():
-    page = pair_page(found(count=SHOWN + 20))
-    assert f"{SHOWN} of {SHOWN + 20} sentences" in page
-    assert page.count("alert(1)") < 2 * SHOWN + 20
+    page = pair_page(found(count=SHOWN_SENTENCES + 20))
+    assert f"{SHOWN_SENTENCES} of {SHOWN_SENTENCES + 20} sentences" in page
+    assert page.count("alert(1)") < 2 * SHOWN_SENTENCES + 20
 
 
 def test_chance_is_called_chance():
-    assert "is better than" in verdict(found(), "bleu")
-    assert "may well be chance" in verdict(found(p=0.4), "chrf")
-    assert verdict(found(difference=-2.0), "bleu").startswith("old is better")
-    assert "the same" in verdict(found(difference=0.0), "bleu")
+    assert "is better than" in describe_difference(found(), "bleu")
+    assert "may well be chance" in describe_difference(found(p=0.4), "chrf")
+    assert describe_difference(found(difference=-2.0), "bleu").startswith("old is better")
+    assert "the same" in describe_difference(found(difference=0.0), "bleu")

@@ -6,21 +6,22 @@ from pathlib import Path
 import pytest
 import texting
 
-from regard.comparison import report, runs, split
-from regard.comparison.budget import Budget
-from regard.comparison.place import PAGE, RESULTS
-from regard.comparison.report import Data, road
-from regard.comparison.road import ROAD, steps
-from regard.comparison.setting import Setting
-from regard.tasks.evaluation import translated
-from regard.tasks.loading import load
+from regard.comparison import road as report
+from regard.comparison import runs as comparison_runs
+from regard.comparison import splits
+from regard.comparison.road import ComparisonData, compare_road
+from regard.comparison.runs import PAGE_FILE, RESULTS_FILE
+from regard.comparison.settings import ROAD, ComparisonBudget, ComparisonSettings, road_steps
+from regard.tasks.evaluation import evaluate_translator
+from regard.tasks.load import load
+from regard.training import train as runs
 
 NAMES = ("seq2seq", "transformer")
 TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens": 300}
 
 
 def asked(names=NAMES, **options):
-    return Setting.quick(steps(names), budget=Budget(tokens=500), changes=TINY, **options)
+    return ComparisonSettings.quick(road_steps(names), budget=ComparisonBudget(tokens=500), changes=TINY, **options)
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +31,14 @@ def place(tmp_path_factory):
     data = folder / "pairs.tsv"
     data.write_text("".join(f"{source}\t{target}\n" for source, target in texting.pairs()), encoding="utf-8")
     said = []
-    found = road(asked(seeds=2), Data((str(data),)), folder / "c", runs.Told(said.append, lambda: []))
+    found = compare_road(asked(seeds=2), ComparisonData((str(data),)), folder / "c", comparison_runs.RunReporter(said.append, lambda: []))
     return folder / "c", data, found, said
 
 
 def test_all_models_had_the_same_and_all_is_told(place):
     folder, _, found, said = place
     assert [line.split(":")[0] for line in said] == [f"{number} of 4" for number in range(1, 5)]
-    assert json.loads((folder / RESULTS).read_text()) == json.loads(json.dumps(found))
+    assert json.loads((folder / RESULTS_FILE).read_text()) == json.loads(json.dumps(found))
     first, second = found["models"]
     assert (first["name"], first["attends"], second["attends"]) == ("seq2seq", False, True)
     assert first["tokens"] == second["tokens"]
@@ -56,15 +57,15 @@ def test_all_models_had_the_same_and_all_is_told(place):
 
 def test_the_scores_are_those_of_the_models_in_the_folder(place):
     folder, _, found, _ = place
-    tested = split.pairs_of(folder / "data" / "test.jsonl")
-    want = [translated(load(folder / "runs" / f"transformer-{seed}"), tested, beams=1).scores.chrf for seed in (1, 2)]
+    tested = splits.read_pairs(folder / "data" / "test.jsonl")
+    want = [evaluate_translator(load(folder / "runs" / f"transformer-{seed}"), tested, beams=1).scores.chrf for seed in (1, 2)]
     chrf = found["models"][1]["chrf"]
     assert (chrf["low"], chrf["high"]) == pytest.approx((min(want), max(want)))
 
 
 def test_the_page_is_one_file_with_every_picture(place):
     folder, _, found, _ = place
-    page = (folder / PAGE).read_text(encoding="utf-8")
+    page = (folder / PAGE_FILE).read_text(encoding="utf-8")
     assert page.count("<svg") == len(found["models"]) + 1 + 2 + 2 + 1  # bars, lengths, curves, flows, one map
     assert "It has no attention" in page
     assert "cut by the same tokenizer" in page
@@ -77,26 +78,26 @@ def test_the_page_is_one_file_with_every_picture(place):
 def test_what_is_finished_is_not_done_again_and_more_may_be_asked_for(place, monkeypatch):
     folder, data, found, _ = place
     trained = []
-    monkeypatch.setattr(runs, "train", lambda request, loggers: trained.append(request.output.name))
+    monkeypatch.setattr(comparison_runs, "train", lambda request, loggers: trained.append(request.output.name))
     said = []
-    told = runs.Told(said.append, lambda: [])
-    again = road(asked(seeds=2), Data((str(data),)), folder, told)
+    told = comparison_runs.RunReporter(said.append, lambda: [])
+    again = compare_road(asked(seeds=2), ComparisonData((str(data),)), folder, told)
     assert (trained, again) == ([], found)
     assert all("finished before" in line for line in said)
     with pytest.raises(AttributeError):  # this training gives nothing back
-        road(asked(seeds=3), Data((str(data),)), folder, told)
+        compare_road(asked(seeds=3), ComparisonData((str(data),)), folder, told)
     assert trained == ["seq2seq-3"]
 
 
 def test_another_comparison_does_not_go_into_the_same_folder(place, tmp_path):
     folder, data, _, _ = place
-    told = runs.Told(print, lambda: [])
+    told = comparison_runs.RunReporter(print, lambda: [])
     with pytest.raises(ValueError, match="beams: 1 is there, 2 is asked for"):
-        road(asked(beams=2), Data((str(data),)), folder, told)
+        compare_road(asked(beams=2), ComparisonData((str(data),)), folder, told)
     other = tmp_path / data.name
     other.write_text(data.read_text(encoding="utf-8") + "a\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match="data: "):
-        road(asked(), Data((str(other),)), folder, told)
+        compare_road(asked(), ComparisonData((str(other),)), folder, told)
 
 
 def test_a_training_that_was_interrupted_goes_on(place, tmp_path, monkeypatch):
@@ -109,23 +110,23 @@ def test_a_training_that_was_interrupted_goes_on(place, tmp_path, monkeypatch):
         return outcome._replace(finished=False) if len(begun) == 1 else outcome
 
     train = runs.train
-    monkeypatch.setattr(runs, "train", interrupted)
-    told = runs.Told(lambda text: None, lambda: [])
-    with pytest.raises(runs.InterruptedTraining, match="The same command goes on"):
-        road(asked(("attention",)), Data((str(data),)), tmp_path / "c", told)
-    assert not (tmp_path / "c" / RESULTS).exists()
-    road(asked(("attention",)), Data((str(data),)), tmp_path / "c", told)
+    monkeypatch.setattr(comparison_runs, "train", interrupted)
+    told = comparison_runs.RunReporter(lambda text: None, lambda: [])
+    with pytest.raises(comparison_runs.InterruptedTraining, match="The same command goes on"):
+        compare_road(asked(("attention",)), ComparisonData((str(data),)), tmp_path / "c", told)
+    assert not (tmp_path / "c" / RESULTS_FILE).exists()
+    compare_road(asked(("attention",)), ComparisonData((str(data),)), tmp_path / "c", told)
     assert begun == [False, True]
 
 
 @pytest.mark.slow
 def test_a_very_short_road_on_the_phrasebook(tmp_path, monkeypatch):
-    monkeypatch.setattr(split, "DRAWN", {"train": (400, 1), "validation": (10, 2), "test": (20, 3)})
-    setting = Setting.quick(steps(ROAD), budget=Budget(tokens=3000), changes={"model.width": 32})
-    found = road(setting, Data(), tmp_path / "c", runs.Told(lambda text: None, lambda: []))
+    monkeypatch.setattr(splits, "PHRASEBOOK_DRAWS", {"train": (400, 1), "validation": (10, 2), "test": (20, 3)})
+    setting = ComparisonSettings.quick(road_steps(ROAD), budget=ComparisonBudget(tokens=3000), changes={"model.width": 32})
+    found = compare_road(setting, ComparisonData(), tmp_path / "c", comparison_runs.RunReporter(lambda text: None, lambda: []))
     assert [model["name"] for model in found["models"]] == list(ROAD)
     assert found["data"]["name"] == report.PHRASEBOOK
     one_vector, transformer = found["models"][0]["flow"]["all"], found["models"][-1]["flow"]["all"]
     assert one_vector[0] < 0.5 * transformer[0]  # what was read first fades in one vector, learned or not
-    assert (Path(tmp_path) / "c" / PAGE).read_text(encoding="utf-8").count("<h3>") == 5
+    assert (Path(tmp_path) / "c" / PAGE_FILE).read_text(encoding="utf-8").count("<h3>") == 5
 

@@ -3,11 +3,9 @@
 import pytest
 import texting
 
-from regard.comparison.budget import Budget
-from regard.comparison.road import steps
-from regard.comparison.setting import Setting
-from regard.comparison.split import of_data
-from regard.comparison.trial import steps_for
+from regard.comparison.runs import plan_steps
+from regard.comparison.settings import ComparisonBudget, ComparisonSettings, road_steps
+from regard.comparison.splits import split_data
 
 TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens": 300}
 
@@ -16,13 +14,13 @@ TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens
 def files(tmp_path_factory):
     place = tmp_path_factory.mktemp("trial")
     (place / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in texting.pairs()))
-    return of_data([str(place / "a.tsv")], place / "data")
+    return split_data([str(place / "a.tsv")], place / "data")
 
 
 def test_more_tokens_are_more_steps_the_same_for_all_models(files, tmp_path):
     def found(tokens):
-        setting = Setting.quick(steps(["seq2seq", "transformer"]), budget=Budget(tokens=tokens), changes=TINY)
-        return steps_for(setting, files, tmp_path / "trial")
+        setting = ComparisonSettings.quick(road_steps(["seq2seq", "transformer"]), budget=ComparisonBudget(tokens=tokens), changes=TINY)
+        return plan_steps(setting, files, tmp_path / "trial")
 
     few, many = found(1000), found(4000)
     assert few["seq2seq"] == few["transformer"]
@@ -31,12 +29,12 @@ def test_more_tokens_are_more_steps_the_same_for_all_models(files, tmp_path):
 
 
 def test_parameters_are_matched(files, tmp_path):
-    setting = Setting.quick(steps(["seq2seq-attention"]), budget=Budget(tokens=1000, parameters=400_000),
+    setting = ComparisonSettings.quick(road_steps(["seq2seq-attention"]), budget=ComparisonBudget(tokens=1000, parameters=400_000),
                             changes=TINY)
-    allowed = steps_for(setting, files, tmp_path / "trial")["seq2seq-attention"]
+    allowed = plan_steps(setting, files, tmp_path / "trial")["seq2seq-attention"]
     assert allowed.changes["model.width"] > 64
 
 
 def test_minutes_become_steps(files, tmp_path):
-    setting = Setting.quick(steps(["attention"]), budget=Budget(minutes=0.5), changes=TINY)
-    assert steps_for(setting, files, tmp_path / "trial")["attention"].steps > 1
+    setting = ComparisonSettings.quick(road_steps(["attention"]), budget=ComparisonBudget(minutes=0.5), changes=TINY)
+    assert plan_steps(setting, files, tmp_path / "trial")["attention"].steps > 1

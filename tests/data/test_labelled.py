@@ -2,14 +2,13 @@
 
 import pytest
 
-from regard.data.labelled import labelled_texts
-from regard.data.pair import DataError
-from regard.data.sources.inputs import Input
+from regard.data.sources.text import DataError, InputFile
+from regard.data.sources.tsv import read_labelled_texts
 
 
 def read(path, data):
     path.write_bytes(data)
-    return list(labelled_texts(Input(path)))
+    return list(read_labelled_texts(InputFile(path)))
 
 
 def test_lines(tmp_path):

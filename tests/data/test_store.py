@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import storing
-from regard.data.pair import DataError
+from regard.data import store as storing
+from regard.data.sources.text import DataError
 from regard.data.store import file_digest, open_or_make_pairs, open_or_make_texts, store_key
 
 PAIRS = [([1, 2, 3], [4]), ([], [5, 6]), ([7], [])]
@@ -58,7 +58,7 @@ def test_what_goes_in_comes_out(tmp_path_factory, rows, bits, data):
 
 
 def test_blocks_are_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr(storing, "BLOCK", 7)
+    monkeypatch.setattr(storing, "BLOCK_IDS", 7)
     rows = [([n % 8] * (n % 5), [n % 3] * (n % 4)) for n in range(100)]
     store = made(tmp_path, rows).store
     assert pairs(store) == rows

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from regard.data import storing
+from regard.data import store as storing
 from regard.data.store import open_or_make_pairs
 
 # A process that forks one that makes a store, and kills itself before its n-th touch of the file system, for every n
@@ -65,7 +65,7 @@ print(json.dumps([opened.store.identity, len(opened.store), opened.store[1999][0
 FLAT = """
 import sys
 import numpy as np
-from regard.data.batches.buckets import Limits
+from regard.data.batches.plan import Limits
 from regard.data.batches.plan import plan_batches
 from regard.data.store import open_or_make_pairs
 count = int(sys.argv[2])
@@ -107,7 +107,7 @@ def found(place, keys):
         return None
     header = json.loads((tokens / "header.json").read_bytes())
     assert header["key"] in keys
-    storing.read(tokens, header["key"], {"source": 60, "target": 60})
+    storing.read_header(tokens, header["key"], {"source": 60, "target": 60})
     return header["key"]
 
 
@@ -147,7 +147,7 @@ def test_nobody_looks_at_a_store_while_it_is_put_in_place(tmp_path):
         open_or_make_pairs(tmp_path, "key", lambda: rows(1), vocabularies=(60, 60))
         ended.set()
 
-    with storing.at(tmp_path) as place:
+    with storing.open_store_folder(tmp_path) as place:
         place.own()
         reader = threading.Thread(target=look)
         reader.start()

@@ -10,10 +10,10 @@ from refusals import assert_named
 from writers import Table, drawn, every, keyed, logs_of, plain_beam
 
 from regard.decoding.beam import beam
-from regard.decoding.greedy import greedy
-from regard.decoding.ranking import Mean, Power
-from regard.decoding.rules import Forbidden, NoRepeat
-from regard.decoding.search import precision
+from regard.decoding.beam_search import total_dtype
+from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
+from regard.decoding.sampling import greedy
+from regard.decoding.scoring import MeanLengthPenalty, PowerLengthPenalty
 
 INF = math.inf
 PENALTIES = st.sampled_from(["none", "mean", 0.6, 1.0, 2.0])
@@ -188,7 +188,7 @@ def test_equal_hypotheses_are_ordered_by_beam_and_then_by_token():
     flat = Table(lambda key, text: [0.0] * 40)  # wide enough for topk to lose the order
     [got] = beam(flat, prompts=[[1]], end=(), limit=2, beams=3, nbest=3)
     assert [one.ids for one in got] == [[0, 0], [0, 1], [0, 2]]
-    [got] = beam(flat, prompts=[[1]], end=39, limit=1, beams=3, nbest=3, least=1, rules=[Forbidden(range(5))])
+    [got] = beam(flat, prompts=[[1]], end=39, limit=1, beams=3, nbest=3, least=1, rules=[ForbiddenTokens(range(5))])
     assert [one.ids for one in got] == [[5], [6], [7]]
     # The best three among equals are the lowest tokens, and the end is none of them.
     assert all(one.cut for one in got)
@@ -216,7 +216,7 @@ def test_what_has_no_probability_is_no_result_and_no_nan():
 
 def test_where_the_rules_leave_nothing_what_was_written_is_cut():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF, 0.5 if len(text) < 3 else -INF])
-    [got] = beam(model, prompts=[[1]], end=0, limit=9, beams=2, nbest=2, rules=[Forbidden([0])])
+    [got] = beam(model, prompts=[[1]], end=0, limit=9, beams=2, nbest=2, rules=[ForbiddenTokens([0])])
     assert [(one.ids, one.cut) for one in got] == [([1, 1], True), ([1, 2], True)]
 
 
@@ -248,7 +248,7 @@ def test_a_rule_forbids_by_what_is_written():
 @pytest.mark.parametrize("penalty", ["none", "mean"])
 def test_no_sequence_is_written_twice(size, penalty):
     function = drawn(3, seed=6)
-    [got] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=200, nbest=200, rules=[NoRepeat(size)],
+    [got] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=200, nbest=200, rules=[NoRepeatNgram(size)],
                  length_penalty=penalty)
     def repeats(ids):
         there = [tuple(ids[first:first + size]) for first in range(len(ids) - size + 1)]
@@ -276,7 +276,7 @@ def test_a_model_without_numbers_is_named_with_its_row(bad):
 
 def test_a_length_penalty_may_be_an_object():
     model, options = Table(drawn(4)), {"prompts": [[1]], "end": 0, "limit": 5, "beams": 4, "nbest": 3}
-    for penalty, same in (("mean", Mean()), (0.8, Power(0.8))):
+    for penalty, same in (("mean", MeanLengthPenalty()), (0.8, PowerLengthPenalty(0.8))):
         assert beam(model, length_penalty=penalty, **options) == beam(model, length_penalty=same, **options)
 
 
@@ -285,7 +285,7 @@ def test_a_length_penalty_may_be_an_object():
     ({"nbest": 0}, ["`nbest`", "at least 1", "is 0"]), ({"nbest": 3}, ["`nbest`", "at most the 2 beams", "is 3"]),
     ({"length_penalty": "long"}, ["`length_penalty`", '"none"', "long"]), ({"end": 3}, ["`end`", "below 3", "is 3"]),
     ({"limit": -1}, ["`limit`"]), ({"prompts": [[]]}, ["`prompts`", "row 0"]),
-    ({"rules": [Forbidden([8])]}, ["`ids`", "below 3", "is 8"]),
+    ({"rules": [ForbiddenTokens([8])]}, ["`ids`", "below 3", "is 8"]),
 ])
 def test_what_is_refused(arguments, parts):
     options = {"prompts": [[1]], "end": 0, "limit": 3, "beams": 2} | arguments
@@ -293,8 +293,8 @@ def test_what_is_refused(arguments, parts):
 
 
 def test_log_probabilities_are_added_up_in_float64_where_there_is_one():
-    assert precision(torch.device("cpu")) == precision(torch.device("cuda")) == torch.float64
-    assert precision(torch.device("mps")) == torch.float32
+    assert total_dtype(torch.device("cpu")) == total_dtype(torch.device("cuda")) == torch.float64
+    assert total_dtype(torch.device("mps")) == torch.float32
     model = Table(lambda key, text: [-20.0, 0.0, -17.0], dtype=torch.float32)
     [[one]] = beam(model, prompts=[[1]], end=0, limit=40, beams=1)
     assert one.score == pytest.approx(math.fsum(one.log_probabilities), rel=1e-15)

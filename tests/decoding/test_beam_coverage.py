@@ -12,10 +12,10 @@ from tiny import TRANSLATING, built
 from writers import Table, drawn, every, keyed, plain_beam
 
 from regard.decoding.beam import beam
-from regard.decoding.coverage import Coverage
-from regard.decoding.cross import with_cross
-from regard.decoding.sources import Sources
-from regard.models.contract import Tokens
+from regard.decoding.forced import with_cross
+from regard.decoding.request import Sources
+from regard.decoding.scoring import CoveragePenalty
+from regard.tokens import Tokens
 
 PENALTIES = st.sampled_from(["none", "mean", 0.6, 1.0])
 
@@ -44,7 +44,7 @@ def assert_same(got, want):
 def test_over_everything_it_is_brute_force(seed, penalty, weight, least, layer):
     function = drawn(4, seed)
     got = beam(Moving(function), kept([3, 5], [2, 4]), prompts=[[2]] * 2, end=0, limit=3, least=least, beams=4 * 3 ** 3,
-               nbest=8, length_penalty=penalty, coverage=Coverage(weight, layer))
+               nbest=8, length_penalty=penalty, coverage=CoveragePenalty(weight, layer))
     for row, (key, source) in enumerate([(3, 2), (5, 4)]):
         assert_same(got[row], covered(every(function, key, (2,), [0], 3, least, penalty), key, (2,), source, weight,
                                       layer, 8))

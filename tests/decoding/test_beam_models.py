@@ -6,8 +6,8 @@ from tiny import LANGUAGE, LONGEST, TRANSLATING, built
 from writers import every, plain_beam, translator
 
 from regard.decoding.beam import beam
-from regard.decoding.greedy import greedy
-from regard.models.contract import Tokens
+from regard.decoding.sampling import greedy
+from regard.tokens import Tokens
 
 SOURCES = [[1, 2, 3, 4], [5], [6, 1], [2, 2, 2], [3, 5, 1, 6]]
 PROMPTS = [[1], [1, 3, 4], [2], [1], [4, 4]]

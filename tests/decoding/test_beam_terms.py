@@ -10,8 +10,8 @@ from tiny import TRANSLATING, built
 from writers import Table, drawn, every, keyed
 
 from regard.decoding.beam import beam
-from regard.decoding.rules import Forbidden
-from regard.models.contract import Tokens
+from regard.decoding.constraints import ForbiddenTokens
+from regard.tokens import Tokens
 
 IDS = st.lists(st.integers(1, 3), min_size=1, max_size=2)
 TERMS = st.lists(st.lists(IDS, min_size=1, max_size=2), max_size=2)
@@ -114,7 +114,7 @@ def test_with_groups_and_places_that_are_filled_again():
 
 
 def test_a_rule_that_forbids_a_term_leaves_what_is_cut():
-    [got] = beam(Table(drawn(4)), prompts=[[1]], end=0, limit=4, beams=3, terms=[[[[2]]]], rules=[Forbidden([2])])
+    [got] = beam(Table(drawn(4)), prompts=[[1]], end=0, limit=4, beams=3, terms=[[[[2]]]], rules=[ForbiddenTokens([2])])
     assert all(one.cut for one in got)
 
 

@@ -3,18 +3,18 @@
 import torch
 from tiny import LANGUAGE, built
 
-from regard.decoding.boards import EVERY, BeamBoard, GreedyBoard, board_for
-from regard.decoding.ranking import as_ranking
-from regard.decoding.request import Request
-from regard.decoding.search import BeamSearch
-from regard.decoding.writing import Writing, highest
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.request import SearchRequest
+from regard.decoding.scoring import as_length_penalty
+from regard.decoding.static_state import POLL_STEPS, StaticBeamState, StaticGreedyState, static_state_for
+from regard.decoding.token_search import TokenSearch, most_probable
 
 VOCABULARY, END = 13, 2
 
 
 def request(limits, end=END):
     model = built(LANGUAGE["none"])
-    return Request.of(model, None, [[1]] * len(limits), end, limits, 0, ())
+    return SearchRequest.of(model, None, [[1]] * len(limits), end, limits, 0, ())
 
 
 def logits(tokens, others=()):
@@ -28,11 +28,11 @@ def logits(tokens, others=()):
 
 
 def test_a_batch_of_lines_comes_out_as_it_went_in():
-    search = Writing(request([5, 6, 7]), highest)
+    search = TokenSearch(request([5, 6, 7]), most_probable)
     batch = search.first([2, 0, 1], None)
     for tokens in ([5, 6, 7], [8, 8, 9]):
         batch = search.turn(batch, logits(tokens), None).batch
-    board = GreedyBoard(search.request, 4, 9, torch.float64)
+    board = StaticGreedyState(search.request, 4, 9, torch.float64)
     board.load(batch, search)
     out = board.batch([0, 1, 2])
     assert (out.ids.tolist(), out.numbers, out.counts) == (batch.ids.tolist(), [2, 0, 1], [2, 2, 2])
@@ -41,23 +41,23 @@ def test_a_batch_of_lines_comes_out_as_it_went_in():
 
 
 def test_greedy_rows_end_where_they_end_and_the_device_is_asked_seldom():
-    search = Writing(request([9, 2, 9]), highest)
-    board = board_for(search, 4, 10, torch.float64)
+    search = TokenSearch(request([9, 2, 9]), most_probable)
+    board = static_state_for(search, 4, 10, torch.float64)
     board.load(search.first([0, 1, 2], None), search)
     asked = []
     for tokens in ([5, 6, 7, 0], [END, 6, 7, 0], [5, 6, 7, 0], [5, 6, 7, 0]):
         board.choose(logits(tokens))
         asked.append(board.settle(logits(tokens)))
         board.commit()
-    assert asked == [None] * (EVERY - 1) + [[False, False, True]]
+    assert asked == [None] * (POLL_STEPS - 1) + [[False, False, True]]
     found = dict(search.results(board.batch([0, 1])))
     assert (found[0].ids, found[0].end, found[1].ids, found[1].end) == ([5], END, [6, 6], None)
     assert board.batch([2]).ids.tolist() == [[7] * 4]
 
 
 def test_rows_that_are_full_are_not_written_beyond():
-    search = Writing(request([1]), highest)
-    board = board_for(search, 1, 2, torch.float64)  # room for a token and an end
+    search = TokenSearch(request([1]), most_probable)
+    board = static_state_for(search, 1, 2, torch.float64)  # room for a token and an end
     board.load(search.first([0], None), search)
     for tokens in ([5], [END], [6], [7]):
         board.choose(logits(tokens))
@@ -66,8 +66,8 @@ def test_rows_that_are_full_are_not_written_beyond():
 
 
 def test_the_pool_of_a_row_that_has_finished_stays_as_it_is():
-    search = BeamSearch(request([2, 4]), 2, as_ranking("none"), 1)
-    board = BeamBoard(search, 2, 5)  # room for four tokens and an end
+    search = BeamSearch(request([2, 4]), 2, as_length_penalty("none"), 1)
+    board = StaticBeamState(search, 2, 5)  # room for four tokens and an end
     board.load(search.first([0, 1], None), search)
     verdicts = []
     # The first row is cut at its limit: an end that comes behind it is none of its own.

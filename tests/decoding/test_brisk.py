@@ -6,15 +6,15 @@ import pytest
 import torch
 from tiny import LANGUAGE, TRANSLATING, built
 
-from regard.blocks import packed as packing
-from regard.blocks.packed import packed
-from regard.decoding import brisk as brisking
-from regard.decoding import queue
+from regard.decoding import decoder_step as brisking
+from regard.decoding import scheduler
 from regard.decoding.beam import beam
-from regard.decoding.brisk import Brisk, brisk, why_not
-from regard.decoding.greedy import greedy
-from regard.mixer import Siblings
-from regard.models.contract import Tokens
+from regard.decoding.decoder_step import PackedDecoder, packed_decoder, why_no_packed_step
+from regard.decoding.sampling import greedy
+from regard.kernels import packed_linear as packing
+from regard.kernels.packed_linear import packed_linear_layers
+from regard.mixer import RowGroups
+from regard.tokens import Tokens
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 SOURCES = [[5, 6, 7], [8], [9, 10]]
@@ -25,8 +25,8 @@ MODELS = {**{f"translating {name}": config for name, config in TRANSLATING.items
 def served(config):
     """Whether steps of such a model are made here."""
     model = built(config).eval().float()
-    with torch.no_grad(), packed(model):
-        return why_not(model) is None
+    with torch.no_grad(), packed_linear_layers(model):
+        return why_no_packed_step(model) is None
 
 
 SERVED = [name for name, config in MODELS.items() if served(config)]
@@ -55,9 +55,9 @@ def test_steps_are_the_same(name, alone, rows, monkeypatch):
     for module in (packing, brisking):
         monkeypatch.setattr(module, "alone", lambda: alone)
     model = built(MODELS[name]).eval().float()
-    with packed(model):
-        writer = brisk(model)
-        assert isinstance(writer, Brisk)
+    with packed_linear_layers(model):
+        writer = packed_decoder(model)
+        assert isinstance(writer, PackedDecoder)
         mine, plain = begun(model, writer, rows), begun(model, model, rows)
         for tokens in torch.randint(5, 10, (5, rows, 1)):
             one, other = writer.step(mine, tokens), model.step(plain, tokens)
@@ -69,8 +69,8 @@ def test_steps_are_the_same(name, alone, rows, monkeypatch):
 @torch.no_grad()
 def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeypatch):
     model = built(MODELS[name]).eval().float()
-    with packed(model):
-        writer = brisk(model)
+    with packed_linear_layers(model):
+        writer = packed_decoder(model)
         states = [begun(model, each, 3) for each in (writer, model)]
 
         def both(ids, lengths=None):
@@ -79,10 +79,10 @@ def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeyp
             states[:] = [one.state, other.state]
 
         both(torch.randint(5, 10, (3, 2)))
-        families = Siblings(torch.arange(3).repeat_interleave(2), 2, 1, torch.arange(3))
+        families = RowGroups(torch.arange(3).repeat_interleave(2), 2, 1, torch.arange(3))
         states[:] = [state.pick(families) for state in states]
         both(torch.randint(5, 10, (6, 1)))
-        moved = Siblings(torch.tensor([1, 0, 3, 3, 4, 4]), 2, 2, spent=True)
+        moved = RowGroups(torch.tensor([1, 0, 3, 3, 4, 4]), 2, 2, spent=True)
         states[:] = [state.pick(moved) for state in states]
         both(torch.randint(5, 10, (6, 1)))
         both(torch.randint(5, 10, (6, 2)), torch.tensor([1, 2, 2, 1, 1, 2]))
@@ -92,8 +92,8 @@ def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeyp
 @torch.no_grad()
 def test_it_makes_the_steps_itself_where_it_can(monkeypatch):
     model = built(TRANSLATING["attention"]).eval().float()
-    with packed(model):
-        writer = brisk(model)
+    with packed_linear_layers(model):
+        writer = packed_decoder(model)
         state = begun(model, writer, 3)
         monkeypatch.setattr(type(model), "step", None)  # nobody may ask for it
         for _ in range(3):
@@ -105,8 +105,8 @@ def test_it_makes_the_steps_itself_where_it_can(monkeypatch):
 def test_sources_that_are_empty_are_seen_as_nothing():
     model = built(TRANSLATING["attention"]).eval().float()
     for sources in ([[5, 6], []], [[], []]):
-        with packed(model):
-            writer = brisk(model)
+        with packed_linear_layers(model):
+            writer = packed_decoder(model)
             mine, plain = (begun(model, each, 2, sources=sources) for each in (writer, model))
             assert_equal(writer.step(mine, torch.tensor([[5], [6]])), model.step(plain, torch.tensor([[5], [6]])))
 
@@ -114,8 +114,8 @@ def test_sources_that_are_empty_are_seen_as_nothing():
 @torch.no_grad()
 def test_a_full_state_is_an_error_here_too():
     model = built(LANGUAGE["learned"]).eval().float()
-    with packed(model):
-        writer = brisk(model)
+    with packed_linear_layers(model):
+        writer = packed_decoder(model)
         state = writer.step(begun(model, writer, 1, capacity=1), torch.tensor([[5]])).state
         with pytest.raises(ValueError, match="capacity"):
             writer.step(state, torch.tensor([[5]]))
@@ -128,10 +128,10 @@ def test_searches_find_the_same(name, search, monkeypatch):
     memory = model.encode(Tokens.of(SOURCES)) if hasattr(model, "encode") else None
     options = {"prompts": [[1]] * 3, "end": 2, "limit": [6, 3, 5], **({"beams": 4} if search is beam else {})}
     made = []
-    monkeypatch.setattr(queue, "brisk", lambda model: made.append(brisk(model)) or made[-1])
+    monkeypatch.setattr(scheduler, "packed_decoder", lambda model: made.append(packed_decoder(model)) or made[-1])
     mine = search(model, memory, **options)
-    assert [type(one) for one in made] == [Brisk]
-    monkeypatch.setattr(queue, "brisk", lambda model: model)
+    assert [type(one) for one in made] == [PackedDecoder]
+    monkeypatch.setattr(scheduler, "packed_decoder", lambda model: model)
     for found, other in zip(mine, search(model, memory, **options), strict=True):
         for one, plain in zip(*((found, other) if search is beam else ([found], [other])), strict=True):
             assert one.ids == plain.ids
@@ -146,8 +146,8 @@ def test_weights_that_change_between_searches_are_seen():
             for layer in (model.decoder.stack.blocks[0].mixer.layer.value, model.decoder.output):
                 change(layer.weight)
             plain = model.step(begun(model, model, 3), ids)
-            with packed(model):
-                writer = brisk(model)
+            with packed_linear_layers(model):
+                writer = packed_decoder(model)
                 assert_equal(writer.step(begun(model, writer, 3), ids), plain)
 
 
@@ -176,22 +176,22 @@ def windowed():
 def test_it_says_why_not(change, words):
     model = built(TRANSLATING["attention"]).eval().float()
     change(model)
-    with packed(model):
-        assert words in why_not(model)
-        assert brisk(model) is model
+    with packed_linear_layers(model):
+        assert words in why_no_packed_step(model)
+        assert packed_decoder(model) is model
 
 
 @torch.no_grad()
 def test_it_says_why_not_of_other_models_and_other_calls():
     model = built(TRANSLATING["attention"]).eval().float()
-    assert "laid out" in why_not(model)
-    with packed(model):
-        assert why_not(model) is None
+    assert "laid out" in why_no_packed_step(model)
+    with packed_linear_layers(model):
+        assert why_no_packed_step(model) is None
         with torch.enable_grad():
-            assert "gradients" in why_not(model)
+            assert "gradients" in why_no_packed_step(model)
         with torch.autocast("cpu", torch.bfloat16):
-            assert "other numbers" in why_not(model)
+            assert "other numbers" in why_no_packed_step(model)
     other = built(windowed()).eval().float()
-    with packed(other):
-        assert "all tokens before" in why_not(other)
-    assert "none of our" in why_not(object())
+    with packed_linear_layers(other):
+        assert "all tokens before" in why_no_packed_step(other)
+    assert "none of our" in why_no_packed_step(object())

@@ -6,11 +6,11 @@ from refusals import assert_named
 from tiny import TRANSLATING, built
 from writers import translator
 
-from regard.decoding import cross
+from regard.decoding import forced
 from regard.decoding.beam import beam
-from regard.decoding.cross import with_cross
-from regard.decoding.greedy import greedy
-from regard.models.contract import Tokens
+from regard.decoding.forced import with_cross
+from regard.decoding.sampling import greedy
+from regard.tokens import Tokens
 
 SOURCES, PROMPTS = [[1, 2, 3, 4], [5], [6, 1]], [[1], [1, 3, 4], [2]]
 
@@ -28,7 +28,7 @@ def stepped(model, source, prompt, one):
 @torch.no_grad()
 @pytest.mark.parametrize("chunk", [2, 64])
 def test_the_weights_of_every_written_token(monkeypatch, chunk):
-    monkeypatch.setattr(cross, "CHUNK", chunk)
+    monkeypatch.setattr(forced, "PREFILL_CHUNK", chunk)
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))
     hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, limit=5)

@@ -10,8 +10,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 from regard.attention.mask import Window
-from regard.decoding.figure import Figure, every, hooked, replaced
-from regard.models.contract import Tokens
+from regard.decoding.cuda_graph import ModelFingerprint, all_modules, has_hooks, why_not_plain
+from regard.tokens import Tokens
 
 
 def model():
@@ -77,17 +77,17 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_makes_recordings_wrong_is_noticed(change):
     one = model()
-    figure = Figure(one)
+    figure = ModelFingerprint(one)
     assert figure.fits()
     change(one)
     assert not figure.fits()
-    assert Figure(one).fits()
+    assert ModelFingerprint(one).fits()
 
 
 @torch.no_grad()
 def test_what_recordings_see_themselves_is_let_pass():
     one = model()
-    figure, memory = Figure(one), one.encode(Tokens.of([[5, 6]]))
+    figure, memory = ModelFingerprint(one), one.encode(Tokens.of([[5, 6]]))
     one.output.weight.mul_(2.0)
     one.load_state_dict({name: part.clone() for name, part in one.state_dict().items()})
     one.train().eval()
@@ -98,14 +98,14 @@ def test_what_recordings_see_themselves_is_let_pass():
 
 def test_hooks_and_listeners_touch_and_change_nothing_else():
     one = model()
-    figure = Figure(one)
+    figure = ModelFingerprint(one)
     assert not figure.is_touched()
-    assert not hooked(every(one))
+    assert not has_hooks(all_modules(one))
     for register in (layer(one).register_forward_hook, one.encoder.register_forward_pre_hook,
                      register_module_forward_hook):
         handle = register(lambda *given: None)
         assert figure.is_touched()
-        assert hooked(every(one))
+        assert has_hooks(all_modules(one))
         handle.remove()
     with layer(one).tap.listen(print):
         assert figure.is_touched()
@@ -115,15 +115,15 @@ def test_hooks_and_listeners_touch_and_change_nothing_else():
 
 def test_what_is_computed_otherwise_is_said():
     one = model()
-    assert replaced(every(one)) is None
-    assert "training" in replaced(every(model().train()))
+    assert why_not_plain(all_modules(one)) is None
+    assert "training" in why_not_plain(all_modules(model().train()))
     layer(one).query.forward = lambda x: x
-    assert "forward" in replaced(every(one))
+    assert "forward" in why_not_plain(all_modules(one))
     other = model()
     parametrize.register_parametrization(layer(other).query, "weight", nn.Identity())
-    assert "computed" in replaced(every(other))
+    assert "computed" in why_not_plain(all_modules(other))
 
 
 def test_every_module_is_found():
     one = model()
-    assert {*map(id, every(one))} == {id(module) for module in one.modules()}
+    assert {*map(id, all_modules(one))} == {id(module) for module in one.modules()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import assert_named
 
-from regard.decoding.filters import Filters
+from regard.decoding.sampling import SamplingFilters
 
 INF = math.inf
 LOGS = st.lists(st.one_of(st.floats(-20, 0), st.sampled_from([-INF, -1.0, -2.0])), min_size=1, max_size=12).filter(
@@ -40,7 +40,7 @@ def plain(logs, temperature, top_k, top_p, min_p):
 def filtered(logs, **options):
     """The probability of each token, row after row."""
     logs = torch.tensor(logs, dtype=torch.float64)
-    shares, tokens = Filters(**options)(logs)
+    shares, tokens = SamplingFilters(**options)(logs)
     shares = shares / shares.sum(-1, keepdim=True)
     return shares if tokens is None else torch.zeros_like(logs).scatter(-1, tokens, shares)
 
@@ -82,4 +82,4 @@ def test_a_temperature_so_low_that_numbers_end():
     ({"min_p": -0.1}, ["`min_p`", "-0.1"]), ({"min_p": "a"}, ["`min_p`", "'a'"]),
 ])
 def test_what_is_no_filter(options, parts):
-    assert_named(lambda: Filters(**options), parts)
+    assert_named(lambda: SamplingFilters(**options), parts)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.following import Unfollowed
-from regard.decoding.rules import Behind, Written
+from regard.decoding.constraints import ForbiddenAfter, Prefixes, WithPrefix
 
 IDS = st.lists(st.integers(0, 4), max_size=5)
 
@@ -18,9 +17,9 @@ def test_against_a_literal_check(rows, forbidden):
     order = [number for number in reversed(range(len(rows))) for _ in range(2)]
     longest = max(len(written) for _, written, _ in rows)
     ids = torch.tensor([[*rows[number][1], *[3] * (longest - len(rows[number][1]))] for number in order]).long()
-    written = Written(ids.view(len(order), longest), torch.tensor(order),
+    written = Prefixes(ids.view(len(order), longest), torch.tensor(order),
                       torch.tensor([len(rows[number][1]) for number in order]), torch.zeros(len(order)).long())
-    rule = Behind(Unfollowed([sequences for *_, sequences in rows], sorted(forbidden)), [before for before, *_ in rows])
+    rule = WithPrefix(ForbiddenAfter([sequences for *_, sequences in rows], sorted(forbidden)), [before for before, *_ in rows])
     logs = torch.randn(len(order), 5)
     found = rule(logs.clone(), written)
     for place, number in enumerate(order):
@@ -34,11 +33,11 @@ def test_against_a_literal_check(rows, forbidden):
 
 def test_what_stands_in_front_counts_only_where_it_is_given():
     logs, none = torch.zeros(1, 4), torch.zeros(1, 0).long()
-    written = Written(none, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
-    assert Unfollowed([[[2]]], [1])(logs.clone(), written).tolist() == [[0, 0, 0, 0]]
-    assert Behind(Unfollowed([[[2]]], [1]), [[2]])(logs.clone(), written).tolist() == [[0, -torch.inf, 0, 0]]
+    written = Prefixes(none, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
+    assert ForbiddenAfter([[[2]]], [1])(logs.clone(), written).tolist() == [[0, 0, 0, 0]]
+    assert WithPrefix(ForbiddenAfter([[[2]]], [1]), [[2]])(logs.clone(), written).tolist() == [[0, -torch.inf, 0, 0]]
 
 
 def test_an_empty_sequence_is_refused():
     with pytest.raises(ValueError, match="`rows` must be sequences of at least one id"):
-        Unfollowed([[[]]], [1])
+        ForbiddenAfter([[[]]], [1])

@@ -5,9 +5,9 @@ import torch
 from tiny import TRANSLATING, built
 from writers import Table, drawn, keyed, logs_of
 
-from regard.decoding import reading
-from regard.decoding.forcing import forced
-from regard.models.contract import Tokens
+from regard.decoding import scheduler
+from regard.decoding.forced import forced
+from regard.tokens import Tokens
 
 TEXTS = [[4, 5, 6, 2], [], [3], [1, 1, 1]]
 
@@ -18,11 +18,11 @@ def test_probabilities_are_those_of_the_table(monkeypatch):
     want = [[logs_of(function, key, [*prompt, *text[:at]])[id_] for at, id_ in enumerate(text)]
             for key, (prompt, text) in enumerate(zip(prompts, TEXTS, strict=True))]
     for chunk in (64, 2, 1):
-        monkeypatch.setattr("regard.decoding.forcing.CHUNK", chunk)
+        monkeypatch.setattr("regard.decoding.forced.CHUNK", chunk)
         found = forced(Table(function), keyed([0, 1, 2, 3]), prompts, TEXTS)
         assert [len(row) for row in found] == [4, 0, 1, 3]
         assert [*map(pytest.approx, want)] == found
-    assert reading.CHUNK == 64
+    assert scheduler.PREFILL_CHUNK == 64
 
 
 @pytest.mark.parametrize("name", ["attention", "seq2seq-attention"])

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from writers import Table, drawn, keyed, logs_of, translator
 
-from regard.decoding.greedy import greedy
-from regard.decoding.rules import Forbidden
-from regard.models.contract import Tokens
+from regard.decoding.constraints import ForbiddenTokens
+from regard.decoding.sampling import greedy
+from regard.tokens import Tokens
 
 INF = math.inf
 
@@ -84,7 +84,7 @@ def test_several_ends_and_which_of_them_came():
 
 def test_where_the_rules_leave_nothing_a_row_is_cut():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF])
-    [one] = greedy(model, prompts=[[1]], end=0, limit=9, rules=[Forbidden([0])])
+    [one] = greedy(model, prompts=[[1]], end=0, limit=9, rules=[ForbiddenTokens([0])])
     assert (one.ids, one.cut, len(one.log_probabilities)) == ([1, 1], True, 2)
     assert math.isfinite(one.score)
 

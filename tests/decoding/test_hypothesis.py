@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.request import Hypothesis
 
 
 def test_what_has_no_end_was_cut():

@@ -8,19 +8,19 @@ pytest.importorskip("triton")
 from interpreting import only_interpreted  # noqa: F401
 from tiny import LANGUAGE, built
 
-from regard.decoding.ledgers import BeamLedger, LineLedger, ledger_for, why_not
-from regard.decoding.ranking import Ranking, as_ranking
-from regard.decoding.request import Request
-from regard.decoding.rules import Forbidden, Least, NoRepeat
-from regard.decoding.search import BeamSearch
-from regard.decoding.writing import Writing, highest
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.constraints import ForbiddenTokens, MinLength, NoRepeatNgram
+from regard.decoding.request import SearchRequest
+from regard.decoding.scoring import LengthPenalty, as_length_penalty
+from regard.decoding.search_state import BeamState, GreedyState, search_state_for, why_no_kernel_search
+from regard.decoding.token_search import TokenSearch, most_probable
 
 VOCABULARY = 9
 
 
 def request(limits, end=(2, 3), rules=(), device="cpu"):
     """Of a model on this device: there a search keeps what it has written."""
-    return Request.of(built(LANGUAGE["none"]).to(device), None, [[1]] * len(limits), end, limits, 0, rules)
+    return SearchRequest.of(built(LANGUAGE["none"]).to(device), None, [[1]] * len(limits), end, limits, 0, rules)
 
 
 def drawn(rows, seed, equal):
@@ -41,7 +41,7 @@ def both(search, logits, limits, device="cpu"):
     The search must be of a request for this device.
     """
     batch, width = search.first(range(len(limits)), None), search.width
-    ledger = ledger_for(search, len(limits) + 1, max(limits) + 2, torch.cat([logits[0], logits[0][:width]]).to(device))
+    ledger = search_state_for(search, len(limits) + 1, max(limits) + 2, torch.cat([logits[0], logits[0][:width]]).to(device))
     ledger.load(batch, search)
     found, is_open = {}, list(range(len(limits)))
     for turn, some in enumerate(logits):
@@ -55,7 +55,7 @@ def both(search, logits, limits, device="cpu"):
             break
         if len(logits) == 3 and turn == 2:  # a batch comes out in the midst, and goes in again
             kept = ledger.batch(is_open)
-            mine = ledger_for(search, len(limits), max(limits) + 2, some.to(device))
+            mine = search_state_for(search, len(limits), max(limits) + 2, some.to(device))
             mine.load(kept, search)
             gone = [number for number in range(len(limits)) if number not in is_open]
             return found, dict(search.results(ledger.batch(gone))) if gone else {}, batch, mine.batch(range(len(stay)))
@@ -87,21 +87,21 @@ def check(search, limits, seed, equal, turns, device="cpu"):
 
 @pytest.mark.parametrize(("beams", "nbest", "penalty", "rules", "equal"), [
     (2, 1, "none", (), True), (2, 1, "mean", (), False), (3, 3, 0.7, (), True),
-    (3, 2, "mean", (Forbidden([4, 5]), Least(2, [2, 3])), False),
-    (3, 3, "none", (Forbidden([0, 1, 4, 5, 6, 7, 8]),), False)])  # the last: nothing but ends may be written
+    (3, 2, "mean", (ForbiddenTokens([4, 5]), MinLength(2, [2, 3])), False),
+    (3, 3, "none", (ForbiddenTokens([0, 1, 4, 5, 6, 7, 8]),), False)])  # the last: nothing but ends may be written
 def test_turns_of_beams_are_those_of_the_search(beams, nbest, penalty, rules, equal):
     limits = [1, 4]
-    search = BeamSearch(request(limits, rules=rules), beams, as_ranking(penalty), nbest)
+    search = BeamSearch(request(limits, rules=rules), beams, as_length_penalty(penalty), nbest)
     for seed, turns in ((0, 6), (2, 3), (3, 3)):
         check(search, limits, seed, equal, turns)
 
 
 def test_turns_of_lines_are_those_of_the_search():
-    for rules in ((), (Forbidden([4, 5]), Least(2, [2, 3]))):
+    for rules in ((), (ForbiddenTokens([4, 5]), MinLength(2, [2, 3]))):
         limits = [1, 4, 6, 0]
-        search = Writing(request(limits, rules=rules), highest)
+        search = TokenSearch(request(limits, rules=rules), most_probable)
         logits = [drawn(4, turn, False) for turn in range(8)]
-        ledger = ledger_for(search, 4, 8, logits[0])
+        ledger = search_state_for(search, 4, 8, logits[0])
         batch, found = search.first(range(4), None), {}
         ledger.load(batch, search)
         for some in logits:
@@ -117,10 +117,10 @@ def test_turns_of_lines_are_those_of_the_search():
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_model_that_gives_no_number_is_named_when_the_device_is_asked(beams):
     asked = request([9, 9])
-    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("none"), 1)
+    search = TokenSearch(asked, most_probable) if beams == 1 else BeamSearch(asked, beams, as_length_penalty("none"), 1)
     logits = torch.zeros(2 * beams, VOCABULARY, dtype=torch.float64)
     logits[:, 5] = 9.0
-    ledger = ledger_for(search, 2, 11, logits)
+    ledger = search_state_for(search, 2, 11, logits)
     ledger.load(search.first([0, 1], None), search)
     for turn in range(3):
         if turn == 2:
@@ -135,8 +135,8 @@ def test_a_model_that_gives_no_number_is_named_when_the_device_is_asked(beams):
 @pytest.mark.parametrize("beams", [1, 2])
 def test_who_has_finished_is_known_a_turn_later_and_at_the_limit_at_once(beams):
     asked = request([1, 3], end=())
-    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("none"), 1)
-    ledger = ledger_for(search, 2, 6, drawn(2 * beams, 0, False))
+    search = TokenSearch(asked, most_probable) if beams == 1 else BeamSearch(asked, beams, as_length_penalty("none"), 1)
+    ledger = search_state_for(search, 2, 6, drawn(2 * beams, 0, False))
     ledger.begin([0, 1], [1, 1], search)
     ledger.clear()
     known = []
@@ -150,11 +150,11 @@ def test_who_has_finished_is_known_a_turn_later_and_at_the_limit_at_once(beams):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_rows_that_begin_are_those_of_the_search_and_move_to_another_ledger(beams):
     limits = [2, 6, 6, 5]
-    asked = request(limits, rules=(Least(2, [2, 3]),))
-    search = Writing(asked, highest) if beams == 1 else BeamSearch(asked, beams, as_ranking("mean"), 2)
+    asked = request(limits, rules=(MinLength(2, [2, 3]),))
+    search = TokenSearch(asked, most_probable) if beams == 1 else BeamSearch(asked, beams, as_length_penalty("mean"), 2)
     logits = [drawn(4 * beams, turn, False) for turn in range(7)]
-    first, second = (ledger_for(search, rows, 8, logits[0][:rows * beams]) for rows in (4, 2))
-    plain, moved = ledger_for(search, 4, 8, logits[0]), [3, 1]
+    first, second = (search_state_for(search, rows, 8, logits[0][:rows * beams]) for rows in (4, 2))
+    plain, moved = search_state_for(search, 4, 8, logits[0]), [3, 1]
     for ledger in (first, second):  # what was there before is gone
         ledger.begin([1, 2], [5, 5], search)
         ledger.clear()
@@ -184,18 +184,18 @@ def test_rows_that_begin_are_those_of_the_search_and_move_to_another_ledger(beam
 
 
 def test_searches_that_are_kept_otherwise_say_why():
-    class Strange(Ranking):
+    class Strange(LengthPenalty):
         score = attainable = None
 
     asked = request([5])
-    assert why_not(Writing(asked, highest)) is None
-    assert why_not(BeamSearch(asked, 5, as_ranking("mean"), 1)) is None
-    assert "more than" in why_not(BeamSearch(asked, 20, as_ranking("mean"), 1))
-    assert "reads what is written" in why_not(Writing(request([5], rules=(NoRepeat(2),)), highest))
+    assert why_no_kernel_search(TokenSearch(asked, most_probable)) is None
+    assert why_no_kernel_search(BeamSearch(asked, 5, as_length_penalty("mean"), 1)) is None
+    assert "more than" in why_no_kernel_search(BeamSearch(asked, 20, as_length_penalty("mean"), 1))
+    assert "reads what is written" in why_no_kernel_search(TokenSearch(request([5], rules=(NoRepeatNgram(2),)), most_probable))
     Strange.__abstractmethods__ = frozenset()
-    assert "does not divide" in why_not(BeamSearch(asked, 5, Strange(), 1))
-    assert {LineLedger, BeamLedger} == {type(ledger_for(one, 1, 7, torch.zeros(one.width, VOCABULARY))) for one in (
-        Writing(asked, highest), BeamSearch(asked, 2, as_ranking("mean"), 1))}
+    assert "does not divide" in why_no_kernel_search(BeamSearch(asked, 5, Strange(), 1))
+    assert {GreedyState, BeamState} == {type(search_state_for(one, 1, 7, torch.zeros(one.width, VOCABULARY))) for one in (
+        TokenSearch(asked, most_probable), BeamSearch(asked, 2, as_length_penalty("mean"), 1))}
 
 
 @pytest.mark.gpu
@@ -203,6 +203,6 @@ def test_searches_that_are_kept_otherwise_say_why():
 @pytest.mark.parametrize("beams", [2, 5, 10])
 def test_on_a_gpu_turns_are_those_of_the_search(beams, equal):
     limits = [1, 4, 6]
-    search = BeamSearch(request(limits, device="cuda"), beams, as_ranking("none"), 2)
+    search = BeamSearch(request(limits, device="cuda"), beams, as_length_penalty("none"), 2)
     for seed, turns in ((0, 8), (1, 3)):
         check(search, limits, seed, equal, turns, "cuda")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.pool import Pool
+from regard.decoding.beam_state import HypothesisPool
+from regard.decoding.request import Hypothesis
 
 INF = float("inf")
 
@@ -18,7 +18,7 @@ def offer(pool, how, *ones):
 
 
 def empty(rows=1, places=2):
-    return Pool.empty(rows, places, torch.zeros(1, dtype=torch.float64))
+    return HypothesisPool.empty(rows, places, torch.zeros(1, dtype=torch.float64))
 
 
 def test_an_empty_pool():

@@ -11,11 +11,10 @@ from tiny import LANGUAGE, TRANSLATING, built
 from writers import drawn, keyed
 
 from regard.decoding.beam import beam
-from regard.decoding.greedy import greedy
-from regard.decoding.queue import shares
-from regard.decoding.request import Request
-from regard.decoding.sources import Sources, memory_of
-from regard.models.contract import Tokens
+from regard.decoding.request import SearchRequest, Sources, select_memory
+from regard.decoding.sampling import greedy
+from regard.decoding.scheduler import prompt_buckets
+from regard.tokens import Tokens
 
 WRITING = {**{f"translating {name}": config for name, config in TRANSLATING.items()},
            **{f"language {name}": config for name, config in LANGUAGE.items()}}
@@ -27,13 +26,13 @@ def counting_down(key, text):
 
 
 def test_shares_have_rows_that_need_at_least_half_of_the_longest():
-    request = Request.of(Moving(drawn(3)), None, [[1]] * 6, 0, [3, 99, 60, 48, 7, 1], 0, (), 220)
-    assert [(share.numbers, share.places, share.capacity) for share in shares(request, 2)] == [
+    request = SearchRequest.of(Moving(drawn(3)), None, [[1]] * 6, 0, [3, 99, 60, 48, 7, 1], 0, (), 220)
+    assert [(share.numbers, share.places, share.capacity) for share in prompt_buckets(request, 2)] == [
         ([1, 2], 1, 100), ([3], 1, 49), ([4, 0], 2, 8), ([5], 1, 2)]
 
 
 def test_shares_without_a_room_are_one():
-    [share] = shares(Request.of(Moving(drawn(3)), None, [[1]] * 3, 0, [3, 99, 1], 0, ()), 4)
+    [share] = prompt_buckets(SearchRequest.of(Moving(drawn(3)), None, [[1]] * 3, 0, [3, 99, 1], 0, ()), 4)
     assert (share.numbers, share.places, share.capacity) == ([0, 1, 2], 3, 100)
 
 
@@ -97,10 +96,10 @@ def test_sources_are_read_when_their_turn_comes():
 
 def test_memories_of_some_rows():
     memory = keyed([4, 5, 6])
-    assert memory_of(memory, [0, 1, 2]) is memory
-    assert memory_of(memory, [2, 0]).states.flatten().tolist() == [6, 4]
-    assert memory_of(None, [1]) is None
-    assert memory_of(Sources(3, memory.pick), [1]).states.item() == 5
+    assert select_memory(memory, [0, 1, 2]) is memory
+    assert select_memory(memory, [2, 0]).states.flatten().tolist() == [6, 4]
+    assert select_memory(None, [1]) is None
+    assert select_memory(Sources(3, memory.pick), [1]).states.item() == 5
 
 
 @torch.no_grad()

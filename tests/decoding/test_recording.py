@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from regard.decoding.recording import Mirror, Order, Post, Recording, recorder
+from regard.decoding.cuda_graph import AsyncReadback, CapturedWork, HostMirror, StreamOrder, graph_capture
 
 
 def test_the_first_call_runs_as_it_is():
     calls = []
-    Recording(lambda: calls.append(1))()
+    CapturedWork(lambda: calls.append(1))()
     assert calls == [1]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_numbers_are_those_that_each_work_has_left(device):
     source = torch.zeros(2, dtype=torch.int32, device=device)
-    post = Post(source)
+    post = AsyncReadback(source)
     for turn in range(5):
         source.add_(1)
         post.send()
@@ -29,7 +29,7 @@ def test_numbers_are_those_that_each_work_has_left(device):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_first_rows_of_several_tensors_are_brought(device):
     first, second = torch.arange(6, device=device).view(3, 2), torch.zeros(3, dtype=torch.float64, device=device)
-    mirror = Mirror([first, second])
+    mirror = HostMirror([first, second])
     for time in range(2):
         second[:2] = time + 0.5
         ids, logs = mirror.read(2, None)
@@ -40,7 +40,7 @@ def test_the_first_rows_of_several_tensors_are_brought(device):
 @pytest.mark.gpu
 def test_a_mirror_does_not_wait_for_what_comes_after_its_event():
     source, other = torch.zeros(1, device="cuda"), torch.ones(4096, 4096, device="cuda")
-    mirror, event, late = Mirror([source]), torch.cuda.Event(), torch.cuda.Event()
+    mirror, event, late = HostMirror([source]), torch.cuda.Event(), torch.cuda.Event()
     source.fill_(3.0)
     event.record()
     for _ in range(400):
@@ -51,7 +51,7 @@ def test_a_mirror_does_not_wait_for_what_comes_after_its_event():
 
 
 def test_on_a_cpu_there_are_no_streams_to_keep_apart():
-    order = Order()
+    order = StreamOrder()
     with order(torch.device("cpu")):
         pass
     assert order.ended is None
@@ -59,7 +59,7 @@ def test_on_a_cpu_there_are_no_streams_to_keep_apart():
 
 @pytest.mark.gpu
 def test_work_of_another_stream_begins_when_that_before_has_ended():
-    order, number = Order(), torch.zeros(1, device="cuda")
+    order, number = StreamOrder(), torch.zeros(1, device="cuda")
     slow, device = torch.ones(4096, 4096, device="cuda"), number.device
     torch.cuda.synchronize()
     for turn in range(4):
@@ -79,7 +79,7 @@ def test_later_calls_run_no_python():
         calls.append(1)
         total.add_(x * 2)
 
-    record = recorder()
+    record = graph_capture()
     first, second = record(work), record(lambda: total.mul_(2))
     for _ in range(4):
         first()

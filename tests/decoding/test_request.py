@@ -6,13 +6,13 @@ from refusals import assert_named
 from torch import nn
 from writers import Table, drawn, keyed
 
-from regard.decoding.request import Request
-from regard.decoding.rules import Forbidden, Least, Written
-from regard.models.contract import Tokens
+from regard.decoding.constraints import ForbiddenTokens, MinLength, Prefixes
+from regard.decoding.request import SearchRequest
+from regard.tokens import Tokens
 
 
 def asked(model=None, memory=None, prompts=((1,),), end=0, limit=3, least=0, rules=()):
-    return Request.of(model or Table(drawn(4)), memory, prompts, end, limit, least, rules)
+    return SearchRequest.of(model or Table(drawn(4)), memory, prompts, end, limit, least, rules)
 
 
 LEFT = Tokens(torch.tensor([[9, 1, 2], [3, 4, 5]]), torch.tensor([2, 3]), side="left")
@@ -35,9 +35,9 @@ def test_prompts_limits_and_ends_in_their_other_forms():
 
 
 def test_the_least_length_is_the_first_rule():
-    rule = Forbidden([1])
+    rule = ForbiddenTokens([1])
     first, second = asked(least=2, end=3, rules=[rule]).rules
-    assert isinstance(first, Least)
+    assert isinstance(first, MinLength)
     assert (first.count, first.forbidden.ids, second) == (2, [3], rule)
     assert asked(rules=[rule]).rules == (rule,)
 
@@ -49,8 +49,8 @@ def test_the_least_length_is_the_first_rule():
 def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(given, dtype):
     logits = torch.randn(3, 5).to(given)
     nothing = torch.zeros(3, dtype=torch.long)
-    written = Written(nothing.view(3, 1)[:, :0], torch.arange(3), nothing, nothing)
-    got = asked(rules=[Forbidden([2])]).log_probabilities(logits, written)
+    written = Prefixes(nothing.view(3, 1)[:, :0], torch.arange(3), nothing, nothing)
+    got = asked(rules=[ForbiddenTokens([2])]).log_probabilities(logits, written)
     want = logits.double().log_softmax(-1)
     want[:, 2] = -torch.inf
     assert got.dtype == dtype

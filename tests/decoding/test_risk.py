@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from sacrebleu.metrics import CHRF
 
-from regard.decoding.risk import Judged, chrf, mbr, pairwise
+from regard.decoding.mbr import MbrResult, chrf, mbr, pairwise
 
 TEXTS = st.text(alphabet="ab cé 日", max_size=12)
 
@@ -45,14 +45,14 @@ def test_the_text_that_is_most_like_the_others_wins_over_an_odd_one():
     texts = ["a house that is old", "an old house", "an old house here", "qqqq"]
     assert mbr(texts)[0].number == 2
     assert mbr(texts)[-1].number == 3
-    assert mbr(texts, weights=[0, 0, 0, 1])[0] == Judged(3, 100.0)
+    assert mbr(texts, weights=[0, 0, 0, 1])[0] == MbrResult(3, 100.0)
 
 
 def test_references_and_weights_of_ones_own():
     exact = pairwise(lambda one, other: float(one == other))
-    assert mbr(["a", "b"], exact, references=["b", "c", "b"]) == [Judged(1, 2 / 3), Judged(0, 0.0)]
-    assert mbr(["a", "b"], exact, references=["a", "b"], weights=[3, 1]) == [Judged(0, 0.75), Judged(1, 0.25)]
-    assert mbr(["b", "a", "b"], exact) == [Judged(0, 2 / 3), Judged(2, 2 / 3), Judged(1, 1 / 3)]
+    assert mbr(["a", "b"], exact, references=["b", "c", "b"]) == [MbrResult(1, 2 / 3), MbrResult(0, 0.0)]
+    assert mbr(["a", "b"], exact, references=["a", "b"], weights=[3, 1]) == [MbrResult(0, 0.75), MbrResult(1, 0.25)]
+    assert mbr(["b", "a", "b"], exact) == [MbrResult(0, 2 / 3), MbrResult(2, 2 / 3), MbrResult(1, 1 / 3)]
 
 
 def test_what_is_there_twice_is_judged_once():

@@ -11,12 +11,9 @@ from tiny import LANGUAGE, TRANSLATING, built
 from writers import Table, drawn, keyed, logs_of
 
 from regard.decoding import sampling
-from regard.decoding.chance import row_seeds
-from regard.decoding.filters import Filtered
-from regard.decoding.greedy import greedy
-from regard.decoding.rules import Forbidden
-from regard.decoding.sampling import sample
-from regard.models.contract import Tokens
+from regard.decoding.constraints import ForbiddenTokens
+from regard.decoding.sampling import FilteredTokens, greedy, row_seeds, sample
+from regard.tokens import Tokens
 
 INF = math.inf
 
@@ -102,9 +99,9 @@ def test_models_of_every_kind(config):
 
 
 def test_rules_hold_and_where_they_leave_nothing_a_row_is_cut():
-    [got] = of(Table(drawn(4, seed=1)), samples=50, rules=[Forbidden([2])], least=1)
+    [got] = of(Table(drawn(4, seed=1)), samples=50, rules=[ForbiddenTokens([2])], least=1)
     assert all(one.ids and 2 not in one.ids for one in got)
-    [got] = of(Table(lambda key, text: [-INF, 0.0, 0.0]), samples=3, rules=[Forbidden([1, 2])], top_k=2)
+    [got] = of(Table(lambda key, text: [-INF, 0.0, 0.0]), samples=3, rules=[ForbiddenTokens([1, 2])], top_k=2)
     assert all((one.ids, one.cut) == ([], True) for one in got)
 
 
@@ -120,9 +117,9 @@ def test_a_model_without_numbers_is_named(options):
 def test_the_last_of_a_sum_that_rounds():
     shares = torch.tensor([[0.3, 0.7, 0.0]], dtype=torch.float64)
     for chance, token in ((0.0, 0), (0.29, 0), (0.31, 1), (1 - 2 ** -53, 1), (1.0, 1)):
-        got = sampling.drawn(Filtered(shares, None), torch.tensor([chance], dtype=torch.float64))
+        got = sampling.sample_tokens(FilteredTokens(shares, None), torch.tensor([chance], dtype=torch.float64))
         assert got.tolist() == [token]
-        got = sampling.drawn(Filtered(shares, torch.tensor([[9, 8, 7]])), torch.tensor([chance], dtype=torch.float64))
+        got = sampling.sample_tokens(FilteredTokens(shares, torch.tensor([[9, 8, 7]])), torch.tensor([chance], dtype=torch.float64))
         assert got.tolist() == [9 - token]
 
 

@@ -9,11 +9,10 @@ from tiny import LONGEST, TARGET, built, seq2seq, translating
 from writers import every, logs_of, plain_beam
 
 from regard.decoding.beam import beam
-from regard.decoding.greedy import greedy
-from regard.decoding.sampling import sample
-from regard.decoding.sources import Sources
-from regard.models.contract import Tokens
-from regard.models.seq2seq import LookingConfig, Seq2Seq
+from regard.decoding.request import Sources
+from regard.decoding.sampling import greedy, sample
+from regard.models.seq2seq import Seq2Seq, Seq2SeqAttentionConfig
+from regard.tokens import Tokens
 
 START, LIMIT = 1, 7
 SOURCES = [[1, 2, 3, 4], [5], [6, 1], [2, 2, 2], [3, 5, 1, 6, 9, 8], [7, 7], [4, 9]]
@@ -36,7 +35,7 @@ def made(kind, vocabulary=TARGET, dtype=torch.float64):
     if kind == TRANSFORMER:
         config = translating(embedding="learned", tied=False, output_bias=True, target_vocabulary=vocabulary)
     else:
-        config = seq2seq(direction="both", layers=2, input_feeding=True, attention=LookingConfig())
+        config = seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig())
         config = type(config)(**{**vars(config), "target_vocabulary": vocabulary})
     model = built(config).to(dtype)
     with torch.no_grad():

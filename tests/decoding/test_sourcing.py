@@ -9,19 +9,27 @@ from problems import assert_close
 from tape import Tape, like_a_gpu
 from tiny import TRANSLATING, built
 
-from regard.decoding.sourcing import KEPT, encode, read, reader_of, why_no_encoder, why_no_tokens, why_not
-from regard.decoding.steady import Places
-from regard.models.contract import Tokens
+from regard.decoding.cuda_graph import (
+    MAX_ENCODERS,
+    GraphCache,
+    encode,
+    graph_encode,
+    graph_encoder,
+    why_no_encoder,
+    why_no_source_tokens,
+    why_not_encoded,
+)
+from regard.tokens import Tokens
 
 
 @pytest.mark.parametrize("name", ["attention", "rotary", "alibi", "untied"])
 @torch.no_grad()
 def test_what_is_read_in_a_recording_is_what_the_model_reads(monkeypatch, name):
     like_a_gpu(monkeypatch)
-    model, places = built(TRANSLATING[name]), Places(Tape, 1 << 30)
+    model, places = built(TRANSLATING[name]), GraphCache(Tape, 1 << 30)
     for sources in ([[5, 6, 7], [8], [9, 3]], [[4], [1, 2, 3], [5, 5]], [[1, 2], [9, 8, 7], [6]], [[3, 4, 5, 6]] * 4):
         tokens = Tokens.of(sources)
-        mine, plain = reader_of(places, model.encoder, tokens)(tokens), model.encode(tokens)
+        mine, plain = graph_encoder(places, model.encoder, tokens)(tokens), model.encode(tokens)
         assert mine.lengths.tolist() == plain.lengths.tolist()
         for one, other, length in zip(mine.states, plain.states, mine.lengths.tolist(), strict=True):
             assert_close(one[:length], other[:length])
@@ -31,11 +39,11 @@ def test_what_is_read_in_a_recording_is_what_the_model_reads(monkeypatch, name):
 @torch.no_grad()
 def test_a_memory_is_not_written_over_by_the_next(monkeypatch):
     like_a_gpu(monkeypatch)
-    model, places = built(TRANSLATING["attention"]), Places(Tape, 1 << 30)
+    model, places = built(TRANSLATING["attention"]), GraphCache(Tape, 1 << 30)
     first = Tokens.of([[5, 6, 7]])
-    kept = reader_of(places, model.encoder, first)(first)
+    kept = graph_encoder(places, model.encoder, first)(first)
     before = kept.states.clone()
-    reader_of(places, model.encoder, first)(Tokens.of([[9, 9, 9]]))
+    graph_encoder(places, model.encoder, first)(Tokens.of([[9, 9, 9]]))
     assert torch.equal(kept.states, before)
 
 
@@ -43,12 +51,12 @@ def test_a_memory_is_not_written_over_by_the_next(monkeypatch):
 def test_threads_that_share_a_model_take_turns(monkeypatch):
     like_a_gpu(monkeypatch)
     model = built(TRANSLATING["attention"])
-    places = Places(lambda work: lambda: (work(), time.sleep(0.002)), 1 << 30)
+    places = GraphCache(lambda work: lambda: (work(), time.sleep(0.002)), 1 << 30)
 
     @torch.no_grad()
     def same(first):
         tokens = Tokens.of([[first, 6, 7]])
-        return torch.allclose(read(places, model.encoder, tokens).states, model.encode(tokens).states, atol=1e-5)
+        return torch.allclose(graph_encode(places, model.encoder, tokens).states, model.encode(tokens).states, atol=1e-5)
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(same, [4, 5, 9, 10] * 4))
@@ -56,22 +64,22 @@ def test_threads_that_share_a_model_take_turns(monkeypatch):
 
 @torch.no_grad()
 def test_few_sizes_are_kept():
-    model, places = built(TRANSLATING["attention"]), Places(Tape, 1 << 30)
-    for count in range(KEPT + 2):
+    model, places = built(TRANSLATING["attention"]), GraphCache(Tape, 1 << 30)
+    for count in range(MAX_ENCODERS + 2):
         tokens = Tokens.of([[5] * (32 * count + 1)])
-        reader_of(places, model.encoder, tokens)
-    assert len(places.readers) == KEPT
+        graph_encoder(places, model.encoder, tokens)
+    assert len(places.readers) == MAX_ENCODERS
 
 
 def test_what_is_read_as_everywhere_says_why():
     model, tokens = built(TRANSLATING["attention"]).eval(), Tokens.of([[5, 6]])
-    assert "CPU" in why_not(model, tokens)
+    assert "CPU" in why_not_encoded(model, tokens)
     assert_close(encode(model, tokens).states, model.encode(tokens).states)
-    assert why_no_tokens(model, tokens) is None
-    assert "no encoder" in why_no_tokens(object(), tokens)
-    assert "no encoder" in why_no_tokens(built(TRANSLATING["seq2seq"]).eval(), tokens)
-    assert "no encoder" in why_no_tokens(built(TRANSLATING["attention"]).train(), tokens)
-    assert "left" in why_no_tokens(model, Tokens.of([[5, 6], [5]], side="left"))
+    assert why_no_source_tokens(model, tokens) is None
+    assert "no encoder" in why_no_source_tokens(object(), tokens)
+    assert "no encoder" in why_no_source_tokens(built(TRANSLATING["seq2seq"]).eval(), tokens)
+    assert "no encoder" in why_no_source_tokens(built(TRANSLATING["attention"]).train(), tokens)
+    assert "left" in why_no_source_tokens(model, Tokens.of([[5, 6], [5]], side="left"))
     assert why_no_encoder(model) is None
     assert "else than to attend" in why_no_encoder(built(TRANSLATING["recurrence"]).eval())
     with model.encoder.stack.blocks[0].mixer.layer.tap.listen(print):

@@ -12,15 +12,16 @@ import torch
 from tape import Tape, like_a_gpu
 from tiny import LANGUAGE, TRANSLATING, built
 
-from regard.decoding import queue, steady
-from regard.decoding.boards import kind_of
-from regard.decoding.ranking import as_ranking
-from regard.decoding.request import Request
-from regard.decoding.rules import Forbidden, NoRepeat
-from regard.decoding.search import BeamSearch
-from regard.decoding.steady import KEPT, Places, places_of, run, run_in, unchanged, why_not
-from regard.decoding.writing import Writing, highest
-from regard.models.contract import Tokens
+from regard.decoding import cuda_graph, graph_search, scheduler
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
+from regard.decoding.cuda_graph import GRAPH_CACHES, GraphCache, graph_cache, model_unchanged
+from regard.decoding.graph_search import run_graph_search, run_in_cache, why_no_graph_search
+from regard.decoding.request import SearchRequest
+from regard.decoding.scoring import as_length_penalty
+from regard.decoding.static_state import search_kind
+from regard.decoding.token_search import TokenSearch, most_probable
+from regard.tokens import Tokens
 
 SOURCES = [[5, 6, 7], [8, 9], [10, 11, 5, 6, 7, 8, 9, 6], [7], [6, 6, 5, 9], [9, 8, 7, 6, 5]]
 LIMITS = [9, 5, 20, 3, 12, 7]
@@ -30,16 +31,16 @@ LIMITS = [9, 5, 20, 3, 12, 7]
 def places(monkeypatch):
     """Recordings that are replayed on a CPU, with small pieces of keys, so that short texts have several."""
     like_a_gpu(monkeypatch)
-    monkeypatch.setattr(steady, "TOKENS", 8)
-    monkeypatch.setattr(steady, "_swift", lambda *given: None)  # kernels of our own have tests of their own
-    return Places(Tape, 1 << 30)
+    monkeypatch.setattr(cuda_graph, "TOKEN_STEP", 8)
+    monkeypatch.setattr(graph_search, "_fused_search", lambda *given: None)  # kernels of our own have tests of their own
+    return GraphCache(Tape, 1 << 30)
 
 
-NEVER = Forbidden([4, 7])
+NEVER = ForbiddenTokens([4, 7])
 
 
 def asked(model, memory, prompts, limits, rules=(), end=(2, 3), least=0, room=None):
-    return Request.of(model, memory, prompts, end, limits, least, rules, room)
+    return SearchRequest.of(model, memory, prompts, end, limits, least, rules, room)
 
 
 def translating(name, **options):
@@ -57,7 +58,7 @@ def assert_same(mine, plain):
 
 
 def both(places, model, memory, request, search):
-    return run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
+    return run_in_cache(places, model, memory, request, search), scheduler.run_search(model, memory, request, search)
 
 
 def replayed(places):
@@ -66,27 +67,27 @@ def replayed(places):
 
 
 @pytest.mark.parametrize(("name", "rules", "room"), [
-    ("attention", (), None), ("rotary", (NEVER, NoRepeat(2)), 60), ("additive", (NEVER,), 60),
-    ("post-norm", (NoRepeat(1),), None)])
+    ("attention", (), None), ("rotary", (NEVER, NoRepeatNgram(2)), 60), ("additive", (NEVER,), 60),
+    ("post-norm", (NoRepeatNgram(1),), None)])
 @torch.no_grad()
 def test_greedy_search_gives_the_same(places, name, rules, room):
     model, memory, prompts = translating(name)
     for least in (0, 2):
         request = asked(model, memory, prompts, LIMITS, rules, least=least, room=room)
-        assert_same(*both(places, model, memory, request, Writing(request, highest)))
+        assert_same(*both(places, model, memory, request, TokenSearch(request, most_probable)))
     assert replayed(places) > 10
 
 
 @pytest.mark.parametrize(("name", "rules", "room", "options"), [
     ("attention", (), None, {"length_penalty": "mean", "nbest": 3}),
-    ("rotary", (NEVER, NoRepeat(2)), 200, {"length_penalty": 0.6}),
+    ("rotary", (NEVER, NoRepeatNgram(2)), 200, {"length_penalty": 0.6}),
     ("additive", (NEVER,), 150, {"length_penalty": "none", "nbest": 2})])
 @torch.no_grad()
 def test_beam_search_gives_the_same(places, name, rules, room, options):
     model, memory, prompts = translating(name)
     for least in (0, 2):
         request = asked(model, memory, prompts, LIMITS, rules, least=least, room=room)
-        search = BeamSearch(request, 3, as_ranking(options["length_penalty"]), options.get("nbest", 1))
+        search = BeamSearch(request, 3, as_length_penalty(options["length_penalty"]), options.get("nbest", 1))
         mine, plain = both(places, model, memory, request, search)
         assert [len(one) for one in mine] == [len(one) for one in plain]
         for found, other in zip(mine, plain, strict=True):
@@ -100,7 +101,7 @@ def test_language_models_with_prompts_of_many_lengths(places, name, beams):
     model = built(LANGUAGE[name])
     prompts = [[5], [6, 7, 8], [9, 4], [5, 5, 5, 5], [10]]  # of the 12 positions that learned ones have, all are used
     request = asked(model, None, prompts, [8, 7, 4, 8, 1], (NEVER,))
-    search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), beams)
+    search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("mean"), beams)
     mine, plain = both(places, model, None, request, search)
     for found, other in zip(mine, plain, strict=True):
         assert_same(*([one] if beams == 1 else one for one in (found, other)))
@@ -112,7 +113,7 @@ def test_language_models_with_prompts_of_many_lengths(places, name, beams):
 def test_what_a_desk_cannot_do_is_done_as_everywhere(places, name):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, LIMITS)
-    assert_same(*both(places, model, memory, request, Writing(request, highest)))
+    assert_same(*both(places, model, memory, request, TokenSearch(request, most_probable)))
     assert not places.kept
 
 
@@ -121,7 +122,7 @@ def test_an_empty_source_is_read_as_everywhere(places):
     model = built(TRANSLATING["attention"])
     memory = model.encode(Tokens.of([[5, 6], []]))
     request = asked(model, memory, [[1], [1]], 6)
-    assert_same(*both(places, model, memory, request, Writing(request, highest)))
+    assert_same(*both(places, model, memory, request, TokenSearch(request, most_probable)))
     assert not places.kept
 
 
@@ -131,7 +132,7 @@ def test_equal_tokens_are_put_in_order(places):
     model.output.weight[4:] = 0.0
     model.output.bias[4:] = 5.0  # nine tokens are always the best, and equal: more than a search looks at
     request = asked(model, memory, prompts, 9)
-    search = BeamSearch(request, 2, as_ranking("none"), 2)
+    search = BeamSearch(request, 2, as_length_penalty("none"), 2)
     mine, plain = both(places, model, memory, request, search)
     for found, other in zip(mine, plain, strict=True):
         assert_same(found, other)
@@ -144,9 +145,9 @@ def test_a_model_that_gives_no_number_is_named(places, beams):
     model, memory, prompts = translating("untied")
     model.decoder.embedding.positions.encoding.table[4] = torch.nan
     request = asked(model, memory, prompts, 9, end=())
-    search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("none"), 1)
+    search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("none"), 1)
     with pytest.raises(ValueError, match="NaN for row 0 after 4 tokens"):
-        run_in(places, model, memory, request, search)
+        run_in_cache(places, model, memory, request, search)
 
 
 @torch.no_grad()
@@ -158,7 +159,7 @@ def test_recordings_see_other_sources_limits_and_weights(places):
         memory = model.encode(Tokens(torch.randint(0, 11, (6, int(lengths.max())), generator=draw), lengths))
         model.decoder.output.weight.add_(0.1 * seed)
         request = asked(model, memory, prompts, torch.randint(9, 15, (6,), generator=draw))
-        assert_same(*both(places, model, memory, request, Writing(request, highest)))
+        assert_same(*both(places, model, memory, request, TokenSearch(request, most_probable)))
     assert len(places.kept) == 1, "one for all of them"
 
 
@@ -167,45 +168,45 @@ def test_what_was_recorded_is_kept_within_a_limit(places):
     model, memory, prompts = translating("attention")
     places.limit = 1
     request = asked(model, memory, prompts, LIMITS)
-    assert_same(*both(places, model, memory, request, Writing(request, highest)))
+    assert_same(*both(places, model, memory, request, TokenSearch(request, most_probable)))
     assert len(places.kept) == 1
 
 
 def test_a_cpu_and_searches_that_cannot_be_recorded_say_why():
     model, memory, prompts = translating("attention")
     request = asked(model, memory, prompts, LIMITS)
-    plain = Writing(request, highest)
-    assert why_not(model, request, plain) == "Python is fast enough for a CPU"
+    plain = TokenSearch(request, most_probable)
+    assert why_no_graph_search(model, request, plain) == "Python is fast enough for a CPU"
     there = replace(request, device=torch.device("cuda"))
-    assert why_not(model, there, plain) is None
-    assert "none of ours" in why_not(object(), there, plain)
-    drawing = Writing(request, lambda logs, written: logs.argmax(-1))
-    strange = Writing(replace(request, rules=(lambda logs, written: logs,)), highest)
-    parted = BeamSearch(request, 4, as_ranking("none"), 1, groups=2)
+    assert why_no_graph_search(model, there, plain) is None
+    assert "none of ours" in why_no_graph_search(object(), there, plain)
+    drawing = TokenSearch(request, lambda logs, written: logs.argmax(-1))
+    strange = TokenSearch(replace(request, rules=(lambda logs, written: logs,)), most_probable)
+    parted = BeamSearch(request, 4, as_length_penalty("none"), 1, groups=2)
     for search in (drawing, strange, parted):
-        assert kind_of(search) is None
-        assert "groups, terms" in why_not(model, there, search)
+        assert search_kind(search) is None
+        assert "groups, terms" in why_no_graph_search(model, there, search)
 
 
 def test_kinds_are_equal_where_recordings_serve_both():
     model, memory, prompts = translating("attention")
-    first, second = (asked(model, memory, prompts, limit, (Forbidden([4]),)) for limit in (5, 6))
-    assert kind_of(Writing(first, highest)) == kind_of(Writing(second, highest))
-    assert kind_of(BeamSearch(first, 2, as_ranking(0.5), 1)) == kind_of(BeamSearch(second, 2, as_ranking(0.5), 1))
-    assert kind_of(BeamSearch(first, 2, as_ranking(0.5), 1)) != kind_of(BeamSearch(second, 2, as_ranking(0.6), 1))
-    other = asked(model, memory, prompts, 5, (Forbidden([5]),))
-    assert kind_of(Writing(first, highest)) != kind_of(Writing(other, highest))
+    first, second = (asked(model, memory, prompts, limit, (ForbiddenTokens([4]),)) for limit in (5, 6))
+    assert search_kind(TokenSearch(first, most_probable)) == search_kind(TokenSearch(second, most_probable))
+    assert search_kind(BeamSearch(first, 2, as_length_penalty(0.5), 1)) == search_kind(BeamSearch(second, 2, as_length_penalty(0.5), 1))
+    assert search_kind(BeamSearch(first, 2, as_length_penalty(0.5), 1)) != search_kind(BeamSearch(second, 2, as_length_penalty(0.6), 1))
+    other = asked(model, memory, prompts, 5, (ForbiddenTokens([5]),))
+    assert search_kind(TokenSearch(first, most_probable)) != search_kind(TokenSearch(other, most_probable))
 
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_recordings_of_one_mode_are_of_use_in_another(places, beams):
     model, memory, prompts = translating("attention")
     request = asked(model, memory, prompts, LIMITS)
-    search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), 1)
+    search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("mean"), 1)
     with torch.inference_mode():
-        first = run_in(places, model, memory, request, search)
+        first = run_in_cache(places, model, memory, request, search)
     with torch.no_grad():
-        assert run_in(places, model, memory, request, search) == first
+        assert run_in_cache(places, model, memory, request, search) == first
 
 
 @torch.no_grad()
@@ -214,7 +215,7 @@ def test_low_precision_is_kept(places):
     model.bfloat16()
     memory = model.encode(Tokens.of([[5, 6, 7], [8]]))
     request = asked(model, memory, prompts[:2], 9, end=())
-    found = run_in(places, model, memory, request, Writing(request, highest))
+    found = run_in_cache(places, model, memory, request, TokenSearch(request, most_probable))
     (place,) = places.kept.values()
     assert {place.desk.logits.dtype, place.desk.layers[0].key.dtype} == {torch.bfloat16}
     assert [len(one.ids) for one in found] == [9, 9]
@@ -234,14 +235,14 @@ def waiting(work):
 
 @torch.no_grad()
 def test_threads_that_share_a_model_take_turns(monkeypatch):
-    monkeypatch.setattr(steady, "_swift", lambda *given: None)
-    model, places = built(TRANSLATING["attention"]).eval(), Places(waiting, 1 << 30)
+    monkeypatch.setattr(graph_search, "_fused_search", lambda *given: None)
+    model, places = built(TRANSLATING["attention"]).eval(), GraphCache(waiting, 1 << 30)
 
     @torch.no_grad()
     def write(first):
         memory = model.encode(Tokens.of([[first, 6, 7], [8, first]]))
         request = asked(model, memory, [[1]] * 2, 6, end=())
-        mine, plain = both(places, model, memory, request, Writing(request, highest))
+        mine, plain = both(places, model, memory, request, TokenSearch(request, most_probable))
         return [one.ids for one in mine] == [one.ids for one in plain]
 
     with ThreadPoolExecutor(4) as pool:
@@ -251,7 +252,7 @@ def test_threads_that_share_a_model_take_turns(monkeypatch):
 @torch.no_grad()
 def test_what_is_recorded_is_on_the_device_of_the_model(monkeypatch):
     """A graph of another device would hold nothing, and replay nothing."""
-    monkeypatch.setattr(steady, "_swift", lambda *given: None)
+    monkeypatch.setattr(graph_search, "_fused_search", lambda *given: None)
     inside, seen = [], []
 
     @contextmanager
@@ -263,33 +264,33 @@ def test_what_is_recorded_is_on_the_device_of_the_model(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     model, memory, prompts = translating("attention")
     request = asked(model, memory, prompts, LIMITS)
-    places = Places(lambda work: lambda: (seen.append(inside[-1]), work()), 1 << 30)
-    run_in(places, model, memory, request, Writing(request, highest))
+    places = GraphCache(lambda work: lambda: (seen.append(inside[-1]), work()), 1 << 30)
+    run_in_cache(places, model, memory, request, TokenSearch(request, most_probable))
     assert seen
     assert all(tensor is next(model.parameters()) for tensor in seen)
 
 
 def test_a_model_that_nobody_changes_is_looked_at_once(monkeypatch):
     looks = []
-    monkeypatch.setattr(steady, "_places_now", lambda model: looks.append(model) or Places(Tape, 1 << 30))
+    monkeypatch.setattr(cuda_graph, "_checked_graph_cache", lambda model: looks.append(model) or GraphCache(Tape, 1 << 30))
     one, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-    with unchanged(one):
-        places = places_of(one)
-        with unchanged(one), ThreadPoolExecutor(1) as pool:
-            assert places_of(one) is places
-            assert pool.submit(places_of, one).result() is not places  # that thread may have changed it
-        with unchanged(other):
-            assert places_of(other) is places_of(other)
-        assert places_of(one) is places
-    assert places_of(one) is not places
+    with model_unchanged(one):
+        places = graph_cache(one)
+        with model_unchanged(one), ThreadPoolExecutor(1) as pool:
+            assert graph_cache(one) is places
+            assert pool.submit(graph_cache, one).result() is not places  # that thread may have changed it
+        with model_unchanged(other):
+            assert graph_cache(other) is graph_cache(other)
+        assert graph_cache(one) is places
+    assert graph_cache(one) is not places
     assert looks == [one, one, other, one]
 
 
 @torch.no_grad()
 def test_what_is_kept_does_not_keep_the_model(places):
     model, memory, prompts = translating("attention")
-    request, KEPT[model] = asked(model, memory, prompts, LIMITS), places
-    run_in(places, model, memory, request, Writing(request, highest))
+    request, GRAPH_CACHES[model] = asked(model, memory, prompts, LIMITS), places
+    run_in_cache(places, model, memory, request, TokenSearch(request, most_probable))
     assert places.kept
     gone = weakref.ref(model)
     del model
@@ -310,10 +311,10 @@ def test_on_a_gpu_all_comes_out_the_same(name, beams):
         memory = model.encode(tokens)
         limits = torch.randint(1, 11, (20,), generator=draw)
         request = asked(model, memory, [[1]] * 20, limits, (NEVER,), room=(None, 80)[seed % 2])
-        search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), 2)
-        assert why_not(model, request, search) is None
-        mine, plain = run(model, memory, request, search), queue.run(model, memory, request, search)
+        search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("mean"), 2)
+        assert why_no_graph_search(model, request, search) is None
+        mine, plain = run_graph_search(model, memory, request, search), scheduler.run_search(model, memory, request, search)
         for found, other in zip(mine, plain, strict=True):
             assert_same(*([one] if beams == 1 else one for one in (found, other)))
-    kept = [work for place in KEPT[model].kept.values() for work in place.works.values()]
+    kept = [work for place in GRAPH_CACHES[model].kept.values() for work in place.works.values()]
     assert any(work.graph is not None for work in kept), "something was recorded"

@@ -5,29 +5,26 @@ import torch
 from tiny import LANGUAGE, built
 from writers import Table, drawn
 
-from regard.decoding.chance import as_words
-from regard.decoding.filters import Filters
-from regard.decoding.greedy import greedy, highest
-from regard.decoding.rules import NoRepeat
-from regard.decoding.sampling import Draw, sample
-from regard.decoding.streaming import stream
+from regard.decoding.constraints import NoRepeatNgram
+from regard.decoding.sampling import SamplingFilters, TokenSampler, greedy, sample, seed_tensor, stream
+from regard.decoding.token_search import most_probable
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrence", "old", "rotary"])
 def test_as_greedy_search_and_sampling(name):
     model, prompt = built(LANGUAGE[name]), [4, 5, 6]
-    options = {"end": 2, "limit": 8, "least": 3, "rules": [NoRepeat(2)]}
+    options = {"end": 2, "limit": 8, "least": 3, "rules": [NoRepeatNgram(2)]}
     (want,) = greedy(model, prompts=[prompt], **options)
-    assert [*stream(model, prompt, highest, **options)] == want.ids
+    assert [*stream(model, prompt, most_probable, **options)] == want.ids
     for seed in range(4):
         ((drawn_,),) = sample(model, prompts=[prompt], seed=[seed], top_k=5, **options)
-        draw = Draw(Filters(top_k=5), as_words([seed], torch.device("cpu")))
+        draw = TokenSampler(SamplingFilters(top_k=5), seed_tensor([seed], torch.device("cpu")))
         assert [*stream(model, prompt, draw, **options)] == drawn_.ids
 
 
 def test_nothing_is_read_before_it_is_asked_for():
     model = Table(drawn(6, seed=1))
-    found = stream(model, [1], highest, end=(), limit=5)
+    found = stream(model, [1], most_probable, end=(), limit=5)
     assert model.batches == []
     next(found)
     assert len(model.batches) == 1
@@ -36,9 +33,9 @@ def test_nothing_is_read_before_it_is_asked_for():
 
 @pytest.mark.parametrize("limit", [0, 1, 4])
 def test_a_limit(limit):
-    assert len([*stream(Table(drawn(6, seed=2)), [1], highest, end=(), limit=limit)]) == limit
+    assert len([*stream(Table(drawn(6, seed=2)), [1], most_probable, end=(), limit=limit)]) == limit
 
 
 def test_an_end_is_not_given():
     ends = Table(lambda key, text: [0.0, 0.0, 9.0 if len(text) > 2 else -9.0, 1.0])
-    assert [*stream(ends, [1], highest, end=2, limit=9)] == [3, 3]
+    assert [*stream(ends, [1], most_probable, end=2, limit=9)] == [3, 3]

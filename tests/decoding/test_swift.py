@@ -13,31 +13,32 @@ from interpreting import only_interpreted  # noqa: F401
 from tape import Tape, like_a_gpu
 from tiny import LANGUAGE, TRANSLATING, built
 
-from regard.decoding import queue, steady, swift
-from regard.decoding.ranking import as_ranking
-from regard.decoding.request import Request
-from regard.decoding.rules import Forbidden, NoRepeat
-from regard.decoding.search import BeamSearch
-from regard.decoding.steady import Places, places_of, run_in
-from regard.decoding.writing import Writing, highest
-from regard.models.contract import Tokens
+from regard.decoding import fused_search, graph_search, scheduler
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
+from regard.decoding.cuda_graph import GraphCache, graph_cache
+from regard.decoding.graph_search import run_in_cache
+from regard.decoding.request import SearchRequest
+from regard.decoding.scoring import as_length_penalty
+from regard.decoding.token_search import TokenSearch, most_probable
+from regard.tokens import Tokens
 
 SOURCES, LIMITS = [[5, 6, 7], [8], [9, 10]], [5, 2, 4]
-NEVER = Forbidden([4, 7])
+NEVER = ForbiddenTokens([4, 7])
 
 
 @pytest.fixture
 def places(monkeypatch):
     """Recordings that are replayed on a CPU, with little storage: to interpret takes its time."""
     like_a_gpu(monkeypatch)
-    for module in (steady, swift):
+    for module in (graph_search, fused_search):
         monkeypatch.setattr(module, "TOKENS", 4)
         monkeypatch.setattr(module, "SOURCES", 2)
-    return Places(Tape, 1 << 30)
+    return GraphCache(Tape, 1 << 30)
 
 
 def asked(model, memory, prompts, limits, rules=(), end=(2, 3), least=0, room=None):
-    return Request.of(model, memory, prompts, end, limits, least, rules, room)
+    return SearchRequest.of(model, memory, prompts, end, limits, least, rules, room)
 
 
 def translating(name, layers=1):
@@ -58,8 +59,8 @@ def assert_same(mine, plain):
 
 
 def assert_the_same_is_found(places, model, memory, request, search):
-    mine, plain = run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
-    assert all(type(place.desk) is swift.SwiftDesk for place in places.kept.values())
+    mine, plain = run_in_cache(places, model, memory, request, search), scheduler.run_search(model, memory, request, search)
+    assert all(type(place.desk) is fused_search.DecoderBuffers for place in places.kept.values())
     assert places.kept
     for found, other in zip(mine, plain, strict=True):
         assert_same(*((found, other) if isinstance(found, list) else ([found], [other])))
@@ -71,7 +72,7 @@ def assert_the_same_is_found(places, model, memory, request, search):
 def test_greedy_search_gives_the_same(places, name, rules, room):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
-    assert_the_same_is_found(places, model, memory, request, Writing(request, highest))
+    assert_the_same_is_found(places, model, memory, request, TokenSearch(request, most_probable))
 
 
 @pytest.mark.parametrize(("name", "rules", "room", "penalty", "nbest"), [
@@ -80,7 +81,7 @@ def test_greedy_search_gives_the_same(places, name, rules, room):
 def test_beam_search_gives_the_same(places, name, rules, room, penalty, nbest):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, LIMITS, rules, least=2 if rules else 0, room=room)
-    assert_the_same_is_found(places, model, memory, request, BeamSearch(request, 2, as_ranking(penalty), nbest))
+    assert_the_same_is_found(places, model, memory, request, BeamSearch(request, 2, as_length_penalty(penalty), nbest))
 
 
 @pytest.mark.parametrize(("name", "beams"), [("learned", 2), ("llama", 1)])
@@ -91,7 +92,7 @@ def test_language_models_with_prompts_of_many_lengths(places, name, beams):
     prompts, limits = [[5], [6, 7, 8]], [4, 3]
     for some in (prompts, [[5], [6]]):  # the second are begun at the desk
         request = asked(model, None, some, limits)
-        search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("mean"), beams)
+        search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("mean"), beams)
         assert_the_same_is_found(places, model, None, request, search)
 
 
@@ -103,7 +104,7 @@ def test_recordings_see_other_sources_and_weights(places):
         for layer in (model.decoder.stack.blocks[0].mixer.layer.key, model.decoder.stack.blocks[0].cross.value):
             layer.weight.mul_(1.5)  # where it lies: nobody is told
         request = asked(model, memory, prompts[:2], limit)
-        assert_the_same_is_found(places, model, memory, request, Writing(request, highest))
+        assert_the_same_is_found(places, model, memory, request, TokenSearch(request, most_probable))
     assert len(places.kept) == 1, "one for all of them"
 
 
@@ -114,7 +115,7 @@ def test_a_model_that_gives_no_number_is_named(places):
     model.decoder.embedding.positions.encoding.table[2] = torch.nan
     request = asked(model, memory, prompts, 4, end=())
     with pytest.raises(ValueError, match="NaN for row 0 after 2 tokens"):
-        run_in(places, model, memory, request, Writing(request, highest))
+        run_in_cache(places, model, memory, request, TokenSearch(request, most_probable))
 
 
 @torch.no_grad()
@@ -122,28 +123,28 @@ def test_more_tokens_than_there_are_positions_are_refused(places):
     model, memory, prompts = translating("untied")
     request = asked(model, memory, prompts, 40)
     with pytest.raises(ValueError, match="capacity"):
-        run_in(places, model, memory, request, Writing(request, highest))
+        run_in_cache(places, model, memory, request, TokenSearch(request, most_probable))
 
 
 @pytest.mark.parametrize(("name", "rules", "reason"), [
     ("additive", (), "the score additive"), ("alibi", (), "bias of position"), ("window", (), "all tokens before"),
     ("bilinear", (), "the score bilinear"), ("seq2seq", (), "stack of blocks"), ("recurrence", (), "all tokens before"),
-    ("attention", (NoRepeat(2),), "reads what is written")])
+    ("attention", (NoRepeatNgram(2),), "reads what is written")])
 def test_what_is_done_otherwise_says_why(name, rules, reason):
     model, memory, prompts = translating(name, layers=None)
-    assert reason in swift.why_not(model, Writing(asked(model, memory, prompts, 5, rules), highest))
+    assert reason in fused_search.why_not_fused(model, TokenSearch(asked(model, memory, prompts, 5, rules), most_probable))
 
 
 def test_listeners_and_hooks_are_in_the_way():
     model, memory, prompts = translating("attention")
-    search = Writing(asked(model, memory, prompts, 5), highest)
-    assert swift.why_not(model, search) is None
+    search = TokenSearch(asked(model, memory, prompts, 5), most_probable)
+    assert fused_search.why_not_fused(model, search) is None
     with model.decoder.stack.blocks[0].cross.tap.listen(print):
-        assert "listens" in swift.why_not(model, search)
+        assert "listens" in fused_search.why_not_fused(model, search)
     handle = model.output.register_forward_hook(lambda *given: None)
-    assert "hooks" in swift.why_not(model, search)
+    assert "hooks" in fused_search.why_not_fused(model, search)
     handle.remove()
-    assert swift.why_not(model, search) is None
+    assert fused_search.why_not_fused(model, search) is None
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -152,7 +153,7 @@ def test_rows_that_are_left_move_to_a_smaller_desk(places, beams):
     model, _, _ = translating("untied")
     memory = model.encode(Tokens.of([[5, 6], [8], [9, 10], [7, 5]]))
     request = asked(model, memory, [[1]] * 4, [1, 1, 6, 1], end=())
-    search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking("none"), 1)
+    search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty("none"), 1)
     for _ in range(2):
         assert_the_same_is_found(places, model, memory, request, search)
         model.decoder.stack.blocks[0].mixer.layer.value.weight.mul_(-1.5)  # where it lies: the smaller desk sees it too
@@ -162,7 +163,7 @@ def test_rows_that_are_left_move_to_a_smaller_desk(places, beams):
 @torch.no_grad()
 def test_what_a_desk_takes_from_another_is_what_comes_out_of_it():
     model, memory, _ = translating("untied")
-    first, second, plain = (swift.SwiftDesk(model, families=families, width=2, capacity=6, sources=3)
+    first, second, plain = (fused_search.DecoderBuffers(model, families=families, width=2, capacity=6, sources=3)
                             for families in (4, 2, 2))
     first.begin(memory)
     first.project()
@@ -186,9 +187,9 @@ def test_what_a_desk_takes_from_another_is_what_comes_out_of_it():
 @pytest.fixture
 def kept(monkeypatch, places):
     """Places that are kept with models, as on a GPU."""
-    monkeypatch.setattr(steady, "recorder", lambda: Tape)
+    monkeypatch.setattr(graph_search, "graph_capture", lambda: Tape)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 33))
-    return places_of
+    return graph_cache
 
 
 def weight_written(model):
@@ -231,8 +232,8 @@ def test_a_model_that_has_changed_is_written_with_as_it_is(kept, change, same):
         places = kept(model)
         assert (places is before) == (same or not changed)
         request = asked(model, memory, [[1]], 2, end=())
-        search = Writing(request, highest)
-        mine, plain = run_in(places, model, memory, request, search), queue.run(model, memory, request, search)
+        search = TokenSearch(request, most_probable)
+        mine, plain = run_in_cache(places, model, memory, request, search), scheduler.run_search(model, memory, request, search)
         exact = 1e-9 if model.output.weight.dtype == torch.float64 else 1e-4
         for one, other in zip(mine, plain, strict=True):
             assert one.ids == other.ids
@@ -248,16 +249,16 @@ def test_hooks_stop_the_recordings_and_do_not_spoil_them(kept):
     model, _, _ = translating("untied")
     memory = model.encode(Tokens.of(SOURCES[:1]))
     request = asked(model, memory, [[1]], 2, end=())
-    search, places, seen = Writing(request, highest), kept(model), []
+    search, places, seen = TokenSearch(request, most_probable), kept(model), []
     for _ in range(2):
-        run_in(places, model, memory, request, search)
+        run_in_cache(places, model, memory, request, search)
     recorded = dict(places.kept)
     handle = model.output.register_forward_hook(lambda module, given, made: seen.append(1))
     assert kept(model) is places
-    run_in(places, model, memory, request, search)
+    run_in_cache(places, model, memory, request, search)
     assert len(seen) == 3, "a hook is called at each step"
     handle.remove()
-    run_in(kept(model), model, memory, request, search)
+    run_in_cache(kept(model), model, memory, request, search)
     assert (len(seen), dict(places.kept)) == (3, recorded)
 
 
@@ -267,7 +268,7 @@ def test_other_beams_lengths_and_sources_have_places_of_their_own(kept):
     for beams, limit, source in ((2, 1, [5, 6]), (3, 1, [5, 6]), (2, 4, [5, 6]), (2, 1, [5] * 5)):
         memory = model.encode(Tokens.of([source]))
         request = asked(model, memory, [[1]], limit, end=())
-        assert_the_same_is_found(kept(model), model, memory, request, BeamSearch(request, beams, as_ranking("none"), 1))
+        assert_the_same_is_found(kept(model), model, memory, request, BeamSearch(request, beams, as_length_penalty("none"), 1))
     assert len(kept(model).kept) == 4
 
 
@@ -283,5 +284,5 @@ def test_on_a_gpu_all_comes_out_the_same(beams):
             memory = model.encode(tokens.to("cuda"))
             request = asked(model, memory, [[1]] * 7, torch.randint(1, 11, (7,), generator=draw), (NEVER,),
                             room=(None, 60)[seed % 2])
-            search = Writing(request, highest) if beams == 1 else BeamSearch(request, beams, as_ranking(0.6), 2)
-            assert_the_same_is_found(places_of(model), model, memory, request, search)
+            search = TokenSearch(request, most_probable) if beams == 1 else BeamSearch(request, beams, as_length_penalty(0.6), 2)
+            assert_the_same_is_found(graph_cache(model), model, memory, request, search)

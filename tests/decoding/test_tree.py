@@ -9,11 +9,11 @@ from refusals import assert_named
 from writers import Table, drawn, keyed, logs_of
 
 from regard.decoding.beam import beam
-from regard.decoding.queue import run
-from regard.decoding.ranking import as_ranking
-from regard.decoding.request import Request
-from regard.decoding.search import BeamSearch
-from regard.decoding.tree import Recorder, beam_tree
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.request import SearchRequest
+from regard.decoding.scheduler import run_search
+from regard.decoding.scoring import as_length_penalty
+from regard.decoding.tree import TreeRecorder, beam_tree
 
 START, END = 0, 1
 
@@ -112,11 +112,11 @@ def test_a_tree_has_no_more_branches_than_it_may_and_says_so():
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_recorder_stands_in_for_any_beam_search(groups):
     function = drawn(6, 1)
-    request = Request.of(Table(function), keyed([2]), [[START]], END, 5, 0, ())
-    search = BeamSearch(request, 4, as_ranking("mean"), 4, groups, 0.7)
-    recorder = Recorder(search)
+    request = SearchRequest.of(Table(function), keyed([2]), [[START]], END, 5, 0, ())
+    search = BeamSearch(request, 4, as_length_penalty("mean"), 4, groups, 0.7)
+    recorder = TreeRecorder(search)
     assert (recorder.width, recorder.watches) == (4, False)
-    assert run(Table(function), keyed([2]), request, recorder) == run(Table(function), keyed([2]), request, search)
+    assert run_search(Table(function), keyed([2]), request, recorder) == run_search(Table(function), keyed([2]), request, search)
     assert_whole(recorder.tree(0), function, 2, (START,))
 
 

@@ -23,7 +23,7 @@ def test_a_function_comes_as_it_stands():
 
 def test_a_method_is_moved_to_the_left_and_decorators_are_kept():
     assert included.source("regard.attention.look.Look.weights").startswith("@torch.no_grad()\ndef weights(self)")
-    assert included.source("regard.models.contract.Tokens.of").startswith("@staticmethod\ndef of(")
+    assert included.source("regard.tokens.Tokens.of").startswith("@staticmethod\ndef of(")
 
 
 def test_a_block_is_filled_in_and_a_second_time_changes_nothing():

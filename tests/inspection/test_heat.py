@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import assert_named
 
-from regard.inspection import heat
-from regard.inspection.heat import SHADES, heat_map
+from regard.inspection import heat_map as heat
+from regard.inspection.heat_map import SHADES, heat_map
 
 ASCII = " .:+#"
 SOURCE, TARGET = ["the", "black", "cat", "sleeps"], ["le", "chat", "noir", "dort"]

@@ -5,7 +5,7 @@ import torch
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal
-from regard.inspection.matrix import Matrix
+from regard.inspection.records import WeightMatrix
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def both():
     """A look, and the matrix of its weights."""
     query, key = torch.randn(2, 3, 7, 4, dtype=torch.float64), torch.randn(2, 3, 9, 4, dtype=torch.float64)
     look = Look(query, key, mask=Causal())
-    return look, Matrix(look.weights())
+    return look, WeightMatrix(look.weights())
 
 
 @pytest.mark.parametrize("ask", [
@@ -42,7 +42,7 @@ def test_refuses_what_a_look_refuses_in_the_same_words(both, ask, argument):
 
 
 def test_negative_weights_stay_what_they_are_and_have_no_entropy():
-    matrix = Matrix(torch.tensor([[[-0.5, 1.5], [0.25, 0.25]]]))
+    matrix = WeightMatrix(torch.tensor([[[-0.5, 1.5], [0.25, 0.25]]]))
     assert matrix.entropy().isnan().tolist() == [[True, False]]
     assert matrix.column_sums().tolist() == [[-0.25, 1.75]]
     assert matrix.block_map(2).tolist() == [[[0.375]]]
@@ -50,13 +50,13 @@ def test_negative_weights_stay_what_they_are_and_have_no_entropy():
 
 
 def test_sums_of_half_precision_keep_their_digits():
-    sums = Matrix(torch.full((1, 4096, 1), 0.5, dtype=torch.bfloat16)).column_sums()
+    sums = WeightMatrix(torch.full((1, 4096, 1), 0.5, dtype=torch.bfloat16)).column_sums()
     assert sums.dtype == torch.bfloat16
     assert sums.tolist() == [[2048.0]]
 
 
 def test_no_keys_at_all():
-    matrix = Matrix(torch.zeros(2, 3, 0))
+    matrix = WeightMatrix(torch.zeros(2, 3, 0))
     assert matrix.row_max().values.tolist() == [[0.0] * 3] * 2
     assert matrix.entropy().tolist() == [[0.0] * 3] * 2
     assert matrix.block_map(2).shape == (2, 2, 0)
@@ -66,8 +66,8 @@ def test_no_keys_at_all():
                          ids=["list", "vector", "integers"])
 def test_only_matrices_of_numbers(given):
     with pytest.raises(ValueError, match="`given` must be"):
-        Matrix(given)
+        WeightMatrix(given)
 
 
 def test_it_is_told_in_short():
-    assert repr(Matrix(torch.zeros(2, 3, 4))) == "Matrix((2, 3, 4))"
+    assert repr(WeightMatrix(torch.zeros(2, 3, 4))) == "Matrix((2, 3, 4))"

@@ -4,28 +4,27 @@ import pytest
 from tiny import ALL, TRANSLATING
 
 import regard
-from regard import config
+from regard import config, toml
+from regard.models import catalog
 from regard.models.build import ModelConfig, model_config
-from regard.recipes import catalog
-from regard.toml import document
-from regard.toml.document import ConfigError
+from regard.toml import ConfigError
 
 NEEDED = {"encoder-decoder": {"source_vocabulary": 90, "target_vocabulary": 90}, "language": {"vocabulary": 70},
           "seq2seq": {"source_vocabulary": 80, "target_vocabulary": 70}, "masked": {"vocabulary": 60},
           "vision": {"labels": 7}, "classifier": {"vocabulary": 60, "labels": 3}}
-RECIPES = [f"{name}-{size}" for name in catalog.names() for size in catalog.sizes(name)]
+RECIPES = [f"{name}-{size}" for name in catalog.recipe_names() for size in catalog.recipe_sizes(name)]
 
 
 def needed(name):
     """What a recipe does not say, because it follows from the data."""
-    return NEEDED[catalog.find(name).tables["model"]["kind"]]
+    return NEEDED[catalog.find_recipe(name).tables["model"]["kind"]]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_whole(name):
     chosen = model_config(name, **needed(name))
     assert chosen.parameters() > 0
-    assert model_config({"model": config.plain(chosen)}) == chosen
+    assert model_config({"model": config.to_tables(chosen)}) == chosen
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("tiny")])
@@ -37,13 +36,13 @@ def test_the_smallest_of_each_is_built(name):
 
 @pytest.mark.parametrize("chosen", ALL.values(), ids=ALL)
 def test_configs_come_back_from_their_text(chosen):
-    text = config.dumps({"model": chosen})
-    assert config.make(ModelConfig, document.parse(text, "config.toml"), ("model",)) == chosen
+    text = config.to_toml({"model": chosen})
+    assert config.read_config(ModelConfig, toml.parse_document(text, "config.toml"), ("model",)) == chosen
 
 
 def test_a_file_is_read(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(config.dumps({"model": TRANSLATING["attention"], "note": 1}), encoding="utf-8")
+    path.write_text(config.to_toml({"model": TRANSLATING["attention"], "note": 1}), encoding="utf-8")
     assert model_config(path) == model_config(str(path)) == TRANSLATING["attention"]
     assert model_config(path, **{"encoder.layers": 5}).encoder.layers == 5
     path.write_text('[model]\nkind = "languag"\n', encoding="utf-8")
@@ -55,7 +54,7 @@ def test_objects_and_their_tables_are_taken():
     chosen = TRANSLATING["attention"]
     assert model_config(chosen) is chosen
     assert model_config(chosen, width=16).width == 16
-    assert model_config(config.plain(chosen)) == chosen
+    assert model_config(config.to_tables(chosen)) == chosen
 
 
 @pytest.mark.parametrize(("recipe", "changes", "key"), [

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import regard
-from regard.models.contract import Memory, PackedTokens, Tokens
+from regard.models.contract import Memory
+from regard.tokens import PackedTokens, Tokens
 
 
 def test_tokens_say_which_are_there():

@@ -8,7 +8,7 @@ from tiny import LANGUAGE, READING, SOURCE, TRANSLATING, built
 from torch._dynamo.backends.common import aot_autograd
 from torch.nn.functional import cross_entropy
 
-from regard.models.contract import Tokens
+from regard.tokens import Tokens
 
 MODELS = {"encoder-decoder": TRANSLATING["attention"], "language": LANGUAGE["llama"], "masked": READING["masked"]}
 

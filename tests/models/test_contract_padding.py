@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny import LANGUAGE, MIXERS, PACKABLE, READING, SOURCE, TRANSLATING, built
 
-from regard.models.contract import PackedTokens, Tokens
-from regard.models.labels import SequenceClassifier
+from regard.models.classification import SequenceClassifier
+from regard.tokens import PackedTokens, Tokens
 
 LENGTHS = (4, 1, 6, 3)
 

@@ -8,11 +8,10 @@ import tiny
 import torch
 from unasked import DEVICE, AskedError, unasked
 
-from regard.models.contract import IGNORED, Tokens
 from regard.recurrence import scan
-from regard.recurrence.reading import PaddedReading, reading
-from regard.training.consistency import agreement_loss
-from regard.training.loss import token_loss
+from regard.recurrence.packing import PaddedOrder, scan_order
+from regard.tokens import IGNORED_LABEL, Tokens
+from regard.training.loss import rdrop_loss, token_loss
 
 AGAIN = {f"language {mixer}" for mixer in tiny.MIXERS if mixer != "recurrence"}  # the mixers are in "translating" too
 MODELS = {name: config for name, config in tiny.ALL.items() if name not in {"reading encoder", *AGAIN}}
@@ -52,7 +51,7 @@ def test_two_passes_that_must_agree_ask_nothing(name, monkeypatch):
     with unasked(monkeypatch):
         states = features(name, config, model, rows=6).unflatten(0, (2, 3))
         labels = torch.empty(states.shape[1:-1], dtype=torch.long, device=DEVICE)
-        agreement_loss(states, model.output, labels, 0.1, 1.0).total.backward()
+        rdrop_loss(states, model.output, labels, 0.1, 1.0).total.backward()
     assert sum(parameter.grad is not None for parameter in model.parameters()) > 2
 
 
@@ -87,12 +86,12 @@ def test_recurrent_models_that_do_not_ask_compute_the_same(name, monkeypatch):
 
     def padded(x, present):
         taken.append(present)
-        return reading(x, None) if present is None else PaddedReading.of(x, present)
+        return scan_order(x, None) if present is None else PaddedOrder.of(x, present)
 
-    for way in (reading, padded):
-        monkeypatch.setattr(scan, "reading", way)
+    for way in (scan_order, padded):
+        monkeypatch.setattr(scan, "scan_order", way)
         states = model.features(*given)
-        labels = last.ids[:, 0] % 3 if states.dim() == 2 else torch.where(here, last.ids % 3, IGNORED)
+        labels = last.ids[:, 0] % 3 if states.dim() == 2 else torch.where(here, last.ids % 3, IGNORED_LABEL)
         loss = token_loss(states, model.output, labels)
         results.append((loss.total, *torch.autograd.grad(loss.total, parameters, allow_unused=True)))
     assert any(present is not None for present in taken)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import LANGUAGE, LONGEST, SOURCE, TARGET, TRANSLATING, built
 
-from regard.models.contract import Tokens
+from regard.tokens import Tokens
 
 WRITING = {**{f"translating {name}": config for name, config in TRANSLATING.items()},
            **{f"language {name}": config for name, config in LANGUAGE.items()}}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import ALL, LANGUAGE, READING, SOURCE, TRANSLATING, VISION, built
 
-from regard.models.contract import Tokens
+from regard.tokens import Tokens
 
 every = pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import LANGUAGE, TARGET, built
 
-from regard.models.contract import Tokens
+from regard.tokens import Tokens
 
 CARRIED = ("recurrence", "convolution", "old", "old mut2")
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny import EMBEDDINGS, WIDTH
 
-from regard.models.embedding import Embedding, EmbeddingConfig, output
-from regard.position.encoding import Sinusoidal, SinusoidalConfig
-from regard.toml.document import ConfigError
+from regard.models.embedding import Embedding, EmbeddingConfig, make_output_layer
+from regard.position.encoding import SinusoidalConfig, SinusoidalEncoding
+from regard.toml import ConfigError
 
 IDS = torch.tensor([[3, 0, 2], [1, 1, 4]])
 PLACES = torch.tensor([[0, 1, 2], [5, 6, 7]])
@@ -15,7 +15,7 @@ PLACES = torch.tensor([[0, 1, 2], [5, 6, 7]])
 def test_the_parts_are_added():
     embedding = EmbeddingConfig(positions=SinusoidalConfig(), scale=True, segments=2, norm="layer").build(5, WIDTH)
     segments = torch.tensor([[0, 1, 1], [1, 0, 0]])
-    want = (embedding.tokens.weight[IDS] * WIDTH**0.5 + Sinusoidal(WIDTH)(PLACES)
+    want = (embedding.tokens.weight[IDS] * WIDTH**0.5 + SinusoidalEncoding(WIDTH)(PLACES)
             + embedding.segments.weight[segments])
     torch.testing.assert_close(embedding(IDS, PLACES, segments), torch.nn.functional.layer_norm(want, (WIDTH,)))
 
@@ -25,7 +25,7 @@ def test_positions_can_stand_beside_the_features():
     x = embedding(IDS, PLACES)
     assert x.shape == (2, 3, WIDTH)
     assert torch.equal(x[..., :WIDTH - 2], embedding.tokens.weight[IDS])
-    torch.testing.assert_close(x[..., WIDTH - 2:], Sinusoidal(2)(PLACES))
+    torch.testing.assert_close(x[..., WIDTH - 2:], SinusoidalEncoding(2)(PLACES))
 
 
 def test_dropout_is_of_the_result():
@@ -49,7 +49,7 @@ def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="`segments` must be None for a model that does not tell segments apart"):
         Embedding(5, 4)(IDS, PLACES, IDS)
     with pytest.raises(ValueError, match="`positions` must be narrower than the width 4"):
-        Embedding(5, 4, positions=Sinusoidal(4), joined="concatenated")
+        Embedding(5, 4, positions=SinusoidalEncoding(4), joined="concatenated")
     with pytest.raises(ConfigError, match=r'"beside".*with joined = "concatenated" alone'):
         EmbeddingConfig(positions=SinusoidalConfig(), beside=2)
     with pytest.raises(ConfigError, match=r'"joined".*there are no positions to concatenate'):
@@ -58,5 +58,5 @@ def test_what_does_not_go_together():
 
 def test_an_output_layer_may_have_the_table_of_an_embedding():
     embedding = Embedding(5, 4)
-    assert output(4, 5, bias=False, tied=embedding).weight is embedding.tokens.weight
-    assert output(4, 5, bias=True).bias.tolist() == [0.0] * 5
+    assert make_output_layer(4, 5, bias=False, tied=embedding).weight is embedding.tokens.weight
+    assert make_output_layer(4, 5, bias=True).bias.tolist() == [0.0] * 5

@@ -7,16 +7,16 @@ from formal import D_E, EMBEDDING, LAYERS, N_V, assert_distributions, carry, car
 from tiny import LANGUAGE, built, translating
 
 import regard
-from regard.models.contract import Tokens
 from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from regard.reference import formal_models as paper
-from regard.toml.document import ConfigError
+from regard.reference import formal_algorithms as paper
+from regard.tokens import Tokens
+from regard.toml import ConfigError
 
 
 def test_formal_algorithm_8():
     rng = np.random.default_rng(8)
-    theta = drawn(rng, paper.EDParameters, encoder=[drawn(rng, paper.Layer) for _ in range(LAYERS)],
-                  decoder=[drawn(rng, paper.DecoderLayer) for _ in range(LAYERS)])
+    theta = drawn(rng, paper.EDParameters, encoder=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)],
+                  decoder=[drawn(rng, paper.DecoderLayerParameters) for _ in range(LAYERS)])
     model = EncoderDecoderConfig(source_vocabulary=N_V, target_vocabulary=N_V, width=D_E, shared=True, tied=False,
                                  embedding=EMBEDDING, encoder=stack("post", "relu"),
                                  decoder=stack("post", "relu", cross=True)).build().double()

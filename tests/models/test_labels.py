@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny import READING, SOURCE, built, reading
 
-from regard.models.contract import PackedTokens, Tokens
-from regard.models.labels import ClassifierConfig, TaggerConfig
+from regard.models.classification import ClassifierConfig, TaggerConfig
+from regard.tokens import PackedTokens, Tokens
 
 TOKENS = Tokens(torch.randint(SOURCE, (3, 6), generator=torch.Generator().manual_seed(0)), torch.tensor([6, 1, 4]))
 

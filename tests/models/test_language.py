@@ -6,15 +6,15 @@ import torch
 from formal import D_E, EMBEDDING, LAYERS, N_V, assert_distributions, carry, carry_layer, carry_norm, drawn, stack
 from tiny import LANGUAGE, TARGET, built
 
-from regard.models.contract import Tokens
-from regard.models.language import LanguageConfig
-from regard.reference import formal_models as paper
+from regard.models.language import LanguageModelConfig
+from regard.reference import formal_algorithms as paper
+from regard.tokens import Tokens
 
 
 def test_formal_algorithm_10():
     rng = np.random.default_rng(10)
-    theta = drawn(rng, paper.DParameters, layers=[drawn(rng, paper.Layer) for _ in range(LAYERS)])
-    model = LanguageConfig(vocabulary=N_V, width=D_E, tied=False, embedding=EMBEDDING,
+    theta = drawn(rng, paper.DParameters, layers=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)])
+    model = LanguageModelConfig(vocabulary=N_V, width=D_E, tied=False, embedding=EMBEDDING,
                            stack=stack("pre", "gelu")).build().double()
     carry(W_e=(model.decoder.embedding.tokens.weight, theta.W_e), W_u=(model.decoder.output.weight, theta.W_u))
     carry_norm(model.decoder.stack.last_norm, theta.gamma, theta.beta)

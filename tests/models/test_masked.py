@@ -17,16 +17,16 @@ from formal import (
 )
 from tiny import READING, SOURCE, built
 
-from regard.models.contract import Tokens
-from regard.models.masked import MaskedConfig
-from regard.reference import formal_models as paper
+from regard.models.language import MaskedModelConfig
+from regard.reference import formal_algorithms as paper
+from regard.tokens import Tokens
 
 
 def test_formal_algorithm_9():
     rng = np.random.default_rng(9)
     given = {"gamma": rng.normal(size=D_F), "beta": rng.normal(size=D_F), "W_u": rng.normal(size=(N_V, D_F))}
-    theta = drawn(rng, paper.EParameters, layers=[drawn(rng, paper.Layer) for _ in range(LAYERS)], **given)
-    model = MaskedConfig(vocabulary=N_V, width=D_E, head_width=D_F, tied=False, output_bias=False, embedding=EMBEDDING,
+    theta = drawn(rng, paper.EParameters, layers=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)], **given)
+    model = MaskedModelConfig(vocabulary=N_V, width=D_E, head_width=D_F, tied=False, output_bias=False, embedding=EMBEDDING,
                          stack=stack("post", "gelu")).build().double()
     head = model.head
     carry(W_e=(model.encoder.embedding.tokens.weight, theta.W_e), W_u=(head.output.weight, theta.W_u),

@@ -8,11 +8,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from regard.attention.layer import BasicAttention
-from regard.models.contract import Tokens
 from regard.models.seq2seq import AttendingDecoder, OneContextDecoder, RecurrentEncoder, Seq2Seq
 from regard.reference import attention as oracle_attention
 from regard.reference import recurrence as oracle_cells
 from regard.reference import seq2seq as oracle
+from regard.tokens import Tokens
 
 SOURCE, TARGET, WIDTH = 7, 6, 4
 CELLS = ("rnn", "lstm", "gru", "mut1", "mut2", "mut3")
@@ -102,7 +102,7 @@ def test_logits_are_the_oracles(cell, score, initial):
             oracle.initial_from_mean, states)
         s_0 = begin(array["decoder.initial.0.weight"], array["decoder.initial.0.bias"])
         ys = array["decoder.embedding.weight"][target[row]]
-        step = oracle.reading_both(second)
+        step = oracle.concatenating_cell(second)
         if score is None:
             want = oracle.decode(step, ys, s_0, states[-1], readout)[0]
         else:

@@ -5,7 +5,7 @@ import torch
 from tiny import VISION, built, stack
 
 from regard.models.vision import VisionConfig
-from regard.toml.document import ConfigError
+from regard.toml import ConfigError
 
 
 def test_patches_are_a_convolution_without_overlap():

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from refusals import assert_named
 
 from regard.position import encoding
-from regard.position.angle import float64_device
-from regard.position.encoding import Added, Concatenated, Encoding, FormalSinusoidal, Learned, Linear, Sinusoidal
+from regard.position.encoding import (
+    AddPositions,
+    ConcatenatePositions,
+    FormalSinusoidalEncoding,
+    LearnedEncoding,
+    LinearEncoding,
+    PositionalEncoding,
+    SinusoidalEncoding,
+)
+from regard.position.positions import float64_device
 from regard.reference import position as oracle
 
 FLOAT32_ULP = 2.0**-24  # half a unit in the last place of numbers up to 1
@@ -37,7 +45,7 @@ def check_close(got: torch.Tensor, expected: np.ndarray, tolerance: float = 1e-1
 @given(shapes, st.floats(-10, 10), st.floats(-10, 10), st.integers(1, 3))
 def test_linear_is_the_oracle(shape, slope, offset, width):
     positions = places(shape)
-    got = Linear(slope, offset, width)(positions, dtype=torch.float64)
+    got = LinearEncoding(slope, offset, width)(positions, dtype=torch.float64)
     rows = [[oracle.linear(position, slope, offset)] * width for position in positions.flatten().tolist()]
     check_close(got, np.reshape(np.array(rows, dtype=np.float64), (*shape, width)))
 
@@ -46,7 +54,7 @@ def test_linear_is_the_oracle(shape, slope, offset, width):
 @given(shapes, st.integers(1, 9), st.sampled_from([10000.0, 500.0, 1e6]))
 def test_sinusoidal_is_the_oracle(shape, width, base):
     positions = places(shape)
-    got = Sinusoidal(width, base)(positions, dtype=torch.float64)
+    got = SinusoidalEncoding(width, base)(positions, dtype=torch.float64)
     check_close(got, oracle_rows(oracle.sinusoidal, positions, width, base))
 
 
@@ -54,26 +62,26 @@ def test_sinusoidal_is_the_oracle(shape, width, base):
 @given(shapes, st.integers(1, 4), st.integers(1, 2000))
 def test_formal_sinusoidal_is_the_oracle_where_tokens_count_from_one(shape, half, longest):
     positions = places(shape)
-    got = FormalSinusoidal(2 * half, longest)(positions, dtype=torch.float64)
+    got = FormalSinusoidalEncoding(2 * half, longest)(positions, dtype=torch.float64)
     check_close(got, oracle_rows(oracle.sinusoidal_formal, positions + 1, 2 * half, longest))
 
 
 @pytest.mark.parametrize("position", [65_537, 100_000, 1_000_003, 16_777_217, 1_000_000_007])
 def test_sinusoidal_in_float32_is_right_to_the_last_digit_far_out(position):
     expected = oracle_rows(oracle.sinusoidal, torch.tensor([position]), 64, 10000.0)
-    got = Sinusoidal(64)(torch.tensor([position]), dtype=torch.float32)
+    got = SinusoidalEncoding(64)(torch.tensor([position]), dtype=torch.float32)
     assert np.abs(got.double().numpy() - expected).max() <= FLOAT32_ULP + 1e-15 * position
 
 
 @pytest.mark.parametrize(("dtype", "ulp"), [(torch.bfloat16, 2.0**-9), (torch.float16, 2.0**-12)])
 def test_sinusoidal_in_low_precision_is_rounded_once(dtype, ulp):
     positions = torch.arange(0, 5000, 7)
-    got = Sinusoidal(16)(positions, dtype=dtype)
+    got = SinusoidalEncoding(16)(positions, dtype=dtype)
     assert got.dtype == dtype
     check_close(got, oracle_rows(oracle.sinusoidal, positions, 16, 10000.0), 1.001 * ulp)
 
 
-@pytest.mark.parametrize("encoding", [Linear(0.5, 1.0), Sinusoidal(6), FormalSinusoidal(6, 100)])
+@pytest.mark.parametrize("encoding", [LinearEncoding(0.5, 1.0), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 100)])
 def test_positions_may_be_of_any_number_dtype(encoding):
     expected = encoding(torch.tensor([0, 3, 255]), dtype=torch.float64)
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64):
@@ -83,7 +91,7 @@ def test_positions_may_be_of_any_number_dtype(encoding):
 
 
 def test_learned_reads_its_table():
-    learned, positions = Learned(7, 3), torch.tensor([[6, 0, 0], [1, 5, 6]])
+    learned, positions = LearnedEncoding(7, 3), torch.tensor([[6, 0, 0], [1, 5, 6]])
     assert torch.equal(learned(positions), learned.table[positions])
     assert torch.equal(learned(positions.to(torch.uint8)), learned.table[positions])
     assert learned(positions, dtype=torch.bfloat16).dtype == torch.bfloat16
@@ -91,7 +99,7 @@ def test_learned_reads_its_table():
 
 
 def test_learned_has_right_gradients():
-    learned, positions = Learned(4, 2).double(), torch.tensor([[3, 0, 3], [1, 1, 0]])
+    learned, positions = LearnedEncoding(4, 2).double(), torch.tensor([[3, 0, 3], [1, 1, 0]])
 
     def forward(table):
         return torch.func.functional_call(learned, {"table": table}, (positions,))
@@ -101,7 +109,7 @@ def test_learned_has_right_gradients():
 
 def test_float_positions_have_right_gradients():
     positions = torch.tensor([0.0, 1.5, 40.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda p: Sinusoidal(5)(p, dtype=torch.float64), positions)
+    assert torch.autograd.gradcheck(lambda p: SinusoidalEncoding(5)(p, dtype=torch.float64), positions)
 
 
 @quick
@@ -112,63 +120,63 @@ def test_added_and_concatenated_take_any_rows(leading, count, width, data):
     positions = places((*rows, count))
     vectors = torch.from_numpy(oracle_rows(oracle.sinusoidal, positions, width, 10000.0))
     vectors = vectors.reshape(*rows, *(1,) * (len(leading) - len(rows)), count, width).expand_as(x)
-    added, beside = Added(Sinusoidal(width))(x, positions), Concatenated(Sinusoidal(width))(x, positions)
+    added, beside = AddPositions(SinusoidalEncoding(width))(x, positions), ConcatenatePositions(SinusoidalEncoding(width))(x, positions)
     check_close(added, (x + vectors).numpy())
     check_close(beside, torch.cat((x, vectors), -1).numpy())
 
 
 def test_positions_count_from_zero_when_not_given():
     x = torch.randn(2, 5, 4)
-    for layer in (Added(Sinusoidal(4)), Concatenated(Learned(5, 3))):
+    for layer in (AddPositions(SinusoidalEncoding(4)), ConcatenatePositions(LearnedEncoding(5, 3))):
         assert torch.equal(layer(x), layer(x, torch.arange(5)))
         assert torch.equal(layer(x), layer(x, torch.arange(5).expand(2, 5)))
 
 
-@pytest.mark.parametrize("made", [Linear(0.5, 1.0), Sinusoidal(5), FormalSinusoidal(6, 20)])
+@pytest.mark.parametrize("made", [LinearEncoding(0.5, 1.0), SinusoidalEncoding(5), FormalSinusoidalEncoding(6, 20)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_positions_that_come_again_are_encoded_once(made, dtype):
     asked = []
     made.register_forward_pre_hook(lambda module, given: asked.append(given[0].numel()))
     positions = torch.arange(7, dtype=torch.int32).repeat(20).unsqueeze(0)
     x = torch.zeros(1, 140, 2, dtype=dtype)
-    assert torch.equal(Concatenated(made)(x, positions)[..., 2:], made(positions, dtype=dtype))
+    assert torch.equal(ConcatenatePositions(made)(x, positions)[..., 2:], made(positions, dtype=dtype))
     assert asked == [7, 140]
     for others in (positions - 1, positions.double(), positions + 100, torch.arange(140)):
-        assert torch.equal(Concatenated(made)(x, others)[..., 2:], made(others, dtype=dtype).view(1, 140, -1))
+        assert torch.equal(ConcatenatePositions(made)(x, others)[..., 2:], made(others, dtype=dtype).view(1, 140, -1))
         assert asked[-2:] == [140, 140]
 
 
 def test_a_part_of_the_sequence_is_encoded_as_in_the_whole():
-    x, layer = torch.randn(2, 9, 4), Added(Sinusoidal(4))
+    x, layer = torch.randn(2, 9, 4), AddPositions(SinusoidalEncoding(4))
     assert torch.equal(layer(x)[:, 6:], layer(x[:, 6:], torch.arange(6, 9)))
 
 
 def test_linear_of_width_one_is_added_to_every_feature_and_set_beside_them_once():
     x = torch.zeros(2, 3, 4)
-    assert torch.equal(Added(Linear(2.0, 1.0))(x)[0], torch.tensor([1.0, 3.0, 5.0])[:, None].expand(3, 4))
-    assert Concatenated(Linear())(x).shape == (2, 3, 5)
+    assert torch.equal(AddPositions(LinearEncoding(2.0, 1.0))(x)[0], torch.tensor([1.0, 3.0, 5.0])[:, None].expand(3, 4))
+    assert ConcatenatePositions(LinearEncoding())(x).shape == (2, 3, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("encoding", [Linear(0.01), Sinusoidal(6), FormalSinusoidal(6, 50), Learned(8, 6)], ids=repr)
+@pytest.mark.parametrize("encoding", [LinearEncoding(0.01), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 50), LearnedEncoding(8, 6)], ids=repr)
 def test_a_cast_model_keeps_its_precision(encoding, dtype):
     x = torch.randn(2, 8, 6, dtype=dtype)
     before = encoding(torch.arange(8), dtype=torch.float64)
-    layer = Added(encoding).to(dtype)
-    assert layer(x).dtype == Concatenated(encoding)(x).dtype == dtype
+    layer = AddPositions(encoding).to(dtype)
+    assert layer(x).dtype == ConcatenatePositions(encoding)(x).dtype == dtype
     error = (layer(x).double() - (x.double() + before)).abs().max()
     assert error <= 2 * torch.finfo(dtype).eps * (x.abs().max() + before.abs().max())
 
 
 def test_only_what_is_learned_is_stored():
-    assert list(Added(Learned(3, 2)).state_dict()) == ["encoding.table"]
-    assert not Added(Sinusoidal(4)).state_dict()
-    assert not Concatenated(FormalSinusoidal(4, 9)).state_dict()
-    assert not Added(Linear()).state_dict()
+    assert list(AddPositions(LearnedEncoding(3, 2)).state_dict()) == ["encoding.table"]
+    assert not AddPositions(SinusoidalEncoding(4)).state_dict()
+    assert not ConcatenatePositions(FormalSinusoidalEncoding(4, 9)).state_dict()
+    assert not AddPositions(LinearEncoding()).state_dict()
 
 
-@pytest.mark.parametrize("make", [Added, Concatenated])
-@pytest.mark.parametrize("encoding", [Linear(), Sinusoidal(4), FormalSinusoidal(4, 9), Learned(6, 4)], ids=repr)
+@pytest.mark.parametrize("make", [AddPositions, ConcatenatePositions])
+@pytest.mark.parametrize("encoding", [LinearEncoding(), SinusoidalEncoding(4), FormalSinusoidalEncoding(4, 9), LearnedEncoding(6, 4)], ids=repr)
 def test_compiles_without_a_break(make, encoding):
     torch.compiler.reset()
     layer, x = make(encoding), torch.randn(2, 5, 4)
@@ -185,35 +193,35 @@ def test_apple_devices_compute_angles_on_the_cpu():
 
 X = torch.zeros(2, 5, 4)
 WRONG = {
-    "width 0": (lambda: Sinusoidal(0), ["`width`", "at least 1", "0"]),
-    "width is a bool": (lambda: Sinusoidal(True), ["`width`", "integer", "True"]),
-    "width is a float": (lambda: FormalSinusoidal(4.0, 10), ["`width`", "4.0"]),
-    "base 0": (lambda: Sinusoidal(4, base=0), ["`base`", "above 0"]),
-    "base is nan": (lambda: Sinusoidal(4, base=float("nan")), ["`base`", "finite"]),
-    "slope is a word": (lambda: Linear("steep"), ["`slope`", "finite number", "steep"]),
-    "linear width": (lambda: Linear(width=0), ["`width`"]),
-    "odd formal width": (lambda: FormalSinusoidal(5, 10), ["`width`", "even", "5", "Sinusoidal"]),
-    "longest 0": (lambda: FormalSinusoidal(4, 0), ["`longest`", "at least 1"]),
-    "no rows": (lambda: Learned(0, 4), ["`count`", "at least 1"]),
-    "beyond the table": (lambda: Learned(5, 4)(torch.tensor([1, 9])), ["`positions`", "0 to 4", "5 rows", "9"]),
-    "before the table": (lambda: Learned(5, 4)(torch.tensor([-1])), ["`positions`", "0 to 4", "-1"]),
-    "half a row": (lambda: Learned(5, 4)(torch.tensor([0.5])), ["`positions`", "integers", "float32", ".long()"]),
-    "too long": (lambda: Added(Learned(3, 4))(X), ["`x`", "at most 3", "5 tokens", "Sinusoidal"]),
-    "too long elsewhere": (lambda: Added(Learned(3, 4).to("meta"))(X.to("meta")), ["`x`", "at most 3"]),
-    "a list": (lambda: Sinusoidal(4)([1, 2]), ["`positions`", "list", "torch.tensor"]),
-    "a mask": (lambda: Linear()(torch.tensor([True])), ["`positions`", "bool", "cumsum"]),
-    "an integer dtype": (lambda: Sinusoidal(4)(torch.arange(3), dtype=torch.int64), ["`dtype`", "floating", "int64"]),
-    "not an encoding": (lambda: Added("sinusoidal"), ["`encoding`", "Sinusoidal(width)"]),
-    "nor here": (lambda: Concatenated(torch.nn.Identity()), ["`encoding`", "Identity"]),
-    "wrong width": (lambda: Added(Sinusoidal(6))(X), ["`x`", "6", "(2, 5, 4)", "Concatenated"]),
-    "ids": (lambda: Added(Sinusoidal(4))(X.long()), ["`x`", "floating", "int64", "Embed"]),
-    "no tensor": (lambda: Added(Sinusoidal(4))([[1.0]]), ["`x`", "list"]),
-    "one vector": (lambda: Added(Sinusoidal(4))(X[0, 0]), ["`x`", "(..., N, D)", "(4,)"]),
-    "too few positions": (lambda: Added(Sinusoidal(4))(X, torch.arange(4)), ["`positions`", "(5,)", "(4,)"]),
-    "other rows": (lambda: Added(Sinusoidal(4))(X, torch.zeros(3, 5)), ["`positions`", "(2, 5, 4)", "(3, 5)"]),
-    "too many rows": (lambda: Added(Sinusoidal(4))(X, torch.zeros(2, 1, 5)), ["`positions`", "(2, 1, 5)"]),
-    "one position": (lambda: Added(Sinusoidal(4))(X, torch.tensor(5)), ["`positions`", "()"]),
-    "elsewhere": (lambda: Added(Sinusoidal(4))(X, torch.arange(5, device="meta")), ["`positions`", "meta", ".to("]),
+    "width 0": (lambda: SinusoidalEncoding(0), ["`width`", "at least 1", "0"]),
+    "width is a bool": (lambda: SinusoidalEncoding(True), ["`width`", "integer", "True"]),
+    "width is a float": (lambda: FormalSinusoidalEncoding(4.0, 10), ["`width`", "4.0"]),
+    "base 0": (lambda: SinusoidalEncoding(4, base=0), ["`base`", "above 0"]),
+    "base is nan": (lambda: SinusoidalEncoding(4, base=float("nan")), ["`base`", "finite"]),
+    "slope is a word": (lambda: LinearEncoding("steep"), ["`slope`", "finite number", "steep"]),
+    "linear width": (lambda: LinearEncoding(width=0), ["`width`"]),
+    "odd formal width": (lambda: FormalSinusoidalEncoding(5, 10), ["`width`", "even", "5", "Sinusoidal"]),
+    "longest 0": (lambda: FormalSinusoidalEncoding(4, 0), ["`longest`", "at least 1"]),
+    "no rows": (lambda: LearnedEncoding(0, 4), ["`count`", "at least 1"]),
+    "beyond the table": (lambda: LearnedEncoding(5, 4)(torch.tensor([1, 9])), ["`positions`", "0 to 4", "5 rows", "9"]),
+    "before the table": (lambda: LearnedEncoding(5, 4)(torch.tensor([-1])), ["`positions`", "0 to 4", "-1"]),
+    "half a row": (lambda: LearnedEncoding(5, 4)(torch.tensor([0.5])), ["`positions`", "integers", "float32", ".long()"]),
+    "too long": (lambda: AddPositions(LearnedEncoding(3, 4))(X), ["`x`", "at most 3", "5 tokens", "Sinusoidal"]),
+    "too long elsewhere": (lambda: AddPositions(LearnedEncoding(3, 4).to("meta"))(X.to("meta")), ["`x`", "at most 3"]),
+    "a list": (lambda: SinusoidalEncoding(4)([1, 2]), ["`positions`", "list", "torch.tensor"]),
+    "a mask": (lambda: LinearEncoding()(torch.tensor([True])), ["`positions`", "bool", "cumsum"]),
+    "an integer dtype": (lambda: SinusoidalEncoding(4)(torch.arange(3), dtype=torch.int64), ["`dtype`", "floating", "int64"]),
+    "not an encoding": (lambda: AddPositions("sinusoidal"), ["`encoding`", "Sinusoidal(width)"]),
+    "nor here": (lambda: ConcatenatePositions(torch.nn.Identity()), ["`encoding`", "Identity"]),
+    "wrong width": (lambda: AddPositions(SinusoidalEncoding(6))(X), ["`x`", "6", "(2, 5, 4)", "Concatenated"]),
+    "ids": (lambda: AddPositions(SinusoidalEncoding(4))(X.long()), ["`x`", "floating", "int64", "Embed"]),
+    "no tensor": (lambda: AddPositions(SinusoidalEncoding(4))([[1.0]]), ["`x`", "list"]),
+    "one vector": (lambda: AddPositions(SinusoidalEncoding(4))(X[0, 0]), ["`x`", "(..., N, D)", "(4,)"]),
+    "too few positions": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(4)), ["`positions`", "(5,)", "(4,)"]),
+    "other rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(3, 5)), ["`positions`", "(2, 5, 4)", "(3, 5)"]),
+    "too many rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(2, 1, 5)), ["`positions`", "(2, 1, 5)"]),
+    "one position": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.tensor(5)), ["`positions`", "()"]),
+    "elsewhere": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(5, device="meta")), ["`positions`", "meta", ".to("]),
 }
 
 
@@ -224,7 +232,7 @@ def test_wrong_arguments_are_named(case):
 
 def test_an_encoding_without_a_rule_cannot_be_made():
     with pytest.raises(TypeError, match="forward"):
-        Encoding()
+        PositionalEncoding()
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
@@ -232,7 +240,7 @@ def test_an_encoding_without_a_rule_cannot_be_made():
 @pytest.mark.parametrize("width", [1, 7, 8])
 def test_waves_that_are_written_where_they_stay_are_the_same(width, dtype, layout, monkeypatch):
     """As on a GPU."""
-    positions, made = torch.tensor([[0, 1, 5], [77, 1000, 123_456]]), encoding.Sinusoidal(width, layout=layout)
+    positions, made = torch.tensor([[0, 1, 5], [77, 1000, 123_456]]), encoding.SinusoidalEncoding(width, layout=layout)
     plain = made(positions, dtype)
     monkeypatch.setattr(encoding, "_written_at_once", lambda angle: True)
     found = made(positions, dtype)
@@ -244,7 +252,7 @@ def test_waves_that_are_written_where_they_stay_are_the_same(width, dtype, layou
 
 @pytest.mark.gpu
 def test_on_a_gpu_waves_are_those_of_the_plain_way(monkeypatch):
-    positions, made = torch.arange(3000, device="cuda"), encoding.Sinusoidal(64)
+    positions, made = torch.arange(3000, device="cuda"), encoding.SinusoidalEncoding(64)
     for dtype in (torch.float32, torch.bfloat16):
         monkeypatch.undo()
         found = made(positions, dtype)

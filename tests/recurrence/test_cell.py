@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from recurrent import KINDS, assert_close, kinds, make, normal, seeds, step_of, widths
 
-from regard.recurrence import cell as cells
-from regard.recurrence.cell import CELLS, cell
+from regard.recurrence import cells
+from regard.recurrence.cells import CELLS, make_cell
 
 
 @given(kinds, widths, widths, seeds)
@@ -75,7 +75,7 @@ def test_a_step_leaves_the_cell_and_the_state_as_they_were(kind):
 
 @pytest.mark.parametrize("name", CELLS)
 def test_initial_values(name):
-    made = cell(name, 6, 4)
+    made = make_cell(name, 6, 4)
     for gate in made.hidden_weight.split(4):
         assert_close(gate @ gate.T, torch.eye(4), 1e-5)
     for gate in made.input_weight.split(4):
@@ -92,7 +92,7 @@ def test_initial_values(name):
 
 def test_the_forget_bias_is_that_of_the_forget_gate():
     """With all else zero, c' = σ(bias) c: other gates would give another number."""
-    made = cell("lstm", 1, 2, forget_bias=-3.0)
+    made = make_cell("lstm", 1, 2, forget_bias=-3.0)
     torch.nn.init.zeros_(made.input_weight)
     torch.nn.init.zeros_(made.hidden_weight)
     h, c = made(torch.ones(1, 1), (torch.zeros(1, 2), torch.ones(1, 2)))
@@ -102,16 +102,16 @@ def test_the_forget_bias_is_that_of_the_forget_gate():
 
 @pytest.mark.parametrize(("name", "has"), [("mut1", True), ("mut2", True), ("mut3", False), ("gru", False)])
 def test_x_is_projected_only_where_the_widths_differ(name, has):
-    assert not hasattr(cell(name, 4, 4), "bare_weight")
-    assert hasattr(cell(name, 3, 4), "bare_weight") == has
-    assert ("W_xx" in cell(name, 3, 4).named()) == has
+    assert not hasattr(make_cell(name, 4, 4), "bare_weight")
+    assert hasattr(make_cell(name, 3, 4), "bare_weight") == has
+    assert ("W_xx" in make_cell(name, 3, 4).named()) == has
 
 
 def test_x_itself_is_added_where_the_widths_agree():
     """MUT2 with no weights but b: r = σ(x), and h' = tanh(0)·½ + h·½; MUT1: h' = tanh(tanh(x))·½ + h·½."""
     x, h = torch.tensor([[0.3, -2.0]]), torch.tensor([[0.5, 0.7]])
     for name, expected in (("mut1", torch.tanh(torch.tanh(x)) / 2 + h / 2), ("mut2", h / 2)):
-        made = cell(name, 2, 2)
+        made = make_cell(name, 2, 2)
         for parameter in made.parameters():
             torch.nn.init.zeros_(parameter)
         assert_close(made(x, (h,))[0], expected, 1e-6)
@@ -131,19 +131,19 @@ def test_the_table_has_every_cell():
     assert set(CELLS) == {"rnn", "lstm", "gru", "mut1", "mut2", "mut3"}
     for name, kind in CELLS.items():
         assert kind.__name__.lower() == name
-        made = cell(name, 2, 3)
+        made = make_cell(name, 2, 3)
         assert type(made) is getattr(cells, name.upper())
         assert (made.input_width, made.width) == (2, 3)
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda: cell("lstn", 2, 3), '`cell` must be one of .*"lstn" instead. Did you mean "lstm"'),
-    (lambda: cell("gru", 2, 3, reset="befor"), '`reset` must be .*Did you mean "before"'),
-    (lambda: cell("rnn", 2, 3, activation="tan"), '`activation` must be .*Did you mean "tanh"'),
-    (lambda: cell("rnn", 0, 3), "`input_width` must be .* at least 1, but is 0"),
-    (lambda: cell("rnn", 2, -1), "`width` must be .* at least 1, but is -1"),
-    (lambda: cell("rnn", 2, 1.5), "`width` must be a whole number"),
-    (lambda: cell("rnn", 2, 3)(torch.zeros(1, 4), (torch.zeros(1, 3),)), r"input width 2.*shape \(1, 4\)"),
+    (lambda: make_cell("lstn", 2, 3), '`cell` must be one of .*"lstn" instead. Did you mean "lstm"'),
+    (lambda: make_cell("gru", 2, 3, reset="befor"), '`reset` must be .*Did you mean "before"'),
+    (lambda: make_cell("rnn", 2, 3, activation="tan"), '`activation` must be .*Did you mean "tanh"'),
+    (lambda: make_cell("rnn", 0, 3), "`input_width` must be .* at least 1, but is 0"),
+    (lambda: make_cell("rnn", 2, -1), "`width` must be .* at least 1, but is -1"),
+    (lambda: make_cell("rnn", 2, 1.5), "`width` must be a whole number"),
+    (lambda: make_cell("rnn", 2, 3)(torch.zeros(1, 4), (torch.zeros(1, 3),)), r"input width 2.*shape \(1, 4\)"),
 ])
 def test_errors(call, words):
     with pytest.raises(ValueError, match=words):

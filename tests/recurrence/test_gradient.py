@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recurrent import KINDS, assert_close, kinds, make, normal, options, randomize, seeds
 
-from regard.recurrence.gradient import gradient_flow, loss_flow
+from regard.recurrence.gradient_flow import gradient_flow, loss_flow
 from regard.recurrence.scan import Recurrence
 from regard.reference import recurrence as oracle
 

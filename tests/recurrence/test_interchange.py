@@ -5,8 +5,7 @@ import torch
 from recurrent import NATIVE, assert_close, make, normal
 from torch import nn
 
-from regard.recurrence.cell import cell
-from regard.recurrence.interchange import difference, load_torch, to_torch
+from regard.recurrence.cells import load_torch_cell, make_cell, torch_weights, why_not_torch
 
 MODULES = {"rnn": (nn.RNN, nn.RNNCell), "lstm": (nn.LSTM, nn.LSTMCell), "gru after": (nn.GRU, nn.GRUCell)}
 
@@ -24,7 +23,7 @@ def assert_same(kind, made, reference, seed=0):
 def test_torchs_cells(kind, bias):
     theirs = MODULES[kind][1](3, 4, bias=bias).double()
     made = make(kind, 3, 4)
-    load_torch(made, theirs)
+    load_torch_cell(made, theirs)
     assert_same(kind, made, theirs)
 
 
@@ -36,7 +35,7 @@ def test_one_layer_and_direction_of_torchs_modules(kind, reverse):
     end = "_l0" + "_reverse" * reverse
     theirs.load_state_dict({name: getattr(module, name + end) for name in theirs.state_dict()})
     made = make(kind, 3, 4)
-    load_torch(made, module, 0, reverse=reverse)
+    load_torch_cell(made, module, 0, reverse=reverse)
     assert_same(kind, made, theirs)
 
 
@@ -44,7 +43,7 @@ def test_one_layer_and_direction_of_torchs_modules(kind, reverse):
 def test_to_torch_is_the_other_way_and_carries_gradients(kind):
     made = make(kind, 3, 4)
     theirs = MODULES[kind][1](3, 4).double()
-    given = dict(zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), to_torch(made), strict=True))
+    given = dict(zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), torch_weights(made), strict=True))
     x, state = normal(2, 3), tuple(normal(2, 4, seed=1 + i) for i in range(made.memories))
     ours = made(x, state)[0]
     there = torch.func.functional_call(theirs, given, (x, state if len(state) > 1 else state[0]))
@@ -58,8 +57,8 @@ def test_to_torch_is_the_other_way_and_carries_gradients(kind):
 
 def test_loading_copies():
     theirs = nn.LSTMCell(3, 4)
-    made = cell("lstm", 3, 4)
-    load_torch(made, theirs)
+    made = make_cell("lstm", 3, 4)
+    load_torch_cell(made, theirs)
     before = made.input_weight.detach().clone()
     nn.init.zeros_(theirs.weight_ih)
     assert torch.equal(made.input_weight, before)
@@ -69,9 +68,9 @@ def test_loading_copies():
 @pytest.mark.parametrize(("kind", "words"), [
     ("rnn linear", 'activation="linear"'), ("gru", 'reset="after"'), ("mut1", "no MUT1"), ("mut3", "no MUT3")])
 def test_what_torch_does_not_have(kind, words):
-    assert words in difference(make(kind, 3, 4))
+    assert words in why_not_torch(make(kind, 3, 4))
     with pytest.raises(ValueError, match=words):
-        load_torch(make(kind, 3, 4), nn.GRUCell(3, 4))
+        load_torch_cell(make(kind, 3, 4), nn.GRUCell(3, 4))
 
 
 @pytest.mark.parametrize(("module", "words"), [
@@ -83,13 +82,13 @@ def test_what_torch_does_not_have(kind, words):
 ])
 def test_modules_that_do_not_fit(module, words):
     with pytest.raises(ValueError, match=words):
-        load_torch(cell("lstm", 3, 4), module)
+        load_torch_cell(make_cell("lstm", 3, 4), module)
 
 
 def test_a_layer_that_is_not_there():
     with pytest.raises(ValueError, match='"l1" instead'):
-        load_torch(cell("lstm", 3, 4), nn.LSTM(3, 4), 1)
+        load_torch_cell(make_cell("lstm", 3, 4), nn.LSTM(3, 4), 1)
     with pytest.raises(ValueError, match='"l0_reverse" instead'):
-        load_torch(cell("lstm", 3, 4), nn.LSTM(3, 4), reverse=True)
+        load_torch_cell(make_cell("lstm", 3, 4), nn.LSTM(3, 4), reverse=True)
     with pytest.raises(ValueError, match="with tanh"):
-        load_torch(cell("rnn", 3, 4), nn.RNN(3, 4, nonlinearity="relu"))
+        load_torch_cell(make_cell("rnn", 3, 4), nn.RNN(3, 4, nonlinearity="relu"))

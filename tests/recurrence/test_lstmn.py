@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import regard
-from regard.attention.tap import taps
+from regard.attention.look import find_taps
 from regard.recurrence.lstmn import LSTMN
 from regard.reference import recurrence as oracle
 
@@ -187,7 +187,7 @@ def test_the_tap_hands_out_the_weights_of_every_step():
         for look, weights in zip(seen, truth(made, x[b])[1], strict=True):
             assert_close(look.weights()[b, 0, 0], weights)
             assert not look.query.requires_grad
-    assert taps(nn.ModuleDict({"a": made})) == {"a": made.tap}
+    assert find_taps(nn.ModuleDict({"a": made})) == {"a": made.tap}
 
 
 @pytest.mark.parametrize("case", ["right", "left", "step"])

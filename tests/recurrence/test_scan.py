@@ -9,7 +9,7 @@ from torch import nn
 
 import regard
 from regard.mixer import RowState
-from regard.recurrence.cell import Cell
+from regard.recurrence.cells import Cell
 from regard.recurrence.scan import Recurrence
 
 DIRECTIONS = ("forward", "backward", "both")

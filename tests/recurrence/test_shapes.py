@@ -5,8 +5,7 @@ import torch
 from recurrent import KINDS, assert_close, normal, options, randomize
 
 import regard
-from regard.recurrence.scan import Recurrence
-from regard.recurrence.shapes import many_to_many, many_to_one, one_to_many, one_to_one
+from regard.recurrence.scan import Recurrence, many_to_many, many_to_one, one_to_many, one_to_one
 
 
 def network(kind="lstm", **more):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from regard.reference.alignment import alignment_error_rate, foretold, shares
+from regard.reference.statistics import alignment_error_rate, held_out_log_likelihood, normalize_columns
 
 
 def test_the_error_rate_by_hand():
@@ -16,9 +16,9 @@ def test_the_error_rate_by_hand():
 
 
 def test_shares_by_hand():
-    first, second = shares([[0.6, 0.2], [0.3, 0.0]], 0.1).tolist()
+    first, second = normalize_columns([[0.6, 0.2], [0.3, 0.0]], 0.1).tolist()
     assert (first, second) == (pytest.approx([0.6, 2 / 3]), pytest.approx([0.3, 0.0]))
-    first, second = shares([[0.6, 0.2], [0.3, 0.0]], 0.1, 2).tolist()
+    first, second = normalize_columns([[0.6, 0.2], [0.3, 0.0]], 0.1, 2).tolist()
     looks = 0.8 * 0.6 / (0.6 + 2 / 3), 0.8 * (2 / 3) / (0.6 + 2 / 3)  # those of the first; the second has one alone
     assert first == pytest.approx([looks[0] / (looks[0] + 0.3 + 0.1), looks[1] / (looks[1] + 0.1)])
     assert second == pytest.approx([0.3 / (looks[0] + 0.3 + 0.1), 0.0])
@@ -29,4 +29,4 @@ def test_how_well_links_foretell_by_hand():
     sentences = [[("a", "x")], [("a", "x")], [("a", "y")]]
     agreed = (1 + (1 + 1) / (2 + 2)) / (2 + 1)  # one of two links is the same, and so is x in one of two
     alone = (0 + (0 + 1) / (2 + 2)) / (2 + 1)
-    assert foretold(sentences) == pytest.approx((2 * math.log(agreed) + math.log(alone)) / 3)
+    assert held_out_log_likelihood(sentences) == pytest.approx((2 * math.log(agreed) + math.log(alone)) / 3)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.reference import activation, attention, block, norm
+from regard.reference import attention, blocks
 
 WIDTH, HEADS, HIDDEN = 6, 2, 8
 
@@ -15,7 +15,7 @@ def array(parameter):
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize(("ours", "theirs"), [(activation.relu, functional.relu), (activation.gelu, functional.gelu)])
+@pytest.mark.parametrize(("ours", "theirs"), [(blocks.relu, functional.relu), (blocks.gelu, functional.gelu)])
 def test_a_block_is_torchs_encoder_layer(norm_first, ours, theirs):
     torch.set_default_dtype(torch.float64)
     layer = torch.nn.TransformerEncoderLayer(
@@ -29,14 +29,14 @@ def test_a_block_is_torchs_encoder_layer(norm_first, ours, theirs):
     out, mask = layer.self_attn.out_proj, attention.causal(5, 5)
     parts = {
         "mixer": lambda X: attention.multi_head(X, X, heads, array(out.weight), array(out.bias), mask=mask),
-        "norm_1": lambda x: norm.layer_norm(x, array(layer.norm1.weight), array(layer.norm1.bias)),
-        "norm_2": lambda x: norm.layer_norm(x, array(layer.norm2.weight), array(layer.norm2.bias)),
-        "mlp": lambda x: block.mlp(
+        "norm_1": lambda x: blocks.layer_norm(x, array(layer.norm1.weight), array(layer.norm1.bias)),
+        "norm_2": lambda x: blocks.layer_norm(x, array(layer.norm2.weight), array(layer.norm2.bias)),
+        "mlp": lambda x: blocks.mlp(
             x, *map(array, (layer.linear1.weight, layer.linear1.bias, layer.linear2.weight, layer.linear2.bias)), ours
         ),
     }
     X = np.random.default_rng(1).normal(size=(5, WIDTH))
-    result = (block.pre_norm_block if norm_first else block.post_norm_block)(X, **parts)
+    result = (blocks.pre_norm_block if norm_first else blocks.post_norm_block)(X, **parts)
     expected = layer(torch.tensor(X)[None], src_mask=torch.tensor(~mask))[0]
     np.testing.assert_allclose(result, array(expected), rtol=1e-11, atol=1e-12)
 
@@ -45,4 +45,4 @@ def test_mlp_swiglu():
     rng = np.random.default_rng(2)
     x, gate, up, down = rng.normal(size=3), rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), rng.normal(size=(2, 4))
     inner = functional.silu(torch.tensor(gate @ x)).numpy() * (up @ x)
-    np.testing.assert_allclose(block.mlp_swiglu(x, gate, up, down), down @ inner, rtol=1e-12)
+    np.testing.assert_allclose(blocks.mlp_swiglu(x, gate, up, down), down @ inner, rtol=1e-12)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.reference import formal
-from regard.reference import formal_models as M
+from regard.reference import formal_algorithms
+from regard.reference import formal_algorithms as M
 from regard.reference.position import sinusoidal_formal
 
 N_V, L_MAX, D_E, HEADS, D_MLP, D_F = 7, 8, 4, 2, 5, 6
@@ -25,10 +25,10 @@ def rng():
 def multi_head(rng):
     shapes = {"W_q": (2, D_E), "b_q": 2, "W_k": (2, D_E), "b_k": 2, "W_v": (2, D_E), "b_v": 2}
     heads = [
-        formal.AttentionParameters(**{name: rng.normal(size=shape) for name, shape in shapes.items()})
+        formal_algorithms.AttentionParameters(**{name: rng.normal(size=shape) for name, shape in shapes.items()})
         for _ in range(HEADS)
     ]
-    return formal.MultiHeadParameters(heads, rng.normal(size=(D_E, 2 * HEADS)), rng.normal(size=D_E))
+    return formal_algorithms.MultiHeadParameters(heads, rng.normal(size=(D_E, 2 * HEADS)), rng.normal(size=D_E))
 
 
 def drawn(rng, kind, **given):
@@ -56,21 +56,21 @@ def common(rng):
 
 @pytest.fixture
 def ed(rng, common):
-    encoder = [drawn(rng, M.Layer) for _ in range(2)]
-    return M.EDParameters(**common, encoder=encoder, decoder=[drawn(rng, M.DecoderLayer) for _ in range(2)])
+    encoder = [drawn(rng, M.LayerParameters) for _ in range(2)]
+    return M.EDParameters(**common, encoder=encoder, decoder=[drawn(rng, M.DecoderLayerParameters) for _ in range(2)])
 
 
 @pytest.fixture
 def e(rng, common):
     last = {"W_f": rng.normal(size=(D_F, D_E)), "b_f": rng.normal(size=D_F), "W_u": rng.normal(size=(N_V, D_F))}
     last |= {"gamma": rng.normal(size=D_F), "beta": rng.normal(size=D_F)}
-    return M.EParameters(**(common | last), layers=[drawn(rng, M.Layer) for _ in range(2)])
+    return M.EParameters(**(common | last), layers=[drawn(rng, M.LayerParameters) for _ in range(2)])
 
 
 @pytest.fixture
 def d(rng, common):
     last = {"gamma": rng.normal(size=D_E), "beta": rng.normal(size=D_E)}
-    return M.DParameters(**common, **last, layers=[drawn(rng, M.Layer) for _ in range(2)])
+    return M.DParameters(**common, **last, layers=[drawn(rng, M.LayerParameters) for _ in range(2)])
 
 
 # ---- the same in torch's layers ----
@@ -230,14 +230,14 @@ def test_choose_masked_follows_its_probability(rng):
 
 def test_temper_by_hand():
     p = [0.5, 0.25, 0.25]
-    np.testing.assert_allclose(M.temper(p, 1.0), p, rtol=1e-15)
-    np.testing.assert_allclose(M.temper(p, 0.5), [4 / 6, 1 / 6, 1 / 6], rtol=1e-15)
-    assert M.temper([0.25, 0.5, 0.25], 0.0).tolist() == [0.0, 1.0, 0.0]
-    assert M.temper([0.4, 0.2, 0.4], 0.0).tolist() == [1.0, 0.0, 0.0]
-    np.testing.assert_allclose(M.temper(p, 1e6), [1 / 3] * 3, rtol=1e-5)
-    assert M.temper([1e-200, 2e-200], 0.01)[1] == pytest.approx(1.0)
+    np.testing.assert_allclose(M.apply_temperature(p, 1.0), p, rtol=1e-15)
+    np.testing.assert_allclose(M.apply_temperature(p, 0.5), [4 / 6, 1 / 6, 1 / 6], rtol=1e-15)
+    assert M.apply_temperature([0.25, 0.5, 0.25], 0.0).tolist() == [0.0, 1.0, 0.0]
+    assert M.apply_temperature([0.4, 0.2, 0.4], 0.0).tolist() == [1.0, 0.0, 0.0]
+    np.testing.assert_allclose(M.apply_temperature(p, 1e6), [1 / 3] * 3, rtol=1e-5)
+    assert M.apply_temperature([1e-200, 2e-200], 0.01)[1] == pytest.approx(1.0)
     with pytest.raises(ValueError, match="negative"):
-        M.temper(p, -1.0)
+        M.apply_temperature(p, -1.0)
 
 
 # A model that counts: without layers, the state is the embedding of the last token v, and v + 1 is the likeliest.
@@ -254,7 +254,7 @@ def test_d_inference_samples_what_the_model_says(rng, d):
     tau = 1.5
     draws = [M.d_inference([1], 1, tau, d, rng)[-1] for _ in range(1500)]
     counted = np.bincount(draws, minlength=N_V) / len(draws)
-    np.testing.assert_allclose(counted, M.temper(M.d_transformer([1], d)[-1], tau), atol=0.05)
+    np.testing.assert_allclose(counted, M.apply_temperature(M.d_transformer([1], d)[-1], tau), atol=0.05)
 
 
 def test_inference_is_the_same_for_the_same_generator(d):

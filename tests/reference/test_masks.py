@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.reference import attention, masks
+from regard.reference import attention
+from regard.reference import attention as masks
 
 
 def assert_same(mask, rows):

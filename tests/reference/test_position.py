@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.reference import position
-from regard.reference.masks import distances
+from regard.reference.attention import distances
 
 
 def test_linear():

@@ -225,7 +225,7 @@ def test_scan_and_its_reverse_are_torchs_bidirectional_lstm(rng):
         names = {"W_ih": "weight_ih", "W_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"}
         p = {ours: getattr(net, theirs + ending).detach().numpy() for ours, theirs in names.items()}
         states = driver(partial(R.lstm_step_torch, **p), xs, zeros)
-        assert_close([R.hidden(state) for state in states], out[:, columns])
+        assert_close([R.hidden_state(state) for state in states], out[:, columns])
 
 
 def test_scan_of_a_gru_is_torchs(rng):

@@ -37,7 +37,7 @@ def model(rng):
         "encoder": partial(recurrence.lstm_step_torch, **lstm_parameters(encoder)),
         "h_0": (np.zeros(H), np.zeros(H)),
         "initial": lambda h: (seq2seq.initial_from_last(h, W_s, b_s), np.zeros(H)),
-        "decoder": seq2seq.reading_both(partial(recurrence.lstm_step_torch, **lstm_parameters(decoder))),
+        "decoder": seq2seq.concatenating_cell(partial(recurrence.lstm_step_torch, **lstm_parameters(decoder))),
         "readout": lambda s, c: W_o @ np.concatenate([s, c]),
     }
     return xs, parts, (encoder, decoder, *map(torch.tensor, (table, W_s, b_s, W_o)))

@@ -6,7 +6,7 @@ import texting
 import torch
 from tiny import TRANSLATING, built
 
-from regard.tasks.loading import fitting
+from regard.tasks.load import make_task
 
 
 @torch.no_grad()
@@ -20,4 +20,4 @@ def by_force(task, text, one):
 def without_attention():
     both = texting.joint()
     config = replace(TRANSLATING["seq2seq"], source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    return fitting(built(config), config, tokenizer=both)
+    return make_task(built(config), config, tokenizer=both)

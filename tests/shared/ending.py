@@ -5,7 +5,7 @@ import copy
 import texting
 import torch
 
-from regard.tasks.loading import fitting
+from regard.tasks.load import make_task
 
 
 def translator(weight=7.0, pair=texting.joint):
@@ -18,4 +18,4 @@ def translator(weight=7.0, pair=texting.joint):
         for block in model.decoder.stack.blocks:
             block.cross.query.weight.mul_(3.0)
             block.cross.output.weight.mul_(4.0)
-    return fitting(model.float(), task.config, tokenizer=task.tokenizer)
+    return make_task(model.float(), task.config, tokenizer=task.tokenizer)

@@ -4,14 +4,13 @@
 import numpy as np
 import torch
 
-from regard.attention.layer import AttentionConfig
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import AttentionConfig, SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
 from regard.models.embedding import EmbeddingConfig
 from regard.position.encoding import FormalSinusoidalConfig
-from regard.reference import formal
-from regard.reference import formal_models as paper
+from regard.reference import formal_algorithms
+from regard.reference import formal_algorithms as paper
 from regard.reference.position import sinusoidal_formal
 
 N_V, L_MAX, D_E, HEADS, D_ATTN, D_MLP, D_F, LAYERS = 9, 12, 6, 2, 4, 7, 5, 3
@@ -44,9 +43,9 @@ def drawn(rng, kind, **given):
 def heads(rng):
     shapes = {"W_q": (D_ATTN, D_E), "b_q": D_ATTN, "W_k": (D_ATTN, D_E), "b_k": D_ATTN, "W_v": (D_ATTN, D_E),
               "b_v": D_ATTN}
-    each = [formal.AttentionParameters(**{name: rng.normal(size=shape) for name, shape in shapes.items()})
+    each = [formal_algorithms.AttentionParameters(**{name: rng.normal(size=shape) for name, shape in shapes.items()})
             for _ in range(HEADS)]
-    return formal.MultiHeadParameters(each, rng.normal(size=(D_E, HEADS * D_ATTN)), rng.normal(size=D_E))
+    return formal_algorithms.MultiHeadParameters(each, rng.normal(size=(D_E, HEADS * D_ATTN)), rng.normal(size=D_E))
 
 
 @torch.no_grad()
@@ -71,7 +70,7 @@ def carry_norm(norm, gamma, beta):
 
 def carry_layer(block, theirs):
     """One layer of the paper into a block."""
-    decoder = isinstance(theirs, paper.DecoderLayer)
+    decoder = isinstance(theirs, paper.DecoderLayerParameters)
     first, last = (3, 4) if decoder else (1, 2)
     carry_attention(block.mixer.layer, theirs.attention)
     for linear, k in ((block.feed_forward.up, first), (block.feed_forward.down, last)):

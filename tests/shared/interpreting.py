@@ -6,11 +6,11 @@
 
 import pytest
 
-from regard import kernels
+from regard.kernels import launch
 
 
 @pytest.fixture(autouse=True)
 def only_interpreted(request):
     """Leave out tests on CPU tensors where kernels are compiled."""
-    if not kernels.interpreted() and request.node.get_closest_marker("gpu") is None:
+    if not launch.interpreted() and request.node.get_closest_marker("gpu") is None:
         pytest.skip("the kernels are compiled here")

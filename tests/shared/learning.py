@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.training.checkpoints import Checkpoints
-from regard.training.engine import Engine
-from regard.training.loop import Training
+from regard.training.checkpoints import CheckpointManager
+from regard.training.config import CheckpointConfig, TrainingConfig, ValidationConfig
+from regard.training.distributed import DistributedContext
+from regard.training.engine import TrainingEngine
+from regard.training.logging import ValidationExample
+from regard.training.loop import TrainingLoop
 from regard.training.loss import Loss
-from regard.training.processes import Processes
-from regard.training.schedule import ScheduleConfig
-from regard.training.settings import CheckpointConfig, TrainingConfig, ValidationConfig
-from regard.training.work import Example, Objective, Verdict
+from regard.training.optimizer import ScheduleConfig
+from regard.training.tasks.interface import Objective, ValidationResult
 
 POINTS = 12
 EACH = 3
@@ -102,7 +103,7 @@ class Line:
         torch.rand(7)
         value = next(self.scores, None)
         found = Squares(task)(points(range(POINTS))).total.item() if value is None else value
-        return Verdict({"loss": found, self.score: found}, (Example("given", "wanted", "made"),))
+        return ValidationResult({"loss": found, self.score: found}, (ValidationExample("given", "wanted", "made"),))
 
 
 def settings(steps=8, *, every=4, store=4, patience=None, score="loss", **options):
@@ -120,8 +121,8 @@ class Made:
         self.told, self.kept = [], []
         work, config = work or Line(), config or settings()
         network = model(dropout)
-        engine = Engine(objective(network) if objective else work.objective(network), config, Processes.alone())
-        self.training = Training(work, network, engine, config, Checkpoints(folder, keep=config.checkpoints.keep),
+        engine = TrainingEngine(objective(network) if objective else work.objective(network), config, DistributedContext.alone())
+        self.training = TrainingLoop(work, network, engine, config, CheckpointManager(folder, keep=config.checkpoints.keep),
                                  self.told.append, self._keep, {"of": "a line"})
 
     def _keep(self, standing):

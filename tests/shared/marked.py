@@ -20,7 +20,7 @@ class Marked(NamedTuple):
     kind: str
     source: str
     target: str
-    pair: phrasebook.Pair
+    pair: phrasebook.AlignedPair
     replaced: int | None
     """The word of the source that became a placeholder."""
 

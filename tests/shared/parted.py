@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from regard.storage import weights
-from regard.training import shards
-from regard.training.checkpoints import Checkpoints
-from regard.training.shards import part_of
-from regard.training.snapshot import Snapshot, optimiser_like, optimiser_state, resume_optimiser
+from regard.training import snapshot as shards
+from regard.training.checkpoints import CheckpointManager
+from regard.training.snapshot import Snapshot, local_shard, optimizer_state, optimizer_templates, restore_optimizer
 
 
 def made(seed, prepare=lambda model: None):
@@ -32,7 +31,7 @@ def steps(model, optimiser, numbers):
 
 
 def parts(model, optimiser):
-    return {"model": model.state_dict(), "optimiser": optimiser_state(optimiser, dict(model.named_parameters()))}
+    return {"model": model.state_dict(), "optimiser": optimizer_state(optimiser, dict(model.named_parameters()))}
 
 
 def joined(tables):
@@ -51,7 +50,7 @@ class Pair:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
         self.rank, self.folder, self.barrier = rank, folder, dist.barrier
         self.mesh = init_device_mesh("cpu", (2,))
-        self.checkpoints = Checkpoints(f"{folder}/two", keep=2)
+        self.checkpoints = CheckpointManager(f"{folder}/two", keep=2)
 
     def share(self, model):
         from torch.distributed.fsdp import fully_shard
@@ -66,13 +65,13 @@ class Pair:
         model, optimiser = made(7, self.share)
         named = dict(model.named_parameters())
         model.load_state_dict(snapshot.under("model", like=model.state_dict()))
-        resume_optimiser(optimiser, named, snapshot.under("optimiser", like=optimiser_like(optimiser, named)))
+        restore_optimizer(optimiser, named, snapshot.under("optimiser", like=optimizer_templates(optimiser, named)))
         return model, optimiser
 
     def write(self, name, model, optimiser):
         tensors = joined(parts(model, optimiser))
         if self.rank == 0:
-            weights.write(f"{self.folder}/{name}.safetensors", tensors)
+            weights.write_tensors(f"{self.folder}/{name}.safetensors", tensors)
 
 
 def two_store_and_two_resume(pair):
@@ -83,13 +82,13 @@ def two_store_and_two_resume(pair):
     for model, optimiser in (one, same):
         steps(model, optimiser, range(3, 6))
     left, right = (Snapshot.of(parts(*each), {}).tensors for each in (one, same))
-    assert all(torch.equal(part_of(left[name]).tensor, part_of(right[name]).tensor)
+    assert all(torch.equal(local_shard(left[name]).tensor, local_shard(right[name]).tensor)
                for name in left if ".step." not in name)
     pair.write("two", *one)
 
 
 def two_resume_what_one_has_stored(pair):
-    model, optimiser = pair.resumed(Checkpoints(f"{pair.folder}/one", keep=2).load().snapshot)
+    model, optimiser = pair.resumed(CheckpointManager(f"{pair.folder}/one", keep=2).load().snapshot)
     steps(model, optimiser, range(3, 6))
     pair.write("one", model, optimiser)
 
@@ -98,7 +97,7 @@ def both_have_the_whole(pair):
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     copies = {"a": made(3)[0][0].weight, "b": distribute_tensor(torch.ones(3), pair.mesh, [Replicate()])}
-    replicated = Checkpoints(f"{pair.folder}/replicated", keep=1)
+    replicated = CheckpointManager(f"{pair.folder}/replicated", keep=1)
     replicated.save(1, Snapshot.of({"model": copies}, {}), rank=pair.rank, processes=2, barrier=pair.barrier)
     found = replicated.load().snapshot.like("model.b", copies["b"])
     assert found.placements == (Replicate(),)
@@ -111,7 +110,7 @@ def one_fails(pair):
         raise OSError(28, "No space left on device")
 
     state = made(1, pair.share)
-    for owner, name, rank in ((shards, "write", 0), (shards, "write", 1), (Checkpoints, "_put", 0)):
+    for owner, name, rank in ((shards, "write", 0), (shards, "write", 1), (CheckpointManager, "_put", 0)):
         works = getattr(owner, name)
         if pair.rank == rank:
             setattr(owner, name, failing)
@@ -129,10 +128,10 @@ def one_fails(pair):
 def other_ways_of_sharing(pair):
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
-    along = part_of(distribute_tensor(torch.arange(10).view(2, 5), pair.mesh, [Shard(1)]))
+    along = local_shard(distribute_tensor(torch.arange(10).view(2, 5), pair.mesh, [Shard(1)]))
     assert (along.shape, along.offsets) == ((2, 5), (0, 3 * pair.rank))
     try:
-        part_of(distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2, 1)), [Shard(0), Shard(1)]))
+        local_shard(distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2, 1)), [Shard(0), Shard(1)]))
     except ValueError as error:
         print(f"other: {error}", flush=True)
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from regard.config import make_all
-from regard.toml import document as toml
-from regard.training import asking, run
-from regard.training.choices.choice import Choice, Device
-from regard.training.plans.plan import Request
-from regard.training.plans.translation import TranslationPlan
+from regard import toml
+from regard.config import read_configs
+from regard.training import resolution
+from regard.training.defaults import Default, DeviceProperties
+from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.translation import TranslationSetup
 
-CPU = Device("cpu", 16 * 2**30, lowered=False)
-GPU = Device("cuda", 80 * 2**30, lowered=True)
+CPU = DeviceProperties("cpu", 16 * 2**30, lowered=False)
+GPU = DeviceProperties("cuda", 80 * 2**30, lowered=True)
 SIZES = (300, 5_000, 29_000, 167_400, 2_000_000, 30_000_000)
 WORDS = 15
 """Tokens of a sentence."""
@@ -28,7 +28,7 @@ class Store:
         return self.count
 
 
-class Counted(TranslationPlan):
+class Counted(TranslationSetup):
     """The plan for so many pairs."""
 
     def __init__(self, count, given=False):
@@ -56,19 +56,19 @@ class Counted(TranslationPlan):
 def ready(count, device=CPU, recipe=None, given=False, **changes):
     """All that a training of so many pairs would be made of; a change is written model__width=16."""
     plan = Counted(count, given)
-    request = Request("seq2seq", ("pairs.tsv",), Path("model"), recipe=recipe,
+    request = TrainingRequest("seq2seq", ("pairs.tsv",), Path("model"), recipe=recipe,
                       changes={key.replace("__", "."): value for key, value in changes.items()})
-    return run.prepare(request, plan, asking.asked(request, plan), device, lambda event: None)
+    return resolution.prepare(request, plan, resolution.requested_config(request, plan), device, lambda event: None)
 
 
 def plain(tables):
     """A document of nothing but tables."""
-    return toml.given(tables, "config")
+    return toml.document_of(tables, "config")
 
 
 def config(recipe, choices, asked=None):
     """The whole config of a training from choices, and what somebody has set."""
     given = plain(asked or {})
-    document = asking.filled(given, asking.of_recipe(recipe), given)
-    document = asking.filled(document, choices, given)
-    return make_all(asking.TABLES, asking.filled(document, [Choice(asking.STEPS, asking.ANY, "")], document))
+    document = resolution.fill_defaults(given, resolution.recipe_defaults(recipe), given)
+    document = resolution.fill_defaults(document, choices, given)
+    return read_configs(resolution.TABLES, resolution.fill_defaults(document, [Default(resolution.STEPS_KEY, resolution.UNKNOWN_STEPS, "")], document))

@@ -6,7 +6,7 @@ import random
 import torch
 from writers import Table, TableState
 
-from regard.mixer import indices
+from regard.mixer import row_indices
 from regard.models.contract import Memory, Step
 
 LAYERS = 2
@@ -21,14 +21,14 @@ class MovingState(TableState):
 
     def pick(self, rows):
         picked = super().pick(rows)
-        sources = [self.sources[row] for row in indices(rows, torch.empty(len(self.texts))).tolist()]
+        sources = [self.sources[row] for row in row_indices(rows, torch.empty(len(self.texts))).tolist()]
         return MovingState(picked.keys, picked.texts, self.capacity, sources, self.states, self.watched)
 
     def put(self, rows, other):
         assert not self.consumed, "a consumed state is used again"
         assert not other.consumed, "a consumed state is used again"
         keys, texts, sources = [*self.keys], [*self.texts], [*self.sources]
-        places = indices(rows, torch.empty(len(keys))).tolist()
+        places = row_indices(rows, torch.empty(len(keys))).tolist()
         for row, key, text, source in zip(places, other.keys, other.texts, other.sources, strict=True):
             assert len(text) <= self.capacity
             keys[row], texts[row], sources[row] = key, text, source

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from regard.recurrence.cell import cell
+from regard.recurrence.cells import make_cell
 from regard.reference import recurrence as oracle
 
 KINDS = {"rnn": {}, "rnn linear": {"activation": "linear"}, "lstm": {}, "gru": {}, "gru after": {"reset": "after"},
@@ -34,7 +34,7 @@ def randomize(module, seed=0, scale=1.0):
 
 def make(kind, input_width, width, seed=0):
     """The cell with random weights, in float64."""
-    return randomize(cell(kind.split()[0], input_width, width, **KINDS[kind]), seed)
+    return randomize(make_cell(kind.split()[0], input_width, width, **KINDS[kind]), seed)
 
 
 def options(kind):
@@ -63,7 +63,7 @@ def oracle_scan(kind, cell, xs, memories, reverse=False):
     scan = oracle.scan_reverse if reverse else oracle.scan
     states = scan(step_of(kind, cell), xs, state)
     end = state if not states else states[0 if reverse else -1]
-    hidden = np.array([oracle.hidden(s) for s in states]).reshape(len(states), cell.width)
+    hidden = np.array([oracle.hidden_state(s) for s in states]).reshape(len(states), cell.width)
     return hidden, end if isinstance(end, tuple) else (end,)
 
 

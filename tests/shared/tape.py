@@ -12,9 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from regard import kernels
-from regard.attention import mask
-from regard.attention.kernels import guard
+from regard.attention import mask, mask_cache
+from regard.kernels import launch
 from regard.models import embedding
 from regard.position import encoding
 
@@ -55,16 +54,16 @@ class Listening(TorchDispatchMode):
         def note(kernel, grid, given, sizes):
             def run():
                 with _disable_current_modes():
-                    kernels._run_now(kernel, grid, given, sizes)
+                    launch._run_now(kernel, grid, given, sizes)
 
             self.operations.append((run, (), {}, None))
             run()
 
-        before, kernels._run = kernels._run, note
+        before, launch._run = launch._run, note
         try:
             yield
         finally:
-            kernels._run = before
+            launch._run = before
 
 
 class Tape:
@@ -101,9 +100,9 @@ class Tape:
 
 def like_a_gpu(monkeypatch):
     """Nobody looks at numbers to save work, or to word an error."""
-    monkeypatch.setattr(guard, "may_hold", lambda flags: True)
-    monkeypatch.setattr(guard, "_ordinary", lambda tensor: False)
-    monkeypatch.setattr(embedding, "_check_ids", lambda *given: None)
-    monkeypatch.setattr(encoding.Learned, "_check_range", lambda self, positions: None)
-    monkeypatch.setattr(mask, "integers", lambda argument, tensor: tensor)
+    monkeypatch.setattr(mask_cache, "may_hold", lambda flags: True)
+    monkeypatch.setattr(mask_cache, "_is_ordinary", lambda tensor: False)
+    monkeypatch.setattr(embedding, "_check_range", lambda *given: None)
+    monkeypatch.setattr(encoding.LearnedEncoding, "_check_range", lambda self, positions: None)
+    monkeypatch.setattr(mask, "as_integers", lambda argument, tensor: tensor)
     monkeypatch.setattr(mask.Padding, "ready", lambda self, n_queries, n_keys, device: self)

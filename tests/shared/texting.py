@@ -5,12 +5,11 @@ from functools import cache
 from tiny import VISION, built, language, reading, translating
 
 from regard.data import phrasebook
-from regard.data.tokenizer.pair import PairTokenizer
-from regard.data.tokenizer.settings import CharactersConfig, UnigramConfig
-from regard.data.tokenizer.training import train
-from regard.models.labels import ClassifierConfig, TaggerConfig
-from regard.models.masked import MaskedConfig
-from regard.tasks.loading import fitting
+from regard.data.tokenizer.interface import PairTokenizer
+from regard.data.tokenizer.training import CharactersConfig, UnigramConfig, train_tokenizer
+from regard.models.classification import ClassifierConfig, TaggerConfig
+from regard.models.language import MaskedModelConfig
+from regard.tasks.load import make_task
 
 RECORD = {
     "recipe": "transformer-tiny",
@@ -31,13 +30,13 @@ def pairs(count=200):
 @cache
 def tokenizer(side=0):
     """Subwords of one language."""
-    return train([pair[side] for pair in pairs()], UnigramConfig(vocabulary=400)).tokenizer
+    return train_tokenizer([pair[side] for pair in pairs()], UnigramConfig(vocabulary=400)).tokenizer
 
 
 @cache
 def joint():
     """Subwords of both languages."""
-    one = train([text for pair in pairs() for text in pair], UnigramConfig(vocabulary=400)).tokenizer
+    one = train_tokenizer([text for pair in pairs() for text in pair], UnigramConfig(vocabulary=400)).tokenizer
     return PairTokenizer(one, one)
 
 
@@ -50,7 +49,7 @@ def separate():
 @cache
 def characters():
     """Characters of English."""
-    return train([source for source, _ in pairs()], CharactersConfig()).tokenizer
+    return train_tokenizer([source for source, _ in pairs()], CharactersConfig()).tokenizer
 
 
 @cache
@@ -59,28 +58,28 @@ def translator(embedding="sinusoidal", pair=joint, **options):
     both = pair()
     config = translating(embedding=embedding, source_vocabulary=both.source.size, target_vocabulary=both.target.size,
                          **options)
-    return fitting(built(config), config, tokenizer=both)
+    return make_task(built(config), config, tokenizer=both)
 
 
 @cache
 def completer(mixer="attention", embedding="sinusoidal", of=characters):
     """A language model."""
     config = resized(language(mixer, embedding), of())
-    return fitting(built(config), config, tokenizer=of())
+    return make_task(built(config), config, tokenizer=of())
 
 
 @cache
 def filler(of=tokenizer, **options):
     """A masked model."""
-    config = resized(reading(MaskedConfig, embedding="sinusoidal", **options), of())
-    return fitting(built(config), config, tokenizer=of())
+    config = resized(reading(MaskedModelConfig, embedding="sinusoidal", **options), of())
+    return make_task(built(config), config, tokenizer=of())
 
 
 @cache
 def classifier(kind=ClassifierConfig):
     """A model that gives labels."""
     config = resized(reading(kind, embedding="sinusoidal", labels=len(LABELS)), tokenizer())
-    return fitting(built(config), config, tokenizer=tokenizer(), labels=LABELS)
+    return make_task(built(config), config, tokenizer=tokenizer(), labels=LABELS)
 
 
 def tagger():
@@ -92,7 +91,7 @@ def tagger():
 def seer():
     """A model that gives labels to images."""
     config = VISION["no token"]
-    return fitting(built(config), config, labels=tuple("abcde"))
+    return make_task(built(config), config, labels=tuple("abcde"))
 
 
 def resized(config, of, more=0):

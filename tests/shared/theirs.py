@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.data.tokenizer.imported import JsonTokenizer
-from regard.models.special import SpecialConfig
+from regard.data.tokenizer.loading import JsonTokenizer
+from regard.special_tokens import SpecialTokens
 
 
 def byte_level():
@@ -15,7 +15,7 @@ def byte_level():
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=inner.pre_tokenizer.alphabet(),
                                              show_progress=False)
     inner.train_from_iterator(["the dog sees a cat", "un été à l'école"] * 3, trainer)
-    return JsonTokenizer(inner.to_str().encode(), SpecialConfig())
+    return JsonTokenizer(inner.to_str().encode(), SpecialTokens())
 
 
 def byte_fallback():
@@ -27,4 +27,4 @@ def byte_fallback():
     decoders = tokenizers.decoders
     inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
                                        decoders.Strip(" ", 1, 0)])
-    return JsonTokenizer(inner.to_str().encode(), SpecialConfig(unknown=0))
+    return JsonTokenizer(inner.to_str().encode(), SpecialTokens(unknown=0))

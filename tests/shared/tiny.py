@@ -2,18 +2,15 @@
 
 import torch
 
-from regard.attention.layer import AttentionConfig
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import AttentionConfig, SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
 from regard.convolution import ConvolutionConfig
+from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.embedding import EmbeddingConfig
-from regard.models.encoder import EncoderConfig
-from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.labels import ClassifierConfig, TaggerConfig
-from regard.models.language import LanguageConfig
-from regard.models.masked import MaskedConfig
-from regard.models.seq2seq import LookingConfig, Seq2SeqConfig
+from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig, MaskedModelConfig
+from regard.models.seq2seq import Seq2SeqAttentionConfig, Seq2SeqConfig
 from regard.models.vision import VisionConfig
 from regard.position.bias import ALiBiConfig, BucketedBiasConfig, RelativeBiasConfig
 from regard.position.encoding import FormalSinusoidalConfig, LearnedConfig, LinearConfig, SinusoidalConfig
@@ -67,7 +64,7 @@ def translating(mixer="attention", embedding="sinusoidal", order="pre", **option
 
 def language(mixer="attention", embedding="learned", order="pre", form="plain", norm="layer", **options):
     """A language model."""
-    return LanguageConfig(vocabulary=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
+    return LanguageModelConfig(vocabulary=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
                           stack=stack(mixer, order=order, form=form, norm=norm), **options)
 
 
@@ -80,7 +77,7 @@ def reading(kind=EncoderConfig, mixer="attention", embedding="learned", order="p
 def old(**options):
     """A recurrent language model as they were: layers over each other and nothing else."""
     plain = StackConfig(layers=2, order="plain", mixer=RecurrenceConfig(**options))
-    return LanguageConfig(vocabulary=TARGET, width=WIDTH, tied=False, output_bias=True, stack=plain)
+    return LanguageModelConfig(vocabulary=TARGET, width=WIDTH, tied=False, output_bias=True, stack=plain)
 
 
 def seq2seq(**options):
@@ -94,8 +91,8 @@ TRANSLATING = {
     "untied": translating(embedding="learned", tied=False, output_bias=True),
     "beside": translating(embedding="beside"),
     "seq2seq": seq2seq(cell="lstm"),
-    "seq2seq-attention": seq2seq(direction="both", layers=2, input_feeding=True, attention=LookingConfig()),
-    "seq2seq-projected": seq2seq(initial="mean", attention=LookingConfig(score="bilinear", values="projected")),
+    "seq2seq-attention": seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig()),
+    "seq2seq-projected": seq2seq(initial="mean", attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
 }
 LANGUAGE = {
     **{mixer: language(mixer) for mixer in MIXERS},
@@ -106,8 +103,8 @@ LANGUAGE = {
 }
 READING = {
     "encoder": reading(),
-    "masked": reading(MaskedConfig, embedding="segments"),
-    "masked wide": reading(MaskedConfig, "convolution", head_width=6, tied=False, output_bias=False),
+    "masked": reading(MaskedModelConfig, embedding="segments"),
+    "masked wide": reading(MaskedModelConfig, "convolution", head_width=6, tied=False, output_bias=False),
     "tagger": reading(TaggerConfig, "recurrence", labels=3),
     "first": reading(ClassifierConfig, labels=3, pooling="first", between="tanh"),
     "last": reading(ClassifierConfig, "recurrence", labels=3, pooling="last"),

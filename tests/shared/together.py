@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from regard.blocks.stack import StackConfig
 from regard.data.batches.batch import Batch
-from regard.models.contract import IGNORED, Tokens
-from regard.models.language import LanguageConfig
-from regard.training.loss import plain_loss, token_loss
-from regard.training.processes import Processes
-from regard.training.work import Objective
+from regard.models.language import LanguageModelConfig
+from regard.tokens import IGNORED_LABEL, Tokens
+from regard.training.distributed import DistributedContext
+from regard.training.loss import logits_loss, token_loss
+from regard.training.tasks.interface import Objective
 
 SHARINGS = ("replicated", "sharded")
 LONG = [([3, 4, 5], [6, 7]), ([3], [4]), ([5, 6, 7, 8, 9], [3, 4, 5, 6]), ([4, 4], [5, 5, 5])]
@@ -54,12 +54,12 @@ class GoingOn(Objective):
     def forward(self, batch):
         ids = batch.inputs.ids
         state = self.model.start(rows=ids.shape[0], capacity=ids.shape[1])
-        return plain_loss(self.model.step(state, ids).logits, batch.labels, 0.1)
+        return logits_loss(self.model.step(state, ids).logits, batch.labels, 0.1)
 
 
 AGAIN = replace(tiny.TRANSLATING["attention"], encoder=tiny.stack(checkpoint=True),
                 decoder=tiny.stack(cross=True, checkpoint=True))
-LSTMN = LanguageConfig(vocabulary=tiny.TARGET, width=tiny.WIDTH,
+LSTMN = LanguageModelConfig(vocabulary=tiny.TARGET, width=tiny.WIDTH,
                        stack=StackConfig(layers=2, order="plain", mixer=tiny.MIXERS["lstmn"]))
 MODELS = {  # objective, config, and the steps that are taken
     "attention": (Translating, tiny.TRANSLATING["attention"], tuple(STEPS)),
@@ -77,7 +77,7 @@ CASES = [(name, case) for name, (_, _, cases) in MODELS.items() for case in case
 def batch(pairs):
     """A batch of pairs; it may have none."""
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    labels = Tokens.of(targets, padding=IGNORED).ids
+    labels = Tokens.of(targets, padding=IGNORED_LABEL).ids
     return Batch(Tokens.of(sources), Tokens.of(targets), labels, None, sum(map(len, targets)))
 
 
@@ -141,7 +141,7 @@ def messages(processes):
 
 def main(folder):
     """Everything, as one of the processes."""
-    with Processes.joined() as processes:
+    with DistributedContext.joined() as processes:
         found = {f"{sharing}/{name}/{case}/{parameter}": gradient.clone()
                  for sharing in SHARINGS for name, case in CASES
                  for parameter, gradient in step(processes, name, sharing, STEPS[case]).items()}

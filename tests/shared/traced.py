@@ -5,9 +5,17 @@ import torch
 from regard.attention.look import Look
 from regard.attention.mask import Causal
 from regard.attention.score import Additive
-from regard.data.tokenizer.words import Word
-from regard.inspection.matrix import Matrix
-from regard.inspection.trace.trace import Attention, Node, Pointer, Search, Side, Trace, Written
+from regard.data.tokenizer.interface import Word
+from regard.inspection.records import WeightMatrix
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import (
+    AlignmentPointer,
+    GeneratedTokens,
+    SearchNode,
+    TracedAttention,
+    TracedSearch,
+    TraceSide,
+)
 
 SOURCE = ("▁The", "▁black", "▁cat", "▁sle", "eps", ".", "</s>")
 TARGET = ("▁Le", "▁chat", "▁noir", "▁dort", ".", "</s>")
@@ -36,34 +44,34 @@ def translation(*, title="The black cat sleeps.", layers=2, heads=4, seed=0):
     """A translation with encoder, decoder and cross-attentions, a tree, and a pointer."""
     text, written = "The black cat sleeps.", "Le chat noir dort."
     sides = {
-        "source": Side(SOURCE, text, words(text, ("The", 0, 0), ("black", 1, 1), ("cat", 2, 2), ("sleeps", 3, 4),
+        "source": TraceSide(SOURCE, text, words(text, ("The", 0, 0), ("black", 1, 1), ("cat", 2, 2), ("sleeps", 3, 4),
                                            (".", 5, 5))),
-        "target": Side(TARGET, written, words(written, ("Le", 0, 0), ("chat", 1, 1), ("noir", 2, 2), ("dort", 3, 3),
+        "target": TraceSide(TARGET, written, words(written, ("Le", 0, 0), ("chat", 1, 1), ("noir", 2, 2), ("dort", 3, 3),
                                               (".", 4, 4))),
     }
     n, m = len(SOURCE), len(TARGET)
-    attentions = [Attention(f"encoder.{layer}.self", "source", "source", looks(heads, n, n, seed=seed + layer), layer,
+    attentions = [TracedAttention(f"encoder.{layer}.self", "source", "source", looks(heads, n, n, seed=seed + layer), layer,
                             "self") for layer in range(layers)]
     for layer in range(layers):
         causal = looks(heads, m, m, seed=seed + 10 + layer, mask=Causal())
-        attentions.append(Attention(f"decoder.{layer}.self", "target", "target", causal, layer, "self"))
+        attentions.append(TracedAttention(f"decoder.{layer}.self", "target", "target", causal, layer, "self"))
         cross = looks(heads, m, n, seed=seed + 20 + layer)
-        attentions.append(Attention(f"decoder.{layer}.cross", "target", "source", cross, layer, "cross"))
+        attentions.append(TracedAttention(f"decoder.{layer}.cross", "target", "source", cross, layer, "cross"))
     logs = (-0.1, -0.3, -0.05, -0.7, -0.01, -0.02)
-    return Trace(sides, tuple(attentions), title, "tiny", Written("target", logs, -0.2),
-                 Pointer(len(attentions) - 1, 1, 0), tree())
+    return Trace(sides, tuple(attentions), title, "tiny", GeneratedTokens("target", logs, -0.2),
+                 AlignmentPointer(len(attentions) - 1, 1, 0), tree())
 
 
 def tree():
     """A search of two beams."""
-    nodes = (Node(-1, "▁Le", -0.1, -0.1, False, True), Node(-1, "▁La", -2.5, -2.5, False, True),
-             Node(-1, "▁Un", -3.9, -3.9, False, False), Node(0, "▁chat", -0.3, -0.4, False, True),
-             Node(0, "▁noir", -1.7, -1.8, False, True), Node(1, "▁chatte", -0.6, -3.1, False, False),
-             Node(3, "▁noir", -0.05, -0.45, False, True), Node(4, "▁chat", -0.9, -2.7, False, True),
-             Node(6, "▁dort", -0.7, -1.15, False, True), Node(7, "▁dort", -0.8, -3.5, False, True),
-             Node(8, ".", -0.01, -1.16, False, True), Node(9, ".", -0.2, -3.7, False, True),
-             Node(10, "</s>", -0.02, -1.18, True, False), Node(11, "</s>", -0.1, -3.8, True, False))
-    return Search(2, nodes, (12, 13))
+    nodes = (SearchNode(-1, "▁Le", -0.1, -0.1, False, True), SearchNode(-1, "▁La", -2.5, -2.5, False, True),
+             SearchNode(-1, "▁Un", -3.9, -3.9, False, False), SearchNode(0, "▁chat", -0.3, -0.4, False, True),
+             SearchNode(0, "▁noir", -1.7, -1.8, False, True), SearchNode(1, "▁chatte", -0.6, -3.1, False, False),
+             SearchNode(3, "▁noir", -0.05, -0.45, False, True), SearchNode(4, "▁chat", -0.9, -2.7, False, True),
+             SearchNode(6, "▁dort", -0.7, -1.15, False, True), SearchNode(7, "▁dort", -0.8, -3.5, False, True),
+             SearchNode(8, ".", -0.01, -1.16, False, True), SearchNode(9, ".", -0.2, -3.7, False, True),
+             SearchNode(10, "</s>", -0.02, -1.18, True, False), SearchNode(11, "</s>", -0.1, -3.8, True, False))
+    return TracedSearch(2, nodes, (12, 13))
 
 
 def hostile():
@@ -72,13 +80,13 @@ def hostile():
     text = "".join(HOSTILE[:7])
     weights = torch.linspace(-1.0, 1.0, count * count).view(1, count, count)
     weights[0, 0, 0], weights[0, 1, 1] = torch.nan, 0.0
-    nodes = tuple(Node(-1 if number == 0 else 0, token, -1.0, -1.0 - (number > 0), False, number == 0)
+    nodes = tuple(SearchNode(-1 if number == 0 else 0, token, -1.0, -1.0 - (number > 0), False, number == 0)
                   for number, token in enumerate(HOSTILE))
-    side = Side(HOSTILE, text)
-    attentions = (Attention("<b>layer</b>", "<i>side</i>", "<i>side</i>", Matrix(weights), 0, "self"),
-                  Attention("additive", "<i>side</i>", "<i>side</i>", additive(2, count)))
+    side = TraceSide(HOSTILE, text)
+    attentions = (TracedAttention("<b>layer</b>", "<i>side</i>", "<i>side</i>", WeightMatrix(weights), 0, "self"),
+                  TracedAttention("additive", "<i>side</i>", "<i>side</i>", additive(2, count)))
     return Trace({"<i>side</i>": side}, attentions, '<script>alert("title")</script>', "<img src=x>",
-                 Written("<i>side</i>", (-1.0,) * count), None, Search(1, nodes, (1,)))
+                 GeneratedTokens("<i>side</i>", (-1.0,) * count), None, TracedSearch(1, nodes, (1,)))
 
 
 def additive(heads, count, width=5):
@@ -89,7 +97,7 @@ def additive(heads, count, width=5):
 
 def one_token():
     """The smallest there is."""
-    return Trace({"text": Side(("x",))}, (Attention("self", "text", "text", looks(1, 1, 1)),), "x")
+    return Trace({"text": TraceSide(("x",))}, (TracedAttention("self", "text", "text", looks(1, 1, 1)),), "x")
 
 
 def long(count, *, heads=2, width=16, seed=0):
@@ -99,6 +107,6 @@ def long(count, *, heads=2, width=16, seed=0):
     turn = torch.arange(1, width // 2 + 1) / 2.0
     waves = torch.cat([torch.sin(places * turn), torch.cos(places * turn)], -1)
     query, key = 2 * look.query * 0.3 + 2 * waves, look.key * 0.3 + waves
-    return Trace({"text": Side(tuple(f"w{number}" for number in range(count)))},
-                 (Attention("decoder.0.self", "text", "text", Look(query, key, None, mask=Causal()), 0, "self"),),
+    return Trace({"text": TraceSide(tuple(f"w{number}" for number in range(count)))},
+                 (TracedAttention("decoder.0.self", "text", "text", Look(query, key, None, mask=Causal()), 0, "self"),),
                  f"{count} tokens")

@@ -50,11 +50,11 @@ def arguments(data, output, *more, **changes):
 
 def request(data, output, changes=(), **options):
     """A request of a tiny training, to be made in this process."""
-    from regard.training.plans.plan import Request
+    from regard.training.tasks.interface import TrainingRequest
 
     given = {"task": "seq2seq", "device": "cpu"} | options
     data = (data,) if isinstance(data, str | os.PathLike) else data
-    return Request(data=tuple(map(str, data)), output=Path(output), changes={**TINY, **dict(changes)}, **given)
+    return TrainingRequest(data=tuple(map(str, data)), output=Path(output), changes={**TINY, **dict(changes)}, **given)
 
 
 class Recorder:
@@ -176,8 +176,8 @@ def _call(call):
     from regard.cli import main, progress
 
     if call["moment"] is not None:
-        signals, shown = Signals(**call["moment"]), progress.progress
-        progress.progress = lambda stream: _Both(signals, shown(stream))
+        signals, shown = Signals(**call["moment"]), progress.progress_logger
+        progress.progress_logger = lambda stream: _Both(signals, shown(stream))
     sys.argv = ["regard", *call["arguments"]]
     main.run()
 
@@ -200,7 +200,7 @@ class _Both:
 
 
 def _main(folder):
-    for name in ("regard.cli.main", "regard.cli.progress", "regard.training.run", "torch._dynamo", "sacrebleu"):
+    for name in ("regard.cli.main", "regard.cli.progress", "regard.training.train", "torch._dynamo", "sacrebleu"):
         importlib.import_module(name)  # once for all; the last two are imported by what a training uses
     codes = []
     for number, call in enumerate(json.load(sys.stdin)):

@@ -10,7 +10,7 @@ import random
 
 import torch
 
-from regard.mixer import indices
+from regard.mixer import row_indices
 from regard.models.contract import Memory, Step
 from regard.models.seq2seq import AttendingDecoder, OneContextDecoder, RecurrentEncoder, Seq2Seq
 
@@ -29,7 +29,7 @@ class TableState:
 
     def pick(self, rows):
         assert not self.consumed, "a consumed state is used again"
-        rows = indices(rows, torch.empty(len(self.texts))).tolist()
+        rows = row_indices(rows, torch.empty(len(self.texts))).tolist()
         return TableState([self.keys[row] for row in rows], [self.texts[row] for row in rows], self.capacity)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from regard._version import __version__
-from regard.storage import folder, replacing, system
-from regard.storage.folder import FolderError
+from regard.storage import filesystem, folder
+from regard.storage import folder as replacing
+from regard.storage.filesystem import FolderError
 
 FILES = {"config.toml": b"width = 8\n", "weights": bytes(range(256)) * 40}
 
@@ -84,7 +85,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_files_are_synced_before_they_are_in_place(tmp_path, monkeypatch):
     """A file, the manifest, the new folder, the exchange, the folder above: in this order."""
     events = []
-    fsync, exchange, rename = os.fsync, system.exchange, os.rename
+    fsync, exchange, rename = os.fsync, filesystem.exchange, os.rename
     folder.save(tmp_path / "model", {})
     (tmp_path / "model" / "checkpoints").mkdir()
 
@@ -94,7 +95,7 @@ def test_files_are_synced_before_they_are_in_place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(os, "rename", lambda *paths: (events.append("rename"), rename(*paths)))
-    monkeypatch.setattr(system, "exchange", lambda *paths: (events.append("exchange"), exchange(*paths))[1])
+    monkeypatch.setattr(filesystem, "exchange", lambda *paths: (events.append("exchange"), exchange(*paths))[1])
     folder.save(tmp_path / "model", FILES)
     assert events == ["config.toml", "weights", ".manifest.json.part", "rename", "checkpoints", ".model.saving",
                       "exchange", tmp_path.name, "model"]
@@ -130,7 +131,7 @@ def test_mode_and_owner_of_a_folder_stay(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_what_the_user_put_there_stays(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(system, "exchange", lambda first, second: False)
+        monkeypatch.setattr(filesystem, "exchange", lambda first, second: False)
     target = tmp_path / "model"
     folder.save(target, FILES)
     (target / "metrics.jsonl").write_text("1\n")
@@ -375,7 +376,7 @@ def test_left_overs_do_not_hide_a_folder_that_was_removed(tmp_path):
     """Only the moment between two renames is read around; a part of a first save is no folder."""
     target = tmp_path / "model"
     folder.save(target, FILES)
-    os.rename(target, replacing.aside(target))
+    os.rename(target, replacing.staging_path(target))
     with pytest.raises(FolderError, match="is not there"):
         folder.verify(target)
     folder.prepare(target)

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from regard.storage import folder, system
+from regard.storage import filesystem, folder
 
 # A process that forks one that saves, and kills itself at the count-th call. Python reports most of these calls to an
 # audit hook; fsync and the exchange are wrapped.
@@ -145,7 +145,7 @@ def test_first_save(tmp_path, empty):
     for target in targets[: len(codes)]:
         if folder.replacing.vacant(target):
             found.append(None)
-            with pytest.raises(folder.FolderError, match="model"):
+            with pytest.raises(filesystem.FolderError, match="model"):
                 folder.load(target, contents)
         else:
             found.append(folder.load(target, contents)[0])
@@ -220,8 +220,8 @@ folder.save(sys.argv[1], {"weights": slow})
             assert time.monotonic() < end
             time.sleep(0.01)
         half = folder.replacing.aside(target) / "weights"
-        monkeypatch.setattr(system, "WAIT", 0.1)
-        with pytest.raises(folder.FolderError, match=r"\.model\.lock.*held by another process"):
+        monkeypatch.setattr(filesystem, "LOCK_TIMEOUT", 0.1)
+        with pytest.raises(filesystem.FolderError, match=r"\.model\.lock.*held by another process"):
             folder.save(target, {})
         assert half.read_bytes() == b"half"
         assert folder.load(target, contents)[0] == "a"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.storage import folder
-from regard.storage.folder import FolderError
+from regard.storage.filesystem import FolderError
 
 FILES = {"config.toml": b"width = 8\n", "weights": bytes(range(256)) * 40}
 

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard._version import __version__
-from regard.storage import folder, manifest
-from regard.storage.manifest import FolderError, Manifest, Recorded
+from regard.storage import folder
+from regard.storage import folder as manifest
+from regard.storage.filesystem import FolderError
+from regard.storage.folder import FileRecord, Manifest
 
 BAD_NAMES = ["", ".", "..", "../x", "/etc/passwd", "a/b", "a/../../b", "a\\b", "..\\x", "C:x", "C:\\x", "//host/x",
              ".hidden", "manifest.json", "a\0b", "a\nb", "a\x1b[31m", "\udcff"]
@@ -18,13 +20,13 @@ BAD_NAMES = ["", ".", "..", "../x", "/etc/passwd", "a/b", "a/../../b", "a\\b", "
 def sealed(**changes):
     """A manifest with these changes, sealed as if they were meant."""
     content = {"format": 1, "regard": __version__, "files": {}, "editable": {}, **changes}
-    seal = Recorded.of(json.dumps(content).encode()).sha256
+    seal = FileRecord.of(json.dumps(content).encode()).sha256
     return json.dumps({**content, "seal": seal}, indent=2).encode() + b"\n"
 
 
 def test_the_layout():
     """What other programs may read: the keys, and the sha256 of the content as everybody computes it."""
-    written = Manifest({"b": Recorded.of(b"abc"), "a": Recorded.of(b"")}).encoded()
+    written = Manifest({"b": FileRecord.of(b"abc"), "a": FileRecord.of(b"")}).encoded()
     content = json.loads(written)
     assert list(content) == ["format", "regard", "files", "editable", "seal"]
     assert (content["format"], content["regard"]) == (1, __version__)
@@ -35,13 +37,13 @@ def test_the_layout():
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and not name.startswith(".") and not set(name) & set("/\\:"))
-recorded = st.builds(Recorded.of, st.binary(max_size=20))
+recorded = st.builds(FileRecord.of, st.binary(max_size=20))
 
 
 @given(st.dictionaries(names, recorded), st.dictionaries(names, recorded))
 def test_read_as_it_was_written(tmp_path_factory, files, editable):
     written = Manifest(files, editable, "0.0.9")
-    assert manifest.decode(written.encoded(), tmp_path_factory.getbasetemp()) == written
+    assert manifest.decode_manifest(written.encoded(), tmp_path_factory.getbasetemp()) == written
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -49,10 +51,10 @@ def test_names_that_lead_out_of_the_folder(tmp_path, name):
     with pytest.raises(FolderError, match="must be a plain file name"):
         folder.save(tmp_path / "model", {name: b"x"})
     assert list(tmp_path.iterdir()) == []
-    entry = {"bytes": 0, "sha256": Recorded.of(b"").sha256}
+    entry = {"bytes": 0, "sha256": FileRecord.of(b"").sha256}
     for kind in ("files", "editable"):
         with pytest.raises(FolderError, match=r"here/manifest\.json: name` must be a plain file name"):
-            manifest.decode(sealed(**{kind: {name: entry}}), tmp_path / "here" / "manifest.json")
+            manifest.decode_manifest(sealed(**{kind: {name: entry}}), tmp_path / "here" / "manifest.json")
 
 
 def test_a_link_is_no_file_of_the_folder(tmp_path):
@@ -89,7 +91,7 @@ def test_a_manifest_of_a_newer_version():
     """Whatever else it holds: an older version cannot know."""
     for data in (sealed(format=2, regard="9.9"), b'{"format": 12, "regard": "9.9", "parts": []}'):
         with pytest.raises(FolderError, match=r"format (2|12), written by regard 9\.9 .* Install a newer regard"):
-            manifest.decode(data, "manifest.json")
+            manifest.decode_manifest(data, "manifest.json")
 
 
 ENTRY = {"bytes": 0, "sha256": "0" * 64}
@@ -115,7 +117,7 @@ ENTRY = {"bytes": 0, "sha256": "0" * 64}
 def test_what_is_no_manifest(tmp_path, data, message):
     (tmp_path / "manifest.json").write_bytes(data)
     with pytest.raises(FolderError, match=message) as error:
-        manifest.read(tmp_path)
+        manifest.read_manifest(tmp_path)
     assert str(tmp_path / "manifest.json") in str(error.value)
 
 
@@ -125,11 +127,11 @@ def test_what_is_no_manifest(tmp_path, data, message):
             lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_refused_in_words(data):
     with pytest.raises(FolderError, match=r"manifest\.json"):
-        manifest.decode(data, "manifest.json")
+        manifest.decode_manifest(data, "manifest.json")
 
 
 def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path):
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(FolderError, match=r"manifest\.json` must be a manifest of at most"):
-        manifest.read(tmp_path)
+        manifest.read_manifest(tmp_path)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.storage import modules, weights
-from regard.storage.weights import Entry
+from regard.storage import weights
+from regard.storage import weights as modules
+from regard.storage.weights import TensorSpec
 
 
 class Tied(nn.Module):
@@ -33,7 +34,7 @@ def filling(dtype=torch.float32):
 def assert_refused(module, tensors, *parts):
     before = state(module)
     with pytest.raises(ValueError, match=r"`there` must be the tensors of this \w+, but is not") as error:
-        modules.fill(module, tensors, origin="there")
+        modules.fill_module(module, tensors, origin="there")
     for part in parts:
         assert part in str(error.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in state(module).items())
@@ -43,7 +44,7 @@ def assert_refused(module, tensors, *parts):
 def test_filled_to_the_bit():
     module, tensors = Tied(), filling()
     parameter = module.output.weight
-    modules.fill(module, tensors, origin="there")
+    modules.fill_module(module, tensors, origin="there")
     assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in tensors.items())
     assert module.output.weight is parameter is module.embedding.weight
     assert parameter.requires_grad
@@ -56,11 +57,11 @@ def test_one_parameter_of_two_names(tmp_path, names):
     module, tensors = Tied(), filling()
     weight = tensors.pop("embedding.weight")
     weight[0, 0] = torch.nan
-    modules.fill(module, {**tensors, **{name: weight.clone() for name in names}}, origin="there")
+    modules.fill_module(module, {**tensors, **{name: weight.clone() for name in names}}, origin="there")
     assert torch.equal(module.output.weight[1:], weight[1:])
-    weights.write(tmp_path / "a.safetensors", module.state_dict())
+    weights.write_tensors(tmp_path / "a.safetensors", module.state_dict())
     other = Tied()
-    modules.fill(other, weights.read(tmp_path / "a.safetensors"), origin="there")
+    modules.fill_module(other, weights.read_tensors(tmp_path / "a.safetensors"), origin="there")
     assert torch.equal(other.output.weight[1:], weight[1:])
 
 
@@ -108,7 +109,7 @@ def test_a_module_keeps_its_dtype(stored, built):
     """Nothing is lost where it is the wider one."""
     module, tensors = Tied(built), {name: tensor.to(stored) if tensor.is_floating_point() else tensor
                                     for name, tensor in filling(torch.float64).items()}
-    modules.fill(module, tensors, origin="there")
+    modules.fill_module(module, tensors, origin="there")
     assert module.output.weight.dtype == built
     expected = tensors["embedding.weight"].double()
     assert torch.equal(module.output.weight, expected.to(built))
@@ -124,9 +125,9 @@ def test_numbers_that_a_dtype_cannot_hold(stored, built, number):
     module, tensors = nn.Module(), {"weight": torch.tensor([[0, number], [0, 0]], dtype=stored)}
     module.weight = nn.Parameter(torch.zeros(2, 2, dtype=built))
     with pytest.raises(ValueError, match=f"'weight' has numbers too large for {built}"):
-        modules.fill(module, tensors, origin="there")
+        modules.fill_module(module, tensors, origin="there")
     tensors["weight"] = torch.tensor([[0, torch.inf], [-torch.inf, torch.nan]], dtype=stored)
-    modules.fill(module, tensors, origin="there")  # what is not finite was so before
+    modules.fill_module(module, tensors, origin="there")  # what is not finite was so before
 
 
 @pytest.mark.parametrize(("own", "given"), [
@@ -140,19 +141,19 @@ def test_other_dtypes_must_be_equal(own, given):
 
 def test_a_module_too_large_is_refused_before_it_is_made(tmp_path):
     """10^12 parameters, of which the file knows nothing; neither is allocated."""
-    weights.write(tmp_path / "a.safetensors", {"weight": torch.zeros(2, 2)})
+    weights.write_tensors(tmp_path / "a.safetensors", {"weight": torch.zeros(2, 2)})
     module = nn.Linear(10**6, 10**6, bias=False, device="meta")
     with pytest.raises(ValueError, match=r"must be torch\.float32 of shape \(1000000, 1000000\)"):
-        modules.compare(module, weights.header(tmp_path / "a.safetensors").tensors, origin="a.safetensors")
-    modules.compare(Tied(device="meta"), modules.entries(filling()), origin="there")
+        modules.check_module(module, weights.read_header(tmp_path / "a.safetensors").tensors, origin="a.safetensors")
+    modules.check_module(Tied(device="meta"), modules.tensor_specs(filling()), origin="there")
 
 
 def test_a_module_without_storage_is_not_filled():
     with pytest.raises(ValueError, match='`module` must be one with storage, but is on the device "meta"'):
-        modules.fill(Tied(device="meta"), filling(), origin="there")
+        modules.fill_module(Tied(device="meta"), filling(), origin="there")
     module = Tied(device="meta").to_empty(device="cpu")
     module.output.weight = module.embedding.weight
-    modules.fill(module, filling(), origin="there")
+    modules.fill_module(module, filling(), origin="there")
 
 
 def test_a_state_that_is_not_of_tensors():
@@ -161,13 +162,13 @@ def test_a_state_that_is_not_of_tensors():
             return {"any": "object"}
 
     with pytest.raises(ValueError, match="`module` must be one whose state is of tensors only"):
-        modules.fill(Extra(), {}, origin="there")
+        modules.fill_module(Extra(), {}, origin="there")
 
 
 def test_views_of_one_storage_are_told_apart():
     """As recurrent modules keep their weights: parts of one storage that are not one tensor."""
     module, other = nn.LSTM(3, 4, 2), nn.LSTM(3, 4, 2)
-    modules.fill(other, module.state_dict(), origin="there")
+    modules.fill_module(other, module.state_dict(), origin="there")
     assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in other.state_dict().items())
 
 
@@ -179,18 +180,18 @@ def test_state_of_an_optimiser_of_another_shape():
         optimiser = torch.optim.Adam(layer.parameters())
         layer(torch.ones(1, width)).sum().backward()
         optimiser.step()
-        return {f"{index}.{key}": Entry(tensor.dtype, tuple(tensor.shape))
+        return {f"{index}.{key}": TensorSpec(tensor.dtype, tuple(tensor.shape))
                 for index, slots in optimiser.state_dict()["state"].items() for key, tensor in slots.items()}
 
-    modules.match(state_of(3), state_of(3), origin="optimiser.safetensors", owner="Adam")
+    modules.check_specs(state_of(3), state_of(3), origin="optimiser.safetensors", owner="Adam")
     with pytest.raises(ValueError, match=r"`optimiser\.safetensors` must be the tensors of this Adam") as error:
-        modules.match(state_of(3), state_of(4), origin="optimiser.safetensors", owner="Adam")
+        modules.check_specs(state_of(3), state_of(4), origin="optimiser.safetensors", owner="Adam")
     assert "'0.exp_avg' must be torch.float32 of shape (2, 3), but is torch.float32 of shape (2, 4)" in str(error.value)
 
 
 def test_a_new_module_has_the_tensors_and_draws_nothing():
     tensors = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
     before = torch.get_rng_state()
-    linear = modules.made(lambda: torch.nn.Linear(2, 3), tensors, origin="here")
+    linear = modules.build_module(lambda: torch.nn.Linear(2, 3), tensors, origin="here")
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in linear.state_dict().items())

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tiny import SOURCE, TRANSLATING, built, language, stack, translating
 
-from regard.models.contract import Tokens
 from regard.models.embedding import EmbeddingConfig
 from regard.position.encoding import SinusoidalConfig
-from regard.storage.reordering import halves
+from regard.storage.huggingface.conversion import with_half_sinusoids
+from regard.tokens import Tokens
 
 NORMED = EmbeddingConfig(positions=SinusoidalConfig(), norm="layer", scale=True)
 
@@ -24,7 +24,7 @@ NORMED = EmbeddingConfig(positions=SinusoidalConfig(), norm="layer", scale=True)
 @torch.no_grad()
 def test_the_logits_are_the_same(config):
     model = built(config)
-    changed, tensors = halves(config, model.state_dict())
+    changed, tensors = with_half_sinusoids(config, model.state_dict())
     assert changed.embedding.positions.layout == "halves"
     assert replace(changed, embedding=config.embedding) == config
     other = changed.build().double().eval()
@@ -43,4 +43,4 @@ def test_the_logits_are_the_same(config):
 ])
 def test_others_stay_as_they_are(config):
     tensors = built(config).state_dict()
-    assert halves(config, tensors) == (config, tensors)
+    assert with_half_sinusoids(config, tensors) == (config, tensors)

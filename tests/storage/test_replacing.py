@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from regard.storage import folder, replacing, system
+from regard.storage import filesystem, folder
+from regard.storage import folder as replacing
 
 
 def saved(target, tag):
@@ -18,7 +19,7 @@ def weights(target):
 
 def test_the_old_folder_comes_back_where_the_new_one_is_missing(tmp_path):
     target = saved(tmp_path / "model", "old")
-    os.rename(target, replacing.old(target))
+    os.rename(target, replacing.backup_path(target))
     assert weights(target) == "old"
     folder.prepare(target)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -27,7 +28,7 @@ def test_the_old_folder_comes_back_where_the_new_one_is_missing(tmp_path):
 
 def test_what_is_the_users_comes_back_from_what_a_killed_save_left(tmp_path):
     target = saved(tmp_path / "model", "new")
-    left = saved(replacing.aside(target), "old")
+    left = saved(replacing.staging_path(target), "old")
     (left / "notes").write_text("mine")
     (left / "deep" / "er").mkdir(parents=True)
     (left / "deep" / "er" / "a").write_text("mine")
@@ -44,7 +45,7 @@ def test_nothing_in_the_folder_is_written_over_by_what_comes_back(tmp_path):
     target = saved(tmp_path / "model", "new")
     for name in ("notes", "folder", "notes.kept"):
         (target / name).write_text("newer")
-    left = saved(replacing.aside(target), "old")
+    left = saved(replacing.staging_path(target), "old")
     (left / "notes").write_text("older")
     (left / "folder").mkdir()
     folder.prepare(target)
@@ -57,7 +58,7 @@ def test_nothing_in_the_folder_is_written_over_by_what_comes_back(tmp_path):
 
 def test_the_users_files_come_back_where_the_folder_is_gone(tmp_path):
     target = tmp_path / "model"
-    left = saved(replacing.aside(target), "old")
+    left = saved(replacing.staging_path(target), "old")
     (left / "notes").write_text("mine")
     folder.prepare(target)
     assert (target / "notes").read_text() == "mine"
@@ -83,11 +84,11 @@ def test_a_second_rename_that_fails_is_undone(tmp_path, monkeypatch):
     target, rename = saved(tmp_path / "model", "old"), os.rename
 
     def failing(source, goal):
-        if source == replacing.aside(target) and goal == target:
+        if source == replacing.staging_path(target) and goal == target:
             raise OSError(5, "Input/output error", str(source))
         rename(source, goal)
 
-    monkeypatch.setattr(system, "exchange", lambda first, second: False)
+    monkeypatch.setattr(filesystem, "exchange", lambda first, second: False)
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(OSError, match="model could not be saved: Input/output error"):
         saved(target, "new")
@@ -106,7 +107,7 @@ def test_what_cannot_be_moved_is_told_and_kept(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing)
-        with pytest.raises(folder.FolderError, match=r"\.model\.saving` must be removable.*busy.*is now the new one"):
+        with pytest.raises(filesystem.FolderError, match=r"\.model\.saving` must be removable.*busy.*is now the new one"):
             saved(target, "new")
     assert weights(target) == "new"
     assert (target / "notes").read_text() == "mine"
@@ -118,21 +119,21 @@ def test_what_cannot_be_moved_is_told_and_kept(tmp_path, monkeypatch):
 
 def test_left_overs_that_are_not_understood_are_not_removed(tmp_path):
     target = saved(tmp_path / "model", "old")
-    replacing.aside(target).mkdir()
-    (replacing.aside(target) / "manifest.json").write_text("{}")
-    with pytest.raises(folder.FolderError, match=r"\.model\.saving/manifest\.json"):
+    replacing.staging_path(target).mkdir()
+    (replacing.staging_path(target) / "manifest.json").write_text("{}")
+    with pytest.raises(filesystem.FolderError, match=r"\.model\.saving/manifest\.json"):
         saved(target, "new")
     assert weights(target) == "old"
-    assert replacing.aside(target).exists()
+    assert replacing.staging_path(target).exists()
 
 
 def test_nothing_is_mended_where_something_else_has_taken_the_place(tmp_path):
     target = tmp_path / "model"
-    left = saved(replacing.aside(target), "old")
+    left = saved(replacing.staging_path(target), "old")
     (left / "notes").write_text("mine")
     target.mkdir()
     (target / "thesis.tex").write_text("another's")
-    with pytest.raises(folder.FolderError, match=r"thesis\.tex"):
+    with pytest.raises(filesystem.FolderError, match=r"thesis\.tex"):
         folder.prepare(target)
     assert (left / "notes").read_text() == "mine"
     assert [path.name for path in target.iterdir()] == ["thesis.tex"]

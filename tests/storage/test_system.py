@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from regard.storage import system
-from regard.storage.manifest import FolderError
+from regard.storage import filesystem
+from regard.storage.filesystem import FolderError
 
 
 def test_exchange_swaps_two_folders(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not system.exchange(tmp_path / "a", tmp_path / "b"):
+    if not filesystem.exchange(tmp_path / "a", tmp_path / "b"):
         pytest.skip("no exchange of names on this system")
     assert (tmp_path / "a" / "b").exists()
     assert (tmp_path / "b" / "a").exists()
@@ -25,7 +25,7 @@ def test_exchange_swaps_two_folders(tmp_path):
 def test_exchange_with_what_is_not_there_is_an_error(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(FileNotFoundError, match="b"):
-        system.exchange(tmp_path / "a", tmp_path / "b")
+        filesystem.exchange(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EPERM])
@@ -40,9 +40,9 @@ def test_exchange_says_where_the_system_cannot(tmp_path, monkeypatch, code):
             self.renameat2 = Rename()
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert system.exchange(tmp_path / "a", tmp_path / "b") is False
+    assert filesystem.exchange(tmp_path / "a", tmp_path / "b") is False
     monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
-    assert system.exchange(tmp_path / "a", tmp_path / "b") is False
+    assert filesystem.exchange(tmp_path / "a", tmp_path / "b") is False
 
 
 def test_a_lock_is_held_by_one_at_a_time_and_leaves_nothing(tmp_path):
@@ -51,7 +51,7 @@ def test_a_lock_is_held_by_one_at_a_time_and_leaves_nothing(tmp_path):
     def work():
         nonlocal inside, most, times
         for _ in range(20):
-            with system.locked(tmp_path / "lock"):
+            with filesystem.file_lock(tmp_path / "lock"):
                 inside += 1
                 most = max(most, inside)
                 times += 1
@@ -83,7 +83,7 @@ def test_a_lock_of_a_file_that_is_gone_is_no_lock(tmp_path, monkeypatch):
             path.touch()
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with system.locked(path):
+    with filesystem.file_lock(path):
         assert len(times) == 3
         with path.open() as other, pytest.raises(BlockingIOError):
             flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,15 +91,15 @@ def test_a_lock_of_a_file_that_is_gone_is_no_lock(tmp_path, monkeypatch):
 
 def test_a_lock_ends_with_a_forked_holder_of_its_handle(tmp_path, monkeypatch):
     """A worker that was forked while the lock was held does not keep it."""
-    monkeypatch.setattr(system, "WAIT", 0.2)
-    with system.locked(tmp_path / "lock"):
+    monkeypatch.setattr(filesystem, "LOCK_TIMEOUT", 0.2)
+    with filesystem.file_lock(tmp_path / "lock"):
         child = os.fork()
         if not child:
             time.sleep(60)
             os._exit(0)
     try:
         (tmp_path / "lock").touch()
-        with system.locked(tmp_path / "lock"):
+        with filesystem.file_lock(tmp_path / "lock"):
             assert (tmp_path / "lock").exists()
     finally:
         os.kill(child, 9)
@@ -114,7 +114,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with (pytest.raises(FolderError, match="no locks on this file system: No locks available"),
-          system.told(tmp_path), system.locked(tmp_path / "lock")):
+          filesystem.folder_in_errors(tmp_path), filesystem.file_lock(tmp_path / "lock")):
         pass
 
 
@@ -123,16 +123,16 @@ def test_folders_that_know_no_syncing(tmp_path, monkeypatch):
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    system.sync(tmp_path)
+    filesystem.fsync(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Invalid argument"):
-        system.sync(tmp_path / "file")
+        filesystem.fsync(tmp_path / "file")
 
 
 def test_a_held_folder_keeps_its_identity(tmp_path):
     """As long as it is held, no folder that is made later is taken for it."""
     (tmp_path / "a").mkdir()
-    with system.held(tmp_path / "a") as status:
+    with filesystem.pinned_folder(tmp_path / "a") as status:
         (tmp_path / "a").rmdir()
         for name in "abcdefgh":
             (tmp_path / name).mkdir()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from regard.storage import weights
-from regard.storage.weights import Entry
+from regard.storage.weights import TensorSpec
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
           torch.complex64, torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32,
@@ -46,11 +46,11 @@ def test_every_dtype_and_shape_comes_back_to_the_bit(tmp_path_factory, described
     for name, (dtype, shape) in described.items():
         raw = torch.randint(0, 2 if dtype == torch.bool else 256, (*shape, dtype.itemsize), dtype=torch.uint8)
         tensors[name] = raw.view(dtype).reshape(shape)
-    weights.write(path, tensors, metadata)
-    found, about = weights.read(path), weights.header(path)
+    weights.write_tensors(path, tensors, metadata)
+    found, about = weights.read_tensors(path), weights.read_header(path)
     assert found.keys() == tensors.keys() == about.tensors.keys()
     assert all(same(found[name], tensor) for name, tensor in tensors.items())
-    assert about.tensors == {name: Entry(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    assert about.tensors == {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     assert about.metadata == metadata
     assert about.elements == sum(tensor.numel() for tensor in tensors.values())
     theirs = load_file(path)  # and it is a file as others read it
@@ -62,16 +62,16 @@ def test_tensors_that_are_one_stay_one(tmp_path):
     model["output"].weight = model["embedding"].weight
     state = {**model.state_dict(), "third": model["embedding"].weight}
     path = tmp_path / "model.safetensors"
-    weights.write(path, state, {"format": "pt"})
-    about, found = weights.header(path), weights.read(path)
+    weights.write_tensors(path, state, {"format": "pt"})
+    about, found = weights.read_header(path), weights.read_tensors(path)
     assert about.aliases == {"output.weight": "embedding.weight", "third": "embedding.weight"}
     assert about.metadata == {"format": "pt"}
     assert about.elements == 20 + 16 + 4 + 5
     assert set(load_file(path)) == set(state) - {"output.weight", "third"}
     assert sharing(found) == sharing(state)
     assert all(same(found[name], state[name]) for name in state)
-    weights.write(path, found, about.metadata)
-    assert sharing(weights.read(path)) == sharing(state)
+    weights.write_tensors(path, found, about.metadata)
+    assert sharing(weights.read_tensors(path)) == sharing(state)
 
 
 def test_tensors_that_only_overlap_are_stored_each(tmp_path):
@@ -84,17 +84,17 @@ def test_tensors_that_only_overlap_are_stored_each(tmp_path):
                "again": empty[:], "flat": whole.view(12), "other type": whole.view(torch.int32),
                "wide": whole[:1].expand(5, 4)}
     path = tmp_path / "a.safetensors"
-    weights.write(path, tensors)
-    found = weights.read(path)
-    assert weights.header(path).aliases == {}
+    weights.write_tensors(path, tensors)
+    found = weights.read_tensors(path)
+    assert weights.read_header(path).aliases == {}
     assert all(same(found[name], tensors[name]) for name in tensors)
     assert sharing(found) == [[name] for name in sorted(tensors)]
 
 
 def test_what_was_read_is_no_view_of_the_file(tmp_path):
     path = tmp_path / "a.safetensors"
-    weights.write(path, {"a": torch.ones(1000)})
-    found = weights.read(path, device=torch.device("cpu"))["a"]
+    weights.write_tensors(path, {"a": torch.ones(1000)})
+    found = weights.read_tensors(path, device=torch.device("cpu"))["a"]
     path.write_bytes(bytes(path.stat().st_size))
     assert torch.equal(found, torch.ones(1000))
     found.fill_(2.0)
@@ -104,8 +104,8 @@ def test_what_was_read_is_no_view_of_the_file(tmp_path):
 @pytest.mark.gpu
 def test_read_to_a_device(tmp_path):
     tied = torch.randn(3, 4, device="cuda")
-    weights.write(tmp_path / "a.safetensors", {"a": tied, "b": tied, "c": tied.T})
-    found = weights.read(tmp_path / "a.safetensors", device="cuda")
+    weights.write_tensors(tmp_path / "a.safetensors", {"a": tied, "b": tied, "c": tied.T})
+    found = weights.read_tensors(tmp_path / "a.safetensors", device="cuda")
     assert all(tensor.is_cuda for tensor in found.values())
     assert found["a"] is found["b"]
     assert torch.equal(found["c"], tied.T)
@@ -115,7 +115,7 @@ def test_read_to_a_device(tmp_path):
 def test_modes_follow_the_umask(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
-        weights.write(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+        weights.write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.safetensors").stat().st_mode) == mode
@@ -130,7 +130,7 @@ def test_the_file_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(os, "replace", lambda *paths: (events.append("replace"), replace(*paths)))
-    weights.write(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+    weights.write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
     assert events == [".part", "replace", str(tmp_path)[-5:]]
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 
@@ -143,13 +143,13 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
             with pytest.raises(OSError, match=r"could not be written: .*File too large.*a\.safetensors") as error:
-                weights.write(path, {"a": torch.zeros(100_000)})
+                weights.write_tensors(path, {"a": torch.zeros(100_000)})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert error.value.errno == errno.EFBIG
         assert {path.name for path in tmp_path.iterdir()} == before
-        weights.write(path, {"a": torch.ones(3)})
-    assert torch.equal(weights.read(path)["a"], torch.ones(3))
+        weights.write_tensors(path, {"a": torch.ones(3)})
+    assert torch.equal(weights.read_tensors(path)["a"], torch.ones(3))
 
 
 def test_a_disk_that_fails_at_a_sync(tmp_path, monkeypatch):
@@ -158,13 +158,13 @@ def test_a_disk_that_fails_at_a_sync(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=r"could not be written: No space left on device: '.*a\.safetensors'"):
-        weights.write(tmp_path / "a.safetensors", {"a": torch.ones(3)})
+        weights.write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(3)})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"could not be written: No such file .*no/a\.safetensors'"):
-        weights.write(tmp_path / "no" / "a.safetensors", {})
+        weights.write_tensors(tmp_path / "no" / "a.safetensors", {})
 
 
 @pytest.mark.parametrize(("tensors", "metadata", "message"), [
@@ -175,19 +175,19 @@ def test_a_place_that_is_not_there(tmp_path):
     ({"a": torch.eye(3).to_sparse()}, None, r"`tensors\['a'\]` must be dense"),
     ({"a": torch.ones(1, dtype=torch.complex128)}, None, r"`tensors\['a'\]` must be dense, of dtypes .*complex128"),
     ({}, {"step": 3}, "`metadata` must be strings by strings"),
-    ({}, {weights.ALIASES: "{}"}, "`metadata` must be strings by strings other than"),
+    ({}, {weights.ALIASES_KEY: "{}"}, "`metadata` must be strings by strings other than"),
 ])
 def test_what_cannot_be_written(tmp_path, tensors, metadata, message):
     with pytest.raises(ValueError, match=message):
-        weights.write(tmp_path / "a.safetensors", tensors, metadata)
+        weights.write_tensors(tmp_path / "a.safetensors", tensors, metadata)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("aliases", [
     "", "[]", "[" * 100_000, '{"b": 3}', '{"b": "nothing"}', '{"a": "a"}', '{"b": ["a"]}', '{"b": "c", "c": "a"}'])
 def test_aliases_that_make_no_sense(tmp_path, aliases):
-    save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", metadata={weights.ALIASES: aliases})
-    for attempt in (weights.header, weights.read):
+    save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", metadata={weights.ALIASES_KEY: aliases})
+    for attempt in (weights.read_header, weights.read_tensors):
         with pytest.raises(ValueError, match=r"a\.safetensors` must be a file whose metadata"):
             attempt(tmp_path / "a.safetensors")
 
@@ -195,9 +195,9 @@ def test_aliases_that_make_no_sense(tmp_path, aliases):
 def test_a_file_of_others(tmp_path):
     """With no metadata at all, as most are."""
     save_file({"a": torch.ones(2), "b": torch.zeros(3, dtype=torch.int8)}, tmp_path / "a.safetensors")
-    about = weights.header(str(tmp_path / "a.safetensors"))
+    about = weights.read_header(str(tmp_path / "a.safetensors"))
     assert (about.metadata, about.aliases, about.elements) == ({}, {}, 5)
-    assert json.dumps(sorted(weights.read(tmp_path / "a.safetensors"))) == '["a", "b"]'
+    assert json.dumps(sorted(weights.read_tensors(tmp_path / "a.safetensors"))) == '["a", "b"]'
 
 
 def test_equal_content_is_equal_bytes(tmp_path):
@@ -205,8 +205,8 @@ def test_equal_content_is_equal_bytes(tmp_path):
     tensors = {"ü": table, "second": table, "b": torch.ones(2, dtype=torch.bool)}
     written = set()
     for number in range(20):
-        weights.write(tmp_path / f"{number}.safetensors", tensors, {"regard": "1", "a": 'ü"\\', "z": "2"})
+        weights.write_tensors(tmp_path / f"{number}.safetensors", tensors, {"regard": "1", "a": 'ü"\\', "z": "2"})
         written.add((tmp_path / f"{number}.safetensors").read_bytes())
     assert len(written) == 1
-    assert torch.equal(weights.read(tmp_path / "0.safetensors")["second"], table)
-    assert weights.header(tmp_path / "0.safetensors").metadata["a"] == 'ü"\\'
+    assert torch.equal(weights.read_tensors(tmp_path / "0.safetensors")["second"], table)
+    assert weights.read_header(tmp_path / "0.safetensors").metadata["a"] == 'ü"\\'

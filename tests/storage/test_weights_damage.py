@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from regard.storage import weights
 
-ATTEMPTS = [weights.header, weights.read]
+ATTEMPTS = [weights.read_header, weights.read_tensors]
 
 
 def file_of(header, data=b""):
@@ -32,7 +32,7 @@ def entry(shape, start, end, dtype="F32"):
 def good(tmp_path_factory):
     path = tmp_path_factory.mktemp("good") / "model.safetensors"
     tied = torch.randn(3, 4)
-    weights.write(path, {"a": tied, "b": tied, "c": torch.arange(5)}, {"key": "value"})
+    weights.write_tensors(path, {"a": tied, "b": tied, "c": torch.arange(5)}, {"key": "value"})
     return path.read_bytes()
 
 
@@ -155,7 +155,7 @@ def test_files_with_names_of_pickles_are_never_opened(tmp_path, name):
         with pytest.raises(ValueError, match=rf"{name}` must be a file of safetensors, but is of a name that pickles"):
             attempt(tmp_path / name)
     with pytest.raises(ValueError, match=rf"{name}` must be a file of safetensors"):
-        weights.write(tmp_path / name, {})
+        weights.write_tensors(tmp_path / name, {})
 
 
 def test_what_is_no_file(tmp_path):
@@ -171,4 +171,4 @@ def test_a_large_file_is_described_without_reading_it(tmp_path):
     path = tmp_path / "large.safetensors"
     path.write_bytes(file_of({"a": entry([10**6, 10**6], 0, 4 * 10**12)}))
     os.truncate(path, path.stat().st_size + 4 * 10**12)
-    assert weights.header(path).elements == 10**12
+    assert weights.read_header(path).elements == 10**12

@@ -7,9 +7,8 @@ import texting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.settings import CharactersConfig
-from regard.data.tokenizer.training import train
-from regard.tasks.blanks import with_blanks
+from regard.data.tokenizer.training import CharactersConfig, train_tokenizer
+from regard.tasks.filler import encode_with_blanks
 
 MASK = 4
 
@@ -26,7 +25,7 @@ def test_a_hidden_token_leaves_the_others_as_they_were(number):
         count += 1
         space = " " if text[span.start] == " " else ""
         holed = text[:span.start] + space + "___" + text[span.end:]
-        found = with_blanks(tokenizer, holed, MASK)
+        found = encode_with_blanks(tokenizer, holed, MASK)
         at = found.index(MASK)
         assert tokenizer.decode(found[:at]) == tokenizer.decode(ids[:place])
         assert b"".join(tokenizer.surfaces[id_] for id_ in found[at + 1:]) == b"".join(
@@ -37,23 +36,23 @@ def test_a_hidden_token_leaves_the_others_as_they_were(number):
 def test_a_point_behind_a_blank_has_no_space_before_it():
     tokenizer = texting.tokenizer()
     (*_, point) = tokenizer.encode("the dog.")
-    assert with_blanks(tokenizer, "the ___.", MASK) == [*tokenizer.encode("the"), MASK, point]
-    assert with_blanks(tokenizer, "___ the", MASK) == [MASK, *tokenizer.encode("the")]
-    assert with_blanks(tokenizer, "___", MASK) == [MASK]
-    assert with_blanks(tokenizer, "___ _____", MASK) == [MASK, MASK]
-    assert with_blanks(tokenizer, "the __ dog", MASK) == tokenizer.encode("the __ dog")
+    assert encode_with_blanks(tokenizer, "the ___.", MASK) == [*tokenizer.encode("the"), MASK, point]
+    assert encode_with_blanks(tokenizer, "___ the", MASK) == [MASK, *tokenizer.encode("the")]
+    assert encode_with_blanks(tokenizer, "___", MASK) == [MASK]
+    assert encode_with_blanks(tokenizer, "___ _____", MASK) == [MASK, MASK]
+    assert encode_with_blanks(tokenizer, "the __ dog", MASK) == tokenizer.encode("the __ dog")
 
 
 def test_characters_keep_their_spaces():
     tokenizer = texting.characters()
     the, dog = tokenizer.encode("the "), tokenizer.encode("og")
-    assert with_blanks(tokenizer, "the ___og", MASK) == [*the, MASK, *dog]
-    line = train(["the dog"], CharactersConfig(normalisation="line")).tokenizer
-    assert with_blanks(line, "  the  ___og ", MASK) == [*line.encode("the"), *line.encode_many(["a b"])[0][1:2], MASK,
+    assert encode_with_blanks(tokenizer, "the ___og", MASK) == [*the, MASK, *dog]
+    line = train_tokenizer(["the dog"], CharactersConfig(normalisation="line")).tokenizer
+    assert encode_with_blanks(line, "  the  ___og ", MASK) == [*line.encode("the"), *line.encode_many(["a b"])[0][1:2], MASK,
                                                        *line.encode("og")]
 
 
 @given(st.text(alphabet="ab_ <mask>\u00e9\u0301▁", max_size=20))
 def test_no_text_gives_a_mask_but_by_a_blank(text):
     for tokenizer in (texting.tokenizer(), texting.characters()):
-        assert with_blanks(tokenizer, text, MASK).count(MASK) == len(re.findall("_{3,}", tokenizer.normalise(text)))
+        assert encode_with_blanks(tokenizer, text, MASK).count(MASK) == len(re.findall("_{3,}", tokenizer.normalise(text)))

@@ -7,14 +7,14 @@ import texting
 import torch
 
 import regard
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
-from regard.tasks import comparing
-from regard.tasks.comparing import LENGTHS, Reread, asked, compare, ends
-from regard.tasks.loading import fitting
+from regard.special_tokens import SpecialTokens
+from regard.tasks import export
+from regard.tasks.export import ROW_LENGTHS, ReloadedModel, compare_outputs, find_stop_tokens, make_check_inputs
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 
-class Changed(Reread):
+class Changed(ReloadedModel):
     """Our own model, whose numbers and texts are changed before they are given."""
 
     def __init__(self, task, numbers=lambda one: one, text=lambda ids: ids):
@@ -32,43 +32,43 @@ class Changed(Reread):
                                   texting.tagger, texting.seer])
 def test_a_model_is_as_itself(make):
     task = make()
-    found = compare(task, Reread(task), asked(task))
+    found = compare_outputs(task, ReloadedModel(task), make_check_inputs(task))
     assert found.passed
-    assert (found.rows, found.difference) == (len(LENGTHS), 0.0)
-    assert found.same == (len(LENGTHS) if make in (texting.translator, texting.completer) else None)
+    assert (found.rows, found.difference) == (len(ROW_LENGTHS), 0.0)
+    assert found.same == (len(ROW_LENGTHS) if make in (texting.translator, texting.completer) else None)
 
 
 def test_rows_are_of_several_lengths_and_have_no_special_ids():
     task = texting.translator()
-    given = asked(task)
-    assert [len(row) for row in given.rows] == [length + 1 for length in LENGTHS]
+    given = make_check_inputs(task)
+    assert [len(row) for row in given.rows] == [length + 1 for length in ROW_LENGTHS]
     for row, target in zip(given.rows, given.targets, strict=True):
         assert row[-1] == 3
         assert target[0] == 2
         assert not {*row[:-1]} & task.special.ids()
-    assert given == asked(task)
+    assert given == make_check_inputs(task)
 
 
 def test_rows_leave_room_in_a_model_with_few_positions():
-    task = regard.task("gpt-tiny", vocabulary=9, special=SpecialConfig(end=(3,)),
+    task = regard.task("gpt-tiny", vocabulary=9, special=SpecialTokens(end=(3,)),
                        **{"embedding.positions.count": 4})
-    assert {len(row) for row in asked(task).rows} == {1, 2, 3}
-    assert compare(task, Reread(task), asked(task)).passed
+    assert {len(row) for row in make_check_inputs(task).rows} == {1, 2, 3}
+    assert compare_outputs(task, ReloadedModel(task), make_check_inputs(task)).passed
 
 
 def test_texts_can_be_given():
     task = texting.translator()
-    assert asked(task, ["the dog", "", "a cat"]).rows == task.tokenizer.source_ids(["the dog", "", "a cat"])
-    assert asked(texting.completer(), ["ab", ""]).rows == [texting.characters().encode("ab")]
-    assert asked(texting.filler(), ["the dog"]).rows == texting.filler().text_ids(["the dog"])
+    assert make_check_inputs(task, ["the dog", "", "a cat"]).rows == task.tokenizer.source_ids(["the dog", "", "a cat"])
+    assert make_check_inputs(texting.completer(), ["ab", ""]).rows == [texting.characters().encode("ab")]
+    assert make_check_inputs(texting.filler(), ["the dog"]).rows == texting.filler().text_ids(["the dog"])
     with pytest.raises(ValueError, match="`texts` must be texts that are not all empty"):
-        asked(texting.completer(), [""])
+        make_check_inputs(texting.completer(), [""])
 
 
 @pytest.mark.parametrize("change", [lambda one: one + 0.02, lambda one: one * math.nan, lambda one: one.flip(-1)])
 def test_other_numbers_do_not_pass(change):
     task = texting.translator()
-    found = compare(task, Changed(task, change), asked(task))
+    found = compare_outputs(task, Changed(task, change), make_check_inputs(task))
     assert not found.passed
     assert found.difference > found.tolerance
 
@@ -76,16 +76,16 @@ def test_other_numbers_do_not_pass(change):
 def test_what_is_quantised_may_differ_more():
     task = texting.translator()
     off = Changed(task, lambda one: one + 0.01, lambda ids: [])
-    assert compare(task, off, asked(task), "int8").passed
-    assert compare(task, off, asked(task), "int8").same == 0
-    assert not compare(task, off, asked(task)).passed
+    assert compare_outputs(task, off, make_check_inputs(task), "int8").passed
+    assert compare_outputs(task, off, make_check_inputs(task), "int8").same == 0
+    assert not compare_outputs(task, off, make_check_inputs(task)).passed
 
 
 @pytest.mark.parametrize("make", [texting.translator, texting.completer])
 @pytest.mark.parametrize("text", [lambda ids: [], lambda ids: [*ids[:2], 7, *ids[3:]], lambda ids: [*ids, 8]])
 def test_other_texts_do_not_pass(make, text):
     task = make()
-    found = compare(task, Changed(task, text=text), asked(task))
+    found = compare_outputs(task, Changed(task, text=text), make_check_inputs(task))
     assert not found.passed
     assert found.parted == found.rows
     assert found.same == 0
@@ -100,10 +100,10 @@ def test_a_near_tie_passes():
         weight, bias = model.decoder.output.weight, model.decoder.output.bias
         first = int(model.decode(Tokens.of([[2]]), model.encode(Tokens.of([[9, 3]])))[0, 0].argmax())
         weight[first + 1], bias[first + 1] = weight[first], bias[first] - 1e-7
-    same = fitting(model, task.config, tokenizer=task.tokenizer)
-    given = asked(same)
+    same = make_task(model, task.config, tokenizer=task.tokenizer)
+    given = make_check_inputs(same)
     swapped = Changed(same, text=lambda ids: [first + 1 if id_ == first else id_ for id_ in ids])
-    found = compare(same, swapped, given)
+    found = compare_outputs(same, swapped, given)
     assert any(first in target for target in given.targets)
     assert found.same < found.rows
     assert found.passed
@@ -112,15 +112,15 @@ def test_a_near_tie_passes():
 def test_outputs_of_another_shape_are_refused():
     task = texting.filler()
     with pytest.raises(ValueError, match="`export` must be of outputs of"):
-        compare(task, Changed(task, lambda one: one[:, :-1]), asked(task))
+        compare_outputs(task, Changed(task, lambda one: one[:, :-1]), make_check_inputs(task))
 
 
 def test_what_is_never_written():
     task = texting.translator()
-    assert ends(task).never == (0,)
+    assert find_stop_tokens(task).never == (0,)
     size = task.tokenizer.source.size
     wider = regard.task("transformer-tiny", tokenizer=task.tokenizer, source_vocabulary=size + 2,
                         target_vocabulary=size + 2)
-    assert ends(wider).never == (size, size + 1, 0)
-    assert ends(texting.completer()).never == ends(texting.filler()).never == ()
-    assert set(comparing.TOLERANCE) == {"float32", "float16", "bfloat16", "int8"}
+    assert find_stop_tokens(wider).never == (size, size + 1, 0)
+    assert find_stop_tokens(texting.completer()).never == find_stop_tokens(texting.filler()).never == ()
+    assert set(export.TOLERANCES) == {"float32", "float16", "bfloat16", "int8"}

@@ -3,9 +3,9 @@
 import pytest
 import texting
 
-from regard.decoding.hypothesis import Hypothesis
-from regard.tasks.completing import Completer
-from regard.tasks.searches import Beam, Sampling
+from regard.decoding.request import Hypothesis
+from regard.tasks.completer import Completer
+from regard.tasks.search import Beam, Sampling
 
 PROMPTS = ["the big dog", "a", "we sing"]
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.data.pair import DataError
-from regard.data.sources.opening import pairs
-from regard.tasks.documents import Document, apart, blocks, fingerprint
-from regard.tasks.placeholders.finding import placeholders
-from regard.tasks.placeholders.keeping import kept
+from regard.data.sources.formats import read_pairs
+from regard.data.sources.text import DataError
+from regard.tasks.documents import TextDocument, isolate_errors, model_fingerprint, split_blocks
+from regard.tasks.placeholder_translation import translate_with_placeholders
+from regard.tasks.placeholders import find_placeholders
 
 ASKED = {"model": "m" * 64, "beam": 5}
 
@@ -44,12 +44,12 @@ def shout(texts):
     return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
 
 
-WORK = partial(apart, work=shout)
+WORK = partial(isolate_errors, work=shout)
 
 
 def translated(path, output, work=WORK, **options):
     told = Told()
-    return Document(str(path), **options).translate(work, str(output), asked=ASKED, watcher=told, block=4), told
+    return TextDocument(str(path), **options).translate(work, str(output), asked=ASKED, watcher=told, block=4), told
 
 
 def test_lines(tmp_path):
@@ -66,7 +66,7 @@ def test_one_bad_line_of_ten_thousand(tmp_path):
     path, output, calls = tmp_path / "a.txt", tmp_path / "b.txt", []
     path.write_text("".join("x" * 50 + "\n" if line == 6789 else f"line {line}\n" for line in range(1, 10_001)))
     told = Told()
-    outcome = Document(str(path)).translate(partial(apart, work=lambda texts: calls.append(texts) or shout(texts)),
+    outcome = TextDocument(str(path)).translate(partial(isolate_errors, work=lambda texts: calls.append(texts) or shout(texts)),
                                             str(output), asked=ASKED, watcher=told)
     assert outcome == (10_000, 1, 0)
     assert told.errors == [(6789, "too long: xxxxx")]
@@ -184,10 +184,10 @@ def test_killed_at_any_moment_and_called_again(tmp_path, block):
         return [SimpleNamespace(text=text.upper(), score=0.0, cut=False) for text in texts]
 
     def work(texts):
-        return kept(texts, ask)
+        return translate_with_placeholders(texts, ask)
 
     def run(output):
-        Document(str(path)).translate(work, str(output), asked=ASKED, watcher=Told(), block=block)
+        TextDocument(str(path)).translate(work, str(output), asked=ASKED, watcher=Told(), block=block)
 
     run(tmp_path / "whole.po")
     output = tmp_path / "out.po"
@@ -220,12 +220,12 @@ def test_placeholders_of_two_hundred_entries_survive_any_model(tmp_path):
         return [SimpleNamespace(text="".join(draw.choices('%s{}<>/b1 X"\\$\n', k=9)), score=0.0, cut=False)
                 for _ in texts]
 
-    outcome, _ = translated(path, output, lambda texts: kept(texts, ask))
+    outcome, _ = translated(path, output, lambda texts: translate_with_placeholders(texts, ask))
     assert outcome.entries == 200
-    found = list(pairs([output]))
-    assert [pair.source for pair in found] == [pair.source for pair in pairs([path])]
+    found = list(read_pairs([output]))
+    assert [pair.source for pair in found] == [pair.source for pair in read_pairs([path])]
     for pair in found:
-        assert placeholders(pair.target) == placeholders(pair.source)
+        assert find_placeholders(pair.target) == find_placeholders(pair.source)
     after, before = ([line for line in place.read_text().split("\n") if not line.startswith("msgstr")]
                      for place in (output, path))
     assert after == before  # nothing else has changed
@@ -234,7 +234,7 @@ def test_placeholders_of_two_hundred_entries_survive_any_model(tmp_path):
 def test_flow_gives_targets_as_they_come(tmp_path):
     path, told, seen = tmp_path / "a.txt", Told(), []
     path.write_text("one\ntwo\n" + "x" * 50 + "\n")
-    flow = Document(str(path)).flow(lambda texts: seen.append(texts) or WORK(texts), told, block=2)
+    flow = TextDocument(str(path)).flow(lambda texts: seen.append(texts) or WORK(texts), told, block=2)
     assert next(flow) == "ONE"
     assert len(seen) == 1
     assert [*flow] == ["TWO", ""]
@@ -247,22 +247,22 @@ def test_what_does_not_fit_into_memory_is_left_out():
             raise torch.OutOfMemoryError("CUDA out of memory")
         return [2 * number for number in numbers]
 
-    found = apart([1, 2, 3, 4, 5], work)
+    found = isolate_errors([1, 2, 3, 4, 5], work)
     assert found[:2] + found[3:] == [2, 4, 8, 10]
     assert "memory" in str(found[2])
-    assert apart([], work) == []
+    assert isolate_errors([], work) == []
 
 
 def test_blocks():
-    assert list(blocks(iter("abcde"), 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(split_blocks(iter("abcde"), 2)) == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_a_model_is_known_by_its_manifest(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    before = fingerprint(tmp_path)
+    before = model_fingerprint(tmp_path)
     (tmp_path / "config.json").write_text("{ }")
-    assert fingerprint(tmp_path) != before
+    assert model_fingerprint(tmp_path) != before
     (tmp_path / "manifest.json").write_text("x")
-    listed = fingerprint(tmp_path)
+    listed = model_fingerprint(tmp_path)
     (tmp_path / "README.md").write_text("changed")
-    assert fingerprint(tmp_path) == listed
+    assert model_fingerprint(tmp_path) == listed

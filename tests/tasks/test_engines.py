@@ -9,9 +9,10 @@ import texting
 import torch
 
 import regard
-from regard.tasks import engines, exporting
-from regard.tasks.engines import PLACE, CTranslate2Engine, opened
-from regard.tasks.searches import Beam
+from regard.tasks import ctranslate2_engine
+from regard.tasks import export as exporting
+from regard.tasks.ctranslate2_engine import EXPORT_FOLDER, CTranslate2Engine, open_ctranslate2
+from regard.tasks.search import Beam
 
 pytest.importorskip("ctranslate2")
 TEXTS = [source for source, _ in texting.pairs()[:24]]
@@ -22,7 +23,7 @@ def both(tmp_path_factory):
     """A translator and its engine."""
     place = tmp_path_factory.mktemp("engine") / "model"
     ending.translator().save(place)
-    return regard.load(place), opened(place, threads=2)
+    return regard.load(place), open_ctranslate2(place, threads=2)
 
 
 @pytest.fixture
@@ -176,13 +177,13 @@ def test_at_least_so_many_is_not_held_up_by_a_limit_that_nobody_gave(both):
 
 def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
     monkeypatch.delattr("os.sched_getaffinity")
-    assert opened(folder).translate("").text == ""
+    assert open_ctranslate2(folder).translate("").text == ""
 
 
 @pytest.mark.parametrize(("quantization", "beams", "tokens"), [
     ("float32", 1, 6144), ("float32", 5, 2048), ("float16", 5, 2048), ("int8", 1, 512), ("int8", 5, 384)])
 def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch, quantization, beams, tokens):
-    engine, asked = opened(folder, quantization=quantization, threads=3), []
+    engine, asked = open_ctranslate2(folder, quantization=quantization, threads=3), []
 
     class Inner:
         def translate_batch(self, sources, begun, **options):
@@ -202,15 +203,15 @@ def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch,
 
 
 def test_few_sentences_are_shared_among_the_threads():
-    rows = [engines.Row([1] * length, [], 9) for length in (3, 9, 4, 1, 5)]
-    assert [engines._together(rows, 100, threads) for threads in (1, 2, 3, 8)] == [5, 3, 2, 1]
-    assert engines._together(rows[:1], 100, 4) == 1
+    rows = [ctranslate2_engine.EngineRow([1] * length, [], 9) for length in (3, 9, 4, 1, 5)]
+    assert [ctranslate2_engine._batch_size(rows, 100, threads) for threads in (1, 2, 3, 8)] == [5, 3, 2, 1]
+    assert ctranslate2_engine._batch_size(rows[:1], 100, 4) == 1
 
 
 def test_a_source_that_is_longer_than_a_batch_may_be_is_one_by_itself(folder, monkeypatch):
-    want = [one.text for one in opened(folder).translate(TEXTS)]
-    monkeypatch.setattr(engines, "TOKENS", {"float32": (1, 1)})
-    assert [one.text for one in opened(folder).translate(TEXTS)] == want
+    want = [one.text for one in open_ctranslate2(folder).translate(TEXTS)]
+    monkeypatch.setattr(ctranslate2_engine, "BATCH_TOKENS", {"float32": (1, 1)})
+    assert [one.text for one in open_ctranslate2(folder).translate(TEXTS)] == want
 
 
 def test_what_it_does_not_tell(both):
@@ -225,7 +226,7 @@ def test_what_it_does_not_tell(both):
 def test_two_tokenizers(tmp_path):
     task = ending.translator(pair=texting.separate)
     task.save(tmp_path / "model")
-    found = opened(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", limit=9)
+    found = open_ctranslate2(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", limit=9)
     want = task.translate(TEXTS, beams=1, length_penalty="none", limit=9)
     assert [one.text for one in found] == [one.text for one in want]
 
@@ -235,16 +236,16 @@ def test_the_export_is_made_once(folder, monkeypatch):
     export = exporting.export
     monkeypatch.setattr(exporting, "export", lambda *given, **more: made.append(more) or export(*given, **more))
     told = []
-    opened(folder, tell=told.append)
-    opened(folder, tell=told.append)
+    open_ctranslate2(folder, tell=told.append)
+    open_ctranslate2(folder, tell=told.append)
     assert [one["quantization"] for one in made] == ["float32"]
-    assert told == [f"Making an export for CTranslate2 (float32) in {folder / PLACE}, once."]
-    opened(folder, quantization="int8")
+    assert told == [f"Making an export for CTranslate2 (float32) in {folder / EXPORT_FOLDER}, once."]
+    open_ctranslate2(folder, quantization="int8")
     assert len(made) == 2
-    assert json.loads((folder / PLACE / exporting.RECORD).read_text())["quantization"] == "int8"
+    assert json.loads((folder / EXPORT_FOLDER / exporting.RECORD_FILE).read_text())["quantization"] == "int8"
     ending.translator(6.0).save(folder)  # another model in the same folder
-    opened(folder, quantization="int8")
-    opened(folder, quantization="int8")
+    open_ctranslate2(folder, quantization="int8")
+    open_ctranslate2(folder, quantization="int8")
     assert len(made) == 3
     assert isinstance(regard.load(folder), regard.Translator)
 
@@ -255,37 +256,37 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_begins(tmp_path, m
     texting.translator(mixer=mixer).save(tmp_path / "model")
     told = []
     with pytest.raises(ValueError, match=f"must be one that CTranslate2 can run(.|\n)*{why}"):
-        opened(tmp_path / "model", tell=told.append)
+        open_ctranslate2(tmp_path / "model", tell=told.append)
     assert told == []
-    assert not (tmp_path / "model" / PLACE).exists()
+    assert not (tmp_path / "model" / EXPORT_FOLDER).exists()
 
 
 def test_an_export_that_is_given(folder, tmp_path):
     task = regard.load(folder)
-    exporting.export(task, "ctranslate2", tmp_path / "out", origin=exporting.origin(folder))
-    engine = opened(folder, tmp_path / "out")
+    exporting.export(task, "ctranslate2", tmp_path / "out", origin=exporting.model_identity(folder))
+    engine = open_ctranslate2(folder, tmp_path / "out")
     assert isinstance(engine, CTranslate2Engine)
-    assert not (folder / PLACE).exists()
+    assert not (folder / EXPORT_FOLDER).exists()
     shutil.copytree(folder, tmp_path / "other")
     ending.translator(6.0).save(tmp_path / "other")
     with pytest.raises(ValueError, match=r"must be an export of .*other, but is of another model"):
-        opened(tmp_path / "other", tmp_path / "out")
+        open_ctranslate2(tmp_path / "other", tmp_path / "out")
     with pytest.raises(ValueError, match=r"export\.json|manifest"):
-        opened(folder, folder)
+        open_ctranslate2(folder, folder)
 
 
 def test_a_damaged_export_is_refused(folder):
-    opened(folder)
-    path = folder / PLACE / "model.bin"
+    open_ctranslate2(folder)
+    path = folder / EXPORT_FOLDER / "model.bin"
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"model\.bin.*changed"):
-        opened(folder)
+        open_ctranslate2(folder)
 
 
 def test_only_translators(tmp_path):
     texting.completer().save(tmp_path / "model")
     with pytest.raises(ValueError, match="must be a translator, but is a Completer"):
-        opened(tmp_path / "model")
-    assert engines.PENALTIES.keys() == {"none", "mean"}
+        open_ctranslate2(tmp_path / "model")
+    assert ctranslate2_engine.LENGTH_PENALTIES.keys() == {"none", "mean"}

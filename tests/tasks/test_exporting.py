@@ -12,17 +12,18 @@ from tiny import TRANSLATING, built, language, reading
 from tiny import translating as translating_config
 
 import regard
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
-from regard.storage.ctranslate2 import spec
-from regard.storage.ctranslate2 import writing as ctranslate2_writing
-from regard.storage.huggingface import writing as huggingface_writing
-from regard.storage.onnx import writing as onnx_writing
-from regard.tasks import exporting, runners
-from regard.tasks.exporting import RECORD, ExportError, export, names, origin, told
-from regard.tasks.loading import fitting
+from regard.special_tokens import SpecialTokens
+from regard.storage import ctranslate2
+from regard.storage import ctranslate2 as ctranslate2_writing
+from regard.storage import onnx as onnx_writing
+from regard.storage.huggingface import conversion as huggingface_writing
+from regard.tasks import export as exporting
+from regard.tasks import export as runners
+from regard.tasks.export import RECORD_FILE, ExportError, describe_comparison, export, model_identity, vocabulary_names
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
-SPECIAL = SpecialConfig(padding=0, unknown=1, start=2, end=(3,), mask=4)
+SPECIAL = SpecialTokens(padding=0, unknown=1, start=2, end=(3,), mask=4)
 
 
 def recipe(name, **options):
@@ -52,7 +53,7 @@ def test_to_ctranslate2(make, quantization, tmp_path):
     assert (report.program, report.target) == ("ctranslate2", "ctranslate2")
     assert {*report.files} < {path.name for path in (tmp_path / "out").iterdir()}
     assert ("tokenizer.toml" in report.files) == (task.tokenizer is not None)
-    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    record = json.loads((tmp_path / "out" / RECORD_FILE).read_text())
     assert (record["quantization"], record["model"], record["target"]) == (quantization, "abc", "ctranslate2")
 
 
@@ -117,7 +118,7 @@ def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
 def test_a_tokenizer_that_has_no_form_there_is_told(make, tmp_path):
     report = export(make(), "huggingface", tmp_path / "out")
     assert "no form" in report.notes[0]
-    assert report.files == ("config.json", RECORD, "model.safetensors")
+    assert report.files == ("config.json", RECORD_FILE, "model.safetensors")
 
 
 def test_a_tokenizer_that_gives_other_ids_is_left_out(tmp_path, monkeypatch):
@@ -131,7 +132,7 @@ def test_to_onnx(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     report = export(gpt(), "onnx", tmp_path / "out")
-    assert (report.program, report.files) == ("onnxruntime", (RECORD, "model.onnx"))
+    assert (report.program, report.files) == ("onnxruntime", (RECORD_FILE, "model.onnx"))
     assert report.comparison.difference < 1e-4
     assert report.comparison.same == report.comparison.rows
 
@@ -151,7 +152,7 @@ class Fake:
         if self.name == "encoder.onnx":
             found = self.model.encode(Tokens(given["ids"], given["lengths"])).states
         elif self.name == "decoder.onnx":
-            found = onnx_writing.Decoding(self.model)(given["ids"], given["states"], given["lengths"])
+            found = onnx_writing.OnnxTargetDecoder(self.model)(given["ids"], given["states"], given["lengths"])
         else:
             found = self.model(Tokens(given["ids"], given["lengths"]))
         return [found.numpy()]
@@ -161,8 +162,8 @@ class Fake:
 def test_how_graphs_are_asked(make, tmp_path, monkeypatch):
     """Rows filled up, cut to their lengths, and written after token by token; the graphs are tested apart."""
     task = make()
-    monkeypatch.setattr(onnx_writing, "write", lambda folder, config, model: ())
-    monkeypatch.setattr(runners, "_session", lambda path: Fake(path, task.model))
+    monkeypatch.setattr(onnx_writing, "write_onnx", lambda folder, config, model: ())
+    monkeypatch.setattr(runners, "_onnx_session", lambda path: Fake(path, task.model))
     report = export(task, "onnx", tmp_path / "out")
     assert report.comparison.difference < 1e-5
     assert report.comparison.same in (None, report.comparison.rows)
@@ -184,12 +185,12 @@ def test_an_export_that_differs_is_not_left_behind(target, broken, tmp_path, mon
 
 
 @pytest.mark.parametrize(("task", "target", "message"), [
-    (lambda: fitting(built(TRANSLATING["additive"]), TRANSLATING["additive"], SPECIAL), "ctranslate2",
+    (lambda: make_task(built(TRANSLATING["additive"]), TRANSLATING["additive"], SPECIAL), "ctranslate2",
      r"model\.encoder\.mixer\.score"),
-    (lambda: fitting(built(language("recurrence")), language("recurrence"), SPECIAL), "onnx",
+    (lambda: make_task(built(language("recurrence")), language("recurrence"), SPECIAL), "onnx",
      r"model\.stack\.mixer\.kind"),
-    (lambda: fitting(built(translating_config()), translating_config(), SPECIAL), "huggingface", r"shared is false"),
-    (lambda: fitting(built(reading()), reading(), SPECIAL), "ctranslate2", r"model\.kind"),
+    (lambda: make_task(built(translating_config()), translating_config(), SPECIAL), "huggingface", r"shared is false"),
+    (lambda: make_task(built(reading()), reading(), SPECIAL), "ctranslate2", r"model\.kind"),
     (transformer, "marian", r'`target` must be one of "ctranslate2", "onnx", "huggingface"'),
 ])
 def test_what_a_target_cannot_hold_is_refused(task, target, message, tmp_path):
@@ -216,42 +217,42 @@ def test_where_it_is_written(tmp_path):
         export(task, "ctranslate2", tmp_path / "mine")
     export(task, "ctranslate2", tmp_path / "out")
     export(task, "ctranslate2", tmp_path / "out", quantization="int8")  # which replaces the one before
-    assert json.loads((tmp_path / "out" / RECORD).read_text())["quantization"] == "int8"
+    assert json.loads((tmp_path / "out" / RECORD_FILE).read_text())["quantization"] == "int8"
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
     assert type(regard.load(tmp_path / "model")) is type(task)
 
 
 def test_names_are_those_of_the_tokenizer():
     task = texting.translator(pair=texting.separate)
-    found = names(task)
+    found = vocabulary_names(task)
     for side, called in ((task.tokenizer.source, found.source), (task.tokenizer.target, found.target)):
         assert called[:5] == ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
         assert list(called) == side.pieces(range(side.size))
-    assert names(transformer()).source == tuple(f"<{id_}>" for id_ in range(40))
+    assert vocabulary_names(transformer()).source == tuple(f"<{id_}>" for id_ in range(40))
 
 
 def test_a_model_that_has_changed_is_another(tmp_path):
     task = transformer()
     task.save(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    assert origin(tmp_path / "one") == origin(tmp_path / "two")
+    assert model_identity(tmp_path / "one") == model_identity(tmp_path / "two")
     with torch.no_grad():
         task.model.decoder.stack.blocks[0].cross.output.bias[0] += 1
     task.save(tmp_path / "two")
-    assert origin(tmp_path / "one") != origin(tmp_path / "two")
+    assert model_identity(tmp_path / "one") != model_identity(tmp_path / "two")
 
 
 def test_words():
-    found = exporting.Comparison(8, 90, "outputs", 2e-6, 1e-7, 1e-4, 7, 1)
-    assert told(found) == ("90 outputs of 8 rows differ by at most 2.0e-06, 1.0e-07 on average (allowed: 1.0e-04); "
+    found = exporting.ExportComparison(8, 90, "outputs", 2e-6, 1e-7, 1e-4, 7, 1)
+    assert describe_comparison(found) == ("90 outputs of 8 rows differ by at most 2.0e-06, 1.0e-07 on average (allowed: 1.0e-04); "
                            "greedy search writes the same after 7 of 8, and after 1 something that our model finds "
                            "worse")
-    assert "greedy" not in told(replace(found, same=None))
+    assert "greedy" not in describe_comparison(replace(found, same=None))
     assert not found.passed
 
 
 def test_without_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(spec.importlib, "import_module", _missing)
+    monkeypatch.setattr(ctranslate2.importlib, "import_module", _missing)
     with pytest.raises(ValueError, match=r"pip install 'regard\[export\]'"):
         export(transformer(), "ctranslate2", tmp_path / "out")
 

@@ -9,11 +9,10 @@ import texting
 import torch
 
 import regard
-from regard.data.tokenizer.settings import UnigramConfig
-from regard.data.tokenizer.training import train
-from regard.models.special import SpecialConfig
-from regard.storage.huggingface import writing as huggingface
-from regard.tasks import foreign
+from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
+from regard.special_tokens import SpecialTokens
+from regard.storage.huggingface import conversion as huggingface
+from regard.tasks import load
 
 SENTENCES = ["A man is eating food.", "Où est la gare ? [SEP]", "", "Cheese"]
 
@@ -47,7 +46,7 @@ def test_it_is_saved_with_its_tokenizer(minilm, tmp_path):
 
 
 def test_without_the_package_it_takes_ids(minilm, monkeypatch):
-    monkeypatch.setattr(foreign.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
     task = regard.load(minilm)
     assert task.tokenizer is None
     assert task.embed_ids([[101, 102]]).shape == (1, 384)
@@ -59,7 +58,7 @@ def exported(folder, **others):
     """An exported model with these files beside it, as if others had made it: without a manifest."""
     vocabulary = others.pop("vocabulary")
     made = regard.task(others.pop("recipe"), special=others.pop("special"), **vocabulary)
-    huggingface.write(folder, made.config, made.special, made.model.state_dict())
+    huggingface.write_model(folder, made.config, made.special, made.model.state_dict())
     (folder / "manifest.json").unlink()
     for name, data in others.items():
         (folder / name.replace("_json", ".json").replace("_spm", ".spm")).write_bytes(data)
@@ -82,10 +81,10 @@ def byte_level(template):
 @pytest.mark.parametrize("template", [False, True])
 def test_a_language_model_begins_as_its_template_says(template, tmp_path):
     data = byte_level(template)
-    exported(tmp_path / "gpt", recipe="gpt-tiny", vocabulary={"vocabulary": 300}, special=SpecialConfig(end=(0,)),
+    exported(tmp_path / "gpt", recipe="gpt-tiny", vocabulary={"vocabulary": 300}, special=SpecialTokens(end=(0,)),
              tokenizer_json=data, tokenizer_config_json=json.dumps({"bos_token": "<|end|>"}).encode())
     task = regard.load(tmp_path / "gpt")
-    assert task.special == SpecialConfig(start=0, end=(0,), first=0 if template else None)
+    assert task.special == SpecialTokens(start=0, end=(0,), first=0 if template else None)
     found = task.complete("the dog", limit=4)
     prompt = [0] * template + task.tokenizer.encode("the dog")
     assert list(found.ids) == task.complete_ids([prompt], limit=4)[0][0].ids
@@ -96,7 +95,7 @@ def test_a_translator_of_marian(tmp_path):
     """The files that Marian models have: two models of sentencepiece, and ids of their own for the pieces."""
     spm = []
     for side in (0, 1):
-        trained = train([pair[side] for pair in texting.pairs()], UnigramConfig(vocabulary=400)).tokenizer
+        trained = train_tokenizer([pair[side] for pair in texting.pairs()], UnigramConfig(vocabulary=400)).tokenizer
         spm.append(trained.data)
     pieces = {"</s>": 0, "<unk>": 1}
     for data in spm:
@@ -105,14 +104,14 @@ def test_a_translator_of_marian(tmp_path):
             pieces.setdefault(inner.id_to_piece(id_), len(pieces))
     pieces["<pad>"] = len(pieces)
     size = len(pieces)
-    special = SpecialConfig(start=size - 1, end=(0,), padding=size - 1)
+    special = SpecialTokens(start=size - 1, end=(0,), padding=size - 1)
     both = {"source_vocabulary": size, "target_vocabulary": size}
     changes = {"shared": True, "output_bias": True, "embedding.positions.kind": "sinusoidal",
                "embedding.positions.layout": "halves", "encoder.order": "post", "decoder.order": "post"}
     exported(tmp_path / "opus", recipe="transformer-tiny", vocabulary={**both, **changes}, special=special,
              source_spm=spm[0], target_spm=spm[1], vocab_json=json.dumps(pieces).encode())
     task = regard.load(tmp_path / "opus")
-    assert task.special == SpecialConfig(start=size - 1, end=(0,), padding=size - 1, unknown=1)
+    assert task.special == SpecialTokens(start=size - 1, end=(0,), padding=size - 1, unknown=1)
     source = task.tokenizer.source_ids(["the dog"])[0]
     assert source[-1] == 0
     found = task.translate("the dog", limit=4, beams=1, length_penalty="none")
@@ -129,7 +128,7 @@ def test_a_translator_of_marian(tmp_path):
         "special_tokens": {"<s>": {"ids": [5]}}}]}, ((5,), ())),
 ])
 def test_what_stands_around_a_text(processor, around):
-    assert foreign.template(json.dumps({"post_processor": processor}).encode()) == around
+    assert load.read_template(json.dumps({"post_processor": processor}).encode()) == around
 
 
 @pytest.mark.parametrize("single", [
@@ -139,14 +138,14 @@ def test_what_stands_around_a_text(processor, around):
 def test_a_template_that_says_nothing_of_use(single):
     processor = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [5]}}}
     with pytest.raises(ValueError, match=r"`tokenizer\.json` must be with a template of one text and special tokens"):
-        foreign.template(json.dumps({"post_processor": processor}).encode())
+        load.read_template(json.dumps({"post_processor": processor}).encode())
 
 
 def test_roles_of_the_model_go_before_those_of_the_tokenizer():
-    mine, theirs = SpecialConfig(start=1, end=(2,)), SpecialConfig(start=5, end=(6,), mask=7)
-    assert foreign.merged(mine, theirs) == SpecialConfig(start=1, end=(2,), mask=7)
+    mine, theirs = SpecialTokens(start=1, end=(2,)), SpecialTokens(start=5, end=(6,), mask=7)
+    assert load.merge_special_ids(mine, theirs) == SpecialTokens(start=1, end=(2,), mask=7)
 
 
 def test_no_files_no_tokenizer(tmp_path):
-    assert foreign.one_side(tmp_path, SpecialConfig()) is None
-    assert foreign.two_sides(tmp_path, SpecialConfig()) is None
+    assert load.read_tokenizer(tmp_path, SpecialTokens()) is None
+    assert load.read_marian_tokenizers(tmp_path, SpecialTokens()) is None

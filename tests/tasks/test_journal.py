@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.tasks.journal import Journal
+from regard.data.sources.text import DataError
+from regard.tasks.documents import Journal
 
 WORK = {"input": "a" * 64, "beam": 5, "format": None}
 

@@ -7,18 +7,18 @@ import torch
 from tiny import ALL, LANGUAGE, TRANSLATING, built
 
 import regard
-from regard.models.special import SpecialConfig
+from regard.special_tokens import SpecialTokens
+from regard.storage import filesystem, weights
 from regard.storage import folder as folders
-from regard.storage import weights
-from regard.storage.huggingface import writing as huggingface
-from regard.tasks.loading import fitting
-from regard.tasks.task import CONFIG, WEIGHTS, Task
+from regard.storage.huggingface import conversion as huggingface
+from regard.tasks.load import make_task
+from regard.tasks.task import CONFIG_FILE, WEIGHTS_FILE, Task
 
-SPECIAL = SpecialConfig(start=1, end=(2, 3), padding=0)
+SPECIAL = SpecialTokens(start=1, end=(2, 3), padding=0)
 
 
 def saved(folder, config=LANGUAGE["attention"], seed=3):
-    made = fitting(built(config, seed).float(), config, SPECIAL)
+    made = make_task(built(config, seed).float(), config, SPECIAL)
     made.save(folder)
     return made
 
@@ -42,7 +42,7 @@ def test_a_moved_folder_gives_the_same_bits(config, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_no_number_is_changed_and_none_is_drawn(dtype, tmp_path):
     config = LANGUAGE["attention"]
-    made = fitting(built(config).to(dtype), config)
+    made = make_task(built(config).to(dtype), config)
     made.save(tmp_path / "model")
     before = torch.get_rng_state()
     found = regard.load(tmp_path / "model")
@@ -53,7 +53,7 @@ def test_no_number_is_changed_and_none_is_drawn(dtype, tmp_path):
 
 
 def exported(folder, made):
-    huggingface.write(folder, made.config, made.special, made.model.state_dict())
+    huggingface.write_model(folder, made.config, made.special, made.model.state_dict())
 
 
 @pytest.mark.parametrize(("name", "options"), [("gpt", {"vocabulary": 30}), ("bert", {"vocabulary": 30}),
@@ -79,7 +79,7 @@ def test_a_damaged_exported_folder_is_refused(tmp_path):
 def test_tied_tables_are_stored_once_and_stay_one(tmp_path):
     config = TRANSLATING["post-norm"]
     saved(tmp_path / "model", config)
-    assert weights.header(tmp_path / "model" / WEIGHTS).elements == config.parameters()
+    assert weights.read_header(tmp_path / "model" / WEIGHTS_FILE).elements == config.parameters()
     model = regard.load(tmp_path / "model").model
     assert model.decoder.output.weight is model.encoder.embedding.tokens.weight
 
@@ -101,13 +101,13 @@ def test_nothing_of_others_is_written_over(tmp_path):
 
 def rewritten(folder, **contents):
     """The folder with other files under a manifest that fits them."""
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in (CONFIG, WEIGHTS)}
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in (CONFIG_FILE, WEIGHTS_FILE)}
     folders.save(folder, {**files, **{name.replace("_", "."): data for name, data in contents.items()}})
 
 
 def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(tmp_path, monkeypatch):
     saved(tmp_path / "model")
-    text = (tmp_path / "model" / CONFIG).read_text().replace("vocabulary = 13", "vocabulary = 1000000000000")
+    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("vocabulary = 13", "vocabulary = 1000000000000")
     rewritten(tmp_path / "model", config_toml=text.encode())
     monkeypatch.setattr(type(LANGUAGE["attention"]), "build", lambda self: pytest.fail("built"))
     with pytest.raises(ValueError, match=r"model.safetensors.* of 8,0[\d,]+ numbers, as config.toml asks for"):
@@ -116,7 +116,7 @@ def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(tmp_path,
 
 def test_a_misspelt_key_is_named_with_file_and_line(tmp_path):
     saved(tmp_path / "model")
-    text = (tmp_path / "model" / CONFIG).read_text().replace("tied = true", "tyed = true")
+    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("tied = true", "tyed = true")
     rewritten(tmp_path / "model", config_toml=text.encode())
     line = text[:text.index("tyed")].count("\n") + 1
     with pytest.raises(ValueError, match=rf'config.toml:{line}: unknown key "tyed" in \[model\]; did you mean "tied"'):
@@ -125,9 +125,9 @@ def test_a_misspelt_key_is_named_with_file_and_line(tmp_path):
 
 def test_damage_is_refused_with_the_name_of_the_file(tmp_path):
     saved(tmp_path / "model")
-    data = bytearray((tmp_path / "model" / WEIGHTS).read_bytes())
+    data = bytearray((tmp_path / "model" / WEIGHTS_FILE).read_bytes())
     data[-3] ^= 1
-    (tmp_path / "model" / WEIGHTS).write_bytes(data)
+    (tmp_path / "model" / WEIGHTS_FILE).write_bytes(data)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         regard.load(tmp_path / "model")
 
@@ -147,7 +147,7 @@ def test_what_is_no_folder_of_a_model(tmp_path):
 
 
 def test_a_path_that_cannot_be_looked_at(tmp_path):
-    with pytest.raises(folders.FolderError, match=r"must be readable, but is not \(File name too long\)"):
+    with pytest.raises(filesystem.FolderError, match=r"must be readable, but is not \(File name too long\)"):
         regard.load(tmp_path / ("x" * 300))
 
 
@@ -174,4 +174,4 @@ def test_a_new_model_is_made_used_and_saved(tmp_path):
 
 def test_every_kind_has_its_task():
     for config in ALL.values():
-        assert isinstance(fitting(config.build(), config), Task)
+        assert isinstance(make_task(config.build(), config), Task)

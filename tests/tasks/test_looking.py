@@ -7,14 +7,14 @@ import pytest
 import texting
 import torch
 from refusals import assert_named
-from tiny import LookingConfig, built, seq2seq
+from tiny import Seq2SeqAttentionConfig, built, seq2seq
 
-from regard.decoding.cross import with_cross
-from regard.decoding.hypothesis import Hypothesis
-from regard.inspection.trace.trace import Trace
-from regard.tasks import looking
-from regard.tasks.alignment.words import AlignmentConfig
-from regard.tasks.loading import fitting
+from regard.decoding.forced import with_cross
+from regard.decoding.request import Hypothesis
+from regard.inspection.trace import Trace
+from regard.tasks import traces
+from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.load import make_task
 
 TEXT = "the big dog sleeps."
 
@@ -22,17 +22,17 @@ TEXT = "the big dog sleeps."
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     """What is not trained hardly ends by itself."""
-    monkeypatch.setattr("regard.tasks.translating.LONGER", 2)
-    monkeypatch.setattr("regard.tasks.translating.FACTOR", 1)
+    monkeypatch.setattr("regard.tasks.translator.EXTRA_LENGTH", 2)
+    monkeypatch.setattr("regard.tasks.translator.LENGTH_FACTOR", 1)
 
 
 @functools.cache
 def recurrent():
     """A recurrent translator with attention."""
     both = texting.joint()
-    config = replace(seq2seq(attention=LookingConfig(), layers=2, direction="both"),
+    config = replace(seq2seq(attention=Seq2SeqAttentionConfig(), layers=2, direction="both"),
                      source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    return fitting(built(config), config, tokenizer=both)
+    return make_task(built(config), config, tokenizer=both)
 
 
 TRANSLATORS = {"Transformer": texting.translator, "separate": lambda: texting.translator(pair=texting.separate),
@@ -62,7 +62,7 @@ def crosses(task, text, ids, end):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_translation_is_what_the_translator_finds(name, beams):
     task = TRANSLATORS[name]()
-    trace = looking.translated(task, TEXT, beams=beams, name="tiny")
+    trace = traces.trace_translation(task, TEXT, beams=beams, name="tiny")
     want = task.translate(TEXT, beams=beams, nbest=beams, length_penalty="mean" if beams > 1 else "none")
     end = [] if want.cut else [task.end()[0]]
     target = task.pair_tokenizer().target
@@ -82,7 +82,7 @@ def test_a_translation_is_what_the_translator_finds(name, beams):
 
 
 def test_every_attention_is_there_with_its_sides():
-    trace = looking.translated(texting.translator(), TEXT)
+    trace = traces.trace_translation(texting.translator(), TEXT)
     assert [(one.name, one.layer, one.kind, one.queries, one.keys) for one in trace.attentions] == [
         ("encoder.0.self", 0, "self", "source", "source"), ("encoder.1.self", 1, "self", "source", "source"),
         ("decoder.0.self", 0, "self", "target", "read"), ("decoder.0.cross", 0, "cross", "target", "source"),
@@ -94,7 +94,7 @@ def test_every_attention_is_there_with_its_sides():
 
 
 def test_words_stand_in_their_texts():
-    trace = looking.translated(texting.translator(), TEXT)
+    trace = traces.trace_translation(texting.translator(), TEXT)
     side = trace.sides["source"]
     assert [side.text[word.start:word.end] for word in side.words] == ["the", "big", "dog", "sleeps", "."]
 
@@ -104,19 +104,19 @@ def test_another_result_can_be_chosen(choice):
     task = texting.translator()
     found = task.translate(TEXT, beams=3, nbest=3)
     want = [found, *found.alternatives][choice]
-    trace = looking.translated(task, TEXT, beams=3, choice=choice)
+    trace = traces.trace_translation(task, TEXT, beams=3, choice=choice)
     assert trace.sides["target"].text == want.text
     assert trace.written.log_probabilities == pytest.approx(want.log_probabilities)
     assert len(trace.search.best) == 3
 
 
 def test_a_choice_that_is_not_there_is_named():
-    assert_named(lambda: looking.translated(texting.translator(), TEXT, beams=2, choice=2), ["`choice`", "2 results"])
+    assert_named(lambda: traces.trace_translation(texting.translator(), TEXT, beams=2, choice=2), ["`choice`", "2 results"])
 
 
 def test_a_beginning_is_forced_and_stands_in_the_tree():
     task = texting.translator()
-    trace = looking.translated(task, TEXT, beams=2, prefix="le chien")
+    trace = traces.trace_translation(task, TEXT, beams=2, prefix="le chien")
     target = task.pair_tokenizer().target
     beginning = target.pieces(target.encode("le chien"))
     assert trace.sides["target"].tokens[:len(beginning)] == tuple(beginning)
@@ -135,7 +135,7 @@ def test_a_beginning_is_forced_and_stands_in_the_tree():
 def test_a_translation_of_somebody_else(name):
     task = TRANSLATORS[name]()
     found = task.translate(TEXT, beams=2)
-    trace = looking.forced(task, TEXT, "le grand chat dort.")
+    trace = traces.trace_forced(task, TEXT, "le grand chat dort.")
     target = task.pair_tokenizer().target
     ids = target.encode("le grand chat dort.")
     assert trace.sides["target"].tokens == tuple(target.pieces([*ids, task.end()[0]]))
@@ -144,7 +144,7 @@ def test_a_translation_of_somebody_else(name):
     maps = [one for one in trace.attentions if one.kind == "cross"]
     torch.testing.assert_close(torch.stack([one.look.weights() for one in maps]), cross, atol=1e-7, rtol=1e-5)
     if not found.cut and target.encode(found.text) == list(found.ids):
-        same = looking.forced(task, TEXT, found.text)
+        same = traces.trace_forced(task, TEXT, found.text)
         assert same.written.log_probabilities == pytest.approx(found.log_probabilities, abs=1e-5)
 
 
@@ -152,17 +152,17 @@ def test_where_words_are_found_is_told():
     task = texting.translator()
     task.aligned_by = AlignmentConfig(layer=-1, head=1, offset=1)
     try:
-        pointer = looking.translated(task, TEXT).alignment
+        pointer = traces.trace_translation(task, TEXT).alignment
     finally:
         task.aligned_by = None
     assert (pointer.attention, pointer.head, pointer.offset) == (5, 1, 1)
-    assert looking.translated(task, TEXT).alignment is None
+    assert traces.trace_translation(task, TEXT).alignment is None
 
 
 def test_watching_changes_nothing():
     task = texting.translator()
     before = task.translate(TEXT, beams=3)
-    looking.translated(task, TEXT, beams=3)
+    traces.trace_translation(task, TEXT, beams=3)
     after = task.translate(TEXT, beams=3)
     assert (before.ids, before.score) == (after.ids, after.score)
     assert not any(tap.listeners for tap in (module.tap for module in task.model.modules() if hasattr(module, "tap")))
@@ -171,7 +171,7 @@ def test_watching_changes_nothing():
 @pytest.mark.parametrize("limit", [0, 7])
 def test_a_completion(limit):
     task = texting.completer()
-    trace = looking.completed(task, "the do", limit=limit, beams=2)
+    trace = traces.trace_completion(task, "the do", limit=limit, beams=2)
     want = task.complete("the do", limit=limit, beams=2, nbest=2, length_penalty="mean")
     ids = [*want.prompt_ids, *want.ids]
     assert trace.sides["text"].tokens == tuple(task.tokenizer.pieces(ids))
@@ -189,7 +189,7 @@ def test_a_completion(limit):
 @pytest.mark.parametrize("make", [texting.filler, texting.classifier, texting.tagger])
 def test_a_text_that_is_read(make):
     task = make()
-    trace = looking.read(task, TEXT, name="tiny")
+    trace = traces.trace_input(task, TEXT, name="tiny")
     [ids] = task.text_ids([TEXT])
     assert trace.sides["text"].tokens == tuple(task.tokenizer.pieces(ids))
     assert len(trace.attentions) == 2
@@ -198,30 +198,30 @@ def test_a_text_that_is_read(make):
 
 def test_a_blank_is_a_hidden_token():
     task = texting.filler()
-    trace = looking.read(task, "the ___ sleeps.")
+    trace = traces.trace_input(task, "the ___ sleeps.")
     assert task.tokenizer.pieces([task.mask()])[0] in trace.sides["text"].tokens
 
 
 def test_an_image():
     task = texting.seer()
     image = torch.rand(1, 8, 8)
-    trace = looking.seen_image(task, image, title="one")
+    trace = traces.trace_image(task, image, title="one")
     side = trace.sides["image"]
     assert (side.grid, side.lead, len(side.tokens), trace.title) == ((4, 4), 0, 16, "one")
     assert [one.look.weights().shape for one in trace.attentions] == [(2, 16, 16)] * 2
-    assert_named(lambda: looking.seen_image(texting.classifier(), image), ["`classifier`", "images"])
+    assert_named(lambda: traces.trace_image(texting.classifier(), image), ["`classifier`", "images"])
 
 
 @pytest.mark.parametrize("text", ["", " ", "\u200b"])
 def test_nothing_to_look_at_is_named(text):
-    assert_named(lambda: looking.translated(texting.translator(), text), ["`text`"])
+    assert_named(lambda: traces.trace_translation(texting.translator(), text), ["`text`"])
 
 
 def test_a_trace_of_everything_can_be_stored(tmp_path):
-    for number, trace in enumerate([looking.translated(texting.translator(), TEXT),
-                                    looking.completed(texting.completer(), "the", limit=3),
-                                    looking.read(texting.filler(), TEXT),
-                                    looking.seen_image(texting.seer(), torch.rand(1, 8, 8))]):
+    for number, trace in enumerate([traces.trace_translation(texting.translator(), TEXT),
+                                    traces.trace_completion(texting.completer(), "the", limit=3),
+                                    traces.trace_input(texting.filler(), TEXT),
+                                    traces.trace_image(texting.seer(), torch.rand(1, 8, 8))]):
         path = tmp_path / f"{number}.safetensors"
         trace.save(path)
         again = Trace.load(path)
@@ -232,8 +232,8 @@ def test_a_trace_of_everything_can_be_stored(tmp_path):
 
 def test_a_title_is_not_a_whole_book():
     text = "the big dog sleeps. " * 50
-    trace = looking.read(texting.filler(), text)
-    assert len(trace.title) <= looking.TITLE
+    trace = traces.trace_input(texting.filler(), text)
+    assert len(trace.title) <= traces.TITLE_LENGTH
     assert trace.title.startswith(text[:60])
     assert trace.title.endswith("…")
     assert trace.sides["text"].text == text
@@ -242,6 +242,6 @@ def test_a_title_is_not_a_whole_book():
 def test_a_model_without_attention_has_nothing_to_see():
     both = texting.joint()
     config = replace(seq2seq(), source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    task = fitting(built(config), config, tokenizer=both)
+    task = make_task(built(config), config, tokenizer=both)
     with pytest.raises(ValueError, match="no attention"):
-        looking.translated(task, TEXT, beams=1)
+        traces.trace_translation(task, TEXT, beams=1)

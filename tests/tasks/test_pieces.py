@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from theirs import byte_fallback, byte_level
 
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.tasks.pieces import added, certain, pieces
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.tasks.completer import added_text, settled_text, stream_text
 
 TOKENIZERS = {"bytes": ByteTokenizer, "characters": texting.characters, "unigram": texting.tokenizer,
               "byte level": byte_level, "byte fallback": byte_fallback}
@@ -31,24 +31,24 @@ def test_pieces_are_the_text_whatever_is_written(name, data):
                                max_size=12))
     ids = [one for part in parts for one in part if one not in special]
     prompt = data.draw(st.sampled_from([tokenizer.encode("the dog"), tokenizer.encode("été"), []]))
-    whole = added(tokenizer, prompt, ids)
-    found = list(pieces(tokenizer, prompt, ids))
+    whole = added_text(tokenizer, prompt, ids)
+    found = list(stream_text(tokenizer, prompt, ids))
     assert "".join(found) == whole
     assert "" not in found
     for count in range(len(ids) + 1):
-        assert whole.startswith(certain(tokenizer, prompt, ids[:count]))
+        assert whole.startswith(settled_text(tokenizer, prompt, ids[:count]))
 
 
 @pytest.mark.parametrize("name", ["bytes", "characters", "unigram"])
 def test_what_is_certain_comes_at_once(name):
     tokenizer = made(name)
     ids = tokenizer.encode("the dog sees")
-    assert len(list(pieces(tokenizer, tokenizer.encode("a"), ids))) == len(ids)
+    assert len(list(stream_text(tokenizer, tokenizer.encode("a"), ids))) == len(ids)
 
 
 def test_half_a_character_waits_for_the_other_half():
     tokenizer = made("bytes")
     ids = tokenizer.encode("aé語b")
-    assert [certain(tokenizer, [], ids[:count]) for count in range(len(ids) + 1)] == [
+    assert [settled_text(tokenizer, [], ids[:count]) for count in range(len(ids) + 1)] == [
         "", "a", "a", "aé", "aé", "aé", "aé語", "aé語b"]
-    assert list(pieces(tokenizer, [], ids[:-2])) == ["a", "é", "\ufffd\ufffd"]
+    assert list(stream_text(tokenizer, [], ids[:-2])) == ["a", "é", "\ufffd\ufffd"]

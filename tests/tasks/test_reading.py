@@ -4,16 +4,16 @@ import pytest
 import torch
 from tiny import READING, VISION, built
 
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
-from regard.tasks.loading import fitting
+from regard.special_tokens import SpecialTokens
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 ROWS = [[4, 5, 9, 6], [9, 7], [3, 8, 9, 9, 4]]
 
 
 def test_hidden_tokens_are_named():
     config = READING["masked"]
-    filler = fitting(built(config), config, SpecialConfig(mask=9, padding=0))
+    filler = make_task(built(config), config, SpecialTokens(mask=9, padding=0))
     found = filler.fill_ids(ROWS, count=3)
     assert [len(row) for row in found] == [1, 1, 2]
     for row, guesses in zip(ROWS, found, strict=True):
@@ -23,12 +23,12 @@ def test_hidden_tokens_are_named():
             assert [each.id for each in guess] == best.indices.tolist()
             torch.testing.assert_close(torch.tensor([each.probability for each in guess]), best.values)
     with pytest.raises(ValueError, match=r"`special\.mask` must be an id"):
-        fitting(built(config), config).fill_ids(ROWS)
+        make_task(built(config), config).fill_ids(ROWS)
 
 
 @pytest.mark.parametrize("name", ["first", "last", "mean", "tagger"])
 def test_sequences_and_tokens_are_labelled(name):
-    classifier = fitting(built(READING[name]), READING[name])
+    classifier = make_task(built(READING[name]), READING[name])
     for row, found in zip(ROWS, classifier.label_ids(ROWS), strict=True):
         want = torch.softmax(classifier.model(Tokens(torch.tensor([row])))[0].float(), -1)
         torch.testing.assert_close(found, want)
@@ -37,7 +37,7 @@ def test_sequences_and_tokens_are_labelled(name):
 
 
 def test_images_are_labelled():
-    classifier = fitting(built(VISION["class"]).float(), VISION["class"])
+    classifier = make_task(built(VISION["class"]).float(), VISION["class"])
     found = classifier.label_images(torch.randn(4, 3, 8, 12))
     assert found.shape == (4, 5)
     torch.testing.assert_close(found.sum(-1), torch.ones(4))
@@ -46,7 +46,7 @@ def test_images_are_labelled():
 
 
 def test_vectors_have_length_one_and_do_not_depend_on_others():
-    embedder = fitting(built(READING["encoder"]), READING["encoder"])
+    embedder = make_task(built(READING["encoder"]), READING["encoder"])
     together = embedder.embed_ids(ROWS)
     torch.testing.assert_close(together.norm(dim=-1), torch.ones(3).double())
     for b, row in enumerate(ROWS):
@@ -58,14 +58,14 @@ def test_vectors_have_length_one_and_do_not_depend_on_others():
     (torch.tensor([[5, 6]]), "a Tensor"), ([[5], [1.5]], "whole numbers .* 1.5"), ([[True]], "whole numbers .* True"),
 ])
 def test_what_is_no_rows_of_ids(rows, said):
-    embedder = fitting(built(READING["encoder"]), READING["encoder"])
+    embedder = make_task(built(READING["encoder"]), READING["encoder"])
     with pytest.raises(ValueError, match=f"`rows` must be .*{said}"):
         embedder.embed_ids(rows)
 
 
 def test_as_many_guesses_as_there_are():
     config = READING["masked"]
-    filler = fitting(built(config), config, SpecialConfig(mask=9))
+    filler = make_task(built(config), config, SpecialTokens(mask=9))
     ((guesses,),) = filler.fill_ids([[9]], count=50)
     assert sorted(guess.id for guess in guesses) == list(range(config.vocabulary))
     for count in (0, -1, 1.5):
@@ -74,7 +74,7 @@ def test_as_many_guesses_as_there_are():
 
 
 def test_images_of_any_precision_and_nothing_else():
-    classifier = fitting(built(VISION["class"]).float(), VISION["class"])
+    classifier = make_task(built(VISION["class"]).float(), VISION["class"])
     images = torch.randn(2, 3, 8, 12)
     assert torch.equal(classifier.label_images(images.double()), classifier.label_images(images))
     for wrong in (images.byte(), images.tolist()):
@@ -84,7 +84,7 @@ def test_images_of_any_precision_and_nothing_else():
 
 def test_a_model_in_training_mode_is_refused():
     for config in (READING["first"], VISION["class"]):
-        classifier = fitting(built(config).float(), config)
+        classifier = make_task(built(config).float(), config)
         classifier.model.train()
         with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
             classifier.label_ids(ROWS) if config.kind == "classifier" else classifier.label_images(

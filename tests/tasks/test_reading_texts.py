@@ -7,13 +7,13 @@ import texting
 import torch
 from texting import LABELS
 
-from regard.data.images.scaling import scaled
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.models.contract import Tokens
-from regard.models.encoder import EncoderConfig
-from regard.tasks import texts as batching
-from regard.tasks.blanks import with_blanks
-from regard.tasks.loading import fitting
+from regard.data.images import scale_pixels
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.models.encoder_decoder import EncoderConfig
+from regard.tasks import task as batching
+from regard.tasks.filler import encode_with_blanks
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 BLANKS = ["the ___ sleeps.", "___", "Emma sees ___ big ___."]
 TEXTS = ["the dog sleeps.", "", "no", "Emma sees a big cat."]
@@ -25,7 +25,7 @@ def test_blanks_are_filled_with_the_most_probable_tokens(of):
     task = texting.filler(of)
     mask, apart = task.special.mask, task.special.ids()
     for text, found in zip(BLANKS, task.fill(BLANKS, count=3), strict=True):
-        row = with_blanks(task.tokenizer, text, mask)
+        row = encode_with_blanks(task.tokenizer, text, mask)
         probabilities = torch.softmax(task.model(Tokens(torch.tensor([row])))[0], -1)
         best = []
         places = [place for place, id_ in enumerate(row) if id_ == mask]
@@ -43,7 +43,7 @@ def test_blanks_are_filled_with_the_most_probable_tokens(of):
 def test_nothing_is_suggested_that_is_no_token():
     made = texting.filler()
     config = texting.resized(made.config, made.tokenizer, 8)
-    task = fitting(texting.built(config), config, tokenizer=made.tokenizer)
+    task = make_task(texting.built(config), config, tokenizer=made.tokenizer)
     with torch.no_grad():
         task.model.output.bias[[*task.special.ids(), *range(made.tokenizer.size, config.vocabulary)]] = 50.0
     ((blank,),) = [task.fill("the ___").blanks]
@@ -68,7 +68,7 @@ def test_a_text_without_a_blank_is_named():
 
 def test_texts_have_what_the_model_has_around_them():
     made = texting.classifier()
-    framed = fitting(made.model, made.config, replace(made.special, first=2, separator=3), tokenizer=made.tokenizer)
+    framed = make_task(made.model, made.config, replace(made.special, first=2, separator=3), tokenizer=made.tokenizer)
     assert framed.text_ids(["the dog", ""]) == [[2, *made.tokenizer.encode("the dog"), 3], [2, 3]]
     assert made.text_ids(["the dog", ""]) == [made.tokenizer.encode("the dog"), []]
 
@@ -76,7 +76,7 @@ def test_texts_have_what_the_model_has_around_them():
 @torch.no_grad()
 def test_labels_of_texts(monkeypatch):
     task = texting.classifier()
-    monkeypatch.setattr(batching.in_batches, "__defaults__", (8,))
+    monkeypatch.setattr(batching.map_batches, "__defaults__", (8,))
     found = task.classify(TEXTS)
     for text, labels in zip(TEXTS, found, strict=True):
         ids = torch.tensor([task.tokenizer.encode(text)], dtype=torch.long)
@@ -93,17 +93,17 @@ def test_labels_of_texts(monkeypatch):
 def test_labels_of_images_as_bytes_or_scaled():
     task, images = texting.seer(), torch.randint(0, 256, (300, 1, 8, 8), dtype=torch.uint8)
     found = task.classify(images)
-    want = task.label_images(scaled(images))
+    want = task.label_images(scale_pixels(images))
     assert len(found) == 300
     for labels, row in zip(found, want, strict=True):
         assert labels[0].name == "abcde"[int(row.argmax())]
         assert dict(labels)["c"] == pytest.approx(float(row[2]))
-    assert [labels[0].name for labels in task.classify(scaled(images))] == [labels[0].name for labels in found]
+    assert [labels[0].name for labels in task.classify(scale_pixels(images))] == [labels[0].name for labels in found]
 
 
 def test_vectors_of_texts():
     config = texting.resized(texting.reading(EncoderConfig, embedding="sinusoidal"), texting.tokenizer())
-    task = fitting(texting.built(config), config, tokenizer=texting.tokenizer())
+    task = make_task(texting.built(config), config, tokenizer=texting.tokenizer())
     together = task.embed(TEXTS)
     assert together.shape == (4, 8)
     for text, vector in zip(TEXTS, together, strict=True):
@@ -116,12 +116,12 @@ def test_vectors_of_texts():
 def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():
     tokenizer, long = texting.tokenizer(), "the big dog sees the big cat. " * 3
     config = texting.resized(texting.reading(texting.ClassifierConfig, labels=3), tokenizer)  # 12 positions
-    task = fitting(texting.built(config), config, tokenizer=tokenizer)
+    task = make_task(texting.built(config), config, tokenizer=tokenizer)
     assert task.text_ids(["no", long]) == [tokenizer.encode("no"), tokenizer.encode(long)[:12]]
     assert len(task.classify(long)) == 3
-    framed = fitting(task.model, config, replace(task.special, first=2, separator=3), tokenizer=tokenizer)
+    framed = make_task(task.model, config, replace(task.special, first=2, separator=3), tokenizer=tokenizer)
     assert framed.text_ids([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
     config = texting.resized(texting.reading(texting.MaskedConfig), tokenizer)
-    filler = fitting(texting.built(config), config, tokenizer=tokenizer)
+    filler = make_task(texting.built(config), config, tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* in text 1"):
         filler.fill(["___", long + "___"])

@@ -9,11 +9,11 @@ import texting
 import torch
 
 import regard
-from regard.attention.tap import taps
-from regard.inspection.seen.seen import NotSeenError
-from regard.models.contract import Tokens
-from regard.tasks.alignment.words import AlignmentConfig
-from regard.tasks.loading import fitting
+from regard.attention.look import find_taps
+from regard.inspection.watch import NotRecordedError
+from regard.tasks.alignment import AlignmentConfig
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 TEXTS = ["the dog sleeps.", "Emma sees a big cat.", "no"]
 
@@ -34,7 +34,7 @@ def assert_alike(trace, looks):
 def assert_silent(task):
     """Nobody listens any more."""
     assert task.witnesses == []
-    assert not any(tap.listeners for tap in taps(task.model).values())
+    assert not any(tap.listeners for tap in find_taps(task.model).values())
 
 
 def test_a_translator(tmp_path):
@@ -42,7 +42,7 @@ def test_a_translator(tmp_path):
     plain = task.translate(TEXTS, beams=3, limit=5)
     with regard.watch(task) as seen:
         found = task.translate(TEXTS, beams=3, limit=5)
-        assert not any(tap.listeners for tap in taps(task.model).values())  # the search runs as always
+        assert not any(tap.listeners for tap in find_taps(task.model).values())  # the search runs as always
     assert_silent(task)
     assert found == plain
     assert len(seen.calls) == len(TEXTS)
@@ -67,7 +67,7 @@ def test_a_translator(tmp_path):
 @pytest.mark.parametrize(("layer", "expected"), [(0, 3), (-1, 5), (7, None)])
 def test_the_stored_choice_of_a_translator_is_told(layer, expected):
     made = texting.translator()
-    task = fitting(made.model, made.config, tokenizer=made.tokenizer)
+    task = make_task(made.model, made.config, tokenizer=made.tokenizer)
     task.aligned_by = AlignmentConfig(layer=layer, head=1, offset=1)
     with regard.watch(task) as seen:
         task.translate(TEXTS[0], limit=4)
@@ -88,7 +88,7 @@ def test_samples_prefixes_and_blank_texts_of_a_translator():
 
 def test_ids_of_a_translator_without_a_tokenizer():
     made = texting.translator()
-    task = fitting(made.model, made.config, made.special)
+    task = make_task(made.model, made.config, made.special)
     with regard.watch(task) as seen:
         [[one]] = task.translate_ids([[5, 6, 7]], limit=3)
     assert seen.trace().sides["source"].tokens == ("5", "6", "7")
@@ -179,7 +179,7 @@ def test_a_classifier_of_images():
 def test_nothing_is_made_where_nobody_watches(monkeypatch):
     task = texting.classifier()
     made = []
-    monkeypatch.setattr("regard.tasks.readings.About", lambda *parts: made.append(parts))
+    monkeypatch.setattr("regard.tasks.replay.About", lambda *parts: made.append(parts))
     task.classify(TEXTS)
     assert not made
 
@@ -209,7 +209,7 @@ def test_what_does_not_fit_the_limit_is_told_when_it_is_asked_for():
     task = texting.classifier()
     with regard.watch(task, limit=100) as seen:
         task.classify(TEXTS)
-    with pytest.raises(NotSeenError, match="one reading of this text takes more than the limit of 100 bytes"):
+    with pytest.raises(NotRecordedError, match="one reading of this text takes more than the limit of 100 bytes"):
         seen["encoder.0.self"]
 
 
@@ -229,5 +229,5 @@ def test_texts_are_read_again_only_as_often_as_memory_asks_for():
 def test_a_task_that_was_not_used_says_so():
     with regard.watch(texting.classifier()) as seen:
         assert seen.names() == []
-    with pytest.raises(NotSeenError, match="the task has read no text inside the `with` block"):
+    with pytest.raises(NotRecordedError, match="the task has read no text inside the `with` block"):
         seen["encoder.0.self"]

@@ -8,7 +8,7 @@ import pytest
 import texting
 import torch
 
-from regard.tasks.results import Translation
+from regard.tasks.translator import Translation
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat."]
 

@@ -3,24 +3,24 @@
 import torch
 from writers import Table, drawn
 
-from regard.decoding.greedy import greedy
-from regard.decoding.rules import Forbidden
-from regard.models.special import SpecialConfig
-from regard.tasks.runners import Ends
-from regard.tasks.runners import greedy as written
+from regard.decoding.constraints import ForbiddenTokens
+from regard.decoding.sampling import greedy
+from regard.special_tokens import SpecialTokens
+from regard.tasks.export import StopTokens
+from regard.tasks.export import greedy_rows as written
 
 
 def test_greedy_search_is_ours():
     function, starts, sizes = drawn(6, spread=2.0), [[1], [1, 2], [4, 4, 1]], []
     for end, never in (((0,), ()), ((0, 5), (3,)), ((), (2, 3))):
-        rules = [Forbidden(never)] if never else []
+        rules = [ForbiddenTokens(never)] if never else []
         want = [one.ids for one in greedy(Table(lambda key, text: function(0, text)), prompts=starts, end=end, limit=7,
                                           rules=rules)]
 
         def following(rows, texts):
             return [torch.tensor(function(0, tuple(text))) for text in texts]
 
-        assert written(starts, Ends(SpecialConfig(end=end), never), 7, following) == want
+        assert written(starts, StopTokens(SpecialTokens(end=end), never), 7, following) == want
         sizes += map(len, want)
     assert len({*sizes}) > 2  # some end at once, some late, some never
 
@@ -32,5 +32,5 @@ def test_a_row_that_has_ended_is_not_asked_again():
         asked.append(rows)
         return [torch.tensor([0.0, 1.0 if row == len(asked) - 1 else -1.0]) for row in rows]
 
-    assert written([[1], [1], [1]], Ends(SpecialConfig(end=(1,))), 9, following) == [[], [0], [0, 0]]
+    assert written([[1], [1], [1]], StopTokens(SpecialTokens(end=(1,))), 9, following) == [[], [0], [0, 0]]
     assert asked == [[0, 1, 2], [1, 2], [2]]

@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 import texting
 
-from regard.tasks.scores import bleu, by_length, chrf, corpus_scores
+from regard.tasks.evaluation import bleu, chrf, corpus_scores, scores_by_length
 
 REFERENCES = ["The big dog sleeps .", "Emma sees a cat .", "We sing in the rain and the dogs bark at the moon", "No ."]
 HYPOTHESES = ["The big cat sleeps .", "Emma sees the cat .", "we sing in the rain while dogs bark at the moon", "No ."]
@@ -47,7 +47,7 @@ def test_unequal_counts_are_refused():
         with pytest.raises(ValueError, match="`references` must be a list of texts, but is one text"):
             score(["a"], "a")
     with pytest.raises(ValueError, match="`sources` must be as many as the 2 hypotheses"):
-        by_length(["a"], ["a", "b"], ["a", "b"])
+        scores_by_length(["a"], ["a", "b"], ["a", "b"])
 
 
 def test_no_tokenizer_that_needs_a_network():
@@ -59,12 +59,12 @@ def test_scores_by_the_length_of_the_source():
     sources = ["one two", "w " * 10, "w " * 11, "w " * 51, "", "w " * 20]
     texts = [source for source, _ in texting.pairs()[:6]]
     made = [*texts[:2], "nothing alike", *texts[3:]]
-    found = by_length(sources, made, texts)
+    found = scores_by_length(sources, made, texts)
     assert [(bucket.least, bucket.most, bucket.pairs) for bucket in found] == [(0, 10, 3), (11, 20, 2), (51, None, 1)]
     assert found[0].bleu == pytest.approx(100)
     assert found[1].chrf == pytest.approx(chrf([made[2], made[5]], [texts[2], texts[5]]).value)
     assert found[1].bleu < 100
-    assert [bucket.pairs for bucket in by_length(sources, made, texts, edges=(2, 4))] == [2, 4]
+    assert [bucket.pairs for bucket in scores_by_length(sources, made, texts, edges=(2, 4))] == [2, 4]
 
 
 def test_a_hundred_tokenised_lines_are_not_remarked_upon(caplog):

@@ -6,8 +6,8 @@ import sys
 import pytest
 from refusals import assert_named
 
-from regard.decoding.coverage import Coverage
-from regard.tasks.searches import GREEDY, Beam, Sampling
+from regard.decoding.scoring import CoveragePenalty
+from regard.tasks.search import GREEDY, Beam, Sampling
 
 WRONG = [
     (Beam, {"beams": 0}, ["`beams`", "at least 1"]),
@@ -35,7 +35,7 @@ def test_a_wrong_value_is_refused_when_it_is_made(kind, options, parts):
 
 
 def test_it_is_refused_without_assertions_too():
-    code = "from regard.tasks.searches import Sampling; Sampling(top_p=2)"
+    code = "from regard.tasks.search import Sampling; Sampling(top_p=2)"
     done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
     assert "ValueError: `top_p` must be a probability" in done.stderr
 
@@ -56,4 +56,4 @@ def test_a_table_has_all_that_is_asked():
     assert Sampling(seed=3, top_p=0.5).table() == {
         "search": "sampling", "limit": None, "least": 0, "no_repeat": None, "tries": 1, "temperature": 1.0,
         "top_k": None, "top_p": 0.5, "min_p": None, "seed": 3}
-    assert Beam(coverage=Coverage(0.2, 1)).table()["coverage"] == "Coverage(weight=0.2, layer=1)"
+    assert Beam(coverage=CoveragePenalty(0.2, 1)).table()["coverage"] == "Coverage(weight=0.2, layer=1)"

@@ -9,11 +9,11 @@ from texting import LABELS, RECORD
 from tiny import READING, VISION, built
 
 import regard
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.models.special import SpecialConfig
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
-from regard.tasks.loading import fitting
-from regard.training.schedule import ScheduleConfig
+from regard.tasks.load import make_task
+from regard.training.optimizer import ScheduleConfig
 
 TASKS = {"joint": texting.translator, "separate": lambda: texting.translator(pair=texting.separate),
          "completer": texting.completer, "filler": texting.filler, "classifier": texting.classifier}
@@ -38,7 +38,7 @@ def test_special_ids_are_those_of_the_tokenizer_where_none_are_given():
 
 def test_what_tasks_do_not_read_is_kept_through_load_and_save(tmp_path):
     made = texting.translator()
-    fitting(made.model, made.config, tokenizer=made.tokenizer, record=RECORD).save(tmp_path / "one")
+    make_task(made.model, made.config, tokenizer=made.tokenizer, record=RECORD).save(tmp_path / "one")
     found = regard.load(tmp_path / "one")
     assert found.record == RECORD
     found.save(tmp_path / "two")
@@ -48,7 +48,7 @@ def test_what_tasks_do_not_read_is_kept_through_load_and_save(tmp_path):
 
 def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_path):
     made = texting.filler()
-    task = fitting(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup=3)})
+    task = make_task(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup=3)})
     task.record = {**task.record, "scores": {"loss": 2.5}}
     task.save(tmp_path / "model")
     record = regard.load(tmp_path / "model").record
@@ -68,7 +68,7 @@ def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_pat
 def test_a_record_that_no_config_could_hold(record, said):
     made = texting.filler()
     with pytest.raises(ValueError, match=said):
-        fitting(made.model, made.config, tokenizer=made.tokenizer, record=record)
+        make_task(made.model, made.config, tokenizer=made.tokenizer, record=record)
 
 
 def swapped(folder, **changes):
@@ -100,7 +100,7 @@ def test_a_tokenizer_whose_files_are_not_there(tmp_path):
 
 def test_without_a_tokenizer_ids_are_taken_and_text_is_refused(tmp_path):
     made = texting.translator()
-    fitting(made.model, made.config, made.special).save(tmp_path / "model")
+    make_task(made.model, made.config, made.special).save(tmp_path / "model")
     found = regard.load(tmp_path / "model")
     assert found.tokenizer is None
     assert found.translate_ids([[300, 3]], limit=2)
@@ -108,7 +108,7 @@ def test_without_a_tokenizer_ids_are_taken_and_text_is_refused(tmp_path):
         found.translate("a dog")
     uses = {"complete": texting.completer(), "fill": texting.filler(), "classify": texting.classifier()}
     for use, task in uses.items():
-        bare = fitting(task.model, task.config, task.special)
+        bare = make_task(task.model, task.config, task.special)
         with pytest.raises(ValueError, match="`tokenizer` must be there"):
             getattr(bare, use)("a ___ dog")
 
@@ -116,34 +116,34 @@ def test_without_a_tokenizer_ids_are_taken_and_text_is_refused(tmp_path):
 def test_a_tokenizer_that_does_not_fit():
     made, image = texting.filler(), texting.seer()
     with pytest.raises(ValueError, match="`tokenizer` must be a Tokenizer, for a Filler, but is a PairTokenizer"):
-        fitting(made.model, made.config, tokenizer=texting.joint())
+        make_task(made.model, made.config, tokenizer=texting.joint())
     with pytest.raises(ValueError, match="`tokenizer` must be a PairTokenizer, for a Translator"):
-        fitting(texting.translator().model, texting.translator().config, tokenizer=texting.tokenizer())
+        make_task(texting.translator().model, texting.translator().config, tokenizer=texting.tokenizer())
     with pytest.raises(ValueError, match=r"`tokenizer` must be of at most 11 ids, .* but is of 261"):
-        fitting(built(READING["masked"]), READING["masked"], tokenizer=ByteTokenizer())
+        make_task(built(READING["masked"]), READING["masked"], tokenizer=ByteTokenizer())
     with pytest.raises(ValueError, match="`tokenizer` must be None, for a model of images"):
-        fitting(image.model, image.config, tokenizer=made.tokenizer)
+        make_task(image.model, image.config, tokenizer=made.tokenizer)
     with pytest.raises(ValueError, match=r"`record\.tokenizer` must be left out"):
-        fitting(made.model, made.config, record={"tokenizer": {"kind": "unigram"}})
+        make_task(made.model, made.config, record={"tokenizer": {"kind": "unigram"}})
     with pytest.raises(ValueError, match="`special` must be of the ids that no text gives"):
-        fitting(made.model, made.config, SpecialConfig(mask=300), tokenizer=made.tokenizer)
+        make_task(made.model, made.config, SpecialTokens(mask=300), tokenizer=made.tokenizer)
 
 
 @pytest.mark.parametrize(("special", "name", "size"), [
-    (SpecialConfig(start=13), "start", 13), (SpecialConfig(end=(2, 13)), "end", 13),
-    (SpecialConfig(padding=20), "padding", 20), (SpecialConfig(mask=20), "mask", 20),
+    (SpecialTokens(start=13), "start", 13), (SpecialTokens(end=(2, 13)), "end", 13),
+    (SpecialTokens(padding=20), "padding", 20), (SpecialTokens(mask=20), "mask", 20),
 ])
 def test_special_ids_are_ids_of_the_model(special, name, size):
     config = replace(texting.translator().config, source_vocabulary=20, target_vocabulary=13)
     with pytest.raises(ValueError, match=rf"`special\.{name}` must be an id of the model, below {size}, but is {size}"):
-        fitting(built(config), config, special)
+        make_task(built(config), config, special)
 
 
 @pytest.mark.parametrize(("source", "target"), [(20, 13), (13, 20)])
 def test_padding_that_only_one_side_has(source, target):
     """Rows of any lengths are read, on both sides, as each would be alone."""
     config = replace(texting.translator().config, source_vocabulary=source, target_vocabulary=target)
-    task = fitting(built(config), config, SpecialConfig(start=1, end=(2,), padding=15))
+    task = make_task(built(config), config, SpecialTokens(start=1, end=(2,), padding=15))
     rows = [[4, 5, 6], [7]]
     together = task.model(task.tokens(rows), task.tokens(rows))
     for number, row in enumerate(rows):
@@ -154,10 +154,10 @@ def test_padding_that_only_one_side_has(source, target):
 def test_names_of_labels():
     config = texting.classifier().config
     with pytest.raises(ValueError, match="`labels` must be 3 names, one for each label, but is 2"):
-        fitting(built(config), config, labels=("a", "b"))
+        make_task(built(config), config, labels=("a", "b"))
     with pytest.raises(ValueError, match="`labels` must be None, for a Filler"):
-        fitting(texting.filler().model, texting.filler().config, labels=LABELS)
-    assert fitting(built(VISION["class"]), VISION["class"]).label_names() == ("0", "1", "2", "3", "4")
+        make_task(texting.filler().model, texting.filler().config, labels=LABELS)
+    assert make_task(built(VISION["class"]), VISION["class"]).label_names() == ("0", "1", "2", "3", "4")
 
 
 def test_a_new_task_with_a_tokenizer(tmp_path):

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.texts import as_texts, batches, in_batches, one_or_several, which
+from regard.tasks.task import as_texts, length_batches, map_batches, one_or_many, text_suffix
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
 
 
 @given(LENGTHS, st.integers(1, 100))
 def test_every_row_once_and_no_batch_too_large(lengths, tokens):
-    found = list(batches(lengths, tokens))
+    found = list(length_batches(lengths, tokens))
     assert sorted(number for batch in found for number in batch) == list(range(len(lengths)))
     for batch in found:
         assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= tokens
@@ -34,7 +34,7 @@ def test_results_come_in_the_order_given(lengths):
         seen.append(len(some))
         return [("done", row) for row in some]
 
-    assert in_batches(rows, lengths, work, 50) == [("done", row) for row in rows]
+    assert map_batches(rows, lengths, work, 50) == [("done", row) for row in rows]
     assert sum(seen) == len(rows)
 
 
@@ -48,11 +48,11 @@ def test_what_may_be_given():
 
 
 def test_one_of_several_is_named_by_its_number():
-    assert (which(1, ["a", "b"]), which(0, ["a", "b"]), which(0, ["a"])) == (" in text 1", " in text 0", "")
+    assert (text_suffix(1, ["a", "b"]), text_suffix(0, ["a", "b"]), text_suffix(0, ["a"])) == (" in text 1", " in text 0", "")
 
 
 class Counting:
-    @one_or_several
+    @one_or_many
     def lengths(self, words: Sequence[str], *, times: int = 1) -> list[int]:
         """How long each is."""
         return [len(word) * times for word in words]

@@ -9,8 +9,8 @@ import texting
 from asking import by_force, without_attention
 from sacrebleu.metrics import CHRF
 
-from regard.tasks.results import Translation
-from regard.tasks.searches import Beam, Sampling
+from regard.tasks.search import Beam, Sampling
+from regard.tasks.translator import Translation
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", "no", "the big dog sleeps."]
 

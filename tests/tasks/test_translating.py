@@ -4,19 +4,19 @@ import pytest
 import torch
 from tiny import LANGUAGE, TRANSLATING, built, translating
 
-from regard.decoding.greedy import greedy
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
-from regard.tasks.loading import fitting
+from regard.decoding.sampling import greedy
+from regard.special_tokens import SpecialTokens
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
-SPECIAL = SpecialConfig(start=1, end=(2,), padding=0)
+SPECIAL = SpecialTokens(start=1, end=(2,), padding=0)
 SOURCES = [[4, 5, 6], [7], [3, 8, 9, 10, 4]]
 
 
 @pytest.mark.parametrize("name", ["attention", "convolution", "seq2seq-attention"])
 def test_translations(name):
     config = TRANSLATING[name]
-    translator = fitting(built(config), config, SPECIAL)
+    translator = make_task(built(config), config, SPECIAL)
     together = translator.translate_ids(SOURCES, limit=6)
     for source, (found,) in zip(SOURCES, together, strict=True):
         memory = translator.model.encode(Tokens(torch.tensor([source])))
@@ -30,7 +30,7 @@ def test_translations(name):
 
 def test_completions_go_on_from_their_prompts():
     config = LANGUAGE["rotary"]
-    completer = fitting(built(config), config, SPECIAL)
+    completer = make_task(built(config), config, SPECIAL)
     for prompt, (found,) in zip(SOURCES, completer.complete_ids(SOURCES, limit=5), strict=True):
         ids = list(prompt)
         for written in found.ids:
@@ -41,16 +41,16 @@ def test_completions_go_on_from_their_prompts():
 def test_what_is_missing_is_named():
     config = TRANSLATING["attention"]
     with pytest.raises(ValueError, match=r"`special\.start` must be an id"):
-        fitting(built(config), config).translate_ids(SOURCES)
+        make_task(built(config), config).translate_ids(SOURCES)
     with pytest.raises(ValueError, match=r"`special\.end` must be an id"):
-        fitting(built(config), config, SpecialConfig(start=1)).translate_ids(SOURCES)
+        make_task(built(config), config, SpecialTokens(start=1)).translate_ids(SOURCES)
     with pytest.raises(ValueError, match="`rows` must be at least one sequence"):
-        fitting(built(config), config, SPECIAL).translate_ids([])
+        make_task(built(config), config, SPECIAL).translate_ids([])
 
 
 def test_a_length_penalty_counts_for_one_beam_too():
     config = TRANSLATING["attention"]
-    translator = fitting(built(config), config, SPECIAL)
+    translator = make_task(built(config), config, SPECIAL)
     ((plain,),) = translator.translate_ids([[4, 5]], limit=6)
     ((mean,),) = translator.translate_ids([[4, 5]], limit=6, length_penalty="mean")
     assert plain.score == pytest.approx(sum(plain.log_probabilities))
@@ -61,7 +61,7 @@ def test_a_length_penalty_counts_for_one_beam_too():
 
 def test_without_a_limit_a_model_writes_as_far_as_it_has_positions():
     config = TRANSLATING["untied"]  # 12 positions, of which the start takes one
-    translator = fitting(built(config), config, SpecialConfig(start=1, end=(0,)))
+    translator = make_task(built(config), config, SpecialTokens(start=1, end=(0,)))
     with torch.no_grad():
         translator.model.decoder.output.bias[0] = -1000.0  # it never ends
     for beams in (1, 2):
@@ -74,7 +74,7 @@ def test_without_a_limit_a_model_writes_as_far_as_it_has_positions():
 
 def test_a_score_is_a_number_with_a_point_also_of_nothing():
     config = LANGUAGE["attention"]
-    ((found,),) = fitting(built(config), config).complete_ids([[4]], limit=0)
+    ((found,),) = make_task(built(config), config).complete_ids([[4]], limit=0)
     assert (found.ids, type(found.score)) == ([], float)
 
 
@@ -84,9 +84,9 @@ def test_padding_is_not_written_but_where_it_is_an_end(beams):
     model = built(config)
     with torch.no_grad():
         model.decoder.output.bias[0] = 1000.0
-    for (found,) in fitting(model, config, SPECIAL).translate_ids(SOURCES, limit=4, beams=beams):
+    for (found,) in make_task(model, config, SPECIAL).translate_ids(SOURCES, limit=4, beams=beams):
         assert 0 not in found.ids
     for padding in (0, 99):  # 99 is no id of the target
-        special = SpecialConfig(start=1, end=(0,), padding=padding)
-        ((found,),) = fitting(model, config, special).translate_ids(SOURCES[:1], limit=4, beams=beams)
+        special = SpecialTokens(start=1, end=(0,), padding=padding)
+        ((found,),) = make_task(model, config, special).translate_ids(SOURCES[:1], limit=4, beams=beams)
         assert (found.ids, found.end) == ([], 0)

@@ -6,10 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks import texts as batching
-from regard.tasks.loading import fitting
-from regard.tasks.results import Translation
-from regard.tasks.translating import Translator
+from regard.tasks import task as batching
+from regard.tasks.load import make_task
+from regard.tasks.translator import Translation, Translator
 
 TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", " \u00a0\u200b\n", "no", "</s> <pad> ▁ \u2028 語",
          "we sing. " * 9]
@@ -38,7 +37,7 @@ def test_small_batches_change_nothing(monkeypatch):
     sizes = []
     real = task._hypotheses
     monkeypatch.setattr(task, "_hypotheses", lambda rows, search: sizes.append(rows) or real(rows, search))
-    monkeypatch.setattr(batching.in_batches, "__defaults__", (60,))
+    monkeypatch.setattr(batching.map_batches, "__defaults__", (60,))
     assert [one.ids for one in task.translate(sources, beams=2, limit=8)] == [one.ids for one in whole]
     assert len(sizes) > 5
     assert all(len(rows) * max(len(row.source) for row in rows) <= 60 for rows in sizes if len(rows) > 1)
@@ -78,7 +77,7 @@ def test_a_model_of_more_ids_than_tokens_writes_tokens_alone():
         model = texting.built(config)
         with torch.no_grad():
             model.output.bias[both.target.size:] = 50.0
-        task = fitting(model, config, tokenizer=both if use == "translate" else both.source)
+        task = make_task(model, config, tokenizer=both if use == "translate" else both.source)
         for beams in (1, 2):
             found = getattr(task, use)("the dog", limit=4, beams=beams)
             assert max(found.ids) < both.target.size

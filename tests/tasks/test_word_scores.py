@@ -3,8 +3,8 @@
 import pytest
 import texting
 
-from regard.tasks.results import Translation
-from regard.tasks.word_scores import ScoredWord, scored_words
+from regard.tasks.search import ScoredWord, scored_words
+from regard.tasks.translator import Translation
 
 
 def test_a_word_is_as_probable_as_its_tokens_together():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regard.toml.lines import KEY, keys, lines
-from regard.toml.writing import dumps
+from regard.toml import KEY_PATTERN, dumps, key_lines, split_key
 
 KEYS = ["a", "b", "c-d", "1", "two words", "dot.ted", 'quo"te', "ap'os", "#no", "[no]", "a = 1", "é", "", "\\", "\n"]
 
@@ -67,7 +66,7 @@ x = 4
 
 
 def test_every_form_by_hand():
-    found = lines(EVERYTHING)
+    found = key_lines(EVERYTHING)
     assert set(found) == set(paths(tomllib.loads(EVERYTHING)))
     expected = {
         "top": 2, "quoted.key": 3, "dotted": 4, "dotted/a b": 4, "dotted/a b/c": 4, "text": 5, "raw": 10, "array": 13,
@@ -83,7 +82,7 @@ def test_every_form_by_hand():
 
 @pytest.mark.parametrize("text", ["", "\n", "# only = 1", "   ", "a=1", "a=1\n"])
 def test_small_texts(text):
-    assert lines(text) == ({("a",): 1} if "a" in text else {})
+    assert key_lines(text) == ({("a",): 1} if "a" in text else {})
 
 
 @pytest.mark.parametrize(("text", "parts"), [
@@ -91,13 +90,13 @@ def test_small_texts(text):
     ('"x\\n\\u00e9"', ("x\né",)), ("1.5", ("1", "5")), ('""', ("",)),
 ])
 def test_parts_of_a_key(text, parts):
-    assert KEY.fullmatch(text)
-    assert keys(text) == parts
+    assert KEY_PATTERN.fullmatch(text)
+    assert split_key(text) == parts
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a b", "a..b", '"a', "a=b", "é", '"""a"""', "a\nb"])
 def test_what_is_no_key(text):
-    assert not KEY.fullmatch(text)
+    assert not KEY_PATTERN.fullmatch(text)
 
 
 class Text:
@@ -179,7 +178,7 @@ TREES = st.dictionaries(st.sampled_from(KEYS), st.recursive(
 @given(TREES, st.data())
 def test_every_leaf_of_any_document_has_its_true_line(tree, data):
     text = Text(data.draw).table((), tree)
-    read, found = tomllib.loads(text), lines(text)
+    read, found = tomllib.loads(text), key_lines(text)
     assert set(found) == set(paths(read))
     leaves = [path for path in paths(read) if isinstance(at(read, path), str)]
     for path in leaves:
@@ -200,7 +199,7 @@ def test_every_leaf_of_a_written_document_has_its_true_line_among_comments(tree,
     tree = numbered(tree, itertools.count(10**17))  # so long that many arrays have several lines
     noise = st.lists(st.sampled_from(["", "# [a]", "  # b = 1"]), max_size=2)
     rows = [row for line in dumps(tree).split("\n") for row in (*data.draw(noise), line)]
-    read, found = tomllib.loads("\n".join(rows)), lines("\n".join(rows))
+    read, found = tomllib.loads("\n".join(rows)), key_lines("\n".join(rows))
     assert read == tree
     for path in paths(read):
         if isinstance(at(read, path), int):
@@ -216,4 +215,4 @@ def test_whatever_the_standard_library_reads_has_lines(text):
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert set(lines(text)) == set(paths(read))
+    assert set(key_lines(text)) == set(paths(read))

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Optional
 
 import pytest
 
-from regard.toml.schema import RULE, Rule, kind, read_keys, slot, slots
+from regard.config import RULE_KEY, FieldRule, config_kind, key_specs, read_keys, type_spec
 
-EVEN = Rule(int, "an even number", lambda value: value % 2 == 0)
+EVEN = FieldRule(int, "an even number", lambda value: value % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Word(str, enum.Enum):  # noqa: UP042 (the older form, whose str() is not i
 def read(annotation, value, rule=None):
     """The value that is kept, and the problems, each without its key."""
     found = []
-    kept = slot(annotation, "test", rule).read(value, ("key",), found)
+    kept = type_spec(annotation, "test", rule).read(value, ("key",), found)
     assert kept is None or not found or isinstance(kept, tuple)
     return kept, [str(problem).removeprefix('"key"') for problem in found]
 
@@ -125,13 +125,13 @@ def test_a_rule_holds_for_the_value_and_for_every_element():
     assert read(int | None, None, EVEN) == (None, [])
     assert read(tuple[int, ...], [2, 3], EVEN)[1] == ["[1]: expected an even number, but got 3"]
     assert read(tuple[int, ...], 2, EVEN)[1] == [": expected an array, each element an even number, but got 2"]
-    names = Rule(str, "a fruit", ("apple", "pear").__contains__, ("apple", "pear"))
+    names = FieldRule(str, "a fruit", ("apple", "pear").__contains__, ("apple", "pear"))
     assert read(str, "aple", names)[1] == [': expected a fruit, but got "aple"; did you mean "apple"?']
 
 
 def test_keys_that_are_missing():
     found = []
-    known = {"a": slot(int, "a"), "b": slot(Bare, "b"), "c": slot(Red | Blue, "c"), "d": slot(Red | None, "d")}
+    known = {"a": type_spec(int, "a"), "b": type_spec(Bare, "b"), "c": type_spec(Red | Blue, "c"), "d": type_spec(Red | None, "d")}
     assert read_keys(known, {}, (), found) == {"d": None}
     assert list(map(str, found)) == [
         'missing key "a": expected a whole number', 'missing table "b"',
@@ -143,11 +143,11 @@ def test_keys_that_are_missing():
 
 
 def test_defaults_are_left_to_the_dataclass():
-    assert read_keys(slots(Bare), {"width": 2}, (), []) == {"width": 2}
+    assert read_keys(key_specs(Bare), {"width": 2}, (), []) == {"width": 2}
 
 
 def test_kinds():
-    assert [kind(cls) for cls in (Bare, Red, Named)] == [None, "red", None]
+    assert [config_kind(cls) for cls in (Bare, Red, Named)] == [None, "red", None]
 
 
 @pytest.mark.parametrize(("annotation", "rule"), [
@@ -157,7 +157,7 @@ def test_kinds():
 ])
 def test_types_that_no_key_can_have(annotation, rule):
     with pytest.raises(TypeError, match=r"^here: no key can be of the type "):
-        slot(annotation, "here", rule)
+        type_spec(annotation, "here", rule)
 
 
 def test_two_of_one_kind_cannot_be_told_apart():
@@ -166,7 +166,7 @@ def test_two_of_one_kind_cannot_be_told_apart():
         kind: ClassVar[str] = "red"
 
     with pytest.raises(TypeError, match=r"^here: no key can be of the type .*Red.* \| .*Other"):
-        slot(Red | Other, "here")
+        type_spec(Red | Other, "here")
 
 
 def test_what_may_be_none_has_no_other_default():
@@ -180,14 +180,14 @@ def test_what_may_be_none_has_no_other_default():
 
     for cls in (Wrong, Made):
         with pytest.raises(TypeError, match=rf"^{cls.__name__}.* its default must be None"):
-            slots(cls)
+            key_specs(cls)
 
 
 def test_the_rule_of_a_field_is_in_its_metadata():
     @dataclass(frozen=True)
     class Ruled:
-        width: int = field(metadata={RULE: EVEN})
+        width: int = field(metadata={RULE_KEY: EVEN})
 
     found = []
-    slots(Ruled)["width"].read(3, ("width",), found)
+    key_specs(Ruled)["width"].read(3, ("width",), found)
     assert list(map(str, found)) == ['"width": expected an even number, but got 3']

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.toml.writing import dotted, dumps, encodable, escaped, quoted, shown
+from regard.toml import dotted_key, dumps, escape, format_value, is_encodable, quote
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), TEXTS,
@@ -90,7 +90,7 @@ def test_what_is_written_is_read_back(tables):
 
 @given(TEXTS)
 def test_a_quoted_text_is_one_safe_line(text):
-    line = quoted(text)
+    line = quote(text)
     assert tomllib.loads(f"key = {line}") == {"key": text}
     assert len(line.splitlines()) == 1
     assert "\x1b" not in line
@@ -124,16 +124,16 @@ def test_keys_are_text(key):
     ([], "an array"), ((), "an array"), (None, "nothing"), (datetime.time(), "a time"), (int, "the class int"),
 ])
 def test_values_as_messages_show_them(value, words):
-    assert shown(value) == words
+    assert format_value(value) == words
 
 
 def test_a_number_that_python_does_not_print_is_shown():
-    assert shown(10**5000) == "a number beyond 64 bits"
+    assert format_value(10**5000) == "a number beyond 64 bits"
 
 
 def test_names_of_paths():
-    assert dotted(("model", "layers", 0, "two words", "x")) == 'model.layers[0]."two words".x'
-    assert dotted(()) == ""
-    assert escaped('a\tb"') == 'a\\tb\\"'
-    assert encodable("é🙂")
-    assert not encodable("a\udc80")
+    assert dotted_key(("model", "layers", 0, "two words", "x")) == 'model.layers[0]."two words".x'
+    assert dotted_key(()) == ""
+    assert escape('a\tb"') == 'a\\tb\\"'
+    assert is_encodable("é🙂")
+    assert not is_encodable("a\udc80")

@@ -5,15 +5,20 @@ from pathlib import Path
 import pytest
 
 from regard import config
-from regard.recipes import catalog
-from regard.toml.document import ConfigError
-from regard.training.asking import asked, filled, in_sizes, leaves, of_recipe
-from regard.training.choices.choice import Choice, value
-from regard.training.plans.plan import Request
-from regard.training.plans.table import PLANS
-from regard.training.schedule import ScheduleConfig
-from regard.training.settings import DataConfig, TrainingConfig
-from regard.training.work import RISING
+from regard.models import catalog
+from regard.toml import ConfigError
+from regard.training.config import HIGHER_IS_BETTER, DataConfig, TrainingConfig
+from regard.training.defaults import Default, lookup
+from regard.training.optimizer import ScheduleConfig
+from regard.training.resolution import (
+    TASKS,
+    fill_defaults,
+    flatten_tables,
+    recipe_defaults,
+    recipe_sizes,
+    requested_config,
+)
+from regard.training.tasks.interface import TrainingRequest
 
 
 def ask(task="seq2seq", recipe=None, **changes):
@@ -22,15 +27,15 @@ def ask(task="seq2seq", recipe=None, **changes):
 
 
 def change(task, recipe, changes):
-    return asked(Request(task, ("nowhere.tsv",), Path("nowhere"), recipe=recipe, changes=changes), PLANS[task]())
+    return requested_config(TrainingRequest(task, ("nowhere.tsv",), Path("nowhere"), recipe=recipe, changes=changes), TASKS[task]())
 
 
-@pytest.mark.parametrize("task", PLANS)
+@pytest.mark.parametrize("task", TASKS)
 def test_nothing_need_be_asked_for(task):
     assert ask(task).tables == {}
 
 
-@pytest.mark.parametrize("task", PLANS)
+@pytest.mark.parametrize("task", TASKS)
 def test_what_is_asked_for_is_all_that_there_is(task):
     assert ask(task, training__seed=3, training__schedule__peak=0.5).tables == {
         "training": {"seed": 3, "schedule": {"peak": 0.5}}}
@@ -123,7 +128,7 @@ def test_a_file_that_is_no_toml(tmp_path):
 ])
 def test_what_may_fit_some_data_is_not_refused(changes):
     found = ask(**changes).tables
-    assert {key: value(found, key.replace("__", ".")) for key in changes} == changes
+    assert {key: lookup(found, key.replace("__", ".")) for key in changes} == changes
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -153,34 +158,34 @@ def test_a_whole_model_of_their_own(tmp_path):
 
 def test_choices_fill_what_was_not_asked_for():
     given = ask(model__width=64)
-    some = [Choice("model.width", 512, ""), Choice("model.tied", True, ""), Choice("recipe", "x", "")]
-    once = filled(given, some, given)
+    some = [Default("model.width", 512, ""), Default("model.tied", True, ""), Default("recipe", "x", "")]
+    once = fill_defaults(given, some, given)
     assert once.tables == {"model": {"width": 64, "tied": True}}
-    assert filled(once, [Choice("model.tied", False, "")], given).tables["model"]["tied"] is False  # a later one counts
+    assert fill_defaults(once, [Default("model.tied", False, "")], given).tables["model"]["tied"] is False  # a later one counts
     assert given.tables == {"model": {"width": 64}}
 
 
 def test_recipes_and_their_sizes():
-    assert in_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big", "transformer"]
-    assert in_sizes("transformer-small") == ["transformer-small"]
-    assert {choice.key: choice.value for choice in of_recipe("transformer-tiny")}["model.encoder.layers"] == 2
-    assert all(choice.key.startswith("model.") for choice in of_recipe("seq2seq"))
-    assert list(leaves({"a": {"b": 1, "c": {}}, "d": [2]})) == [("a.b", 1), ("d", [2])]
+    assert recipe_sizes("transformer") == ["transformer-tiny", "transformer-small", "transformer-big", "transformer"]
+    assert recipe_sizes("transformer-small") == ["transformer-small"]
+    assert {choice.key: choice.value for choice in recipe_defaults("transformer-tiny")}["model.encoder.layers"] == 2
+    assert all(choice.key.startswith("model.") for choice in recipe_defaults("seq2seq"))
+    assert list(flatten_tables({"a": {"b": 1, "c": {}}, "d": [2]})) == [("a.b", 1), ("d", [2])]
 
 
-@pytest.mark.parametrize("task", PLANS)
+@pytest.mark.parametrize("task", TASKS)
 def test_plans_name_what_there_is(task):
     """Recipes that exist, of the kinds that the plan trains."""
-    plan = PLANS[task]()
+    plan = TASKS[task]()
     assert plan.recipes
     for name in plan.recipes:
-        assert catalog.find(name).tables["model"]["kind"] in plan.kinds
+        assert catalog.find_recipe(name).tables["model"]["kind"] in plan.kinds
 
 
-@pytest.mark.parametrize("task", PLANS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_score_of_another_task_is_refused(task):
-    plan = PLANS[task]()
-    for score in RISING:
+    plan = TASKS[task]()
+    for score in HIGHER_IS_BETTER:
         if score in plan.scores:
             ask(task, training__validation__score=score)
         else:
@@ -200,10 +205,10 @@ def test_what_would_change_nothing_is_refused(task, key, asked_for):
         change(task, None, {key: asked_for})
 
 
-@pytest.mark.parametrize("task", PLANS)
+@pytest.mark.parametrize("task", TASKS)
 def test_what_is_so_anyway_may_be_asked_for(task):
     """As a config does that was stored."""
-    unused = {key: each for key, each in PLANS[task]().unused.items() if each is not None}
+    unused = {key: each for key, each in TASKS[task]().unused.items() if each is not None}
     change(task, None, unused)
-    default = config.plain({"training": TrainingConfig(schedule=ScheduleConfig(steps=1)), "data": DataConfig()})
-    assert unused.items() <= dict(leaves(default)).items()
+    default = config.to_tables({"training": TrainingConfig(schedule=ScheduleConfig(steps=1)), "data": DataConfig()})
+    assert unused.items() <= dict(flatten_tables(default)).items()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.training.averaging import Average
+from regard.training.engine import EMA
 
 
 def stepped(model, seed):
@@ -16,7 +16,7 @@ def stepped(model, seed):
 
 def test_it_is_the_formula():
     model = nn.Linear(3, 2)
-    average, want = Average(model, 0.9), model.weight.detach().clone()
+    average, want = EMA(model, 0.9), model.weight.detach().clone()
     for step in range(1, 200):
         stepped(model, step)
         average.update()
@@ -27,7 +27,7 @@ def test_it_is_the_formula():
 
 def test_it_is_used_and_put_away_again():
     model = nn.Linear(3, 2).bfloat16()
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     stepped(model, 1)
     average.update()
     before = model.weight.detach().clone()
@@ -45,10 +45,10 @@ def test_it_is_used_and_put_away_again():
 
 def test_it_goes_on_from_its_state():
     model = nn.Linear(3, 2)
-    one = Average(model, 0.9)
+    one = EMA(model, 0.9)
     stepped(model, 1)
     one.update()
-    two = Average(model, 0.9)
+    two = EMA(model, 0.9)
     two.resume(one.state())
     stepped(model, 2)
     one.update()
@@ -62,7 +62,7 @@ def test_it_goes_on_from_its_state():
 
 def test_a_state_that_does_not_fit_changes_nothing():
     model = nn.Linear(3, 2)
-    average = Average(model, 0.9)
+    average = EMA(model, 0.9)
     before = {name: mean.clone() for name, mean in average.state().items()}
     other = {"weight": torch.ones(2, 3), "bias": torch.ones(5), "steps": torch.tensor(7)}
     with pytest.raises(ValueError, match=r"of shape \(2,\), but is of shape \(5,\)"):

@@ -12,9 +12,9 @@ from refusals import assert_named
 
 from regard._version import __version__
 from regard.storage import folder as folders
-from regard.storage.folder import FolderError
+from regard.storage.filesystem import FolderError
 from regard.training import checkpoints as module
-from regard.training.checkpoints import Checkpoints, NewerError
+from regard.training.checkpoints import CheckpointManager, NewerFormatError
 from regard.training.snapshot import Snapshot
 
 
@@ -31,7 +31,7 @@ def snapshot(step, size=4):
 
 def saved(folder, steps, keep=2, best=None):
     """Checkpoints of these steps; `best` may tell the best of each."""
-    checkpoints = Checkpoints(folder, keep)
+    checkpoints = CheckpointManager(folder, keep)
     for step in steps:
         assert checkpoints.save(step, snapshot(step), (best or {}).get(step)) == []
     return checkpoints
@@ -50,7 +50,7 @@ def names(folder):
 
 
 def test_stored_and_loaded(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    checkpoints = CheckpointManager(tmp_path / "checkpoints", keep=2)
     assert checkpoints.load() is None
     assert checkpoints.save(1000, snapshot(1000), best=1000) == []
     assert names(tmp_path / "checkpoints") == ["newest.json", "step-00001000"]
@@ -104,7 +104,7 @@ def test_the_same_step_again(tmp_path):
 def test_values_come_back_as_they_were(tmp_path):
     values = {"numbers": [0.1, 1e-300, -0.0, 2**70, 1 / 3], "nothing": None, "yes": True, "deep": {"a": [{"b": []}]},
               "text": "\u2028 \ud83d\ude00 </s>".encode("utf-16", "surrogatepass").decode("utf-16")}
-    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints = CheckpointManager(tmp_path, 1)
     checkpoints.save(1, Snapshot({}, values))
     assert checkpoints.load().snapshot.values == values
 
@@ -112,17 +112,17 @@ def test_values_come_back_as_they_were(tmp_path):
 @pytest.mark.parametrize("values", [{"a": (1, 2)}, {1: 2}, {"a": float("nan")}, {"a": float("inf")}, {"a": {1}},
                                     {"a": torch.ones(1)}, {"a": {True: 1}}])
 def test_values_that_would_come_back_as_others(tmp_path, values):
-    assert_named(lambda: Checkpoints(tmp_path, 1).save(1, Snapshot({}, values)), ["`values`", "plain JSON"])
+    assert_named(lambda: CheckpointManager(tmp_path, 1).save(1, Snapshot({}, values)), ["`values`", "plain JSON"])
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(("call", "parts"), [
-    (lambda folder: Checkpoints(folder, 0), ["`keep`", "at least 1"]),
-    (lambda folder: Checkpoints(folder, True), ["`keep`", "True"]),
-    (lambda folder: Checkpoints(folder, 1).save(-1, snapshot(1)), ["`step`", "-1"]),
-    (lambda folder: Checkpoints(folder, 1).save(1.0, snapshot(1)), ["`step`", "1.0"]),
-    (lambda folder: Checkpoints(folder, 1).save(1, snapshot(1), best=2), ["`best`", "at most 1", "2"]),
-    (lambda folder: Checkpoints(folder, 1).save(1, snapshot(1), best="1"), ["`best`", "'1'"]),
+    (lambda folder: CheckpointManager(folder, 0), ["`keep`", "at least 1"]),
+    (lambda folder: CheckpointManager(folder, True), ["`keep`", "True"]),
+    (lambda folder: CheckpointManager(folder, 1).save(-1, snapshot(1)), ["`step`", "-1"]),
+    (lambda folder: CheckpointManager(folder, 1).save(1.0, snapshot(1)), ["`step`", "1.0"]),
+    (lambda folder: CheckpointManager(folder, 1).save(1, snapshot(1), best=2), ["`best`", "at most 1", "2"]),
+    (lambda folder: CheckpointManager(folder, 1).save(1, snapshot(1), best="1"), ["`best`", "'1'"]),
 ])
 def test_wrong_calls(tmp_path, call, parts):
     assert_named(lambda: call(tmp_path), parts)
@@ -232,11 +232,11 @@ def test_a_newer_version_is_told_and_not_passed_over(tmp_path, monkeypatch):
         newer.setattr(module, "__version__", "7.8.9")
         checkpoints.save(20, snapshot(20))
     for attempt in (checkpoints.load, lambda: checkpoints.at(20)):
-        with pytest.raises(NewerError, match=rf"step-00000020/values\.json` must be of format 1, which regard "
+        with pytest.raises(NewerFormatError, match=rf"step-00000020/values\.json` must be of format 1, which regard "
                                              rf"{__version__} reads, but is 2, of regard 7\.8\.9 instead\. Install"):
             attempt()
     (tmp_path / "step-00000020" / "manifest.json").write_text('{"format": 3, "regard": "8.0", "things": []}')
-    with pytest.raises(NewerError, match=r"step-00000020/manifest\.json` must be of format 1.*3, of regard 8\.0"):
+    with pytest.raises(NewerFormatError, match=r"step-00000020/manifest\.json` must be of format 1.*3, of regard 8\.0"):
         checkpoints.load()
     assert checkpoints.steps() == [10, 20]
 
@@ -286,7 +286,7 @@ def test_what_is_not_a_checkpoint_is_let_be(tmp_path):
 def test_modes_follow_the_umask(tmp_path, mask, file_mode, folder_mode):
     before = os.umask(mask)
     try:
-        checkpoints = Checkpoints(tmp_path / "checkpoints", 1)
+        checkpoints = CheckpointManager(tmp_path / "checkpoints", 1)
         with checkpoints.hold():
             checkpoints.save(10, snapshot(10))
     finally:
@@ -348,9 +348,9 @@ def test_a_disk_that_is_full_at_any_moment(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(FolderError, match="a place where regard can save"):
-        Checkpoints(tmp_path / "file", 1).save(1, snapshot(1))
+        CheckpointManager(tmp_path / "file", 1).save(1, snapshot(1))
     with pytest.raises(OSError, match="step-00000001 could not be saved: No such file"):
-        Checkpoints(tmp_path / "no" / "checkpoints", 1).save(1, snapshot(1))
+        CheckpointManager(tmp_path / "no" / "checkpoints", 1).save(1, snapshot(1))
     assert names(tmp_path) == ["file"]
 
 
@@ -360,7 +360,7 @@ def test_what_a_killed_save_has_begun_is_ended(tmp_path):
     folder = tmp_path / "checkpoints"
     (folder / "newest.json").write_text('{"format": 1, "step": 2, "best": 1}')
     (folder / ".writing").mkdir()
-    checkpoints = Checkpoints(folder, keep=1)
+    checkpoints = CheckpointManager(folder, keep=1)
     assert checkpoints.tidy(3, 1) == []
     assert names(folder) == ["newest.json", "step-00000001", "step-00000003"]
     assert json.loads((folder / "newest.json").read_text())["step"] == 3

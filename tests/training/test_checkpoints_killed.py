@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 pytestmark = pytest.mark.xdist_group("checkpoints_killed")  # one worker makes what all of these tests look at
@@ -117,7 +117,7 @@ def whole(loaded):
 
 def assert_goes_on(folder, step, best):
     """A training that is resumed there saves again, and leaves nothing but what it keeps."""
-    checkpoints = Checkpoints(folder, 1)
+    checkpoints = CheckpointManager(folder, 1)
     assert checkpoints.save(step, Snapshot({}, {}), best) == []
     assert sorted(path.name for path in folder.iterdir()) == [
         "newest.json", *(f"step-{one:08}" for one in sorted({best, step}))]
@@ -127,10 +127,10 @@ def assert_goes_on(folder, step, best):
 def test_killed_at_every_moment_of_a_save(killed, name):
     found = []
     for folder in killed[name]:
-        loaded = Checkpoints(folder, 1).load()
+        loaded = CheckpointManager(folder, 1).load()
         found.append(whole(loaded))
         assert loaded.notes == ()
-        assert whole(Checkpoints(folder, 1).at(5)) == 5  # the best
+        assert whole(CheckpointManager(folder, 1).at(5)) == 5  # the best
         assert_goes_on(folder, 30, 5)
     assert set(found) == {10, 20}
     assert found == sorted(found)
@@ -139,7 +139,7 @@ def test_killed_at_every_moment_of_a_save(killed, name):
 @pytest.mark.parametrize("name", BEST)
 def test_killed_while_a_new_best_takes_the_place_of_the_old(killed, name):
     for folder in killed[name]:
-        checkpoints = Checkpoints(folder, 1)
+        checkpoints = CheckpointManager(folder, 1)
         loaded = checkpoints.load()
         assert whole(loaded) in (10, 20)
         assert loaded.notes == ()
@@ -150,11 +150,11 @@ def test_killed_while_a_new_best_takes_the_place_of_the_old(killed, name):
 @pytest.mark.parametrize("name", AGAIN)
 def test_killed_while_the_same_step_is_stored_again(killed, name):
     for folder in killed[name]:
-        loaded = Checkpoints(folder, 1).load()
+        loaded = CheckpointManager(folder, 1).load()
         assert whole(loaded) == 10
         assert loaded.notes == ()
         assert loaded.best in (5, 10)
-        assert loaded.best in Checkpoints(folder, 1).steps()
+        assert loaded.best in CheckpointManager(folder, 1).steps()
         assert_goes_on(folder, 30, 10)
 
 
@@ -162,7 +162,7 @@ def test_killed_while_the_same_step_is_stored_again(killed, name):
 def test_killed_in_the_first_save(killed, name):
     found = []
     for folder in killed[name]:
-        loaded = Checkpoints(folder, 1).load()
+        loaded = CheckpointManager(folder, 1).load()
         found.append(None if loaded is None else whole(loaded))
         assert_goes_on(folder, 2, 2)
     assert set(found) == {None, 1}

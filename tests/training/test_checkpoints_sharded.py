@@ -9,9 +9,8 @@ import torch
 from parted import joined, made, parts, steps
 
 from regard.storage import weights
-from regard.training.checkpoints import Checkpoints
-from regard.training.shards import Part
-from regard.training.snapshot import Snapshot, optimiser_like, resume_optimiser
+from regard.training.checkpoints import CheckpointManager
+from regard.training.snapshot import Snapshot, TensorShard, optimizer_templates, restore_optimizer
 
 pytestmark = pytest.mark.xdist_group("checkpoints_sharded")  # one worker makes what all of these tests look at
 
@@ -22,7 +21,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
     model, optimiser = made(1)
     steps(model, optimiser, range(3))
-    Checkpoints(folder / "one", keep=2).save(3, Snapshot.of(parts(model, optimiser), {"step": 3}))
+    CheckpointManager(folder / "one", keep=2).save(3, Snapshot.of(parts(model, optimiser), {"step": 3}))
     processes = [subprocess.Popen([sys.executable, parted.__file__, str(rank), str(folder)], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
     try:
@@ -38,7 +37,7 @@ def resumed(snapshot):
     model, optimiser = made(7)
     named = dict(model.named_parameters())
     model.load_state_dict(snapshot.under("model"))
-    resume_optimiser(optimiser, named, snapshot.under("optimiser", like=optimiser_like(optimiser, named)))
+    restore_optimizer(optimiser, named, snapshot.under("optimiser", like=optimizer_templates(optimiser, named)))
     return model, optimiser
 
 
@@ -57,7 +56,7 @@ def test_each_process_writes_its_part(run):
     files = sorted(path.name for path in (folder / "two" / "step-00000003").iterdir())
     assert files == ["manifest.json", "state-00001-of-00002.safetensors", "state-00002-of-00002.safetensors",
                      "values.json"]
-    first, second = (weights.header(folder / "two" / "step-00000003" / name).tensors for name in files[1:3])
+    first, second = (weights.read_header(folder / "two" / "step-00000003" / name).tensors for name in files[1:3])
     assert (first["model.0.weight"].shape, second["model.0.weight"].shape) == ((3, 3), (2, 3))
     assert (first["model.2.bias"].shape, second["model.2.bias"].shape) == ((1,), (0,))
     assert "optimiser.step.0.weight" in first
@@ -67,12 +66,12 @@ def test_each_process_writes_its_part(run):
 def test_two_that_resume_are_as_if_never_interrupted(run):
     folder, said = run
     assert all(lines[-1] == "done" for lines in said)
-    assert_as_if_alone(weights.read(folder / "two.safetensors"))
+    assert_as_if_alone(weights.read_tensors(folder / "two.safetensors"))
 
 
 def test_one_resumes_what_two_have_stored(run):
     folder, _ = run
-    snapshot = Checkpoints(folder / "two", keep=1).at(3).snapshot
+    snapshot = CheckpointManager(folder / "two", keep=1).at(3).snapshot
     model, optimiser = resumed(snapshot)
     steps(model, optimiser, range(3, 6))
     assert_as_if_alone(joined(parts(model, optimiser)))
@@ -80,14 +79,14 @@ def test_one_resumes_what_two_have_stored(run):
 
 def test_two_resume_what_one_has_stored(run):
     folder, _ = run
-    assert_as_if_alone(weights.read(folder / "one.safetensors"))
+    assert_as_if_alone(weights.read_tensors(folder / "one.safetensors"))
 
 
 def test_what_is_whole_on_all_is_written_once(run):
     folder, _ = run
     assert sorted(path.name for path in (folder / "replicated" / "step-00000001").iterdir()) == [
         "manifest.json", "state.safetensors", "values.json"]
-    snapshot = Checkpoints(folder / "replicated", keep=1).load().snapshot
+    snapshot = CheckpointManager(folder / "replicated", keep=1).load().snapshot
     assert torch.equal(snapshot.tensor("model.a"), made(3)[0][0].weight)
     assert torch.equal(snapshot.tensor("model.b"), torch.ones(3))
 
@@ -110,10 +109,10 @@ def test_a_process_that_fails_is_told_by_all_and_nobody_waits(run):
 def test_any_number_of_processes_one_after_the_other(tmp_path, processes):
     """Parts made by hand; the first puts all in place when the others have written."""
     tensor = torch.randn(7, 2)
-    cut = [Part(piece, (7, 2), (start, 0)) for start, piece in zip(range(0, 7, 2), tensor.split(2), strict=True)]
-    cut += [Part(tensor[7:], (7, 2), (7, 0))]
-    cut = [*cut[:2], Part(tensor[4:], (7, 2), (4, 0))] if processes == 3 else cut
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    cut = [TensorShard(piece, (7, 2), (start, 0)) for start, piece in zip(range(0, 7, 2), tensor.split(2), strict=True)]
+    cut += [TensorShard(tensor[7:], (7, 2), (7, 0))]
+    cut = [*cut[:2], TensorShard(tensor[4:], (7, 2), (4, 0))] if processes == 3 else cut
+    checkpoints = CheckpointManager(tmp_path / "checkpoints", keep=1)
     others = iter([lambda: None, lambda: [
         checkpoints.save(1, Snapshot({"a": cut[rank]}, {}), rank=rank, processes=processes)
         for rank in range(1, processes)], lambda: None])
@@ -126,9 +125,9 @@ def test_any_number_of_processes_one_after_the_other(tmp_path, processes):
 
 
 def test_parts_that_do_not_make_the_whole_are_not_stored(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints = CheckpointManager(tmp_path / "checkpoints", keep=1)
     checkpoints.save(1, Snapshot({"a": torch.ones(2)}, {}))
     with pytest.raises(ValueError, match="`a` must be stored once and whole"):
-        checkpoints.save(2, Snapshot({"a": Part(torch.ones(2), (4,), (0,))}, {}))
+        checkpoints.save(2, Snapshot({"a": TensorShard(torch.ones(2), (4,), (0,))}, {}))
     assert checkpoints.load().step == 1
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["newest.json", "step-00000001"]

@@ -8,12 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard.models.contract import IGNORED
 from regard.reference import loss as reference
-from regard.training import consistency as module
+from regard.tokens import IGNORED_LABEL
+from regard.training import loss as module
 from regard.training import loss as one_pass
-from regard.training.consistency import agreement_loss
-from regard.training.loss import token_loss
+from regard.training.loss import rdrop_loss, token_loss
 
 
 def problem(count=11, bias=True, dtype=torch.double, ignored=True):
@@ -21,13 +20,13 @@ def problem(count=11, bias=True, dtype=torch.double, ignored=True):
     output = nn.Linear(5, 7, bias).to(dtype)
     labels = torch.randint(7, (count,))
     if ignored:
-        labels[::3] = IGNORED
+        labels[::3] = IGNORED_LABEL
     return torch.randn(2, count, 5, dtype=dtype, requires_grad=True), output, labels
 
 
 def plain(states, output, labels, smoothing, weight):
     """The same with torch's own functions and autograd: total, and nll."""
-    counted = labels != IGNORED
+    counted = labels != IGNORED_LABEL
     first, second = output(states[:, counted])
     options = {"reduction": "sum"}
     entropies = [F.cross_entropy(one, labels[counted], label_smoothing=smoothing, **options) for one in (first, second)]
@@ -46,21 +45,21 @@ def with_gradients(total, nll, states, output):
 def test_it_is_the_oracles(smoothing, weight):
     states, output, labels = problem()
     first, second = output(states).detach().numpy()
-    want = sum(reference.agreement(one, other, int(label), smoothing, weight)
-               for one, other, label in zip(first, second, labels, strict=True) if label != IGNORED)
-    loss = agreement_loss(states, output, labels, smoothing, weight)
+    want = sum(reference.rdrop_loss(one, other, int(label), smoothing, weight)
+               for one, other, label in zip(first, second, labels, strict=True) if label != IGNORED_LABEL)
+    loss = rdrop_loss(states, output, labels, smoothing, weight)
     assert loss.total.item() == pytest.approx(want, rel=1e-13)
-    assert loss.tokens == (labels != IGNORED).sum()
+    assert loss.tokens == (labels != IGNORED_LABEL).sum()
 
 
 @pytest.mark.parametrize("fewest", [1, 4, 7, 256])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 def test_it_has_autograds_gradients(fewest, smoothing, bias, monkeypatch):
-    monkeypatch.setattr(module, "FEWEST", fewest)
-    monkeypatch.setitem(one_pass.HELD, "cpu", 1)
+    monkeypatch.setattr(module, "MIN_CHUNK", fewest)
+    monkeypatch.setitem(one_pass.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(bias=bias)
-    loss = agreement_loss(states, output, labels, smoothing, 5.0)
+    loss = rdrop_loss(states, output, labels, smoothing, 5.0)
     got = with_gradients(loss.total, loss.nll, states, output)
     expected = with_gradients(*plain(states, output, labels, smoothing, 5.0), states, output)
     for mine, theirs in zip(got, expected, strict=True):
@@ -70,7 +69,7 @@ def test_it_has_autograds_gradients(fewest, smoothing, bias, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_without_weight_it_is_the_mean_of_two_passes(smoothing):
     states, output, labels = problem()
-    loss = agreement_loss(states, output, labels, smoothing, 0.0)
+    loss = rdrop_loss(states, output, labels, smoothing, 0.0)
     halves = [token_loss(one, output, labels, smoothing) for one in states]
     got = with_gradients(loss.total, loss.nll, states, output)
     want = with_gradients(sum(half.total for half in halves) / 2, sum(half.nll for half in halves) / 2, states, output)
@@ -81,7 +80,7 @@ def test_without_weight_it_is_the_mean_of_two_passes(smoothing):
 def test_passes_that_agree_cost_what_one_costs():
     states, output, labels = problem()
     both = states[:1].expand(2, -1, -1)
-    loss, alone = agreement_loss(both, output, labels, 0.1, 5.0), token_loss(states[0], output, labels, 0.1)
+    loss, alone = rdrop_loss(both, output, labels, 0.1, 5.0), token_loss(states[0], output, labels, 0.1)
     for mine, theirs in zip(loss, alone, strict=True):
         torch.testing.assert_close(mine, theirs)
 
@@ -90,25 +89,25 @@ def test_passes_that_agree_cost_what_one_costs():
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(module, "FEWEST", 4)
-    monkeypatch.setitem(one_pass.HELD, "cpu", 1)
+    monkeypatch.setattr(module, "MIN_CHUNK", 4)
+    monkeypatch.setitem(one_pass.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(bias=bias, dtype=torch.float32)
-    loss = agreement_loss(states, output, labels, smoothing, 5.0)
+    loss = rdrop_loss(states, output, labels, smoothing, 5.0)
     want = with_gradients(loss.total, loss.nll, states, output)
-    monkeypatch.setattr(module, "_turned", None)  # whoever calls it fails
+    monkeypatch.setattr(module, "_rdrop_losses_and_gradient", None)  # whoever calls it fails
     monkeypatch.setattr(module, "usable", lambda *tensors: True)
     monkeypatch.setattr(one_pass, "usable", lambda *tensors: True)
-    loss = agreement_loss(states, output, labels, smoothing, 5.0)
+    loss = rdrop_loss(states, output, labels, smoothing, 5.0)
     for mine, theirs in zip(with_gradients(loss.total, loss.nll, states, output), want, strict=True):
         torch.testing.assert_close(mine, theirs)
     with torch.no_grad():
-        torch.testing.assert_close(agreement_loss(states, output, labels, smoothing, 5.0).total, want[0])
+        torch.testing.assert_close(rdrop_loss(states, output, labels, smoothing, 5.0).total, want[0])
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_nothing_that_counts_is_zero_and_no_nan(count):
     states, output, _ = problem(count)
-    loss = agreement_loss(states, output, torch.full((count,), IGNORED), 0.1, 5.0)
+    loss = rdrop_loss(states, output, torch.full((count,), IGNORED_LABEL), 0.1, 5.0)
     loss.total.backward()
     assert (loss.total.item(), loss.nll.item(), loss.tokens.item()) == (0.0, 0.0, 0)
     assert (states.grad == 0).all()
@@ -117,13 +116,13 @@ def test_nothing_that_counts_is_zero_and_no_nan(count):
 
 def test_rows_of_tokens_and_no_gradients(monkeypatch):
     states, output, labels = problem(12)
-    written, walk = [], module._walk
+    written, walk = [], module._rdrop_chunks
     wanted = ("of_states", "of_weight", "of_bias")
-    monkeypatch.setattr(module, "_walk", lambda *given, **named: (
+    monkeypatch.setattr(module, "_rdrop_chunks", lambda *given, **named: (
         written.append(tuple(named[name] for name in wanted)) or walk(*given, **named)))
     with torch.no_grad():
-        alone = agreement_loss(states, output, labels, 0.1, 5.0)
-        rows = agreement_loss(states.view(2, 3, 4, 5), output, labels.view(3, 4), 0.1, 5.0)
+        alone = rdrop_loss(states, output, labels, 0.1, 5.0)
+        rows = rdrop_loss(states.view(2, 3, 4, 5), output, labels.view(3, 4), 0.1, 5.0)
     assert torch.equal(rows.total, alone.total)
     assert not alone.total.requires_grad
     assert written == [(None, None, None)] * 2
@@ -131,7 +130,7 @@ def test_rows_of_tokens_and_no_gradients(monkeypatch):
 
 def test_huge_logits_do_not_overflow():
     states, output, labels = problem(dtype=torch.float32)
-    loss = agreement_loss(states * 1e30, output, labels, 0.1, 5.0)
+    loss = rdrop_loss(states * 1e30, output, labels, 0.1, 5.0)
     assert loss.total.isfinite()
     loss.total.backward()
     assert output.weight.grad.isfinite().all()
@@ -140,11 +139,11 @@ def test_huge_logits_do_not_overflow():
 
 def test_low_precision_is_wide_where_it_matters():
     states, output, labels = problem(200, dtype=torch.float32, ignored=False)
-    exact = agreement_loss(states.double(), output.double(), labels, 0.1, 5.0)
+    exact = rdrop_loss(states.double(), output.double(), labels, 0.1, 5.0)
     want = with_gradients(exact.total, exact.nll, states, output)
     output.float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = agreement_loss(states, output, labels, 0.1, 5.0)
+        loss = rdrop_loss(states, output, labels, 0.1, 5.0)
         assert loss.total.dtype == torch.float32
     for mine, theirs in zip(with_gradients(loss.total, loss.nll, states, output), want, strict=True):
         assert mine.dtype == torch.float32
@@ -154,13 +153,13 @@ def test_low_precision_is_wide_where_it_matters():
 def test_float64_stays_under_autocast():
     states, output, labels = problem()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = agreement_loss(states, output, labels, 0.1, 5.0)
-    assert torch.equal(inside.total, agreement_loss(states, output, labels, 0.1, 5.0).total)
+        inside = rdrop_loss(states, output, labels, 0.1, 5.0)
+    assert torch.equal(inside.total, rdrop_loss(states, output, labels, 0.1, 5.0).total)
 
 
 def test_a_second_derivative_is_refused_and_not_wrong():
     states, output, labels = problem()
-    total = agreement_loss(states, output, labels, 0.1, 5.0).total
+    total = rdrop_loss(states, output, labels, 0.1, 5.0).total
     with pytest.raises(ValueError, match="`create_graph` must be False"):
         torch.autograd.grad(total, states, create_graph=True)
 
@@ -180,13 +179,13 @@ def waiting_forbidden():
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
     states, output, labels = problem(40)
-    want = agreement_loss(states, output, labels, 0.1, 5.0)
+    want = rdrop_loss(states, output, labels, 0.1, 5.0)
     want = with_gradients(want.total, want.nll, states, output)
     there = states.detach().cuda().requires_grad_(True)
     output.cuda()
     labels = labels.cuda()
     with waiting_forbidden():
-        loss = agreement_loss(there, output, labels, 0.1, 5.0)
+        loss = rdrop_loss(there, output, labels, 0.1, 5.0)
         got = with_gradients(loss.total, loss.nll, there, output)
     for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-11, atol=1e-12)
@@ -205,4 +204,4 @@ def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
 def test_what_is_refused(change, message):
     given = {"states": torch.randn(2, 3, 5), "labels": torch.zeros(3).long(), "smoothing": 0.1, "weight": 1.0} | change
     with pytest.raises(ValueError, match=message):
-        agreement_loss(output=nn.Linear(5, 7), **given)
+        rdrop_loss(output=nn.Linear(5, 7), **given)

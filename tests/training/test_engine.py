@@ -10,14 +10,13 @@ import together
 import torch
 from learning import Line, Squares, model, numbers, points, settings
 
-from regard.training.engine import Engine
-from regard.training.lowered import Lowered
-from regard.training.processes import Processes
-from regard.training.settings import OptimiserConfig
+from regard.training.distributed import DistributedContext
+from regard.training.engine import LowPrecisionCopy, TrainingEngine
+from regard.training.optimizer import OptimizerConfig
 
 
 def engine(dropout=0.0, config=None, objective=Squares):
-    made = Engine(objective(model(dropout)), config or settings(), Processes.alone())
+    made = TrainingEngine(objective(model(dropout)), config or settings(), DistributedContext.alone())
     made.module.train()
     return made
 
@@ -29,7 +28,7 @@ def weights(made):
 @pytest.mark.parametrize("parts", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[0, 1], [2], [], [3, 4, 5]]])
 def test_micro_batches_are_one_batch_and_adamw_as_it_is_written(parts):
     """Uneven parts, an empty one among them: the step of Kingma and Ba, and Loshchilov and Hutter, by hand."""
-    config = settings(optimiser=OptimiserConfig(first=0.8, second=0.95, epsilon=1e-6, decay=0.1))
+    config = settings(optimiser=OptimizerConfig(first=0.8, second=0.95, epsilon=1e-6, decay=0.1))
     made = engine(config=config)
     by_hand = model().double()
     moments = {name: (0.0, 0.0) for name in made.names}
@@ -54,7 +53,7 @@ def test_micro_batches_of_a_translator_are_one_batch(name):
     """Padding of one part is not that of another. Compared are the first moments, a tenth of the gradients: Adam
     makes large steps of gradients that are but rounding."""
     def learned(parts):
-        made = Engine(together.objective(name), settings(), Processes.alone())
+        made = TrainingEngine(together.objective(name), settings(), DistributedContext.alone())
         made.step(1, [together.batch(part) for part in parts], 0.1)
         return made, made.read()
 
@@ -112,7 +111,7 @@ def test_gradients_are_clipped_to_a_length():
 def test_dropout_follows_from_seed_number_and_process():
     def learned(step, seed=1, disturbed=False, rank=0):
         torch.manual_seed(17 if disturbed else 1)
-        made = Engine(Squares(model(0.5)), settings(seed=seed), Processes(rank, 1, 0))
+        made = TrainingEngine(Squares(model(0.5)), settings(seed=seed), DistributedContext(rank, 1, 0))
         made.module.train()
         if disturbed:
             torch.rand(1000)
@@ -240,7 +239,7 @@ def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_grad
 def test_on_a_gpu_steps_are_replayed_and_equal_those_on_the_cpu():
     """Shapes that come back are replayed as graphs, with new numbers, rates and steps."""
     config = settings(average=0.9, clip=0.5)
-    made = [Engine(Squares(model().to(device)), config, Processes.alone()) for device in ("cpu", "cuda")]
+    made = [TrainingEngine(Squares(model().to(device)), config, DistributedContext.alone()) for device in ("cpu", "cuda")]
     for step in range(1, 9):
         parts = [points(range(step, step + 3)), points(range(2 * (step % 2), 5))]
         for one in made:
@@ -262,7 +261,7 @@ def test_points_are_told_apart():
 def test_with_a_copy_of_the_parameters_steps_are_the_same(parts):
     """The copy has all digits here. The gradients of a step begin anew, and those of its batches add up."""
     plain, copied = engine(), engine()
-    copied._low = Lowered(copied.objective, torch.float32)
+    copied._low = LowPrecisionCopy(copied.objective, torch.float32)
     copied._further = copied._backward_further
     for step in (1, 2, 3):
         for made in (plain, copied):
@@ -276,7 +275,7 @@ def test_with_a_copy_of_the_parameters_steps_are_the_same(parts):
 
 def test_one_batch_twice_counts_twice():
     once, twice = engine(), engine()
-    twice._low = Lowered(twice.objective, torch.float32)
+    twice._low = LowPrecisionCopy(twice.objective, torch.float32)
     twice._further = twice._backward_further
     batch = points([0, 1, 2])
     once.step(1, [batch], 0.03)

@@ -7,36 +7,36 @@ import sys
 import planned
 import pytest
 
+from regard.models import catalog
 from regard.models.build import model_config
-from regard.recipes import catalog
+from regard.training import defaults as choices
 from regard.training import estimate as estimates
-from regard.training.choices import translation as choices
-from regard.training.choices.choice import Device, grade
-from regard.training.estimate import H200, estimate
+from regard.training.defaults import DeviceProperties, by_threshold
+from regard.training.estimate import H200, estimate_training
 
-CPU = Device("cpu", 8 << 30, lowered=False)
+CPU = DeviceProperties("cpu", 8 << 30, lowered=False)
 CAPTIONS = (1_772_238, 2_046_956)
 """Characters of 29,000 captions, English and German."""
 
 
-@pytest.mark.parametrize("size", catalog.sizes("transformer"))
+@pytest.mark.parametrize("size", catalog.recipe_sizes("transformer"))
 def test_parameters_are_those_of_the_model(size):
-    name = "transformer" if size == catalog.AS_WRITTEN else f"transformer-{size}"
-    table = catalog.find(name).tables["model"]
+    name = "transformer" if size == catalog.BASE_SIZE else f"transformer-{size}"
+    table = catalog.find_recipe(name).tables["model"]
     built = model_config(name, source_vocabulary=1000, target_vocabulary=1000)
-    counted = 1000 * table["width"] + estimates.stack(table, "encoder") + estimates.stack(table, "decoder")
+    counted = 1000 * table["width"] + estimates.stack_parameters(table, "encoder") + estimates.stack_parameters(table, "decoder")
     assert counted == built.parameters()
 
 
 @pytest.mark.parametrize("device", [CPU, H200])
 @pytest.mark.parametrize("pairs", [100, 5000, 29_000, 167_400, 2_000_000, 50_000_000])
 def test_it_estimates_what_would_be_chosen(pairs, device):
-    found = estimate(pairs, (60 * pairs, 70 * pairs), device)
-    made = {choice.key: choice.value for choice in choices.training(pairs, found.tokens, {"attention"}, device, {})}
-    assert found.recipe == choices.recipe(pairs, device, None).value
+    found = estimate_training(pairs, (60 * pairs, 70 * pairs), device)
+    made = {choice.key: choice.value for choice in choices.translation_training(pairs, found.tokens, {"attention"}, device, {})}
+    assert found.recipe == choices.translation_recipe(pairs, device, None).value
     assert found.epochs == made["training.epochs"]
     assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.tokens"]), abs=1)
-    assert found.vocabulary in [choice.value for choice in choices.tokenizer(pairs, {})]
+    assert found.vocabulary in [choice.value for choice in choices.translation_tokenizer(pairs, {})]
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -46,9 +46,9 @@ def test_it_estimates_what_a_training_chooses(pairs, device, given):
     """Also where some pairs are held out, and fewer pairs lead to other choices."""
     ready = planned.ready(pairs, device, given=given)
     made = {choice.key: choice.value for choice in ready.choices}
-    each = grade(made["tokenizer.vocabulary"], estimates.CHARACTERS, estimates.MOST_CHARACTERS)
+    each = by_threshold(made["tokenizer.vocabulary"], estimates.CHARACTERS_PER_TOKEN, estimates.MAX_CHARACTERS_PER_TOKEN)
     characters = tuple(round((planned.WORDS - end) * pairs * each) for end in (1, 0))
-    found = estimate(pairs, characters, device, held=made["data.held"])
+    found = estimate_training(pairs, characters, device, held=made["data.held"])
     assert (found.recipe, found.vocabulary) == (made["recipe"], made["tokenizer.vocabulary"])
     assert found.epochs == made["training.epochs"]
     assert found.steps == pytest.approx(ready.settings.steps, rel=0.01, abs=found.epochs)
@@ -58,54 +58,54 @@ def test_it_estimates_what_a_training_chooses(pairs, device, given):
 def test_tokens_are_about_those_of_a_trained_tokenizer():
     """27,834 of the captions had 421,380 and 403,521 tokens with 8,000 subwords, and two more for each pair."""
     kept = 27_834 / 29_000
-    found = estimate(27_834, (round(kept * CAPTIONS[0]), round(kept * CAPTIONS[1])), H200)
+    found = estimate_training(27_834, (round(kept * CAPTIONS[0]), round(kept * CAPTIONS[1])), H200)
     assert found.vocabulary == 8000
     assert found.tokens == pytest.approx(421_380 + 403_521 + 2 * 27_834, rel=0.15)
 
 
 def test_a_gpu_is_as_fast_as_it_was_measured():
     """320,000 target tokens a second with R-Drop, of about 0.49 of all tokens."""
-    found = estimate(29_000, CAPTIONS, H200)
+    found = estimate_training(29_000, CAPTIONS, H200)
     assert found.recipe == "transformer-small"
     assert 0.49 * found.epochs * found.tokens / found.seconds == pytest.approx(320_000, rel=0.15)
 
 
 def test_more_of_everything_takes_longer():
-    few, many = (estimate(pairs, (60 * pairs, 70 * pairs), CPU) for pairs in (60_000, 90_000))
+    few, many = (estimate_training(pairs, (60 * pairs, 70 * pairs), CPU) for pairs in (60_000, 90_000))
     assert few.seconds * 1.49 < many.seconds < few.seconds * 1.51  # the same choices, and half as many more pairs
-    longer = estimate(60_000, (120 * 60_000, 140 * 60_000), CPU)
+    longer = estimate_training(60_000, (120 * 60_000, 140 * 60_000), CPU)
     assert longer.seconds > 1.8 * few.seconds
-    assert estimate(60_000, (60 * 60_000, 70 * 60_000), CPU, cores=2).seconds == pytest.approx(few.seconds / 2)
-    assert estimate(60_000, (60 * 60_000, 70 * 60_000), H200).seconds < few.seconds
+    assert estimate_training(60_000, (60 * 60_000, 70 * 60_000), CPU, cores=2).seconds == pytest.approx(few.seconds / 2)
+    assert estimate_training(60_000, (60 * 60_000, 70 * 60_000), H200).seconds < few.seconds
 
 
 def test_a_core_is_about_as_fast_as_it_was_measured():
     """4,069 target tokens a second with the size "tiny" in one pass; of several cores each does less than that."""
-    found = estimate(29_000, CAPTIONS, CPU)
+    found = estimate_training(29_000, CAPTIONS, CPU)
     assert found.recipe == "transformer-tiny"
     assert 0.6 * 4069 < 0.49 * found.epochs * found.tokens / found.seconds < 4069
 
 
 def test_memory_is_about_what_was_measured():
     """544 MiB on a CPU with the size "tiny", without the mean of the weights."""
-    assert estimate(29_000, CAPTIONS, CPU).memory == pytest.approx(544 << 20, rel=0.2)
+    assert estimate_training(29_000, CAPTIONS, CPU).memory == pytest.approx(544 << 20, rel=0.2)
 
 
 def test_more_cores_help_up_to_a_number():
-    few, more = (estimate(29_000, CAPTIONS, CPU, cores=cores).seconds for cores in (estimates.MOST_CORES, 64))
+    few, more = (estimate_training(29_000, CAPTIONS, CPU, cores=cores).seconds for cores in (estimates.MAX_CORES, 64))
     assert few == more
 
 
 def test_memory_has_room_for_all_that_is_kept_for_a_parameter():
     """Weights, gradients, two moments and a mean: five numbers of four bytes. A batch is not larger than the data."""
     for device in (CPU, H200):
-        one = estimate(1, (3, 3), device)
+        one = estimate_training(1, (3, 3), device)
         assert one.steps >= 1
-        assert one.memory - estimates.PROCESS[device.kind] == pytest.approx(5 * 4 * one.parameters, rel=0.1)
+        assert one.memory - estimates.PROCESS_BYTES[device.kind] == pytest.approx(5 * 4 * one.parameters, rel=0.1)
 
 
 def test_a_larger_model_needs_more_memory():
-    small, large = (estimate(pairs, (60 * pairs, 60 * pairs), H200) for pairs in (300_000, 30_000_000))
+    small, large = (estimate_training(pairs, (60 * pairs, 60 * pairs), H200) for pairs in (300_000, 30_000_000))
     assert large.memory > 4 * small.memory
 
 
@@ -113,7 +113,7 @@ def test_a_larger_model_needs_more_memory():
 def test_nothing_cannot_be_estimated(wrong):
     pairs, characters, cores = wrong
     with pytest.raises(ValueError, match="at least 1"):
-        estimate(pairs, characters, CPU, cores)
+        estimate_training(pairs, characters, CPU, cores)
 
 
 def test_it_needs_no_torch():
@@ -122,5 +122,5 @@ def test_it_needs_no_torch():
 
 
 def test_an_epoch_has_a_step_at_least():
-    found = estimate(3, (90, 90), CPU)
+    found = estimate_training(3, (90, 90), CPU)
     assert found.steps == found.epochs

@@ -9,9 +9,9 @@ from learning import points
 from torch import Tensor
 
 from regard.data.batches.batch import Batch
-from regard.models.contract import PackedTokens, Tokens
-from regard.training import graphs
-from regard.training.graphs import Captured, pinned, tensors
+from regard.tokens import PackedTokens, Tokens
+from regard.training import engine
+from regard.training.engine import GraphedCallable, iter_tensors, pin_batch
 
 
 def batch():
@@ -20,23 +20,23 @@ def batch():
 
 
 def test_tensors_in_the_order_of_the_fields():
-    found = list(tensors((batch(), [torch.tensor(8)], "text", None, 3)))
+    found = list(iter_tensors((batch(), [torch.tensor(8)], "text", None, 3)))
     assert [one.tolist() for one in found] == [[[5, 6, 7]], [1, 2], [[1, 2]], [2], [[3, 4]], 8]
-    assert list(tensors(())) == []
+    assert list(iter_tensors(())) == []
 
 
 def test_pinned_is_the_same_batch_elsewhere(monkeypatch):
     moved = []
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: moved.append(self) or self.clone())
     given = batch()
-    found = pinned(given)
-    assert [one.tolist() for one in tensors((found,))] == [one.tolist() for one in tensors((given,))]
-    assert [id(one) for one in moved] == [id(one) for one in tensors((given,))]
+    found = pin_batch(given)
+    assert [one.tolist() for one in iter_tensors((found,))] == [one.tolist() for one in iter_tensors((given,))]
+    assert [id(one) for one in moved] == [id(one) for one in iter_tensors((given,))]
     assert type(found.source) is PackedTokens
     assert found.tokens == 2
     assert found.numbers is given.numbers
-    assert pinned("text") == "text"
-    assert pinned(Tokens) is Tokens  # a class has fields, and is no batch
+    assert pin_batch("text") == "text"
+    assert pin_batch(Tokens) is Tokens  # a class has fields, and is no batch
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def test_what_is_replayed_is_what_would_run():
         asked.append(len(ids.values))
         total.add_((ids.values.to("cuda") * 2).sum())
 
-    captured = Captured(work)
+    captured = GraphedCallable(work)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         expected = 0.0
@@ -74,14 +74,14 @@ def test_what_is_replayed_is_what_would_run():
 
 @pytest.mark.gpu
 def test_no_more_shapes_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(graphs, "MOST", 2)
+    monkeypatch.setattr(engine, "MAX_GRAPHS", 2)
     asked = []
 
     def work(batch):
         asked.append(batch.tokens)
         batch.given.mul_(2.0)  # on the device: torch warns of a recording of nothing
 
-    captured = Captured(work)
+    captured = GraphedCallable(work)
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(4):
             for length in (1, 2, 3):

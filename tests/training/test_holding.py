@@ -10,17 +10,16 @@ import sys
 import pytest
 import torch
 
+from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.storage import system
-from regard.storage.folder import FolderError
-from regard.training.checkpoints import Checkpoints
-from regard.training.holding import held
+from regard.storage.filesystem import FolderError
+from regard.training.checkpoints import CheckpointManager, training_lock
 from regard.training.snapshot import Snapshot
 
 OTHER = """
 import sys
 from pathlib import Path
-from regard.training.holding import held
+from regard.training.checkpoints import held
 try:
     with held(Path(sys.argv[1])):
         print("held", flush=True)
@@ -64,43 +63,43 @@ def test_the_second_is_refused_and_told_of_the_first(tmp_path):
     assert said == "held\n"
     words = (f"`{tmp_path}` must be free for this training, but is in use by another (process {process.pid} on "
              f"{socket.gethostname()}) instead. Wait until that one ends, or choose another folder.")
-    with pytest.raises(FolderError, match=re.escape(words)), held(tmp_path):
+    with pytest.raises(FolderError, match=re.escape(words)), training_lock(tmp_path):
         pass
     ended(process)
-    with held(tmp_path):  # a killed one holds nobody up
+    with training_lock(tmp_path):  # a killed one holds nobody up
         assert (tmp_path / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
         second, said = other(tmp_path)
         ended(second)
         assert f"in use by another (process {os.getpid()} on " in said
-        with pytest.raises(FolderError, match="in use by another"), held(tmp_path):
+        with pytest.raises(FolderError, match="in use by another"), training_lock(tmp_path):
             pass
         assert (tmp_path / "lock").read_text()
-    with held(tmp_path):
+    with training_lock(tmp_path):
         pass
     assert (tmp_path / "lock").read_text() == ""
 
 
 def test_it_ends_with_an_error_too(tmp_path):
-    with pytest.raises(RuntimeError), held(tmp_path):
+    with pytest.raises(RuntimeError), training_lock(tmp_path):
         raise RuntimeError
-    with held(tmp_path):
+    with training_lock(tmp_path):
         pass
 
 
 def test_the_folder_is_made(tmp_path):
-    with held(tmp_path / "checkpoints"):
+    with training_lock(tmp_path / "checkpoints"):
         assert (tmp_path / "checkpoints" / "lock").exists()
-    with pytest.raises(OSError, match="No such file"), held(tmp_path / "no" / "checkpoints"):
+    with pytest.raises(OSError, match="No such file"), training_lock(tmp_path / "no" / "checkpoints"):
         pass
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="a place where regard can save"), held(tmp_path / "file"):
+    with pytest.raises(FolderError, match="a place where regard can save"), training_lock(tmp_path / "file"):
         pass
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "lock").symlink_to("mine")
-    with pytest.raises(FolderError, match="lock"), held(tmp_path):
+    with pytest.raises(FolderError, match="lock"), training_lock(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
 
@@ -114,10 +113,10 @@ def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeyp
     if system_has in ("no links", "neither"):
         monkeypatch.setattr(os, "link", no_link)
     if system_has in ("no exchange", "neither"):
-        monkeypatch.setattr(system, "exchange", lambda first, second: False)
+        monkeypatch.setattr(filesystem, "exchange", lambda first, second: False)
     output = tmp_path / "output"
     folders.save(output, {})
-    checkpoints = Checkpoints(output / "checkpoints", keep=2)
+    checkpoints = CheckpointManager(output / "checkpoints", keep=2)
     with checkpoints.hold():
         checkpoints.save(1, snapshot(1), best=1)
         for step in range(2, 6):
@@ -143,7 +142,7 @@ def test_what_is_left_when_saving_the_output_was_killed(tmp_path):
     """The old folder still stands beside the new one, and comes back into it at the next save of the output."""
     output = tmp_path / "output"
     folders.save(output, {})
-    checkpoints = Checkpoints(output / "checkpoints", keep=1)
+    checkpoints = CheckpointManager(output / "checkpoints", keep=1)
     checkpoints.save(1, snapshot(1))
     assert subprocess.run([sys.executable, "-c", KILLED, str(output)]).returncode == -signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".output.lock", ".output.saving", "output"]

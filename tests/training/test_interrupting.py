@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from regard.training.interrupting import SIGNALS, Interruption
+from regard.training.loop import SIGNALS, InterruptHandler
 
 
 def handlers():
@@ -16,7 +16,7 @@ def handlers():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_once_is_told_and_twice_ends(number):
     before, told = handlers(), []
-    with Interruption(told.append) as interruption:
+    with InterruptHandler(told.append) as interruption:
         assert not interruption.asked
         os.kill(os.getpid(), number)
         assert interruption.asked
@@ -28,7 +28,7 @@ def test_once_is_told_and_twice_ends(number):
 
 
 def test_one_signal_and_then_the_other_end_too():
-    with Interruption(lambda text: None):
+    with InterruptHandler(lambda text: None):
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -38,7 +38,7 @@ def test_the_handlers_come_back_after_an_error():
     before = handlers()
 
     def work():
-        with Interruption(lambda text: None):
+        with InterruptHandler(lambda text: None):
             assert handlers() != before
             raise ZeroDivisionError
 
@@ -51,7 +51,7 @@ def test_in_another_thread_signals_are_left_alone():
     before, seen = handlers(), []
 
     def work():
-        with Interruption(lambda text: None) as interruption:
+        with InterruptHandler(lambda text: None) as interruption:
             seen.append((interruption.asked, handlers()))
 
     thread = threading.Thread(target=work)

@@ -9,12 +9,20 @@ import pytest
 import torch
 from learning import Line, Made, Squares, model, numbers, settings
 
-from regard.data.batches.windows import WindowConfig
-from regard.training.checkpoints import Checkpoints
-from regard.training.engine import Engine
-from regard.training.loop import ASKED, DONE, PATIENCE, Standing, TrainingError, over, standing_of
-from regard.training.processes import Processes
-from regard.training.state import resume
+from regard.data.batches.feed import WindowConfig
+from regard.training.checkpoints import CheckpointManager
+from regard.training.distributed import DistributedContext
+from regard.training.engine import TrainingEngine
+from regard.training.loop import (
+    ALL_STEPS_DONE,
+    INTERRUPTED,
+    PATIENCE_ENDED,
+    TrainingError,
+    TrainingState,
+    stop_reason,
+    stored_training_state,
+)
+from regard.training.snapshot import restore_snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +32,7 @@ def _without_waiting_for_the_disk(monkeypatch):
 
 def learned(config, steps=None):
     """The numbers after all steps, learned with nothing in between."""
-    engine = Engine(Squares(model(0.2)), config, Processes.alone())
+    engine = TrainingEngine(Squares(model(0.2)), config, DistributedContext.alone())
     feed = Line().feed(0, 1)
     many = config.accumulate
     for step in range(1, (steps or config.steps) + 1):
@@ -37,14 +45,14 @@ def test_what_is_learned_is_step_after_step_and_nothing_else(tmp_path, many):
     """Told, judged and stored at every turn: the numbers are those of the bare steps, bit for bit."""
     config = settings(every=2, store=3, average=0.9, accumulate=many)
     made = Made(tmp_path / "checkpoints", config=config)
-    standing = made.training.run(Standing())
+    standing = made.training.run(TrainingState())
     assert torch.equal(numbers(made.training.engine), learned(config))
     assert (standing.step, standing.tokens) == (8, 8 * 3 * many)
 
 
 def test_the_order_of_events(tmp_path):
     made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, report=5))
-    made.training.run(Standing())
+    made.training.run(TrainingState())
     assert made.order == [
         ("Progress", 2), ("Stored", 2),
         ("Progress", 3), ("Judged", 3), ("Stored", 3),
@@ -57,13 +65,13 @@ def test_the_order_of_events(tmp_path):
     assert [event.best["loss"] for event in made.events("Judged")] == [5.0, 4.0, 4.0]
     assert [step for step, _ in made.kept] == [3, 6]
     ended = made.events("Ended")[0]
-    assert (ended.reason, ended.best_step, ended.best["loss"]) == (DONE, 6, 4.0)
+    assert (ended.reason, ended.best_step, ended.best["loss"]) == (ALL_STEPS_DONE, 6, 4.0)
     assert made.events("Judged")[0].examples[0].made == "made"
 
 
 def test_progress_counts_everything_once(tmp_path):
     made = Made(tmp_path / "checkpoints", Line(empty=(2, 3)), settings(steps=6, every=6, store=6, report=2))
-    made.training.run(Standing())
+    made.training.run(TrainingState())
     told = made.events("Progress")
     assert [(event.step, event.tokens, event.epoch) for event in told] == [(2, 6, 0.5), (6, 12, 1.5)]  # 3, 4: nothing
     assert all(event.rate == 0.05 and event.loss > 0 and event.gradient_norm > 0 for event in told)
@@ -71,7 +79,7 @@ def test_progress_counts_everything_once(tmp_path):
 
 def test_what_is_kept_is_the_mean_of_the_weights(tmp_path):
     made = Made(tmp_path / "checkpoints", config=settings(steps=4, average=0.5))
-    made.training.run(Standing())
+    made.training.run(TrainingState())
     engine = made.training.engine
     for name, mean in engine.average.mean.items():
         assert torch.equal(made.kept[-1][1][name], mean)
@@ -91,7 +99,7 @@ def test_a_judgement_leaves_the_random_state_and_the_mode(tmp_path, monkeypatch)
         return found
 
     monkeypatch.setattr(made.training, "_judge", watched)
-    made.training.run(Standing())
+    made.training.run(TrainingState())
     assert made.training.work.modes == [False] * 4  # judged in evaluation mode
     assert len(states) == 4
     for random_before, random_after, modes_before, modes_after in states:
@@ -110,19 +118,19 @@ def test_patience_and_the_best(tmp_path, score, scores, kept, ends):
     """Two judgements without a better score end the training; what is no number is never the best."""
     made = Made(tmp_path / "checkpoints", Line(scores=[*scores, 9.0 if score == "loss" else 0.0], score=score),
                 settings(steps=6, every=1, store=1, patience=2, score=score))
-    standing = made.training.run(Standing())
+    standing = made.training.run(TrainingState())
     assert [step for step, _ in made.kept] == kept
     assert standing.step == ends
-    assert made.events("Ended")[0].reason == (PATIENCE if ends < 6 else DONE)
+    assert made.events("Ended")[0].reason == (PATIENCE_ENDED if ends < 6 else ALL_STEPS_DONE)
     assert standing.best is None or math.isfinite(standing.best)
 
 
 def test_over():
     config = settings(steps=5, patience=2)
-    assert over(Standing(step=4, waited=1), config) is None
-    assert over(Standing(step=5), config) == DONE
-    assert over(Standing(step=4, waited=2), config) == PATIENCE
-    assert over(Standing(step=4, waited=9), settings(steps=5)) is None
+    assert stop_reason(TrainingState(step=4, waited=1), config) is None
+    assert stop_reason(TrainingState(step=5), config) == ALL_STEPS_DONE
+    assert stop_reason(TrainingState(step=4, waited=2), config) == PATIENCE_ENDED
+    assert stop_reason(TrainingState(step=4, waited=9), settings(steps=5)) is None
 
 
 @pytest.mark.parametrize("stop", range(2, 9))
@@ -131,14 +139,14 @@ def test_resumed_after_any_step_is_never_stopped(tmp_path, stop):
     config = settings(steps=8, every=3, store=1, patience=2, average=0.9, report=1, accumulate=2)
     scores = [3.0, 2.0, 4.0]
     whole = Made(tmp_path / "whole", Line(scores=scores), config)
-    end = whole.training.run(Standing())
+    end = whole.training.run(TrainingState())
     first = Made(tmp_path / "parts", Line(scores=scores), config)
     first.training.report = _stopping(stop)
     with pytest.raises(ConnectionError):
-        first.training.run(Standing())
+        first.training.run(TrainingState())
     second = Made(tmp_path / "parts", Line(scores=scores[(stop - 1) // 3:]), config)
-    loaded = Checkpoints(tmp_path / "parts", keep=2).load()
-    standing = standing_of(loaded.snapshot)
+    loaded = CheckpointManager(tmp_path / "parts", keep=2).load()
+    standing = stored_training_state(loaded.snapshot)
     assert standing.step == stop - 1
     second.training.resume(loaded.snapshot)
     resumed = second.training.run(standing)
@@ -171,12 +179,12 @@ def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
             os.kill(os.getpid(), which)
 
     made.training.report = report
-    standing = made.training.run(Standing())
+    standing = made.training.run(TrainingState())
     assert standing.step == 3
     assert made.order[-3:] == [("Progress", 3), ("Stored", 3), ("Ended", 3)]
-    assert made.events("Ended")[0].reason == ASKED
+    assert made.events("Ended")[0].reason == INTERRUPTED
     assert "Once more ends at once" in made.events("Note")[0].text
-    assert Checkpoints(tmp_path / "checkpoints", keep=1).load().step == 3
+    assert CheckpointManager(tmp_path / "checkpoints", keep=1).load().step == 3
 
 
 def test_asked_twice_it_ends_at_once(tmp_path):
@@ -191,9 +199,9 @@ def test_asked_twice_it_ends_at_once(tmp_path):
     made.training.report = report
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        made.training.run(Standing())
+        made.training.run(TrainingState())
     assert signal.getsignal(signal.SIGINT) is before
-    assert Checkpoints(tmp_path / "checkpoints", keep=1).load().step == 2
+    assert CheckpointManager(tmp_path / "checkpoints", keep=1).load().step == 2
 
 
 def poisoned(bad):
@@ -214,7 +222,7 @@ def test_what_is_not_finite_is_found_at_once(tmp_path):
     """On a CPU, where to look costs nothing: also between two lines of metrics."""
     made = Made(tmp_path / "checkpoints", config=settings(every=8, store=8, report=8), objective=poisoned(3))
     with pytest.raises(TrainingError, match=r"^step 3: .* No state was stored yet\."):
-        made.training.run(Standing())
+        made.training.run(TrainingState())
     assert made.training.engine.objective.step == 3
     assert made.told == []
 
@@ -226,17 +234,17 @@ def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
     made = Made(tmp_path / "checkpoints", config=config, objective=poisoned(bad))
     first = 3 * (bad - 1) % 12
     with pytest.raises(TrainingError) as error:
-        made.training.run(Standing())
+        made.training.run(TrainingState())
     assert f"step {bad}: the loss is not a finite number" in str(error.value)
     assert f"the examples of numbers {first}, {first + 1}, {first + 2} (from 0" in str(error.value)
     assert "--set training.schedule.peak=0.025" in str(error.value)
     assert "The last checkpoint is whole, and no later state was stored." in str(error.value)
-    loaded = Checkpoints(tmp_path / "checkpoints", keep=2).load()
+    loaded = CheckpointManager(tmp_path / "checkpoints", keep=2).load()
     assert loaded.step == bad - 1
     assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())
     assert [step for step, _ in made.kept] == list(range(1, bad))
-    fresh = Engine(Squares(model(0.2)), made.training.settings, Processes.alone())
-    resume(fresh, loaded.snapshot)
+    fresh = TrainingEngine(Squares(model(0.2)), made.training.settings, DistributedContext.alone())
+    restore_snapshot(fresh, loaded.snapshot)
     assert torch.equal(numbers(fresh), learned(made.training.settings, bad - 1))
 
 
@@ -274,5 +282,5 @@ def test_batches_are_made_once_each_and_in_order(tmp_path):
     feed = Line().feed(0, 1)
     work = Line()
     work.feed = lambda rank, processes: feed
-    Made(tmp_path / "checkpoints", work, settings(steps=5, accumulate=2)).training.run(Standing())
+    Made(tmp_path / "checkpoints", work, settings(steps=5, accumulate=2)).training.run(TrainingState())
     assert feed.asked == list(range(10))

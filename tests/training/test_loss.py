@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.models.contract import IGNORED
+from regard.tokens import IGNORED_LABEL
 from regard.training import loss as module
-from regard.training.loss import plain_loss, token_loss
+from regard.training.loss import logits_loss, token_loss
 
 
 def problem(count=11, bias=True, dtype=torch.double, ignored=True):
@@ -14,7 +14,7 @@ def problem(count=11, bias=True, dtype=torch.double, ignored=True):
     output = nn.Linear(5, 7, bias).to(dtype)
     labels = torch.randint(7, (count,))
     if ignored:
-        labels[::3] = IGNORED
+        labels[::3] = IGNORED_LABEL
     return torch.randn(count, 5, dtype=dtype, requires_grad=True), output, labels
 
 
@@ -27,16 +27,16 @@ def with_gradients(loss, states, output):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 def test_it_is_torchs_own(fewest, smoothing, bias, monkeypatch):
-    monkeypatch.setattr(module, "FEWEST", fewest)
-    monkeypatch.setitem(module.HELD, "cpu", 1)
+    monkeypatch.setattr(module, "MIN_CHUNK", fewest)
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(bias=bias)
     loss = token_loss(states, output, labels, smoothing)
-    want = torch.nn.functional.cross_entropy(output(states), labels, ignore_index=IGNORED, reduction="sum",
+    want = torch.nn.functional.cross_entropy(output(states), labels, ignore_index=IGNORED_LABEL, reduction="sum",
                                              label_smoothing=smoothing)
-    assert loss.tokens == (labels != IGNORED).sum()
+    assert loss.tokens == (labels != IGNORED_LABEL).sum()
     got, expected = with_gradients(loss, states, output), with_gradients(
         loss._replace(total=want, nll=torch.nn.functional.cross_entropy(
-            output(states), labels, ignore_index=IGNORED, reduction="sum")), states, output)
+            output(states), labels, ignore_index=IGNORED_LABEL, reduction="sum")), states, output)
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
 
@@ -46,8 +46,8 @@ def test_it_is_torchs_own(fewest, smoothing, bias, monkeypatch):
 def test_weights_that_are_laid_out_give_the_same(smoothing, bias, monkeypatch):
     if not module.blocked.usable(torch.ones(1)):
         pytest.skip("torch has no oneDNN here")
-    monkeypatch.setattr(module, "FEWEST", 3)
-    monkeypatch.setitem(module.HELD, "cpu", 1)
+    monkeypatch.setattr(module, "MIN_CHUNK", 3)
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(11, bias=bias, dtype=torch.float32, ignored=False)  # three chunks of 3, and 2
     product, asked = module.blocked.product, []
     monkeypatch.setattr(module.blocked, "product", lambda *given: asked.append(len(given[0])) or product(*given))
@@ -67,7 +67,7 @@ def test_labels_that_no_probability_is_left_for(dtype):
         output.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]))
     states = torch.tensor([[5000.0, 0.0], [1.0, 2.0], [-300.0, 7.0]], dtype=dtype, requires_grad=True)
     labels = torch.tensor([2, 0, 1])
-    mine, want = token_loss(states, output, labels, 0.1), plain_loss(output(states), labels, 0.1)
+    mine, want = token_loss(states, output, labels, 0.1), logits_loss(output(states), labels, 0.1)
     assert want.nll > 10_000
     for one, other in zip(with_gradients(mine, states, output), with_gradients(want, states, output), strict=True):
         torch.testing.assert_close(one, other)
@@ -76,7 +76,7 @@ def test_labels_that_no_probability_is_left_for(dtype):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_from_logits_it_is_the_same(smoothing):
     states, output, labels = problem(dtype=torch.float32)
-    mine, other = token_loss(states, output, labels, smoothing), plain_loss(output(states), labels, smoothing)
+    mine, other = token_loss(states, output, labels, smoothing), logits_loss(output(states), labels, smoothing)
     for one, two in zip(mine, other, strict=True):
         torch.testing.assert_close(one, two)
 
@@ -85,12 +85,12 @@ def test_from_logits_it_is_the_same(smoothing):
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(module, "FEWEST", 4)
-    monkeypatch.setitem(module.HELD, "cpu", 1)
+    monkeypatch.setattr(module, "MIN_CHUNK", 4)
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(bias=bias, dtype=torch.float32)
     loss = token_loss(states, output, labels, smoothing)
     want = with_gradients(loss, states, output)
-    monkeypatch.setattr(module, "_turned", None)  # whoever calls it fails
+    monkeypatch.setattr(module, "_losses_and_gradient", None)  # whoever calls it fails
     monkeypatch.setattr(module, "usable", lambda *tensors: True)
     loss = token_loss(states, output, labels, smoothing)
     for mine, theirs in zip(with_gradients(loss, states, output), want, strict=True):
@@ -102,7 +102,7 @@ def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):
 @pytest.mark.parametrize("count", [0, 4])
 def test_nothing_that_counts_is_zero_and_no_nan(count):
     states, output, _ = problem(count)
-    labels = torch.full((count,), IGNORED)
+    labels = torch.full((count,), IGNORED_LABEL)
     loss = token_loss(states, output, labels, 0.1)
     loss.total.backward()
     assert (loss.total.item(), loss.nll.item(), loss.tokens.item()) == (0.0, 0.0, 0)
@@ -158,9 +158,9 @@ def test_smoothing_is_a_probability():
 
 def test_gradients_that_nobody_asks_for_are_not_computed(monkeypatch):
     states, output, labels = problem()
-    written, walk = [], module._walk
+    written, walk = [], module._token_chunks
     wanted = ("of_states", "of_weight", "of_bias")
-    monkeypatch.setattr(module, "_walk", lambda *given, **named: (
+    monkeypatch.setattr(module, "_token_chunks", lambda *given, **named: (
         written.append(tuple(named[name] for name in wanted)) or walk(*given, **named)))
     with torch.no_grad():
         token_loss(states, output, labels)
@@ -177,4 +177,4 @@ def test_float64_stays_under_autocast_as_in_the_layer():
     states, output, labels = problem()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert output(states).dtype == torch.double
-        torch.testing.assert_close(token_loss(states, output, labels).total, plain_loss(output(states), labels).total)
+        torch.testing.assert_close(token_loss(states, output, labels).total, logits_loss(output(states), labels).total)

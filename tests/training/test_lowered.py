@@ -7,10 +7,10 @@ import tiny
 import together
 import torch
 
-from regard.attention.adjacent import whole
 from regard.attention.layer import Attention
-from regard.training import lowered
-from regard.training.lowered import Lowered
+from regard.kernels.linear import adjacent_tensor
+from regard.training import engine
+from regard.training.engine import LowPrecisionCopy
 
 NAMES = sorted(name for name, config in tiny.TRANSLATING.items()
                if not any(word in name for word in ("seq2seq", "recurrence", "mut1", "lstmn")))
@@ -24,7 +24,7 @@ def made(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_all_models_are_computed_with_low_parameters_alone(name):
     objective = made(name)
-    low = Lowered(objective, torch.bfloat16)
+    low = LowPrecisionCopy(objective, torch.bfloat16)
     low.refresh()
     states = []
     for module in low.module.modules():
@@ -50,7 +50,7 @@ def test_all_models_are_computed_with_low_parameters_alone(name):
 
 def test_the_copy_follows_the_parameters_and_gradients_add_up():
     objective = made("attention")
-    low = Lowered(objective, torch.bfloat16)
+    low = LowPrecisionCopy(objective, torch.bfloat16)
     batch = together.batch(together.LONG)
     gradients = []
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_the_copy_follows_the_parameters_and_gradients_add_up():
 
 def test_shared_tables_stay_shared():
     objective = made("post-norm")
-    low = Lowered(objective, torch.bfloat16)
+    low = LowPrecisionCopy(objective, torch.bfloat16)
     model = low.module.model
     assert model.decoder.output.weight is model.encoder.embedding.tokens.weight
     assert len(low.own) == len(low.masters)
@@ -80,16 +80,16 @@ def test_shared_tables_stay_shared():
 
 def test_what_is_better_left_to_autocast():
     cuda = torch.device("cuda")
-    assert lowered.why_not(made("attention"), cuda) is None
-    assert "recurrence" in lowered.why_not(made("recurrence"), cuda)
-    assert "recurrence" in lowered.why_not(made("seq2seq"), cuda)
-    assert "recurrence" in lowered.why_not(made("lstmn"), cuda)
-    assert "GPU" in lowered.why_not(made("attention"), torch.device("cpu"))
-    assert "float32" in lowered.why_not(made("attention").bfloat16(), cuda)
+    assert engine.why_no_low_precision(made("attention"), cuda) is None
+    assert "recurrence" in engine.why_no_low_precision(made("recurrence"), cuda)
+    assert "recurrence" in engine.why_no_low_precision(made("seq2seq"), cuda)
+    assert "recurrence" in engine.why_no_low_precision(made("lstmn"), cuda)
+    assert "GPU" in engine.why_no_low_precision(made("attention"), torch.device("cpu"))
+    assert "float32" in engine.why_no_low_precision(made("attention").bfloat16(), cuda)
 
 
 def test_projections_that_read_one_input_lie_beside_each_other():
-    low = Lowered(made("attention"), torch.bfloat16)
+    low = LowPrecisionCopy(made("attention"), torch.bfloat16)
     layers = [module for module in low.module.modules() if isinstance(module, Attention)]
     assert layers
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_projections_that_read_one_input_lie_beside_each_other():
             parts = (layer.query, layer.key, layer.value)
             for name in ("weight", "bias"):
                 own = [getattr(part, name) for part in parts]
-                found = whole(own, 0)
+                found = adjacent_tensor(own, 0)
                 assert found is not None
                 assert torch.equal(found, torch.cat([*own]))
     assert all(parameter.data_ptr() % 16 == 0 for parameter in low.module.parameters())
@@ -108,7 +108,7 @@ def test_projections_that_read_one_input_lie_beside_each_other():
 
 def test_gradients_are_given_where_none_are_there():
     objective = made("attention")
-    low, batch = Lowered(objective, torch.bfloat16), together.batch(together.LONG)
+    low, batch = LowPrecisionCopy(objective, torch.bfloat16), together.batch(together.LONG)
     idle = torch.nn.Parameter(torch.ones(3))  # one that has no part
     low.masters.append(idle)
     low.own.append(torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)))

@@ -10,7 +10,7 @@ import together
 import torch
 from safetensors.torch import load_file
 
-from regard.training.processes import Processes
+from regard.training.distributed import DistributedContext
 
 pytestmark = pytest.mark.xdist_group("processes")  # one worker makes what all of these tests look at
 
@@ -63,7 +63,7 @@ def test_what_processes_tell_each_other(found):
 
 
 def test_alone():
-    processes = Processes.alone()
+    processes = DistributedContext.alone()
     assert (processes.rank, processes.count, processes.local, processes.main) == (0, 1, 0, True)
     assert (processes.sum(3), processes.sum(0.5), processes.any(True), processes.any(False)) == (3, 0.5, True, False)
     assert processes.told({"a": 1}) == {"a": 1}
@@ -84,8 +84,8 @@ def test_alone_where_nobody_else_was_started(monkeypatch, environment):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with Processes.joined() as processes:
-        assert processes == Processes.alone()
+    with DistributedContext.joined() as processes:
+        assert processes == DistributedContext.alone()
     assert not torch.distributed.is_initialized()
 
 
@@ -99,31 +99,31 @@ def test_an_environment_that_says_only_a_part(monkeypatch, values, message):
         monkeypatch.delenv(name, raising=False)
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message), Processes.joined():
+    with pytest.raises(ValueError, match=message), DistributedContext.joined():
         pytest.fail("joined")
 
 
 def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert Processes.alone().device() == torch.device("cpu")
+    assert DistributedContext.alone().device() == torch.device("cpu")
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    second = Processes(rank=5, count=8, local=1)
+    second = DistributedContext(rank=5, count=8, local=1)
     assert second.device() == second.device("cuda") == torch.device("cuda", 1)
     assert second.device("cpu") == torch.device("cpu")
-    assert Processes.alone().device("cuda:1") == torch.device("cuda", 1)
-    assert Processes.alone().device() == torch.device("cuda", 0)
+    assert DistributedContext.alone().device("cuda:1") == torch.device("cuda", 1)
+    assert DistributedContext.alone().device() == torch.device("cuda", 0)
     assert chosen == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("processes", "asked", "message"), [
-    (Processes(1, 2, 1), "cuda:0", "`device` must be \"cuda\": each of the processes has a GPU of its own"),
-    (Processes(2, 4, 2), "cuda", "`device` must be one of the 2 GPUs of this machine, but is number 2, from 0 instead. "
+    (DistributedContext(1, 2, 1), "cuda:0", "`device` must be \"cuda\": each of the processes has a GPU of its own"),
+    (DistributedContext(2, 4, 2), "cuda", "`device` must be one of the 2 GPUs of this machine, but is number 2, from 0 instead. "
                                  "Start at most one process a GPU."),
-    (Processes.alone(), "cuda:7", "`device` must be one of the 2 GPUs of this machine, but is number 7, from 0"),
-    (Processes.alone(), "gpu", "`device` must be such as \"cpu\", \"cuda\" or \"cuda:0\", but is 'gpu'"),
+    (DistributedContext.alone(), "cuda:7", "`device` must be one of the 2 GPUs of this machine, but is number 7, from 0"),
+    (DistributedContext.alone(), "gpu", "`device` must be such as \"cpu\", \"cuda\" or \"cuda:0\", but is 'gpu'"),
 ])
 def test_devices_that_are_not_there(monkeypatch, processes, asked, message):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from regard.storage import folder as folders
-from regard.storage import replacing
-from regard.training import removal
-from regard.training.checkpoints import Checkpoints
+from regard.storage import folder as replacing
+from regard.training import checkpoints as removal
+from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 
@@ -20,7 +20,7 @@ def _without_syncing(monkeypatch):
 
 
 def saved(folder, *steps, keep=9):
-    checkpoints = Checkpoints(folder, keep)
+    checkpoints = CheckpointManager(folder, keep)
     for step in steps:
         checkpoints.save(step, Snapshot({"a": torch.full((2,), float(step))}, {}))
     return checkpoints
@@ -32,9 +32,9 @@ def names(folder):
 
 def test_found_and_removed(tmp_path):
     saved(tmp_path, 1, 2, 123_456_789)
-    assert removal.found(tmp_path) == {1, 2, 123_456_789}
-    assert removal.found(tmp_path / "nowhere") == set()
-    assert removal.removed(tmp_path, [1, 123_456_789]) == []
+    assert removal.list_steps(tmp_path) == {1, 2, 123_456_789}
+    assert removal.list_steps(tmp_path / "nowhere") == set()
+    assert removal.remove_steps(tmp_path, [1, 123_456_789]) == []
     assert names(tmp_path) == ["newest.json", "step-00000002"]
 
 
@@ -44,7 +44,7 @@ def test_the_name_goes_before_the_first_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "rename", lambda *paths: (events.append("rename"), rename(*paths)))
     monkeypatch.setattr(os, "fsync", lambda handle: (events.append("sync"), fsync(handle)))
     monkeypatch.setattr(shutil, "rmtree", lambda path: (events.append("remove"), remove(path)))
-    removal.removed(tmp_path, [1, 2])
+    removal.remove_steps(tmp_path, [1, 2])
     assert events == ["rename", "rename", "sync", "remove", "remove"]
 
 
@@ -113,7 +113,7 @@ def test_what_is_left_over_is_cleared(tmp_path):
         (tmp_path / name / "state.safetensors").write_text("half")
     for name in (".step-00000006.lock", "newest.json.kept", "lock.kept2", ".newest.json.part"):
         (tmp_path / name).write_text("left")
-    whole = replacing.aside(tmp_path / "step-00000005")  # killed just before it was put in place
+    whole = replacing.staging_path(tmp_path / "step-00000005")  # killed just before it was put in place
     folders.save(whole, {"values.json": b"{}"})
     assert checkpoints.load().step == 1
     assert checkpoints.save(2, Snapshot({}, {})) == []
@@ -123,7 +123,7 @@ def test_what_is_left_over_is_cleared(tmp_path):
 def test_one_that_was_being_replaced_is_found_and_put_back(tmp_path):
     """Where the system cannot exchange two names, a killed save of the same step leaves the old one beside."""
     checkpoints = saved(tmp_path, 1, 2)
-    os.rename(tmp_path / "step-00000002", replacing.old(tmp_path / "step-00000002"))
+    os.rename(tmp_path / "step-00000002", replacing.backup_path(tmp_path / "step-00000002"))
     assert checkpoints.steps() == [1, 2]
     assert checkpoints.load().step == 2
     assert checkpoints.load().notes == ()
@@ -133,7 +133,7 @@ def test_one_that_was_being_replaced_is_found_and_put_back(tmp_path):
 
 def test_left_overs_that_are_not_understood_are_told_and_let_be(tmp_path):
     checkpoints = saved(tmp_path, 1)
-    strange = replacing.aside(tmp_path / "step-00000008")
+    strange = replacing.staging_path(tmp_path / "step-00000008")
     strange.mkdir()
     (strange / "manifest.json").write_text("{}")
     (note,) = checkpoints.save(2, Snapshot({}, {}))

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from regard.training.reports import Note, Progress, Reporters, Stored
+from regard.training.logging import CheckpointSaved, LoggerCollection, Note, TrainingProgress
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-EVENTS = [Note("a"), Stored(1, 0.5), Note("b")]
+EVENTS = [Note("a"), CheckpointSaved(1, 0.5), Note("b")]
 
 
 class Kept:
@@ -38,7 +38,7 @@ def tell(report):
 
 def test_every_logger_is_told_everything_in_order(capsys):
     first, second = Kept(), Kept()
-    with Reporters([first, second]) as report:
+    with LoggerCollection([first, second]) as report:
         tell(report)
         assert not first.closed
     assert first.told == second.told == EVENTS
@@ -58,7 +58,7 @@ def test_every_logger_is_told_everything_in_order(capsys):
 )
 def test_one_that_fails_is_told_of_once_and_left_out(capsys, fault, said):
     bad, good = Kept("metrics.jsonl", fault, EVENTS[1]), Kept()
-    with Reporters([bad, good]) as report:
+    with LoggerCollection([bad, good]) as report:
         tell(report)
         tell(report)
     assert bad.told == EVENTS[:1]
@@ -74,7 +74,7 @@ def test_one_that_fails_is_told_of_once_and_left_out(capsys, fault, said):
 
 def test_one_that_cannot_even_be_closed(capsys):
     bad, good = Kept("bad", FULL, EVENTS[0], at_close=FULL), Kept()
-    with Reporters([bad, good]) as report:
+    with LoggerCollection([bad, good]) as report:
         tell(report)
     assert good.told == EVENTS
     assert capsys.readouterr().err.count("\n") == 1
@@ -91,14 +91,14 @@ def test_stderr_may_be_what_failed(monkeypatch, stream):
         replaced.close()
     monkeypatch.setattr(sys, "stderr", replaced)
     bad, good = Kept("bad", FULL, EVENTS[0]), Kept()
-    with Reporters([bad, good]) as report:
+    with LoggerCollection([bad, good]) as report:
         tell(report)
     assert good.told == EVENTS
 
 
 def test_nothing_goes_to_stdout_where_there_is_no_stderr(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
-    with Reporters([Kept("bad", FULL, EVENTS[0])]) as report:
+    with LoggerCollection([Kept("bad", FULL, EVENTS[0])]) as report:
         tell(report)
     assert capsys.readouterr().out == ""
 
@@ -106,14 +106,14 @@ def test_nothing_goes_to_stdout_where_there_is_no_stderr(monkeypatch, capsys):
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, TypeError])
 def test_interruptions_and_mistakes_pass(fault):
     stopped, good = Kept("bar", fault, EVENTS[1]), Kept()
-    with pytest.raises(fault), Reporters([stopped, good]) as report:
+    with pytest.raises(fault), LoggerCollection([stopped, good]) as report:
         tell(report)
     assert stopped.closed == good.closed == 1
 
 
 def test_after_an_interruption_events_are_told_as_before():
     stopped = Kept("bar", KeyboardInterrupt, EVENTS[1])
-    report = Reporters([stopped])
+    report = LoggerCollection([stopped])
     with pytest.raises(KeyboardInterrupt):
         tell(report)
     report(EVENTS[2])
@@ -128,7 +128,7 @@ def test_what_a_signal_tells_in_the_middle_of_an_event_comes_after_it():
             super().__call__(event)
 
     first, second = Interrupted(), Kept()
-    report = Reporters([first, second])
+    report = LoggerCollection([first, second])
     tell(report)
     expected = [EVENTS[0], Note("Ending after this step."), *EVENTS[1:]]
     assert first.told == second.told == expected
@@ -136,23 +136,23 @@ def test_what_a_signal_tells_in_the_middle_of_an_event_comes_after_it():
 
 def test_all_are_closed_whatever_becomes_of_one(capsys):
     loggers = [Kept("a"), Kept("b", at_close=FULL), Kept("c")]
-    report = Reporters(loggers)
+    report = LoggerCollection(loggers)
     report.close()
     report.close()
     assert [logger.closed for logger in loggers] == [1, 1, 1]
     assert capsys.readouterr().err == "b: could not write: No space left on device; going on without it\n"
     interrupted = [Kept("a", at_close=KeyboardInterrupt), Kept("b")]
     with pytest.raises(KeyboardInterrupt):
-        Reporters(interrupted).close()
+        LoggerCollection(interrupted).close()
     assert [logger.closed for logger in interrupted] == [1, 1]
 
 
 def test_an_event_cannot_be_changed():
-    event = Progress(1, 2, 0.5, 1.0, 1.0, 1e-3, 1.0, 10, 1.0, 10.0, None)
+    event = TrainingProgress(1, 2, 0.5, 1.0, 1.0, 1e-3, 1.0, 10, 1.0, 10.0, None)
     with pytest.raises(AttributeError):
         event.step = 2
 
 
 def test_torch_is_not_needed_to_tell():
-    code = "import sys, regard.training.reports, regard.training.metrics; sys.exit('torch' in sys.modules)"
+    code = "import sys, regard.training.logging, regard.training.logging; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.toml import document as toml
-from regard.training.plans.plan import Request
-from regard.training.resuming import check_files, check_tokenizer, identity, stored_config
+from regard import toml
+from regard.data.sources.text import DataError
+from regard.training.resolution import check_same_files, check_same_tokenizer, stored_config, training_identity
+from regard.training.tasks.interface import TrainingRequest
 
 CONFIG = {"recipe": "transformer-tiny", "model": {"width": 128}, "data": {"filters": {"drop": ["empty", "copy"]}},
           "training": {"seed": 1, "epochs": 60.0}}
@@ -16,13 +16,13 @@ CONFIG = {"recipe": "transformer-tiny", "model": {"width": 128}, "data": {"filte
 
 def request(**options):
     given = {"task": "seq2seq", "data": ("/here/en.txt", "/here/fr.txt"), "output": Path("model")} | options
-    return Request(**given)
+    return TrainingRequest(**given)
 
 
 @pytest.fixture
 def stored():
     """As it comes back from a checkpoint."""
-    return json.loads(json.dumps(identity(request(), CONFIG, {"en.txt": "aa", "fr.txt": "bb"}, "cc")))
+    return json.loads(json.dumps(training_identity(request(), CONFIG, {"en.txt": "aa", "fr.txt": "bb"}, "cc")))
 
 
 @pytest.mark.parametrize("asked", [
@@ -30,7 +30,7 @@ def stored():
     {"model": {"width": 128}, "training": {"seed": 1}}, {"data": {"filters": {"drop": ["empty", "copy"]}}},
 ])
 def test_the_same_or_less_goes_on(stored, asked):
-    found = stored_config(stored, request(data=("/there/en.txt", "/there/fr.txt")), toml.given(asked))
+    found = stored_config(stored, request(data=("/there/en.txt", "/there/fr.txt")), toml.document_of(asked))
     assert found.tables == CONFIG
 
 
@@ -50,7 +50,7 @@ def test_the_same_or_less_goes_on(stored, asked):
 ])
 def test_every_difference_is_told(stored, options, asked, lines):
     with pytest.raises(DataError) as error:
-        stored_config(stored, request(**options), toml.given(asked))
+        stored_config(stored, request(**options), toml.document_of(asked))
     assert str(error.value).split("\n") == [
         "model: This training cannot go on as another one.", *(f"  {line}" for line in lines),
         "Ask for the same, or choose another folder."]
@@ -58,15 +58,15 @@ def test_every_difference_is_told(stored, options, asked, lines):
 
 def test_seq2seq_is_no_size_of_another_recipe(stored):
     stored["config"]["recipe"] = "seq2seq-attention"
-    assert stored_config(stored, request(), toml.given({"recipe": "seq2seq-attention"}))
+    assert stored_config(stored, request(), toml.document_of({"recipe": "seq2seq-attention"}))
     with pytest.raises(DataError, match="recipe: seq2seq-attention is stored, seq2seq is asked for"):
-        stored_config(stored, request(), toml.given({"recipe": "seq2seq"}))
+        stored_config(stored, request(), toml.document_of({"recipe": "seq2seq"}))
 
 
 def test_files_that_are_others(stored):
-    check_files(stored["files"], {"en.txt": "aa", "fr.txt": "bb"}, request())
+    check_same_files(stored["files"], {"en.txt": "aa", "fr.txt": "bb"}, request())
     with pytest.raises(DataError) as error:
-        check_files(stored["files"], {"en.txt": "ab", "de.txt": "cc"}, request())
+        check_same_files(stored["files"], {"en.txt": "ab", "de.txt": "cc"}, request())
     assert str(error.value).split("\n") == [
         "model: This training cannot go on with other data.", "  en.txt: its sha256 is ab, and was aa",
         "  fr.txt: its sha256 is missing, and was bb", "  de.txt: its sha256 is cc, and was missing",
@@ -74,8 +74,8 @@ def test_files_that_are_others(stored):
 
 
 def test_another_tokenizer(stored):
-    check_tokenizer(stored, stored, Path("model/data"))
+    check_same_tokenizer(stored, stored, Path("model/data"))
     with pytest.raises(DataError, match=r"^model/data: The tokenizer is not the one .* is dd, and was cc\. Restore"):
-        check_tokenizer(stored, {**stored, "tokenizer": "dd"}, Path("model/data"))
+        check_same_tokenizer(stored, {**stored, "tokenizer": "dd"}, Path("model/data"))
     with pytest.raises(DataError, match="is None, and was cc"):
-        check_tokenizer(stored, {**stored, "tokenizer": None}, Path("model/data"))
+        check_same_tokenizer(stored, {**stored, "tokenizer": None}, Path("model/data"))

@@ -13,14 +13,15 @@ import trained
 from trained import Recorder, request
 
 import regard
-from regard.data.pair import DataError
+from regard.data.sources.text import DataError
 from regard.data.tokenizer import training as tokenizer_training
-from regard.data.tokenizer.settings import UnigramConfig
+from regard.data.tokenizer.training import UnigramConfig
+from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.training import run
-from regard.training.checkpoints import Checkpoints
+from regard.training import train
+from regard.training.checkpoints import CheckpointManager
 from regard.training.loop import TrainingError
-from regard.training.works import tokenizers
+from regard.training.tasks import common, interface
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +38,14 @@ def data(tmp_path_factory):
 def finished(data, tmp_path_factory):
     """A training that has come to its end: its folder, its outcome, and what it told."""
     told, output = Recorder(), tmp_path_factory.mktemp("finished") / "model"
-    return output, run.train(request(data, output), [told]), told
+    return output, train.train(request(data, output), [told]), told
 
 
 @pytest.fixture(scope="module")
 def stopped_once(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("stopped") / "model"
     with pytest.raises(KeyboardInterrupt):
-        run.train(request(data, output), [Recorder(stop=("Progress", 5))])
+        train.train(request(data, output), [Recorder(stop=("Progress", 5))])
     return output
 
 
@@ -104,7 +105,7 @@ def test_moving_the_folder_breaks_nothing(finished, data, tmp_path):
     shutil.copytree(output, moved)
     assert regard.load(moved).translate(["Yes."])[0].text == regard.load(output).translate(["Yes."])[0].text
     again = Recorder()
-    assert run.train(request(data, moved, resume=True), [again]).standing.best == outcome.standing.best
+    assert train.train(request(data, moved, resume=True), [again]).standing.best == outcome.standing.best
     assert "nothing left to do" in again.notes()[0]
 
 
@@ -126,7 +127,7 @@ def test_nothing_left_to_do(finished, data, tmp_path):
     output = Path(shutil.copytree(finished[0], tmp_path / "model"))
     before = contents(output)
     told = Recorder()
-    outcome = run.train(request(data, output, resume=True), [told])
+    outcome = train.train(request(data, output, resume=True), [told])
     assert outcome.finished
     assert told.notes() == ["There is nothing left to do: the training ended after step 6. For another one choose "
                             "another folder."]
@@ -141,7 +142,7 @@ def test_nothing_left_to_do(finished, data, tmp_path):
 
 def test_it_goes_on(stopped, finished, data):
     told = Recorder()
-    outcome = run.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
+    outcome = train.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
     assert "Going on after step 4." in told.notes()
     assert told.of("Started")[0].first_step == 5
     assert told.of("Started")[0].choices == ()  # nothing is chosen anew
@@ -155,8 +156,8 @@ def test_it_goes_on_with_what_was_stored_alone(stopped, finished, data):
     elsewhere = Path(data).parent / "there"
     elsewhere.mkdir(exist_ok=True)
     shutil.copy(data, elsewhere)
-    asked = run.Request("seq2seq", (str(elsewhere / "pairs.tsv"),), stopped, resume=True, device="cpu")
-    assert run.train(asked).standing.best == finished[1].standing.best
+    asked = interface.TrainingRequest("seq2seq", (str(elsewhere / "pairs.tsv"),), stopped, resume=True, device="cpu")
+    assert train.train(asked).standing.best == finished[1].standing.best
 
 
 @pytest.mark.parametrize(("options", "changes", "line"), [
@@ -168,7 +169,7 @@ def test_it_goes_on_with_what_was_stored_alone(stopped, finished, data):
 def test_another_config_is_told(stopped, data, options, changes, line):
     before = contents(stopped)
     with pytest.raises(DataError) as error:
-        run.train(request(data, stopped, changes, resume=True, **options))
+        train.train(request(data, stopped, changes, resume=True, **options))
     assert line in str(error.value).split("\n")
     assert contents(stopped) == before
 
@@ -179,42 +180,42 @@ def test_other_data_is_told(stopped, data, tmp_path):
     changed, other = tmp_path / "pairs.tsv", trained.pairs(tmp_path / "more.tsv", 30)
     changed.write_text(Path(data).read_text() + "One more.\tUne de plus.\n")
     with pytest.raises(DataError, match=r"(?s)cannot go on with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
-        run.train(request(changed, stopped, resume=True))
+        train.train(request(changed, stopped, resume=True))
     with pytest.raises(DataError, match=r"DATA: pairs\.tsv is stored, more\.tsv is asked for"):
-        run.train(request(other, stopped, resume=True))
+        train.train(request(other, stopped, resume=True))
     with pytest.raises(DataError, match=r"--validation: nothing is stored, more\.tsv is asked for"):
-        run.train(request(data, stopped, resume=True, validation=(other,)))
+        train.train(request(data, stopped, resume=True, validation=(other,)))
     assert contents(stopped) == before
 
 
 def test_the_tokenizer_is_trained_once(stopped, data, monkeypatch):
-    monkeypatch.setattr(tokenizer_training, "train_joint", lambda *given: pytest.fail("trained again"))
-    assert run.train(request(data, stopped, resume=True)).finished
+    monkeypatch.setattr(tokenizer_training, "train_joint_tokenizer", lambda *given: pytest.fail("trained again"))
+    assert train.train(request(data, stopped, resume=True)).finished
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.toml", "about.json"])
 def test_a_tokenizer_that_was_changed_is_refused_by_name(stopped, data, name):
     path = stopped / "data" / "tokenizer" / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(folders.FolderError, match=rf"tokenizer/{name}"):
-        run.train(request(data, stopped, resume=True))
+    with pytest.raises(filesystem.FolderError, match=rf"tokenizer/{name}"):
+        train.train(request(data, stopped, resume=True))
 
 
 def test_another_tokenizer_is_refused(stopped, data):
     """Whole, with a manifest and a sha256 that fit it, and trained on other texts."""
-    place = stopped / "data" / tokenizers.FOLDER
-    about = json.loads((place / tokenizers.ABOUT).read_text())
-    other = tokenizer_training.train_joint(["some other texts"] * 3, ["and more of them"] * 3,
+    place = stopped / "data" / common.TOKENIZER_FOLDER
+    about = json.loads((place / common.ABOUT_FILE).read_text())
+    other = tokenizer_training.train_joint_tokenizer(["some other texts"] * 3, ["and more of them"] * 3,
                                            UnigramConfig(vocabulary=290)).tokenizer
-    folders.save(place, {**other.files(), tokenizers.ABOUT: json.dumps({**about, "sha256": other.sha256}).encode()})
+    folders.save(place, {**other.files(), common.ABOUT_FILE: json.dumps({**about, "sha256": other.sha256}).encode()})
     with pytest.raises(DataError, match="The tokenizer is not the one that this training has begun with"):
-        run.train(request(data, stopped, resume=True))
+        train.train(request(data, stopped, resume=True))
 
 
 def test_without_its_prepared_data_it_is_prepared_again(stopped, finished, data):
     """The same tokenizer comes of the same texts; if it did not, it would be refused."""
     shutil.rmtree(stopped / "data")
-    assert run.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
@@ -223,7 +224,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
     content[-5] ^= 1
     path.write_bytes(content)
     told = Recorder()
-    assert run.train(request(data, stopped, resume=True), [told]).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True), [told]).standing.best == finished[1].standing.best
     assert any("step-00000004" in note and "step-00000003 is used instead" in note for note in told.notes())
     assert "Going on after step 3." in told.notes()
 
@@ -231,20 +232,20 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
 def test_there_is_a_training_already(stopped, finished, data):
     for output in (stopped, finished[0]):
         before = contents(output)
-        with pytest.raises(folders.FolderError, match=r"There is a training already\. --resume goes on with it"):
-            run.train(request(data, output))
+        with pytest.raises(filesystem.FolderError, match=r"There is a training already\. --resume goes on with it"):
+            train.train(request(data, output))
         assert contents(output) == before
 
 
 def test_there_is_no_training(finished, data, tmp_path):
-    with pytest.raises(folders.FolderError, match=r"no training to go on with\. Leave out --resume to begin one"):
-        run.train(request(data, tmp_path / "none", resume=True))
+    with pytest.raises(filesystem.FolderError, match=r"no training to go on with\. Leave out --resume to begin one"):
+        train.train(request(data, tmp_path / "none", resume=True))
     model = Path(shutil.copytree(finished[0], tmp_path / "model"))
     shutil.rmtree(model / "checkpoints")
     for resume in (True, False):
         before = contents(model)
-        with pytest.raises(folders.FolderError, match=r"There is a model, and no training to go on with\. Choose an"):
-            run.train(request(data, model, resume=resume))
+        with pytest.raises(filesystem.FolderError, match=r"There is a model, and no training to go on with\. Choose an"):
+            train.train(request(data, model, resume=resume))
         assert contents(model) == before
 
 
@@ -252,8 +253,8 @@ def test_a_folder_of_somebody_else(data, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("all of it")
     for resume in (True, False):
-        with pytest.raises(folders.FolderError, match=r"theirs.*thesis\.txt"):
-            run.train(request(data, tmp_path / "theirs", resume=resume))
+        with pytest.raises(filesystem.FolderError, match=r"theirs.*thesis\.txt"):
+            train.train(request(data, tmp_path / "theirs", resume=resume))
     assert contents(tmp_path / "theirs") == {"thesis.txt": b"all of it"}
 
 
@@ -262,20 +263,20 @@ def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
     output = stopped if resume else tmp_path / "new"
     if not resume:
         folders.save(output, {})  # another one has just begun
-    with Checkpoints(output / "checkpoints", keep=1).hold():
+    with CheckpointManager(output / "checkpoints", keep=1).hold():
         before = contents(output)
-        with pytest.raises(folders.FolderError, match=rf"in use by another \(process {os.getpid()} on"):
-            run.train(request(data, output, resume=resume))
+        with pytest.raises(filesystem.FolderError, match=rf"in use by another \(process {os.getpid()} on"):
+            train.train(request(data, output, resume=resume))
         assert contents(output) == before
 
 
 def test_what_failed_before_the_first_step_can_be_begun_again(data, tmp_path):
     with pytest.raises(DataError, match="There is no such file"):
-        run.train(request("nowhere.tsv", tmp_path / "model"))
+        train.train(request("nowhere.tsv", tmp_path / "model"))
     with pytest.raises(KeyboardInterrupt):
-        run.train(request(data, tmp_path / "model"), [Recorder(stop=("Progress", 1))])
+        train.train(request(data, tmp_path / "model"), [Recorder(stop=("Progress", 1))])
     told = Recorder()
-    assert run.train(request(data, tmp_path / "model"), [told]).finished
+    assert train.train(request(data, tmp_path / "model"), [told]).finished
     assert told.of("Started")[0].first_step == 1
     told = [line["step"] for line in trained.metrics(tmp_path / "model") if line["event"] == "progress"]
     assert told == [*range(1, 7)]
@@ -292,7 +293,7 @@ def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
                 raise error
 
     dead, alive = Dead(), Recorder()
-    outcome = run.train(request(data, tmp_path / "model"), [dead, alive])
+    outcome = train.train(request(data, tmp_path / "model"), [dead, alive])
     assert outcome.standing.best == finished[1].standing.best
     assert len(dead.of("Progress")) == 1
     assert len(alive.of("Progress")) == 6
@@ -302,7 +303,7 @@ def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
 def test_metrics_that_cannot_be_written_do_not_end_it(stopped, finished, data, capsys):
     (stopped / "metrics.jsonl").unlink()
     (stopped / "metrics.jsonl").mkdir()
-    assert run.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
     assert "metrics.jsonl: could not write: Is a directory" in capsys.readouterr().err
 
 
@@ -310,9 +311,9 @@ def test_a_loss_that_is_not_finite(data, tmp_path):
     """A rate far too high: the step is named, the last checkpoint is whole, and what is no number is not the best."""
     told, output = Recorder(), tmp_path / "model"
     with pytest.raises(TrainingError, match=r"step \d: the loss is not a finite number\. Its batch has the examples"):
-        run.train(request(data, output, {"training.schedule.peak": 1e30, "training.validation.every": 1,
+        train.train(request(data, output, {"training.schedule.peak": 1e30, "training.validation.every": 1,
                                          "training.schedule.warmup": 0}), [told])
-    loaded = Checkpoints(output / "checkpoints", keep=1).load()
+    loaded = CheckpointManager(output / "checkpoints", keep=1).load()
     assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())
     best = loaded.snapshot.values["standing"]["best"]
     assert best is None or abs(best) < float("inf")
@@ -328,7 +329,7 @@ def test_one_pair(tmp_path):
     path.write_text("A small house.\tUne petite maison.\n")
     told = Recorder()
     changes = {"training.schedule.steps": 2, "training.validation.every": 2}
-    assert run.train(request(path, tmp_path / "model", changes), [told]).finished
+    assert train.train(request(path, tmp_path / "model", changes), [told]).finished
     held = next(choice for choice in told.of("Started")[0].choices if choice.key == "data.held")
     assert (held.value, held.reason) == ("0.0", "1 pairs are too few: the model is judged by what it has learned")
     assert told.of("Judged")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
@@ -337,7 +338,7 @@ def test_one_pair(tmp_path):
 def test_validation_that_is_the_training_data_is_told(data, tmp_path):
     told = Recorder()
     changes = {"training.schedule.steps": 1}
-    run.train(request(data, tmp_path / "model", changes, validation=(data,)), [told])
+    train.train(request(data, tmp_path / "model", changes, validation=(data,)), [told])
     assert "The validation data is the training data: scores will only tell what the model remembers." in told.notes()
 
 
@@ -347,13 +348,13 @@ def test_validation_that_is_the_training_data_is_told(data, tmp_path):
 ])
 def test_an_unknown_task(data, tmp_path, task, message):
     with pytest.raises(ValueError, match=message):
-        run.train(request(data, tmp_path / "model", task=task))
+        train.train(request(data, tmp_path / "model", task=task))
     assert not (tmp_path / "model").exists()
 
 
 def test_mistakes_are_told_before_data_is_read_and_a_folder_made(tmp_path):
     with pytest.raises(ValueError, match='unknown key "widht" in'):
-        run.train(request("nowhere.tsv", tmp_path / "model", {"model.widht": 3}))
+        train.train(request("nowhere.tsv", tmp_path / "model", {"model.widht": 3}))
     assert not (tmp_path / "model").exists()
 
 
@@ -362,24 +363,24 @@ def test_mistakes_are_told_before_data_is_read_and_a_folder_made(tmp_path):
     ("conv", {"model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1})])
 def test_other_recipes_of_the_road(data, tmp_path, recipe, changes):
     mine = {key: value for key, value in trained.TINY.items() if not key.startswith("model.")} | changes
-    asked = run.Request("seq2seq", (data,), tmp_path / "model", recipe=recipe, device="cpu",
+    asked = interface.TrainingRequest("seq2seq", (data,), tmp_path / "model", recipe=recipe, device="cpu",
                         changes={**mine, "training.schedule.steps": 2, "training.validation.every": 2})
-    assert run.train(asked).finished
+    assert train.train(asked).finished
     assert regard.load(tmp_path / "model").translate(["Yes."])[0] is not None
 
 
 def test_sides_with_tokenizers_of_their_own_and_sampled_texts(data, tmp_path):
     changes = {"data.joint": False, "training.sampling": 0.3, "training.schedule.steps": 2}
-    assert run.train(request(data, tmp_path / "model", changes)).finished
+    assert train.train(request(data, tmp_path / "model", changes)).finished
     assert not regard.load(tmp_path / "model").tokenizer.joint
 
 
 def test_an_unknown_device(data, tmp_path):
     with pytest.raises(ValueError, match="`device` must be"):
-        run.train(request(data, tmp_path / "model", device="quantum"))
+        train.train(request(data, tmp_path / "model", device="quantum"))
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="one that this machine has"):
-            run.train(request(data, tmp_path / "model", device="cuda"))
+            train.train(request(data, tmp_path / "model", device="cuda"))
 
 
 def test_texts_that_are_cut_are_told(tmp_path):
@@ -387,6 +388,6 @@ def test_texts_that_are_cut_are_told(tmp_path):
     told = Recorder()
     changes = {"training.schedule.steps": 1, "model.width": 8, "model.stack.layers": 1, "model.stack.mixer.heads": 1,
                "model.embedding.positions.count": 12}
-    run.train(run.Request("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
+    train.train(interface.TrainingRequest("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
               [told])
     assert "1 of 2 texts are longer than the 12 positions of the model, and are cut." in told.notes()

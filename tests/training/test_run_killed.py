@@ -13,7 +13,7 @@ import signal
 import pytest
 import trained
 
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import CheckpointManager
 
 pytestmark = pytest.mark.xdist_group("run_killed")  # one worker makes what all of these tests look at
 
@@ -160,7 +160,7 @@ def test_killed_at_any_moment(folder, codes, which):
 
 def test_checkpoints_hold_all_that_is_learned(folder, codes):
     """Beside the weights: means, moments, and how far it had come."""
-    loaded = Checkpoints(folder / "plain" / "checkpoints", keep=1).load()
+    loaded = CheckpointManager(folder / "plain" / "checkpoints", keep=1).load()
     assert loaded.step == 6
     assert {name.split(".")[0] for name in loaded.snapshot.tensors} == {"average", "engine", "model", "optimiser"}
     standing = loaded.snapshot.values["standing"]

@@ -12,7 +12,7 @@ import torch
 import trained
 
 import regard
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import CheckpointManager
 
 pytestmark = pytest.mark.xdist_group("run_packed")  # one worker makes what all of these tests look at
 
@@ -108,8 +108,8 @@ def test_two_processes_of_which_one_has_nothing_at_the_end_of_an_epoch(folder):
             assert mine[key] == pytest.approx(wanted[key], rel=1e-5), key
     assert two[5]["tokens"] == 2 * two[2]["tokens"] == one[4]["tokens"]  # all pairs once an epoch, whoever has them
     assert two[2]["tokens"] - two[1]["tokens"] < 0.7 * two[0]["tokens"]  # one batch, and one without rows
-    before, after = (Checkpoints(folder / "together" / "checkpoints", keep=9).at(step).snapshot for step in (2, 3))
-    wanted = Checkpoints(folder / "alone" / "checkpoints", keep=9).at(2).snapshot
+    before, after = (CheckpointManager(folder / "together" / "checkpoints", keep=9).at(step).snapshot for step in (2, 3))
+    wanted = CheckpointManager(folder / "alone" / "checkpoints", keep=9).at(2).snapshot
     for name in wanted.tensors:
         if not name.startswith("engine."):
             torch.testing.assert_close(before.tensor(name), wanted.tensor(name), rtol=1e-5, atol=1e-6)

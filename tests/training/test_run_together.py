@@ -14,7 +14,7 @@ import torch
 import trained
 
 import regard
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import CheckpointManager
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("run_together")]
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 
 def stored(folder, step):
     """All numbers of a checkpoint by their names, whole."""
-    found = Checkpoints(folder / "checkpoints", keep=9).at(step).snapshot
+    found = CheckpointManager(folder / "checkpoints", keep=9).at(step).snapshot
     return {name: found.tensor(name) for name in found.tensors if not name.startswith("engine.")}
 
 

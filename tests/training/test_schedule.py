@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from regard.toml.document import ConfigError
-from regard.training.schedule import SHAPES, ScheduleConfig
+from regard.toml import ConfigError
+from regard.training.optimizer import SCHEDULES, ScheduleConfig
 
 
 def test_the_papers_schedule():
@@ -14,7 +14,7 @@ def test_the_papers_schedule():
         assert schedule.rate(step) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5), rel=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SCHEDULES)
 def test_the_warm_up_is_a_straight_line_to_the_peak(shape):
     schedule = ScheduleConfig(shape=shape, peak=2.0, warmup=10, steps=100)
     assert [schedule.rate(step) for step in (1, 5, 10)] == pytest.approx([0.2, 1.0, 2.0])
@@ -44,7 +44,7 @@ def test_what_does_not_go_together():
         ScheduleConfig(shape="constant", warmup=11, steps=10)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SCHEDULES)
 @pytest.mark.parametrize("options", [{"warmup": 20}, {"warmup": 5}, {"hold": 1.0}], ids=str)
 def test_after_the_last_step_its_rate_stays(shape, options):
     schedule = ScheduleConfig(shape=shape, peak=2.0, steps=20, **options)

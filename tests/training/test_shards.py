@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from refusals import assert_named
 
 from regard.storage import weights
-from regard.training.shards import PARTS, Part, Stored, chunk, part_of, write
+from regard.training.snapshot import SHARDS_KEY, StoredState, TensorShard, chunk_bounds, local_shard, write_shards
 
 
 def parts_of(tensor, processes, dimension=0):
     """What each of so many processes would hold."""
-    cut = [chunk(tuple(tensor.shape), dimension, rank, processes) for rank in range(processes)]
-    return [Part(tensor[tuple(slice(first, first + size) for first, size in zip(offsets, extent, strict=True))],
+    cut = [chunk_bounds(tuple(tensor.shape), dimension, rank, processes) for rank in range(processes)]
+    return [TensorShard(tensor[tuple(slice(first, first + size) for first, size in zip(offsets, extent, strict=True))],
                  tuple(tensor.shape), offsets) for offsets, extent in cut]
 
 
@@ -25,8 +25,8 @@ def stored(folder, *files):
     """Each of these in a file of its own."""
     paths = [folder / f"{number}.safetensors" for number in range(len(files))]
     for path, tensors in zip(paths, files, strict=True):
-        write(path, tensors)
-    return Stored.of(paths, {"step": 1})
+        write_shards(path, tensors)
+    return StoredState.of(paths, {"step": 1})
 
 
 @given(st.integers(0, 20), st.integers(1, 9), st.integers(0, 2))
@@ -106,34 +106,34 @@ def test_like_another(tmp_path):
 
 def test_plain_tensors_are_their_own_part():
     tensor, parameter = torch.ones(2), torch.nn.Parameter(torch.ones(2))
-    assert part_of(tensor) is tensor
-    assert part_of(parameter) is parameter
-    assert part_of(torch.ones(2).as_subclass(type("Other", (torch.Tensor,), {}))).shape == (2,)
+    assert local_shard(tensor) is tensor
+    assert local_shard(parameter) is parameter
+    assert local_shard(torch.ones(2).as_subclass(type("Other", (torch.Tensor,), {}))).shape == (2,)
 
 
 @pytest.mark.parametrize(("shape", "offsets"), [((3, 2), (2, 0)), ((3, 2), (0,)), ((3, 2), (-1, 0)), ((2,), (0, 0))])
 def test_a_part_must_lie_in_the_whole(shape, offsets):
-    assert_named(lambda: Part(torch.ones(2, 2), shape, offsets), ["`tensor`", "a part of", str(shape), str(offsets)])
+    assert_named(lambda: TensorShard(torch.ones(2, 2), shape, offsets), ["`tensor`", "a part of", str(shape), str(offsets)])
 
 
 whole = torch.arange(12.0).view(4, 3)
 
 
 @pytest.mark.parametrize("files", [
-    [{"a": Part(whole[:2], (4, 3), (0, 0))}],                                                        # the end
-    [{"a": Part(whole[2:], (4, 3), (2, 0))}],                                                        # the beginning
-    [{"a": Part(whole[:1], (4, 3), (0, 0))}, {"a": Part(whole[2:], (4, 3), (2, 0))}],                # the middle
-    [{"a": Part(whole[:3], (4, 3), (0, 0))}, {"a": Part(whole[2:], (4, 3), (2, 0))}],                # a row twice
-    [{"a": Part(whole[:2], (4, 3), (0, 0))}, {"a": Part(whole[:2], (4, 3), (0, 0))}],                # the same twice
+    [{"a": TensorShard(whole[:2], (4, 3), (0, 0))}],                                                        # the end
+    [{"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                                                        # the beginning
+    [{"a": TensorShard(whole[:1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                # the middle
+    [{"a": TensorShard(whole[:3], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                # a row twice
+    [{"a": TensorShard(whole[:2], (4, 3), (0, 0))}, {"a": TensorShard(whole[:2], (4, 3), (0, 0))}],                # the same twice
     [{"a": whole}, {"a": whole}],                                                                    # all of it twice
-    [{"a": Part(whole[:2, :1], (4, 3), (0, 0))}, {"a": Part(whole[2:, 1:], (4, 3), (2, 1))}],        # in two directions
+    [{"a": TensorShard(whole[:2, :1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:, 1:], (4, 3), (2, 1))}],        # in two directions
 ])
 def test_parts_that_do_not_make_the_whole(tmp_path, files):
     assert_named(lambda: stored(tmp_path, *files), ["`a`", "stored once and whole, of shape (4, 3)", "0.safetensors"])
 
 
 def test_parts_of_other_wholes(tmp_path):
-    parts = [Part(whole[:2], (4, 3), (0, 0)), Part(whole[2:], (5, 3), (2, 0)), Part(whole[2:].double(), (4, 3), (2, 0))]
+    parts = [TensorShard(whole[:2], (4, 3), (0, 0)), TensorShard(whole[2:], (5, 3), (2, 0)), TensorShard(whole[2:].double(), (4, 3), (2, 0))]
     for other in parts[1:]:
         assert_named(lambda other=other: stored(tmp_path, {"a": parts[0]}, {"a": other}), ["1.safetensors: a", "part"])
 
@@ -142,16 +142,16 @@ def test_parts_of_other_wholes(tmp_path):
     "[]", "{", '{"a": 3}', '{"a": {"shape": [4, 3]}}', '{"a": {"shape": 4, "offsets": 0}}',
     '{"a": {"shape": ["x"], "offsets": [0]}}', '{"a": {"shape": [1], "offsets": [0]}}'])
 def test_headers_that_make_no_sense(tmp_path, told):
-    weights.write(tmp_path / "a.safetensors", {"a": whole}, {PARTS: told})
-    assert_named(lambda: Stored.of([tmp_path / "a.safetensors"], {}), ["a.safetensors"])
+    weights.write_tensors(tmp_path / "a.safetensors", {"a": whole}, {SHARDS_KEY: told})
+    assert_named(lambda: StoredState.of([tmp_path / "a.safetensors"], {}), ["a.safetensors"])
 
 
 def test_the_header_is_json_and_nothing_is_pickled(tmp_path):
-    write(tmp_path / "a.safetensors", {"a": Part(whole[:2], (4, 3), (0, 0)), "b": whole})
-    told = weights.header(tmp_path / "a.safetensors").metadata
-    assert json.loads(told[PARTS]) == {"a": {"shape": [4, 3], "offsets": [0, 0]}}
+    write_shards(tmp_path / "a.safetensors", {"a": TensorShard(whole[:2], (4, 3), (0, 0)), "b": whole})
+    told = weights.read_header(tmp_path / "a.safetensors").metadata
+    assert json.loads(told[SHARDS_KEY]) == {"a": {"shape": [4, 3], "offsets": [0, 0]}}
     (tmp_path / "b.safetensors").write_bytes(pickle.dumps({"a": 1}))
-    assert_named(lambda: Stored.of([tmp_path / "b.safetensors"], {}), ["b.safetensors", "a pickle"])
+    assert_named(lambda: StoredState.of([tmp_path / "b.safetensors"], {}), ["b.safetensors", "a pickle"])
 
 
 def test_a_file_that_is_gone_is_told(tmp_path):

@@ -5,8 +5,7 @@ import torch
 from refusals import assert_named
 from torch import nn
 
-from regard.training.shards import Part
-from regard.training.snapshot import Snapshot, optimiser_like, optimiser_state, resume_optimiser
+from regard.training.snapshot import Snapshot, TensorShard, optimizer_state, optimizer_templates, restore_optimizer
 
 KINDS = {"adam": (torch.optim.Adam, {}), "adamw": (torch.optim.AdamW, {"weight_decay": 0.1}),
          "fused": (torch.optim.AdamW, {"fused": True}), "foreach": (torch.optim.Adam, {"foreach": True}),
@@ -38,7 +37,7 @@ def copied(tensors):
 
 
 def test_names_are_joined():
-    part = Part(torch.ones(1), (2,), (0,))
+    part = TensorShard(torch.ones(1), (2,), (0,))
     snapshot = Snapshot.of({"model": {"a.b": torch.ones(2)}, "carried": {"state": part}}, {"step": 3})
     assert list(snapshot.tensors) == ["model.a.b", "carried.state"]
     assert snapshot.tensors["carried.state"] is part
@@ -53,10 +52,10 @@ def test_a_resumed_optimiser_goes_on_bit_for_bit(kind, dtype, default):
     torch.set_default_dtype(default)
     model, optimiser = made(kind, dtype=dtype)
     steps(model, optimiser, 3)
-    state, weights = copied(optimiser_state(optimiser, named(model))), copied(model.state_dict())
+    state, weights = copied(optimizer_state(optimiser, named(model))), copied(model.state_dict())
     other, resumed = made(kind, seed=2, dtype=dtype)
     other.load_state_dict(weights)
-    resume_optimiser(resumed, named(other), state)
+    restore_optimizer(resumed, named(other), state)
     for one, same in zip(model.parameters(), other.parameters(), strict=True):  # as torch would have made it
         for key, value in optimiser.state[one].items():
             assert resumed.state[same][key].dtype == value.dtype
@@ -69,10 +68,10 @@ def test_a_resumed_optimiser_goes_on_bit_for_bit(kind, dtype, default):
 
 def test_names_of_the_state():
     model, optimiser = made()
-    state = optimiser_state(optimiser, named(model))
+    state = optimizer_state(optimiser, named(model))
     assert set(state) == {f"{kind}.{name}" for kind in ("first", "second", "step") for name in named(model)}
-    assert set(optimiser_like(optimiser, named(model))) == {name for name in state if not name.startswith("step")}
-    assert optimiser_like(optimiser, named(model))["first.0.weight"].shape == (5, 3)
+    assert set(optimizer_templates(optimiser, named(model))) == {name for name in state if not name.startswith("step")}
+    assert optimizer_templates(optimiser, named(model))["first.0.weight"].shape == (5, 3)
 
 
 def test_the_state_is_that_of_the_named_parameter():
@@ -81,7 +80,7 @@ def test_the_state_is_that_of_the_named_parameter():
     steps(model, optimiser, 2)
     other, turned = made(seed=2)
     turned.param_groups[0]["params"].reverse()
-    resume_optimiser(turned, named(other), optimiser_state(optimiser, named(model)))
+    restore_optimizer(turned, named(other), optimizer_state(optimiser, named(model)))
     assert torch.equal(turned.state[other[0].weight]["exp_avg"], optimiser.state[model[0].weight]["exp_avg"])
 
 
@@ -90,13 +89,13 @@ def test_parameters_without_gradients_have_the_state_of_a_first_step(kind):
     model, optimiser = made(kind)
     model[1].weight.requires_grad_(False)
     steps(model, optimiser, 2)
-    state = copied(optimiser_state(optimiser, named(model)))
+    state = copied(optimizer_state(optimiser, named(model)))
     assert not state["first.1.weight"].any()
     assert (state["step.1.weight"], state["step.0.weight"]) == (0, 2)
     assert model[1].weight not in optimiser.state
     other, resumed = made(kind, seed=2)
     other.load_state_dict(model.state_dict())
-    resume_optimiser(resumed, named(other), state)
+    restore_optimizer(resumed, named(other), state)
     model[1].weight.requires_grad_(True)
     for pair in ((model, optimiser), (other, resumed)):
         torch.manual_seed(9)
@@ -107,11 +106,11 @@ def test_parameters_without_gradients_have_the_state_of_a_first_step(kind):
 def test_a_state_that_is_there_is_written_in_its_place():
     model, optimiser = made()
     steps(model, optimiser, 2)
-    state = copied(optimiser_state(optimiser, named(model)))
-    before = {name: tensor.data_ptr() for name, tensor in optimiser_state(optimiser, named(model)).items()}
+    state = copied(optimizer_state(optimiser, named(model)))
+    before = {name: tensor.data_ptr() for name, tensor in optimizer_state(optimiser, named(model)).items()}
     steps(model, optimiser, 1)
-    resume_optimiser(optimiser, named(model), state)
-    after = optimiser_state(optimiser, named(model))
+    restore_optimizer(optimiser, named(model), state)
+    after = optimizer_state(optimiser, named(model))
     assert {name: tensor.data_ptr() for name, tensor in after.items()} == before
     assert all(torch.equal(after[name], state[name]) for name in state)
 
@@ -120,7 +119,7 @@ def test_a_state_that_is_there_is_written_in_its_place():
 def test_the_count_of_steps_is_where_the_kernels_read_it(options, device):
     """The device that is not there stands for one that is not the CPU."""
     parameter = nn.Parameter(torch.ones(2, device="meta"))
-    state = optimiser_state(torch.optim.AdamW([parameter], **options), {"a": parameter})
+    state = optimizer_state(torch.optim.AdamW([parameter], **options), {"a": parameter})
     assert state["step.a"].device.type == device
     assert state["first.a"].device.type == "meta"
 
@@ -147,12 +146,12 @@ def changed(state, **new):
 def test_a_state_that_does_not_fit_changes_nothing(new, parts, began):
     model, optimiser = made()
     steps(model, optimiser, 2)
-    state = copied(optimiser_state(optimiser, named(model)))
+    state = copied(optimizer_state(optimiser, named(model)))
     other, resumed = made(seed=2)
     steps(other, resumed, 1 if began else 0)
-    before = copied(optimiser_state(resumed, named(other)))
-    assert_named(lambda: resume_optimiser(resumed, named(other), changed(state, **new)), parts)
-    after = optimiser_state(resumed, named(other))
+    before = copied(optimizer_state(resumed, named(other)))
+    assert_named(lambda: restore_optimizer(resumed, named(other), changed(state, **new)), parts)
+    after = optimizer_state(resumed, named(other))
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert bool(resumed.state) == began
 
@@ -162,17 +161,17 @@ def test_what_is_shared_otherwise_is_refused():
         placements = ("Shard(0)",)
 
     model, optimiser = made()
-    state = copied(optimiser_state(optimiser, named(model)))
+    state = copied(optimizer_state(optimiser, named(model)))
     state["first.0.weight"] = state["first.0.weight"].as_subclass(Parted)
-    assert_named(lambda: resume_optimiser(optimiser, named(model), state), ["first.0.weight", "Shard(0)"])
+    assert_named(lambda: restore_optimizer(optimiser, named(model), state), ["first.0.weight", "Shard(0)"])
 
 
 def test_other_optimisers_are_refused():
     model, optimiser = made()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert_named(lambda: optimiser_state(sgd, named(model)), ["`optimiser`", "Adam", "a SGD"])
+    assert_named(lambda: optimizer_state(sgd, named(model)), ["`optimiser`", "Adam", "a SGD"])
     largest = torch.optim.AdamW(model.parameters(), amsgrad=True)
-    assert_named(lambda: optimiser_state(largest, named(model)), ["amsgrad"])
+    assert_named(lambda: optimizer_state(largest, named(model)), ["amsgrad"])
     few = {"0.weight": model[0].weight}
-    assert_named(lambda: optimiser_state(optimiser, few), ["`parameters`", "without one of shape"])
-    assert_named(lambda: resume_optimiser(optimiser, few, {}), ["`parameters`", "without one of shape"])
+    assert_named(lambda: optimizer_state(optimiser, few), ["`parameters`", "without one of shape"])
+    assert_named(lambda: restore_optimizer(optimiser, few, {}), ["`parameters`", "without one of shape"])

@@ -9,12 +9,10 @@ from learning import Squares, model, numbers, points, settings
 from together import Translating, batch
 from torch import nn
 
-from regard.training.checkpoints import Checkpoints
-from regard.training.engine import Engine
-from regard.training.processes import Processes
-from regard.training.shards import Part, Stored, write
-from regard.training.snapshot import Snapshot
-from regard.training.state import resume, snapshot
+from regard.training.checkpoints import CheckpointManager
+from regard.training.distributed import DistributedContext
+from regard.training.engine import TrainingEngine
+from regard.training.snapshot import Snapshot, StoredState, TensorShard, restore_snapshot, take_snapshot, write_shards
 
 SOME = [([3, 4, 5], [6, 7]), ([5, 6], [4])]
 
@@ -25,13 +23,13 @@ def _without_waiting_for_the_disk(monkeypatch):
 
 
 def engine(config=None, network=None, objective=Squares):
-    return Engine(objective(network or model(0.3)), config or settings(average=0.9), Processes.alone())
+    return TrainingEngine(objective(network or model(0.3)), config or settings(average=0.9), DistributedContext.alone())
 
 
 def stored(folder, made, values=None):
     """What comes back from the disk."""
-    place = Checkpoints(folder, keep=9)
-    place.save(1, snapshot(made, values or {}))
+    place = CheckpointManager(folder, keep=9)
+    place.save(1, take_snapshot(made, values or {}))
     return place.load().snapshot
 
 
@@ -44,7 +42,7 @@ def test_an_engine_goes_on_as_if_nothing_had_been(tmp_path):
     one, other = engine(), engine()
     learn(one, range(1, 5))
     learn(other, range(1, 3))  # what is there is written over
-    resume(other, stored(tmp_path / "checkpoints", one, {"step": 4}))
+    restore_snapshot(other, stored(tmp_path / "checkpoints", one, {"step": 4}))
     assert torch.equal(numbers(other), numbers(one))
     assert torch.equal(other.sums, one.sums)
     assert other.average.steps == 4
@@ -56,7 +54,7 @@ def test_an_engine_goes_on_as_if_nothing_had_been(tmp_path):
 
 def test_before_the_first_step(tmp_path):
     one, other = engine(), engine(network=nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 1)))
-    resume(other, stored(tmp_path / "checkpoints", one))
+    restore_snapshot(other, stored(tmp_path / "checkpoints", one))
     for made in (one, other):
         learn(made, range(1, 4))
     assert torch.equal(numbers(other), numbers(one))
@@ -69,7 +67,7 @@ def test_weights_with_two_names_are_stored_once(tmp_path, name):
     one.step(1, [batch(SOME)], 0.05)
     found = stored(tmp_path / "checkpoints", one)
     assert found.under("model").keys() == one.names.keys()
-    resume(other, found)
+    restore_snapshot(other, found)
     for made in (one, other):
         made.step(2, [batch(SOME)], 0.05)
     assert torch.equal(numbers(other), numbers(one))
@@ -92,11 +90,11 @@ class Carrying(Squares):
 def test_what_the_objective_carries_comes_back(tmp_path):
     one, other = (engine(objective=Carrying) for _ in range(2))
     one.objective.kept = {"layer.0": torch.arange(6.0).view(2, 3), "layer.1": torch.zeros(0)}
-    resume(other, stored(tmp_path / "checkpoints", one))
+    restore_snapshot(other, stored(tmp_path / "checkpoints", one))
     assert other.objective.kept.keys() == one.objective.kept.keys()
     assert torch.equal(other.objective.kept["layer.0"], torch.arange(6.0).view(2, 3))
     one.objective.kept = {}
-    resume(other, stored(tmp_path / "again", one))
+    restore_snapshot(other, stored(tmp_path / "again", one))
     assert other.objective.kept == {}
 
 
@@ -118,12 +116,12 @@ def without(prefix):
 def test_the_state_of_another_training_changes_nothing(tmp_path, change, message):
     made = engine()
     learn(made, range(1, 3))
-    place = Checkpoints(tmp_path / "checkpoints", keep=1)
-    place.save(1, Snapshot(change(dict(snapshot(made, {}).tensors)), {}))
+    place = CheckpointManager(tmp_path / "checkpoints", keep=1)
+    place.save(1, Snapshot(change(dict(take_snapshot(made, {}).tensors)), {}))
     learn(made, [3])
     before, sums = numbers(made), made.sums.clone()
     with pytest.raises(ValueError, match=message):
-        resume(made, place.load().snapshot)
+        restore_snapshot(made, place.load().snapshot)
     assert torch.equal(numbers(made), before)
     assert torch.equal(made.sums, sums)
     assert made.average.steps == 3
@@ -131,10 +129,10 @@ def test_the_state_of_another_training_changes_nothing(tmp_path, change, message
 
 def test_a_mean_that_nobody_asks_for_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"unexpected: 'average\."):
-        resume(engine(settings()), stored(tmp_path / "checkpoints", engine()))
+        restore_snapshot(engine(settings()), stored(tmp_path / "checkpoints", engine()))
 
 
-class Some(Processes):
+class Some(DistributedContext):
     """One of several processes, of which all carry five rows."""
 
     def sum(self, number):
@@ -159,14 +157,14 @@ def test_what_several_processes_carry_goes_on_with_any_number_of_them(tmp_path):
     for rank, own in enumerate((rows[:2], rows[2:])):
         made = engine(objective=Rows)
         made.objective.kept, made.processes = own, Some(rank, 2, 0)
-        taken = snapshot(made, {})
-        write(tmp_path / f"{rank}.safetensors", {name: tensor for name, tensor in taken.tensors.items()
-                                                 if rank == 0 or isinstance(tensor, Part)})
+        taken = take_snapshot(made, {})
+        write_shards(tmp_path / f"{rank}.safetensors", {name: tensor for name, tensor in taken.tensors.items()
+                                                 if rank == 0 or isinstance(tensor, TensorShard)})
         parts.append(tmp_path / f"{rank}.safetensors")
-    found = Stored.of(parts, {})
+    found = StoredState.of(parts, {})
     for count, shares in ((1, [rows]), (2, [rows[:2], rows[2:]]), (3, [rows[:1], rows[1:3], rows[3:]])):
         for rank, share in enumerate(shares):
             made = engine(objective=Rows)
             made.processes = Some(rank, count, 0)
-            resume(made, found)
+            restore_snapshot(made, found)
             assert torch.equal(made.objective.kept, share)

@@ -7,20 +7,28 @@ from types import SimpleNamespace
 import pytest
 from refusals import assert_named
 
-from regard.training.reports import Ended, Judged, Note, Progress, Reporters, Started
-from regard.training.tracking import TRAINING, TensorBoard
+from regard.training.logging import (
+    PROGRESS_SCALARS,
+    LoggerCollection,
+    Note,
+    TensorBoardLogger,
+    TrainingEnded,
+    TrainingProgress,
+    TrainingStarted,
+    Validated,
+)
 
 
 def started(first=1):
-    return Started("translation", 1000, 10, first, 500, "cpu")
+    return TrainingStarted("translation", 1000, 10, first, 500, "cpu")
 
 
 def progress(step, loss=2.5, memory=None):
-    return Progress(step, 10, step / 5, loss, 2.0, 1e-3, 1.5, 100 * step, 0.5 * step, 200.0, memory)
+    return TrainingProgress(step, 10, step / 5, loss, 2.0, 1e-3, 1.5, 100 * step, 0.5 * step, 200.0, memory)
 
 
 def judged(step):
-    return Judged(step, {"bleu": 30.0, "loss": 2.0}, True, {"bleu": 30.0, "loss": 2.0}, (), 1.0)
+    return Validated(step, {"bleu": 30.0, "loss": 2.0}, True, {"bleu": 30.0, "loss": 2.0}, (), 1.0)
 
 
 class Writer:
@@ -54,23 +62,23 @@ def writers(monkeypatch):
 def test_not_installed_is_a_message_that_says_what_to_do(monkeypatch, tmp_path, missing):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", missing)  # None: not there; without a version: too old for torch
-    assert_named(lambda: TensorBoard(tmp_path), ["tensorboard", "installed", 'pip install "regard[track]"'])
+    assert_named(lambda: TensorBoardLogger(tmp_path), ["tensorboard", "installed", 'pip install "regard[track]"'])
 
 
 def test_nothing_is_made_before_the_start(writers, tmp_path):
-    TensorBoard(tmp_path / "curves").close()
+    TensorBoardLogger(tmp_path / "curves").close()
     assert writers() == ()
     assert not (tmp_path / "curves").exists()
 
 
 def test_scalars(writers, tmp_path):
-    board = TensorBoard(tmp_path)
-    for event in (started(), progress(1), Note("x"), judged(1), progress(2, memory=7), Ended("done", 2, 1, {}, 1.0)):
+    board = TensorBoardLogger(tmp_path)
+    for event in (started(), progress(1), Note("x"), judged(1), progress(2, memory=7), TrainingEnded("done", 2, 1, {}, 1.0)):
         board(event)
     (writer,) = writers()
     assert (writer.folder, writer.purge_step) == (str(tmp_path), None)
     expected = {(f"training/{name}", step): getattr(progress(step, memory=7), name)
-                for name in TRAINING for step in (1, 2)}
+                for name in PROGRESS_SCALARS for step in (1, 2)}
     del expected["training/memory", 1]  # not known then
     expected |= {("validation/bleu", 1): 30.0, ("validation/loss", 1): 2.0}
     assert writer.scalars == expected
@@ -81,7 +89,7 @@ def test_scalars(writers, tmp_path):
 
 
 def test_a_training_that_goes_on_hides_the_steps_it_makes_again(writers, tmp_path):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardLogger(tmp_path)
     board(started())
     board(started(2))
     board(progress(2))
@@ -91,7 +99,7 @@ def test_a_training_that_goes_on_hides_the_steps_it_makes_again(writers, tmp_pat
 
 
 def test_without_a_start_it_writes_all_the_same(writers, tmp_path):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardLogger(tmp_path)
     board(judged(3))
     assert writers()[0].scalars == {("validation/bleu", 3): 30.0, ("validation/loss", 3): 2.0}
 
@@ -101,7 +109,7 @@ def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Writer, "add_scalar", full)
-    with Reporters([TensorBoard(tmp_path)]) as report:
+    with LoggerCollection([TensorBoardLogger(tmp_path)]) as report:
         report(started())
         report(progress(1))
         report(progress(2))
@@ -111,7 +119,7 @@ def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch,
 def test_tensorboard_reads_what_was_written(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for first, loss in ((1, 3.0), (3, 1.0)):  # the second goes on where the first had a checkpoint
-        with Reporters([TensorBoard(tmp_path)]) as report:
+        with LoggerCollection([TensorBoardLogger(tmp_path)]) as report:
             report(started(first))
             for step in range(first, first + 4):
                 report(progress(step, loss if step != 2 else math.nan))

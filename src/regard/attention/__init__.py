@@ -1,1 +1,1 @@
-"""Attention: what is asked (score, normalize, mask, bias), who computes it (kernels), and who owns weights (layer)."""
+"""Attention: `attend`, its scores, normalisers and masks, the layers that own weights, and the backends that compute."""

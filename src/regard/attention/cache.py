@@ -1,23 +1,24 @@
-"""What attention remembers between steps: keys and values that go in and come out of `step`.
+"""Key-value caches: what attention remembers between steps, passed into `step` and returned from it.
 
-`Cache` grows: self-attention appends the keys and values of every new token. `ContextCache` is fixed: cross-attention
-projects its context once. Rows (sequences) have their own positions, so a finished one can be replaced by another.
-Neither knows scores, masks of the user's, or layers.
+    Cache          grows: self-attention appends the keys and values of every new token
+    StaticCache    the same in storage of fixed size, masked by a tensor, so that a CUDA graph can replay a step
+    ContextCache   fixed: cross-attention projects its context once
 
-A cache that was passed to a step is consumed: its storage is written. Copy it first to keep it.
+Rows (sequences) have their own positions, so a finished one can be replaced by another. A cache that was passed to a step
+is consumed: its storage is written. Copy it first to keep it. Caches know neither scores nor layers.
 
 Legend: B rows, H key heads, C capacity, N tokens, D width.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from regard import checks
-from regard.attention.looked import Looked
-from regard.attention.mask import Causal, Mask, Padding, Placed
-from regard.mixer import Rows, Siblings, indices
+from regard.attention.mask import BoolMask, Causal, Mask, Padding, Placed
+from regard.attention.mask_cache import CachedMask
+from regard.mixer import RowGroups, Rows, row_indices
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Cache:
 
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
-        index = indices(rows, self.key)
-        if isinstance(rows, Siblings) and rows.spent and len(index) <= len(self.key):
+        index = row_indices(rows, self.key)
+        if isinstance(rows, RowGroups) and rows.spent and len(index) <= len(self.key):
             return self._moved(index)
         shape = (len(index), self.key.shape[1], self.capacity)
         key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
@@ -112,7 +113,7 @@ class Cache:
         filled = other.filled if other.filled <= self.capacity else other._longest()
         if filled > self.capacity:
             raise checks.wrong("other", f"of at most {self.capacity} tokens, the capacity", f"of {filled}")
-        index = indices(rows, self.key)
+        index = row_indices(rows, self.key)
         key, value = other.view(filled)
         self.key[index, :, :filled] = key
         self.value[index, :, :filled] = value
@@ -138,7 +139,7 @@ class ContextCache:
     key: Tensor
     value: Tensor
     lengths: Tensor | None
-    mask: Looked | None
+    mask: CachedMask | None
     """The tokens of the context that are there; None for all, whatever the lengths."""
     each: int = 1
     """How many rows, one after another, look at one context."""
@@ -146,30 +147,30 @@ class ContextCache:
     @staticmethod
     def of(key: Tensor, value: Tensor, lengths: Tensor | None, each: int = 1) -> "ContextCache":
         """The cache of keys and values; its mask is looked up here, once for all steps."""
-        if lengths is None or _all_there(lengths, key.shape[-2]):
+        if lengths is None or _all_full(lengths, key.shape[-2]):
             return ContextCache(key, value, lengths, None, each)
         allowed = Padding(lengths).matrix(1, key.shape[-2], leading=2, device=key.device)
-        return ContextCache(key, value, lengths, Looked(allowed), each)
+        return ContextCache(key, value, lengths, CachedMask(allowed), each)
 
     def pick(self, rows: Rows) -> "ContextCache":
         """The cache of these rows; a row may be picked more than once. Families share what they shared before."""
-        if isinstance(rows, Siblings) and rows.before % self.each == 0:
+        if isinstance(rows, RowGroups) and rows.before % self.each == 0:
             if rows.families is None and rows.before == self.each:
                 return replace(self, each=rows.size)
             families = range(len(self.key) * self.each // rows.before) if rows.families is None else rows.families
-            first = indices(torch.as_tensor(families, device=self.key.device) * (rows.before // self.each), self.key)
+            first = row_indices(torch.as_tensor(families, device=self.key.device) * (rows.before // self.each), self.key)
             return replace(self._picked(first), each=rows.size)
-        return self._picked(_wrapped(rows, self.key, self.each) // self.each)
+        return self._picked(_row_indices(rows, self.key, self.each) // self.each)
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        if isinstance(rows, Siblings) and rows.families is not None and rows.size == self.each == other.each:
-            mine, theirs, index = self, other, indices(rows.families, self.key)
+        if isinstance(rows, RowGroups) and rows.families is not None and rows.size == self.each == other.each:
+            mine, theirs, index = self, other, row_indices(rows.families, self.key)
         else:
             mine, theirs = self.apart(), other.apart()
-            index = indices(rows, mine.key)
+            index = row_indices(rows, mine.key)
         longest = max(mine.key.shape[-2], theirs.key.shape[-2])
-        key, value = (_padded(old, longest).index_copy(0, index, _padded(new, longest).to(old.dtype))
+        key, value = (_pad_tokens(old, longest).index_copy(0, index, _pad_tokens(new, longest).to(old.dtype))
                       for old, new in ((mine.key, theirs.key), (mine.value, theirs.value)))
         lengths = mine._lengths().index_copy(0, index, theirs._lengths().to(mine._lengths().dtype))
         return ContextCache.of(key, value, lengths, mine.each)
@@ -202,27 +203,65 @@ def step_mask(before: Cache, count: int, lengths: Tensor | None, extra: Mask | N
     return before.sees(count, lengths, extra)
 
 
-def families_together(query: Tensor, each: int) -> Tensor:
+def fold_rows(query: Tensor, each: int) -> Tensor:
     """Queries (B, H, N, D) of families of rows as queries of one row a family: (B / each, H, each · N, D)."""
     return query.unflatten(0, (-1, each)).transpose(1, 2).flatten(2, 3)
 
 
-def families_apart(output: Tensor, each: int) -> Tensor:
+def unfold_rows(output: Tensor, each: int) -> Tensor:
     """The way back: (B / each, H, each · N, D) -> (B, H, N, D)."""
     return output.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _wrapped(rows: Rows, key: Tensor, each: int) -> Tensor:
+def _row_indices(rows: Rows, key: Tensor, each: int) -> Tensor:
     """Rows as indices from 0 on, of which a context has `each`."""
-    return indices(rows, key.new_empty(len(key) * each, 0))
+    return row_indices(rows, key.new_empty(len(key) * each, 0))
 
 
-def _all_there(lengths: Tensor, count: int) -> bool:
+def _all_full(lengths: Tensor, count: int) -> bool:
     """Whether every context is known to have `count` tokens: on other devices looking would make every call wait."""
     if lengths.device.type != "cpu" or torch.compiler.is_compiling() or lengths.numel() == 0 or count == 0:
         return False
     return int(lengths.min()) >= count
 
 
-def _padded(tensor: Tensor, count: int) -> Tensor:
+def _pad_tokens(tensor: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, 0, 0, count - tensor.shape[-2]))
+
+
+# ---- steady: A cache whose storage, sizes and masks stay where they are, so that a step can be recorded and replayed.
+#
+# `Cache` knows in Python how many tokens there are, and reads no more keys than that. A recording knows nothing of
+# Python: it repeats the same work on the same memory. Here a token is written where a tensor says, and every step reads
+# all places, under a mask that a tensor holds. Whoever records the step moves the positions and the mask on.
+#
+# One token a step, causal attention over all tokens before: nothing else. Legend: B rows, H key heads, C places, D width.
+
+
+class StaticMask(CachedMask):
+    """A matrix by which every query sees something, by the word of whoever makes it: nothing is looked up."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        BoolMask.__init__(self, allowed)
+        self.opened, self.blind = allowed, None
+
+
+@dataclass(frozen=True)
+class StaticCache(Cache):
+    """The keys and values of at most C tokens, (B, H, C, D); the next one of row b goes to positions[b]."""
+
+    seen: StaticMask | None = field(default=None)
+    """(B, 1, 1, C): which places the next token sees, its own among them."""
+
+    def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "StaticCache":
+        """Write the key and the value (B, H, 1, D) of one new token a row."""
+        assert (key.shape[-2], lengths) == (1, None), "one token of each row"
+        for storage, new in ((self.key, key), (self.value, value)):
+            places = self.positions.view(-1, 1, 1, 1).expand(-1, *new.shape[1:])
+            storage.scatter_(2, places, new.to(storage.dtype))
+        return self
+
+    def sees(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
+        """What was said to be seen."""
+        assert (count, lengths, extra) == (1, None, None), "one token of each row, which sees all before it"
+        return self.seen

@@ -1,18 +1,19 @@
-"""Attention layers: who owns the projections and the parameters of scores.
+"""Attention layers: the modules that own projections and the parameters of scores.
 
 Three layers, in the order in which attention grew, with one interface:
 
     PlainAttention   Y = A(X, X') X'              nothing learned: the inputs are queries, keys and values
-    BasicAttention   Y = A(X W_Q, X' W_K) X'      queries and keys learned, the values are still the states
+    BasicAttention   Y = A(X W_Q, X' W_K) X'      queries and keys learned, the values are the inputs
     Attention        Y = [heads of A(X W_Q, X' W_K) X' W_V] W_O     all learned, several heads
 
     layer(x)                       self-attention, Attn(X, X)
     layer(x, context)              cross-attention: queries from x, keys and values from the context
-    layer.start(rows, capacity)    a cache; layer.step(x, cache) -> (y, cache) goes on from the tokens before
+    layer.start(rows, capacity)    an empty cache; layer.step(x, cache) -> (y, cache) continues after the cached tokens
     layer.remember(context)        the context projected once; layer.step(x, memory) -> (y, memory)
 
-A layer does not know positions (but for rotary ones, which turn its queries and keys), norms, residuals or other
-layers. Step by step is causal: it equals layer(x, mask=Causal()) on all tokens at once.
+`SelfAttention` wraps a layer and a mask as a mixer, with the interface of recurrence and convolution. Step by step is
+causal: it equals layer(x, mask=Causal()) on all tokens at once. A layer does not know positions (except rotary ones,
+which rotate its queries and keys), norms, residuals or other layers.
 
 Legend: B rows, H heads, N tokens, D width.
 """
@@ -20,32 +21,30 @@ Legend: B rows, H heads, N tokens, D width.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.attend import AnyNormalizer, AnyScore, attend
-from regard.attention.cache import Cache, ContextCache, families_apart, families_together, step_mask
-from regard.attention.kernels.choice import BACKENDS
-from regard.attention.linear import Linear, together
-from regard.attention.look import Look
-from regard.attention.looked import over_heads
-from regard.attention.mask import Mask, Padding, as_mask
-from regard.attention.normalize import NAMES as NORMALIZERS
-from regard.attention.normalize import as_normalizer
-from regard.attention.presence import cleared, there
-from regard.attention.score import NAMES, Additive, Bilinear, as_score
-from regard.attention.tap import Tap
-from regard.config import Config, choice, share, whole
-from regard.position.bias import Bias
-from regard.position.rotary import Rotary
+from regard.attention.attend import NormalizerLike, ScoreLike, attend
+from regard.attention.backends import BACKENDS
+from regard.attention.cache import Cache, ContextCache, fold_rows, step_mask, unfold_rows
+from regard.attention.look import Look, Tap
+from regard.attention.mask import AndMask, Causal, Mask, Packed, Padding, Window, as_mask
+from regard.attention.mask_cache import CachedPacked, CachedPadding, broadcast_over_heads, present_tokens, zero_absent
+from regard.attention.normalize import NORMALIZERS, as_normalizer
+from regard.attention.score import SCORES, Additive, Bilinear, as_score
+from regard.config import Config, choice, integer, probability
+from regard.kernels.linear import Linear, apply_jointly
+from regard.position.bias import ALiBiConfig, Bias, BucketedBiasConfig, RelativeBiasConfig
+from regard.position.rotary import Rotary, RotaryConfig
 
 
 class AttentionLayer(nn.Module, ABC):
     """What the three layers share: the data flow, the steps and the tap. They differ in what is projected."""
 
-    def __init__(self, *, normalize: AnyNormalizer, dropout: float, position_bias: Bias | None, rotary: Rotary | None,
+    def __init__(self, *, normalize: NormalizerLike, dropout: float, position_bias: Bias | None, rotary: Rotary | None,
                  backend: str | None) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
@@ -62,7 +61,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def score(self) -> AnyScore:
+    def score(self) -> ScoreLike:
         """The score, with the layer's parameters in it."""
 
     @abstractmethod
@@ -93,12 +92,12 @@ class AttentionLayer(nn.Module, ABC):
         if context is not None:
             self._check_context(context)
             if isinstance(mask, Padding):  # what is projected must be finite, or the projections' gradients are not
-                context = cleared(context, there(context, mask, "mask"))
+                context = zero_absent(context, present_tokens(context, mask, "mask"))
         query, key, value = self.projected(x, context)
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
-        return self._look(query, key, value, None if mask is None else over_heads(as_mask(mask), x.dim()))
+        return self._look(query, key, value, None if mask is None else broadcast_over_heads(as_mask(mask), x.dim()))
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -110,7 +109,7 @@ class AttentionLayer(nn.Module, ABC):
         """Keys and values of a context (B, M, context width), of which row b has lengths[b] tokens."""
         self._check_context(context)
         if lengths is not None:
-            context = cleared(context, there(context, Padding(lengths), "lengths"))
+            context = zero_absent(context, present_tokens(context, Padding(lengths), "lengths"))
         return ContextCache.of(*self.keys_and_values(context), lengths)
 
     def step(self, x: Tensor, state: "Cache | ContextCache", *, mask: Mask | Tensor | None = None,
@@ -122,7 +121,7 @@ class AttentionLayer(nn.Module, ABC):
             lengths: how many of the N tokens each row has, (B,); all where not given.
         """
         _check_width("x", x, self.width)
-        extra = None if mask is None else over_heads(as_mask(mask), x.dim())
+        extra = None if mask is None else broadcast_over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
             return self._cross(query, state, extra), state
@@ -142,8 +141,8 @@ class AttentionLayer(nn.Module, ABC):
         """Queries of rows to their contexts. Families of rows look at one together, where nobody tells them apart."""
         each = context.each
         if each > 1 and extra is None and self.position_bias is None and not self.tap.listeners:
-            together = families_together(query, each)
-            return self.merge(families_apart(self._attended(together, context.key, context.value, context.mask), each))
+            together = fold_rows(query, each)
+            return self.merge(unfold_rows(self._attended(together, context.key, context.value, context.mask), each))
         context = context.apart()
         own = context.mask
         both = extra if own is None else own if extra is None else own & extra
@@ -163,7 +162,7 @@ class AttentionLayer(nn.Module, ABC):
 class PlainAttention(AttentionLayer):
     """Nothing learned: Y = A X', with A from the inputs themselves as queries and keys."""
 
-    def __init__(self, width: int, *, score: AnyScore = "scaled_dot", normalize: AnyNormalizer = "softmax",
+    def __init__(self, width: int, *, score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax",
                  dropout: float = 0.0, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width = self.context_width = width
@@ -171,7 +170,7 @@ class PlainAttention(AttentionLayer):
         self._score = score
 
     @property
-    def score(self) -> AnyScore:
+    def score(self) -> ScoreLike:
         return self._score
 
     def queries(self, x: Tensor) -> Tensor:
@@ -185,16 +184,16 @@ class BasicAttention(AttentionLayer):
     """Queries and keys learned, the states of the context themselves as values: Y = A X'. One head."""
 
     def __init__(self, width: int, *, context_width: int | None = None, head_width: int | None = None,
-                 score: AnyScore = "scaled_dot", normalize: AnyNormalizer = "softmax", bias: bool = True,
+                 score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax", bias: bool = True,
                  dropout: float = 0.0, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width, self.context_width = width, context_width or width
         self.query = Linear(width, head_width or width, bias)
         self.key = Linear(self.context_width, head_width or width, bias)
-        self.scorer = OwnScore(score, 1, head_width or width)
+        self.scorer = ScoreModule(score, 1, head_width or width)
 
     @property
-    def score(self) -> AnyScore:
+    def score(self) -> ScoreLike:
         return self.scorer()
 
     def queries(self, x: Tensor) -> Tensor:
@@ -223,8 +222,8 @@ class Attention(AttentionLayer):
     """
 
     def __init__(self, width: int, *, heads: int, key_heads: int | None = None, context_width: int | None = None,
-                 head_width: int | None = None, value_width: int | None = None, score: AnyScore = "scaled_dot",
-                 normalize: AnyNormalizer = "softmax", bias: bool = True, dropout: float = 0.0,
+                 head_width: int | None = None, value_width: int | None = None, score: ScoreLike = "scaled_dot",
+                 normalize: NormalizerLike = "softmax", bias: bool = True, dropout: float = 0.0,
                  position_bias: Bias | None = None, rotary: Rotary | None = None, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=position_bias, rotary=rotary,
                          backend=backend)
@@ -243,57 +242,57 @@ class Attention(AttentionLayer):
         self.key = Linear(self.context_width, key_heads * head_width, bias)
         self.value = Linear(self.context_width, key_heads * value_width, bias)
         self.output = Linear(heads * value_width, width, bias)
-        self.scorer = OwnScore(score, heads, head_width)
+        self.scorer = ScoreModule(score, heads, head_width)
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)
             if bias:
                 nn.init.zeros_(linear.bias)
 
     @property
-    def score(self) -> AnyScore:
+    def score(self) -> ScoreLike:
         return self.scorer()
 
     def queries(self, x: Tensor) -> Tensor:
-        return _split(self.query(x), self.heads)
+        return _split_heads(self.query(x), self.heads)
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        return _split(self.key(context), self.key_heads), _split(self.value(context), self.key_heads)
+        return _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
 
     def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if type(self) is not Attention or self.tap.listeners:  # who projects otherwise, or keeps parts alone
             return super().projected(x, context)
         if context is None:
-            query, key, value = together(x, (self.query, self.key, self.value))
+            query, key, value = apply_jointly(x, (self.query, self.key, self.value))
         else:
-            query, (key, value) = self.query(x), together(context, (self.key, self.value))
-        return _split(query, self.heads), _split(key, self.key_heads), _split(value, self.key_heads)
+            query, (key, value) = self.query(x), apply_jointly(context, (self.key, self.value))
+        return _split_heads(query, self.heads), _split_heads(key, self.key_heads), _split_heads(value, self.key_heads)
 
     def merge(self, output: Tensor) -> Tensor:
         return self.output(super().merge(output))
 
 
-class OwnScore(nn.Module):
+class ScoreModule(nn.Module):
     """The score of a layer, with its parameters, one set a head, where it has any."""
 
-    def __init__(self, score: AnyScore, heads: int, width: int) -> None:
+    def __init__(self, score: ScoreLike, heads: int, width: int) -> None:
         super().__init__()
         self.kind = score
         if isinstance(score, str) and score not in ("additive", "bilinear"):
-            checks.pick("score", score, {**NAMES, "additive": None, "bilinear": None})
+            checks.pick("score", score, {**SCORES, "additive": None, "bilinear": None})
         if score == "additive":
             self.weight = nn.Parameter(torch.empty(heads, width).uniform_(-1, 1) * (3 / width) ** 0.5)
             self.bias = nn.Parameter(torch.zeros(heads, width))
         elif score == "bilinear":
             self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(heads, width, width)) * width ** -0.5)
 
-    def forward(self) -> AnyScore:
+    def forward(self) -> ScoreLike:
         """The score as `attend` takes it."""
         if self.kind == "additive":
             return Additive(self.weight, self.bias)
         return Bilinear(self.weight) if self.kind == "bilinear" else self.kind
 
 
-def _split(projected: Tensor, heads: int) -> Tensor:
+def _split_heads(projected: Tensor, heads: int) -> Tensor:
     """(B, N, H·D) -> (B, H, N, D)."""
     return projected.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
@@ -307,13 +306,13 @@ def _check_width(argument: str, tensor: Tensor, width: int) -> None:
 class AttentionConfig(Config):
     """`Attention`, as a table of a config file."""
 
-    heads: int = whole(8, least=1)
-    key_heads: int | None = whole(None, least=1)
-    head_width: int | None = whole(None, least=1)
-    score: str = choice([*NAMES, "additive", "bilinear"], "scaled_dot")
+    heads: int = integer(8, least=1)
+    key_heads: int | None = integer(None, least=1)
+    head_width: int | None = integer(None, least=1)
+    score: str = choice([*SCORES, "additive", "bilinear"], "scaled_dot")
     normalize: str = choice(NORMALIZERS, "softmax")
     bias: bool = True
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
     backend: str | None = choice(BACKENDS, None)
 
     def build(self, width: int, *, position_bias: Bias | None = None, rotary: Rotary | None = None) -> Attention:
@@ -345,3 +344,112 @@ class AttentionConfig(Config):
         """What does not go with a model of this width: key, and why."""
         if self.head_width is None and width % self.heads:
             yield "heads", f"{self.heads} does not divide the width {width}; choose another, or set head_width"
+
+
+# ---- mixing: Self-attention as a mixer: the third way to process a sequence, behind the interface of the other two.
+#
+#     y = Attn(x, x) under the mask of the mixer and the tokens that are there
+#
+# The layer has the parameters; the mask is the mixer's, so that a block does not need to know that its mixer attends.
+
+
+class SelfAttention(nn.Module):
+    """An attention layer over its own input, under a mask: causal where nothing else is said, None for all to all."""
+
+    def __init__(self, layer: AttentionLayer, mask: Mask | None = Causal()) -> None:  # noqa: B008 (a value, never changed)
+        super().__init__()
+        if layer.context_width != layer.width:
+            raise checks.wrong("layer", "one whose context has its own width, for self-attention",
+                               f"of width {layer.width} with a context of {layer.context_width}")
+        self.layer, self.mask = layer, mask
+
+    def forward(self, x: Tensor, present: Mask | None = None, positions: Tensor | None = None) -> Tensor:
+        """All tokens at once: (B, N, D) -> (B, N, D). Where `present` says that there is no token, zeros.
+
+        `positions` are for rotary layers; where not given, every sequence starts at 0, packed ones too.
+        """
+        if isinstance(present, CachedPadding):
+            mask: Mask | None = present.under(self.mask, x.shape[-2], x.device)
+        elif isinstance(present, CachedPacked):
+            mask = present.under(self.mask, x.shape[-2], x.shape[-2], x.dim() - 1, x.device)
+        else:
+            mask = self.mask if present is None else present if self.mask is None else self.mask & present
+        if not isinstance(present, Padding):  # packed rows have no padding
+            if isinstance(present, Packed) and positions is None and self.layer.rotary is not None:
+                positions = _segment_positions(x, present)
+            return self.layer(x, mask=mask, positions=positions)
+        there_BN = present_tokens(x, present)
+        if positions is None and there_BN is not None and present.side == "left":  # the first token stands at 0
+            positions = (there_BN.cumsum(-1) - 1).clamp(min=0)
+        return zero_absent(self.layer(zero_absent(x, there_BN), mask=mask, positions=positions), there_BN)
+
+    def start(self, rows: int, capacity: int) -> Cache:
+        """An empty cache for `rows` sequences of at most `capacity` tokens."""
+        self._further_mask()
+        return self.layer.start(rows, capacity)
+
+    def step(self, x: Tensor, state: Cache, *, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """One token or a chunk, (B, n, D), after those in the cache, which it consumes."""
+        there_BN = None if lengths is None else present_tokens(x, Padding(lengths), "lengths")
+        further = self._further_mask()
+        y, state = self.layer.step(zero_absent(x, there_BN), state, mask=further, lengths=lengths)  # type: ignore[assignment]
+        return zero_absent(y, there_BN), state
+
+    def _further_mask(self) -> Mask | None:
+        """What the mask says beside causal; a ValueError where it is not causal, and tokens would need the future."""
+        parts = self.mask.members if isinstance(self.mask, AndMask) else (self.mask,)
+        others = [part for part in parts if part is not None and not isinstance(part, Causal)]
+        if not any(isinstance(part, Causal) for part in parts):
+            raise checks.wrong("mask", "Causal(), alone or with others, to go step by step", repr(self.mask))
+        return AndMask.of(*others) if others else None
+
+
+def _segment_positions(x: Tensor, packed: Packed) -> Tensor:
+    """Where every token of x (B, N, D) stands in its own segment, (N,): the first one of each stands at 0."""
+    if packed.key_lengths is not packed.query_lengths:
+        raise checks.wrong("present", "a Packed of one list of lengths, where tokens are both queries and keys",
+                           repr(packed), "Leave out its key_lengths.")
+    return packed.positions(x.shape[-2], x.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAttentionConfig(AttentionConfig):
+    """Self-attention as a mixer, as a table of a config file.
+
+    `window` is how many tokens to each side a token sees (all where not given), `position` what the layer itself knows
+    of places: a rotation of queries and keys, or a bias of the scores.
+    """
+
+    kind: ClassVar[str] = "attention"
+    window: int | None = integer(None, least=0)
+    position: RotaryConfig | ALiBiConfig | RelativeBiasConfig | BucketedBiasConfig | None = None
+
+    def mixer(self, width: int, causal: bool, layer: int) -> SelfAttention:
+        """The mixer of a layer, from 0; all layers are alike."""
+        rotary, bias = None, None
+        if isinstance(self.position, RotaryConfig):
+            rotary = self.position.build(self.each(width))
+        elif self.position is not None:
+            bias = self.position.build(self.heads, causal)
+        near = None if self.window is None else Window(self.window, self.window)
+        mask = near if not causal else Causal() if near is None else Causal() & near
+        return SelfAttention(self.build(width, position_bias=bias, rotary=rotary), mask)
+
+    def parameters(self, width: int) -> int:
+        count = super().parameters(width)
+        if self.position is None or isinstance(self.position, RotaryConfig):
+            return count
+        return count + self.position.parameters(self.heads)
+
+    def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
+        """What does not go with a model of this width: key, and why."""
+        yield from super().clashes(width, causal)
+        if isinstance(self.position, RotaryConfig) and self.each(width) % 2:
+            yield "position", f"rotary positions need heads of an even width, and these have {self.each(width)}"
+        if isinstance(self.position, BucketedBiasConfig):
+            buckets, ways = self.position.buckets, 1 if causal else 2
+            if buckets % ways:
+                yield "position.buckets", f"half of them are for each way: their number must be even, and is {buckets}"
+            exact = buckets // (2 * ways)
+            if self.position.max_distance <= exact:
+                yield "position.max_distance", f"it must be beyond the first {exact}, which have a bucket each"

@@ -1,21 +1,27 @@
-"""A look: queries and keys, and what is asked of the weights between them, when it is asked.
+"""`Look`: the queries and keys of one attention, and statistics of the weights between them; `Tap`: where to get one.
 
-It keeps what a weight matrix is made from, and computes from it what somebody wants to see: the matrix whole, some of
-its rows, or statistics of it that never hold it. It does not know which layer it comes from, nor draw anything.
+A look keeps what a weight matrix is made from, and computes from it on demand: the whole matrix, some of its rows, or
+statistics that never hold it. Every attention layer has a tap. Without listeners a tap costs nothing; with listeners it
+passes them a `Look` each time the layer runs, whichever backend computes. A tap keeps nothing and changes nothing of what
+the layer computes. The keys of a look taken in a step are those of the cache: copy them to keep them beyond the next
+step.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard import backends, checks
-from regard.attention.attend import AnyNormalizer, AnyScore
+from regard import checks
+from regard.attention.attend import NormalizerLike, ScoreLike
 from regard.attention.kernels import exact, questions, statistics
 from regard.attention.mask import Mask
-from regard.attention.problem import Problem, state
+from regard.attention.problem import AttentionProblem, build_problem
+from regard.kernels import dispatch
 from regard.position.bias import Bias
 
 
@@ -37,8 +43,8 @@ class Look:
     query: Tensor
     key: Tensor
     value: Tensor | None = None
-    score: AnyScore = "scaled_dot"
-    normalize: AnyNormalizer = "softmax"
+    score: ScoreLike = "scaled_dot"
+    normalize: NormalizerLike = "softmax"
     mask: Mask | Tensor | None = None
     bias: Tensor | Bias | None = None
 
@@ -52,10 +58,10 @@ class Look:
         return f"Look({', '.join(map(str, parts))})"
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> AttentionProblem:
         """The look as kernels read it, checked."""
         query, key = self.query.detach(), self.key.detach()
-        return state(query, key, key, score=self.score, normalize=self.normalize, mask=self.mask, bias=self.bias,
+        return build_problem(query, key, key, score=self.score, normalize=self.normalize, mask=self.mask, bias=self.bias,
                      dropout=0.0)
 
     @torch.no_grad()
@@ -93,21 +99,21 @@ class Look:
         """The mean weight of every block of `size` queries and `size` keys, (..., blocks, blocks)."""
         return self._answer("block_map", size)
 
-    def explain(self, asked: str, number: int | None = None) -> backends.Explanation:
+    def explain(self, asked: str, number: int | None = None) -> dispatch.Explanation:
         """Which kernels answer, and why those that are preferred to them do not: `look.explain("block_map", 64)`."""
         return questions.explain(self._question(asked, number))
 
     def _answer(self, asked: str, number: int | None = None) -> Any:
         return questions.answer(self._question(asked, number))
 
-    def _question(self, asked: str, number: int | None) -> questions.Question:
+    def _question(self, asked: str, number: int | None) -> questions.StatisticRequest:
         """The question, checked."""
-        checks.pick("asked", asked, dict.fromkeys(questions.ASKED))
+        checks.pick("asked", asked, dict.fromkeys(questions.STATISTICS))
         if asked == "top_k" and not 0 < (number or 0) <= self.problem.n_keys:
             raise checks.wrong("count", f"from 1 to the number of keys, {self.problem.n_keys}", number)
         if asked == "block_map" and (number or 0) < 1:
             raise checks.wrong("size", "at least 1", number)
-        return questions.Question(asked, self.problem, number)
+        return questions.StatisticRequest(asked, self.problem, number)
 
 
 def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.device) -> Tensor:
@@ -119,3 +125,46 @@ def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.d
     if chosen.numel() and not (-count <= int(chosen.min()) and int(chosen.max()) < count):
         raise checks.wrong("indices", f"rows of the {count} queries", repr(indices))
     return chosen % max(1, count)
+
+
+# ---- tap: Taps: where an attention layer hands out what it looks at.
+#
+# Every attention layer has one. Closed, it is an empty list that the layer glances at; open, it hands a `Look` to whoever
+# listens each time the layer runs, from whatever backend. It does not keep anything, and changes nothing of what the
+# layer computes. Its name is that of its layer in the model. The keys of a look that a step gives are those of the cache:
+# who keeps it beyond the next step copies them.
+
+Listener = Callable[[Look], None]
+
+
+class Tap:
+    """The tap of one layer."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+
+    @contextmanager
+    def listen(self, listener: Listener) -> Iterator[None]:
+        """Hand every look to `listener` inside the `with` block."""
+        self.listeners.append(listener)
+        try:
+            yield
+        finally:
+            # The last one that is this very object: others may be equal to it.
+            for i in reversed(range(len(self.listeners))):
+                if self.listeners[i] is listener:
+                    del self.listeners[i]
+                    break
+
+    def hand(self, look: Look) -> None:
+        """Give a look to all who listen."""
+        for listener in tuple(self.listeners):
+            listener(look)
+
+    def __reduce__(self) -> "tuple[type[Tap], tuple[()]]":
+        return Tap, ()  # a copy of a layer, or one from another process, is another layer: nobody listens to it yet
+
+
+def find_taps(model: nn.Module) -> dict[str, Tap]:
+    """Every tap of a model under the name of its layer; of a layer by itself, under the empty name."""
+    return {name: module.tap for name, module in model.named_modules() if isinstance(getattr(module, "tap", None), Tap)}

@@ -88,7 +88,7 @@ class Sigmoid(Normalizer):
 
 
 @dataclass(frozen=True, eq=False)
-class Custom(Normalizer):
+class CustomNormalizer(Normalizer):
     """A user's function of whole rows of scores."""
 
     function: Callable[[Tensor], Tensor]
@@ -104,7 +104,7 @@ class Custom(Normalizer):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
-NAMES: dict[str, Normalizer] = {
+NORMALIZERS: dict[str, Normalizer] = {
     "softmax": Softmax(), "relu": ReLUKeys(), "relu_sum": ReLUSum(), "sigmoid": Sigmoid(),
 }
 
@@ -114,7 +114,7 @@ def as_normalizer(normalize: "str | Normalizer | Callable[[Tensor], Tensor]") ->
     if isinstance(normalize, Normalizer):
         return normalize
     if isinstance(normalize, str):
-        return checks.pick("normalize", normalize, NAMES)
+        return checks.pick("normalize", normalize, NORMALIZERS)
     if callable(normalize) and not isinstance(normalize, type):
-        return Custom(normalize)
+        return CustomNormalizer(normalize)
     raise checks.wrong("normalize", "a name, a Normalizer or a function of scores", *checks.kind(normalize))

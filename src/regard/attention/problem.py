@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.attention.mask import Mask, as_mask
+from regard.attention.mask import BlockIndices, Mask, as_mask
 from regard.attention.normalize import Normalizer, as_normalizer
-from regard.attention.place import Block
 from regard.attention.score import Score, as_score
 from regard.position.bias import Bias
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionProblem:
     """What is asked. `leading` is the common shape of all leading dimensions, heads last."""
 
     query: Tensor
@@ -59,17 +58,17 @@ class Problem:
         """Heads of keys and values: of the two that have more, where the others have one for all of them."""
         return max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (self.key, self.value))
 
-    def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> Block:
+    def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> BlockIndices:
         """The place of these queries and keys (all, where not said), with the positions that the mask gives them."""
-        place = Block.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
+        place = BlockIndices.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
                          rows=rows, columns=columns)
         return place if self.mask is None else self.mask.aligned(place)  # type: ignore[return-value]
 
-    def allowed(self, place: Block) -> Tensor | None:
+    def allowed(self, place: BlockIndices) -> Tensor | None:
         """Which pairs of the block may attend; None where all may."""
         return None if self.mask is None else self.mask.allowed(place)
 
-    def added(self, place: Block) -> Tensor | None:
+    def added(self, place: BlockIndices) -> Tensor | None:
         """The bias of the block; None where there is none."""
         if self.bias is None:
             return None
@@ -77,7 +76,7 @@ class Problem:
             return place.select(self.bias)
         return self.bias(place.column - place.position).to(self.query.dtype)
 
-    def spread(self) -> "Problem":
+    def spread(self) -> "AttentionProblem":
         """The same problem with every key and value head repeated for the query heads that share it."""
         return replace(self, key=_repeat_heads(self.key, self.heads), value=_repeat_heads(self.value, self.heads))
 
@@ -88,18 +87,18 @@ class Problem:
         return tensor.reshape(torch.Size(batch).numel(), *tensor.shape[len(batch):])
 
 
-def state(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Callable[[Tensor, Tensor], Tensor]",
+def build_problem(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Callable[[Tensor, Tensor], Tensor]",
           normalize: "str | Normalizer | Callable[[Tensor], Tensor]", mask: "Mask | Tensor | None",
-          bias: "Tensor | Bias | None", dropout: float) -> Problem:
+          bias: "Tensor | Bias | None", dropout: float) -> AttentionProblem:
     """The problem that these arguments describe; a ValueError names the argument that does not fit."""
     _check_tensors(query, key, value)
-    leading = _leading(query, key, value)
+    leading = _common_leading(query, key, value)
     scorer = as_score(score)
     scorer.check(query.shape[-1], key.shape[-1], leading[-1] if leading else None)
     checks.probability("dropout", dropout)
     shape = (*leading, query.shape[-2], key.shape[-2])
     made = _check_mask(mask, shape, query.device)
-    return Problem(query, key, value, scorer, as_normalizer(normalize), made, _check_bias(bias, shape, query, made),
+    return AttentionProblem(query, key, value, scorer, as_normalizer(normalize), made, _check_bias(bias, shape, query, made),
                    dropout, leading)
 
 
@@ -123,7 +122,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise checks.wrong("value", f"one row for each of the {key.shape[-2]} keys", f"of shape {checks.shape(value)}")
 
 
-def _leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+def _common_leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     """The common leading shape; a key or value head may serve several query heads."""
     heads = query.shape[-3] if query.dim() > 2 else 1
     for argument, tensor in (("key", key), ("value", value)):

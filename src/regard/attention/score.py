@@ -159,7 +159,7 @@ class Bilinear(Score):
 
 
 @dataclass(frozen=True, eq=False)
-class Custom(Score):
+class CustomScore(Score):
     """A user's function (or module) of a block of queries and a block of keys."""
 
     function: Callable[[Tensor, Tensor], Tensor]
@@ -172,7 +172,7 @@ class Custom(Score):
         return getattr(name, "__name__", str(name))
 
 
-NAMES: dict[str, Score] = {
+SCORES: dict[str, Score] = {
     "dot": Dot("dot", lambda width: 1.0),
     "scaled_dot": Dot("scaled_dot", lambda width: width ** -0.5),
     "scaled_dot_d": Dot("scaled_dot_d", lambda width: 1.0 / width),
@@ -197,7 +197,7 @@ def as_score(score: "str | Score | Callable[[Tensor, Tensor], Tensor]") -> Score
         if score in NEED_PARAMETERS:
             remedy = f"It has parameters: pass score={NEED_PARAMETERS[score]}, or use a layer, which owns them."
             raise checks.wrong("score", "a score without parameters, by name", f'"{score}"', remedy)
-        return checks.pick("score", score, NAMES)
+        return checks.pick("score", score, SCORES)
     if callable(score) and not isinstance(score, type):
-        return Custom(score)
+        return CustomScore(score)
     raise checks.wrong("score", "a name, a Score or a function of queries and keys", *checks.kind(score))

@@ -1,1 +1,1 @@
-"""Blocks: a mixer, attention to a context where there is one, and a feed-forward part, with residuals and norms."""
+"""Blocks: a mixer, cross-attention where there is a context, and a feed-forward layer, with residuals and norms."""

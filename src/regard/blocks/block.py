@@ -1,16 +1,13 @@
-"""The block: a mixer, attention to a context where there is one, and a feed-forward part.
+"""The block: a mixer, cross-attention where there is a context, and a feed-forward layer.
 
-    post-norm   x ← norm(x + part(x))      for each part: the order of Vaswani et al. 2017
-    pre-norm    x ← x + part(norm(x))      for each part: GPT-2 and later; the stack ends with one more norm
-    plain       x ← part(x)                for each part: recurrent layers over each other, as they were before
+    x ── mixer ── cross-attention to a context ── feed-forward layer ──► y        each with residual, norm and dropout
 
-A block takes any mixer (recurrence, convolution, self-attention), and does not know which it has. Norms are torch's:
-LayerNorm over the features of one token, with the biased variance and ε (a source writes neither), or RMSNorm.
+A block takes any mixer (recurrence, convolution, self-attention) and does not know which one it has. The residual
+connections, norms and dropout around each sublayer are in `sublayer`.
 
 Legend: B rows, N tokens, D width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,59 +17,8 @@ from regard import checks
 from regard.attention.cache import ContextCache
 from regard.attention.layer import AttentionLayer
 from regard.attention.mask import Mask
-from regard.blocks.dropout import Dropout
-from regard.blocks.residual import added, normed, normed_alone
+from regard.blocks.sublayer import NORM_POSITIONS, make_norm
 from regard.mixer import Rows
-
-Part = Callable[[Tensor], Tensor]
-
-
-class PostNorm(nn.Module):
-    """norm(x + dropout(part(x)))."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm, self.dropout = norm, Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Part) -> Tensor:
-        """x (B, N, D) after the part and its residual."""
-        return normed(x, part(x), self.dropout, self.norm)
-
-
-class PreNorm(nn.Module):
-    """x + dropout(part(norm(x)))."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm, self.dropout = norm, Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Part) -> Tensor:
-        """x (B, N, D) after the part and its residual."""
-        return added(x, part(normed_alone(x, self.norm)), self.dropout)
-
-
-class Without(nn.Module):
-    """dropout(part(x)): neither norm nor residual."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Part) -> Tensor:
-        """x (B, N, D) after the part."""
-        return self.dropout(part(x))
-
-
-ORDERS: dict[str, type[PostNorm] | type[PreNorm] | type[Without]] = {"post": PostNorm, "pre": PreNorm, "plain": Without}
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {
-    "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
-    "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
-}
-
-
-def norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:
-    """The norm of this name over the features of a token."""
-    return checks.pick("norm", name, NORMS)(width, epsilon)
 
 
 @dataclass(frozen=True)
@@ -116,11 +62,11 @@ class Block(nn.Module):
                  epsilon: float = 1e-5, dropout: float = 0.0) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
-        around = checks.pick("order", order, ORDERS)
+        around = checks.pick("order", order, NORM_POSITIONS)
         self.mixer, self.cross, self.feed_forward = mixer, cross, feed_forward
-        self.around_mixer = around(norm(norm_name, width, epsilon), dropout)
-        self.around_cross = None if cross is None else around(norm(norm_name, width, epsilon), dropout)
-        self.around_feed_forward = None if feed_forward is None else around(norm(norm_name, width, epsilon), dropout)
+        self.around_mixer = around(make_norm(norm_name, width, epsilon), dropout)
+        self.around_cross = None if cross is None else around(make_norm(norm_name, width, epsilon), dropout)
+        self.around_feed_forward = None if feed_forward is None else around(make_norm(norm_name, width, epsilon), dropout)
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:

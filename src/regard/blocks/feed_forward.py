@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
-from regard.attention.linear import Linear
-from regard.blocks.dropout import Dropout
-from regard.config import Config, choice, share, whole
-from regard.kernels import listened_to, usable
+from regard.blocks.sublayer import Dropout
+from regard.config import Config, choice, integer, probability
+from regard.kernels.launch import has_hooks, usable
+from regard.kernels.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
@@ -48,17 +48,17 @@ class FeedForward(nn.Module, ABC):
 
     def activated(self, x: Tensor) -> Tensor:
         """dropout(f(x)): while training on a GPU in one kernel."""
-        if not (self.training and usable(x)) or listened_to(self.dropout):
+        if not (self.training and usable(x)) or has_hooks(self.dropout):
             return self.dropout(self.activation(x))
-        from regard.blocks.kernels import activation  # imports Triton
+        from regard.kernels import blocks  # imports Triton
 
-        return activation.activated(x, self.name, self.dropout.probability)
+        return blocks.activate_dropout(x, self.name, self.dropout.probability)
 
     def extra_repr(self) -> str:
         return self.name
 
 
-class Plain(FeedForward):
+class PlainFeedForward(FeedForward):
     """W_2 f(W_1 x + b_1) + b_2; dropout on the inner features."""
 
     def __init__(self, width: int, inner: int, *, activation: str = "relu", bias: bool = True,
@@ -70,7 +70,7 @@ class Plain(FeedForward):
         return self.down(self.activated(self.up(x)))
 
 
-class Gated(FeedForward):
+class GatedFeedForward(FeedForward):
     """W_2 (f(W_g x) ⊙ W_1 x): the activation opens and closes the features."""
 
     def __init__(self, width: int, inner: int, *, activation: str = "silu", bias: bool = False,
@@ -84,18 +84,18 @@ class Gated(FeedForward):
         return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
 
 
-FORMS: dict[str, type[Plain] | type[Gated]] = {"plain": Plain, "gated": Gated}
+FORMS: dict[str, type[PlainFeedForward] | type[GatedFeedForward]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
     """The feed-forward part, as a table of a config file."""
 
-    inner: int = whole(least=1)
+    inner: int = integer(least=1)
     form: str = choice(FORMS, "plain")
     activation: str = choice(ACTIVATIONS, "relu")
     bias: bool = True
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
 
     def build(self, width: int) -> FeedForward:
         """The part, for tokens of this width."""

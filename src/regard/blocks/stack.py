@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
-from regard.attention.band import PackedPass
-from regard.attention.layer import Attention, AttentionConfig
-from regard.attention.looked import Looked, Pass
-from regard.attention.mask import Mask, Padding
-from regard.attention.mixing import SelfAttentionConfig
-from regard.attention.packed import Packed
-from regard.attention.presence import cleared, there
-from regard.blocks.block import NORMS, ORDERS, Block, BlockState, norm
+from regard.attention.layer import Attention, AttentionConfig, SelfAttentionConfig
+from regard.attention.mask import Mask, Packed, Padding
+from regard.attention.mask_cache import CachedMask, CachedPacked, CachedPadding, present_tokens, zero_absent
+from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
-from regard.config import Config, choice, number, share, whole
+from regard.blocks.sublayer import NORM_POSITIONS, NORMS, make_norm
+from regard.config import Config, choice, integer, number, probability
 from regard.convolution import ConvolutionConfig
 from regard.mixer import Rows
 from regard.recurrence.lstmn import LSTMNConfig
@@ -58,16 +55,16 @@ class Stack(nn.Module):
                 context_present: Mask | None = None) -> Tensor:
         """All tokens at once: (B, N, D) -> (B, N, D). What all blocks ask of the masks is looked up once, here."""
         if isinstance(present, Padding):
-            present = Pass(present)
+            present = CachedPadding(present)
         if isinstance(context_present, Padding) and context is not None:
-            there_BN = there(context, context_present, "context_present")
+            there_BN = present_tokens(context, context_present, "context_present")
             assert there_BN is not None
-            context, context_present = cleared(context, there_BN), Looked(there_BN[:, None, None])
+            context, context_present = zero_absent(context, there_BN), CachedMask(there_BN[:, None, None])
         if x.device.type != "cpu":  # there segments are cut, where the lengths are known
             if isinstance(present, Packed):
-                present = PackedPass(present)
+                present = CachedPacked(present)
             if isinstance(context_present, Packed) and context is not None:
-                context_present = PackedPass(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
+                context_present = CachedPacked(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
                                                                     x.device)
         for block in self.blocks:
             if self.checkpoint and self.training:
@@ -102,11 +99,11 @@ class StackConfig(Config):
     `checkpoint` computes activations again in the backward pass, to save memory.
     """
 
-    layers: int = whole(least=1)
-    order: str = choice(ORDERS, "pre")
+    layers: int = integer(least=1)
+    order: str = choice(NORM_POSITIONS, "pre")
     norm: str = choice(NORMS, "layer")
     epsilon: float = number(1e-5, least=0.0)
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
     checkpoint: bool = False
     mixer: MixerConfig
     cross: AttentionConfig | None = None
@@ -119,10 +116,10 @@ class StackConfig(Config):
                         cross=None if self.cross is None else self.cross.build(width), order=self.order,
                         norm_name=self.norm, epsilon=self.epsilon, dropout=self.dropout)
                   for layer in range(self.layers)]
-        stack = Stack(blocks, norm(self.norm, width, self.epsilon) if self.order == "pre" else None,
+        stack = Stack(blocks, make_norm(self.norm, width, self.epsilon) if self.order == "pre" else None,
                       checkpoint=self.checkpoint)
         if self.order == "pre":
-            _calm(stack, self.layers)
+            _scale_residual_outputs(stack, self.layers)
         return stack
 
     def parameters(self, width: int) -> int:
@@ -139,7 +136,7 @@ class StackConfig(Config):
                 yield f"{name}.{key}", why
 
 
-def _calm(stack: Stack, layers: int) -> None:
+def _scale_residual_outputs(stack: Stack, layers: int) -> None:
     """What every part adds to the residual starts smaller the more parts there are, as in GPT-2: their sum does not
     grow with the depth. Post-norm blocks need none of it: they end with a norm.
     """

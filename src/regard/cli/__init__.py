@@ -1,1 +1,1 @@
-"""The command line: thin commands that call the library. Torch is imported only when a command needs it."""
+"""The command line: one module for each command."""

@@ -1,7 +1,7 @@
 """`regard data`: what is in a corpus, before a model is made of it; and sentences to begin with.
 
 The commands read their arguments, hand them to `regard.data.doctor`, and draw what comes back; nothing is judged here.
-Texts of the corpus are shown with everything that a terminal would obey written out (`\\x1b`), never as markup. The
+Texts of the corpus are shown with everything that a terminal would obey written out (`\x1b`), never as markup. The
 doctor is imported inside the functions: the command's help answers at once, and torch is not needed at all.
 """
 
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from regard.cli.terminal import Terminal
+from regard.cli.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
-    from regard.data.doctor.report import Report
-    from regard.data.doctor.rules import FilterConfig
-    from regard.data.pair import Pair
-    from regard.training.estimate import Estimate
+    from regard.data.doctor import DoctorReport
+    from regard.data.filters import FilterConfig
+    from regard.data.sources.text import SentencePair
+    from regard.training.estimate import TrainingEstimate
 
-OFTEN = 1 << 16  # pairs between two signs of life
+
+COUNT_INTERVAL = 1 << 16  # pairs between two signs of life
 Several = list[str] | None
 
 app = typer.Typer(
@@ -66,33 +67,33 @@ def check(
     a training would take, and how much memory, with what `regard train` would choose. Exit code 2
     means that the data cannot be read, or that no pair is left to train on.
     """
-    from regard.data import pair
-    from regard.data.doctor import report
-    from regard.data.sources import opening
-    from regard.toml.document import ConfigError
+    from regard.data import doctor
+    from regard.data.sources import formats
+    from regard.data.sources import text as pair
+    from regard.toml import ConfigError
 
-    left_out = report.LeftOut()
+    left_out = doctor.SkippedEntries()
     try:
         filters = _filters(longest_words, longest_characters, ratio, drop or (), keep or ())
         if "-" in data and "-" in (validation or ()):
             raise pair.DataError("standard input: It can be read only once, but DATA and --validation both name it. "
                                  "Save it to a file first.")
         try:
-            pairs = opening.pairs(data, source=source, target=target, format=format, left_out=left_out)
-            held = None if not validation else opening.pairs(
+            pairs = formats.read_pairs(data, source=source, target=target, format=format, left_out=left_out)
+            held = None if not validation else formats.read_pairs(
                 validation, source=source, target=target, format=format, left_out=left_out)
         except ValueError as error:  # here every one is about the arguments
             raise pair.DataError(str(error)) from error
-        found = report.check(_counted(pairs, sys.stderr), filters, validation=held, left_out=left_out)
+        found = doctor.check_corpus(_show_count(pairs, sys.stderr), filters, validation=held, left_out=left_out)
     except (pair.DataError, ConfigError) as error:
         _fail(str(error))
-    estimates = _estimates(found)
+    estimates = _estimate_training(found)
     if as_json:
         tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
         sys.stdout.write(json.dumps(tables, indent=2) + "\n")
     else:
         terminal = Terminal.of(sys.stdout)
-        draw(found, terminal)
+        draw_report(found, terminal)
         _draw_estimates(estimates, terminal)
     if not found.kept:
         _fail(" ".join(found.warnings()) + " There is nothing to train on.")
@@ -125,24 +126,24 @@ def phrasebook(
     out.flush()
 
 
-def draw(report: "Report", terminal: Terminal) -> None:
+def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
     """The report as tables and lists."""
-    from regard.data.doctor.rules import RULES
+    from regard.data.filters import RULES
 
     tables = report.tables()
     sentences = {rule.name: rule.sentence for rule in RULES}
     sentences["script"] = "another script than nearly all texts of its side"
     terminal.heading("Pairs")
     total = tables["pairs"]["read"]
-    _columns(terminal, [[name, f"{count:,}", _percent(count, total)] for name, count in tables["pairs"].items()])
+    _draw_columns(terminal, [[name, f"{count:,}", _percent(count, total)] for name, count in tables["pairs"].items()])
     for key, title in (("left_out", "Not read"), ("dropped", "Dropped"), ("noticed", "Kept, but noticed")):
         rows = {name: entry for name, entry in tables[key].items() if entry["count"]}
         if rows:
             terminal.heading(title)
         for name, entry in rows.items():
             about = f"{name}: {sentences[name]}" if name in sentences else name
-            terminal.text(escaped(f"{entry['count']:,}  {about}"), "  ")
-            terminal.text(escaped(_places(entry["first"], entry["count"])), "      ")
+            terminal.text(escape_unprintable(f"{entry['count']:,}  {about}"), "  ")
+            terminal.text(escape_unprintable(_format_places(entry["first"], entry["count"])), "      ")
     if report.kept:
         _draw_sizes(tables, terminal)
     overlap = tables["overlap"]
@@ -151,54 +152,53 @@ def draw(report: "Report", terminal: Terminal) -> None:
         whole = overlap["validation"]
         names = {"exact": "exactly", "folded": "but for case and spaces", "sources": "the source alone"}
         found = [[name, f"{overlap[key]:,}", _percent(overlap[key], whole)] for key, name in names.items()]
-        _columns(terminal, [["validation pairs", f"{whole:,}", ""], *found])
+        _draw_columns(terminal, [["validation pairs", f"{whole:,}", ""], *found])
         for both in overlap["first"]:
-            terminal.text(escaped(f"{both['validation']} = {both['training']}"), "  ")
+            terminal.text(escape_unprintable(f"{both['validation']} = {both['training']}"), "  ")
     if tables["look_at"]:
         terminal.heading("Lines to look at first")
     for finding in tables["look_at"]:
-        terminal.text(escaped(f"{finding['where']}  {finding['rule']}: {finding['what']}"), "  ")
+        terminal.text(escape_unprintable(f"{finding['where']}  {finding['rule']}: {finding['what']}"), "  ")
         for side in ("source", "target"):
-            terminal.text(escaped(finding[side].strip(" ")) or "(empty)", "      ")
+            terminal.text(escape_unprintable(finding[side].strip(" ")) or "(empty)", "      ")
     if tables["warnings"]:
         terminal.heading("Warnings")
     for warning in tables["warnings"]:
-        terminal.text(escaped(warning), "  ")
+        terminal.text(escape_unprintable(warning), "  ")
 
 
-def _estimates(report: "Report") -> "dict[str, Estimate]":
+def _estimate_training(report: "DoctorReport") -> "dict[str, TrainingEstimate]":
     """What a training would take, on this machine's cores ("cpu") and on a GPU ("gpu"); nothing where nothing is kept.
 
     Whether there is a GPU here is not asked, which would take longer than to read most files.
     """
-    from regard.training.choices.choice import Device
-    from regard.training.choices.translation import held_share
-    from regard.training.estimate import H200, estimate
+    from regard.training.defaults import DeviceProperties, translation_validation_fraction
+    from regard.training.estimate import H200, estimate_training
 
     if not report.kept:
         return {}
     tables = report.tables()
     characters = tables["source"]["characters"], tables["target"]["characters"]
-    held = 0.0 if report.overlap is not None else held_share(report.kept)  # with validation data all are learned from
-    here = Device("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
-    return {"cpu": estimate(report.kept, characters, here, _cores(), held=held),
-            "gpu": estimate(report.kept, characters, H200, held=held)}
+    held = 0.0 if report.overlap is not None else translation_validation_fraction(report.kept)  # with validation data all are learned from
+    here = DeviceProperties("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
+    return {"cpu": estimate_training(report.kept, characters, here, _core_count(), held=held),
+            "gpu": estimate_training(report.kept, characters, H200, held=held)}
 
 
-def _draw_estimates(estimates: "Mapping[str, Estimate]", terminal: Terminal) -> None:
+def _draw_estimates(estimates: "Mapping[str, TrainingEstimate]", terminal: Terminal) -> None:
     if not estimates:
         return
-    cores = _cores()
+    cores = _core_count()
     places = {"cpu": f"{cores} core{'s' if cores > 1 else ''} of this machine", "gpu": "a GPU such as an H200"}
     rows = [["", "about", "memory", "parameters", "steps"]]
     for name, each in estimates.items():
-        rows.append([places[name], duration(each.seconds), f"{each.memory / 2**30:.1f} GiB",
+        rows.append([places[name], format_duration(each.seconds), f"{each.memory / 2**30:.1f} GiB",
                      f"{each.parameters / 1e6:.1f} million", f"{each.steps:,}"])
     terminal.heading("Estimate of a training with what regard train would choose")
-    _columns(terminal, rows)
+    _draw_columns(terminal, rows)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time in the unit that a person would take, to two digits or so."""
     for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         count = seconds / length
@@ -207,16 +207,9 @@ def duration(seconds: float) -> str:
     return "1 to 2 minutes" if seconds > 60 else "less than a minute"
 
 
-def _cores() -> int:
+def _core_count() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def escaped(text: str) -> str:
-    """A text on one line, with every character that is not seen written out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
@@ -228,19 +221,19 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
         cells = [f"{'' if sure else 'about '}{side[key]:,}" for side, sure in zip(sides, exact, strict=True)]
         rows.append([key.replace("_", " "), *cells])
     rows.append(["script", *(", ".join(list(side["scripts"])[:3]) or "-" for side in sides)])
-    _columns(terminal, rows)
+    _draw_columns(terminal, rows)
     terminal.heading("Lengths: so many percent are not longer")
     rows = [["", "5%", "50%", "95%", "99%", "max"]]
     for name, side in zip(("source", "target"), sides, strict=True):
         for unit in ("words", "characters"):
             rows.append([f"{name} {unit}", *(f"{value:,}" for value in side[f"{unit}_per_text"].values())])
     rows.append(["target / source", *(f"{value:.2f}" for value in tables["ratio"].values())])
-    _columns(terminal, rows)
+    _draw_columns(terminal, rows)
     if tables["agreement"] is not None:
         terminal.text(f"The lengths of the two sides correlate with {tables['agreement']:.2f}.", "  ")
 
 
-def _columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
+def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
     """Rows of cells below each other, the first to the left; where the width is too small, each cell on a line."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
@@ -257,7 +250,7 @@ def _columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
             terminal.text(f"{name} {cell}".strip(), "  ")
 
 
-def _places(first: Sequence[str], count: int) -> str:
+def _format_places(first: Sequence[str], count: int) -> str:
     """"a.tsv:3, 7, b.tsv:1, ...": a file's name once, where several lines of it follow each other."""
     shown, before = [], None
     for place in first:
@@ -274,41 +267,41 @@ def _percent(count: int, total: int) -> str:
 def _filters(longest_words: int | None, longest_characters: int | None, ratio: float | None,
              drop: Iterable[str], keep: Iterable[str]) -> "FilterConfig":
     from regard import checks
-    from regard.data.doctor.rules import NAMES, FilterConfig
-    from regard.data.pair import DataError
+    from regard.data.filters import RULE_NAMES, FilterConfig
+    from regard.data.sources.text import DataError
 
     for option, names in (("--drop", drop), ("--keep", keep)):
         for name in names:
             try:
-                checks.pick(option, name, dict.fromkeys(NAMES))
+                checks.pick(option, name, dict.fromkeys(RULE_NAMES))
             except ValueError as error:
                 raise DataError(str(error)) from error
     asked = {"longest_words": longest_words, "longest_characters": longest_characters, "ratio": ratio}
     given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     chosen = {*FilterConfig.drop, *drop} - {*keep}
-    return FilterConfig(drop=tuple(name for name in NAMES if name in chosen), **given)
+    return FilterConfig(drop=tuple(name for name in RULE_NAMES if name in chosen), **given)
 
 
-def _counted(pairs: "Iterable[Pair]", out: TextIO) -> "Iterable[Pair]":
+def _show_count(pairs: "Iterable[SentencePair]", out: TextIO) -> "Iterable[SentencePair]":
     """The pairs, with a sign of life where a person watches."""
-    return _told(pairs, out) if out.isatty() else pairs
+    return _count_pairs(pairs, out) if out.isatty() else pairs
 
 
-def _told(pairs: "Iterable[Pair]", out: TextIO) -> "Iterator[Pair]":
+def _count_pairs(pairs: "Iterable[SentencePair]", out: TextIO) -> "Iterator[SentencePair]":
     count = 0
     try:
         for count, pair in enumerate(pairs, 1):
-            if not count % OFTEN:
+            if not count % COUNT_INTERVAL:
                 out.write(f"\r{count:,} pairs")
                 out.flush()
             yield pair
     finally:
-        if count >= OFTEN:  # the line is left empty
+        if count >= COUNT_INTERVAL:  # the line is left empty
             out.write("\r" + " " * len(f"{count:,} pairs") + "\r")
             out.flush()
 
 
 def _fail(message: str) -> NoReturn:
     """Say what is wrong on stderr, and end with 2: the call or its input was wrong."""
-    typer.echo("\n".join(map(escaped, f"Error: {message}".split("\n"))), err=True)
+    typer.echo("\n".join(map(escape_unprintable, f"Error: {message}".split("\n"))), err=True)
     raise typer.Exit(2)

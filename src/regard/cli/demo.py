@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO
 
 import typer
 
-from regard.cli import models
-from regard.cli.data import escaped
-from regard.cli.terminal import Terminal
+from regard.cli import terminal as models
+from regard.cli.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
-    from regard.cli.progress import Bar, Lines
-    from regard.data.phrasebook import Pair
-    from regard.tasks.alignment.words import Alignment
-    from regard.tasks.translating import Translator
-    from regard.training.reports import Event
+    from regard.cli.progress import ProgressBar, ProgressLines
+    from regard.data.phrasebook import AlignedPair
+    from regard.tasks.alignment import Alignment
+    from regard.tasks.translator import Translator
+    from regard.training.logging import TrainingEvent
+
 
 THREADS = 4
 """More only wait for each other in a model this small."""
-SHOWN = 4
+SHOWN_TRANSLATIONS = 4
 """Translations that are shown."""
-LOOKED = 30
+ALIGNMENT_CANDIDATES = 30
 """Translations among which one is looked for whose words change places."""
 SIDES = ("encoder", "decoder")
-CHANGES: Mapping[str, Any] = {
+DEMO_CHANGES: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
     "tokenizer.vocabulary": 4000,  # more than there are words: each is one token, and sentences are short
     "tokenizer.sentences": 20_000,
@@ -69,7 +69,7 @@ CHANGES: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class DemoSetting:
     """What is learned from, how, and what must come of it."""
 
     pairs: int = 50_000
@@ -81,13 +81,13 @@ class Setting:
     wanted: float = 90.0
     """The BLEU of the test must be above this."""
     recipe: str = "transformer-tiny"
-    changes: Mapping[str, Any] = field(default_factory=lambda: CHANGES)
+    changes: Mapping[str, Any] = field(default_factory=lambda: DEMO_CHANGES)
 
 
-class Tested(NamedTuple):
+class DemoResult(NamedTuple):
     """What the model made of the test."""
 
-    pairs: "Sequence[Pair]"
+    pairs: "Sequence[AlignedPair]"
     made: Sequence[str]
     bleu: float
     signature: str
@@ -118,10 +118,10 @@ def demo(
         from regard.cli import tour as touring
 
         raise typer.Exit(touring.tour(sys.stdout))
-    raise typer.Exit(run(sys.stdout, sys.stderr, output, Setting()))
+    raise typer.Exit(run_demo(sys.stdout, sys.stderr, output, DemoSetting()))
 
 
-def run(out: TextIO, said: TextIO, output: str | None, setting: Setting) -> int:
+def run_demo(out: TextIO, said: TextIO, output: str | None, setting: DemoSetting) -> int:
     """Train, test and show; the exit code.
 
     Args:
@@ -129,7 +129,7 @@ def run(out: TextIO, said: TextIO, output: str | None, setting: Setting) -> int:
         said: for how it goes.
         output: a folder that is kept; where there is none, the model is removed in the end.
     """
-    from regard.storage.folder import FolderError
+    from regard.storage.filesystem import FolderError
     from regard.training.loop import TrainingError
 
     try:
@@ -137,7 +137,7 @@ def run(out: TextIO, said: TextIO, output: str | None, setting: Setting) -> int:
             raise FolderError(f"{output}: there is something already. Choose another folder, or remove it.")
         with tempfile.TemporaryDirectory(prefix="regard-demo-") as place, _few_threads():
             folder = Path(place) / "model" if output is None else Path(output)
-            return _run(Terminal.of(out), said, Path(place), folder, output is not None, setting)
+            return _train_and_show(Terminal.of(out), said, Path(place), folder, output is not None, setting)
     except TrainingError as error:
         models.say(f"Error: {error}")
         return 1
@@ -151,27 +151,27 @@ def run(out: TextIO, said: TextIO, output: str | None, setting: Setting) -> int:
         return 1
 
 
-def _run(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool, setting: Setting) -> int:
+def _train_and_show(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool, setting: DemoSetting) -> int:
     import regard
-    from regard.cli.progress import progress
+    from regard.cli.progress import progress_logger
     from regard.data import phrasebook
-    from regard.tasks.translating import Translator
-    from regard.training import run as training
-    from regard.training.plans.plan import Request
+    from regard.tasks.translator import Translator
+    from regard.training import train as training
+    from regard.training.tasks.interface import TrainingRequest
 
     began = time.monotonic()
     _introduce(terminal, setting)
     files = {split: place / f"{split}.tsv" for split in ("train", "validation")}
     for split, count in (("train", setting.pairs), ("validation", setting.judged)):
-        _write(files[split], phrasebook.pairs(count, split=split, longest=setting.longest))
-    request = Request(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
+        _write_pairs(files[split], phrasebook.pairs(count, split=split, longest=setting.longest))
+    request = TrainingRequest(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
                       output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
-    outcome = training.train(request, [_Brief(progress(said))])
+    outcome = training.train(request, [_QuietStartLogger(progress_logger(said))])
     if not outcome.finished:
         return 130
     translator = regard.load(folder)
     assert isinstance(translator, Translator)
-    tested = examined(translator, [*phrasebook.pairs(setting.tested, split="test", longest=setting.longest)])
+    tested = score_translator(translator, [*phrasebook.pairs(setting.tested, split="test", longest=setting.longest)])
     show_translations(terminal, tested)
     show_alignment(terminal, find_alignment(translator, tested))
     show_score(terminal, tested, setting.wanted, time.monotonic() - began)
@@ -179,33 +179,33 @@ def _run(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool
     return 0 if tested.bleu > setting.wanted else 1
 
 
-def examined(translator: "Translator", pairs: "Sequence[Pair]") -> Tested:
+def score_translator(translator: "Translator", pairs: "Sequence[AlignedPair]") -> DemoResult:
     """Translate and score pairs, by greedy search."""
-    from regard.tasks import scores
+    from regard.tasks import evaluation
 
     found = translator.translate([pair.source for pair in pairs], beams=1, length_penalty="none")
     made = [one.text for one in found]
-    score = scores.bleu(made, [pair.target for pair in pairs])
-    return Tested(pairs, made, score.value, score.signature)
+    score = evaluation.bleu(made, [pair.target for pair in pairs])
+    return DemoResult(pairs, made, score.value, score.signature)
 
 
-def show_translations(terminal: Terminal, tested: Tested) -> None:
+def show_translations(terminal: Terminal, tested: DemoResult) -> None:
     """The first translations, each below its source; the reference too where it is another."""
     terminal.heading("Sentences that it has not seen")
-    for number in range(min(SHOWN, len(tested.pairs))):
+    for number in range(min(SHOWN_TRANSLATIONS, len(tested.pairs))):
         pair = tested.pairs[number]
         terminal.text(pair.source, "  ")
-        terminal.text(escaped(tested.made[number]) or "(nothing)", "    ")
+        terminal.text(escape_unprintable(tested.made[number]) or "(nothing)", "    ")
         if not tested.right(number):
             terminal.text(f"(expected: {pair.target})", "    ")
     _flush(terminal)
 
 
-def find_alignment(translator: "Translator", tested: Tested) -> "Alignment":
+def find_alignment(translator: "Translator", tested: DemoResult) -> "Alignment":
     """Where the model looked for one of the first translations: a right one in which the order of words changes, if
     there is one, as far as the links tell that are read off the weights."""
     first: Alignment | None = None
-    for number in [number for number in range(min(LOOKED, len(tested.pairs))) if tested.right(number)]:
+    for number in [number for number in range(min(ALIGNMENT_CANDIDATES, len(tested.pairs))) if tested.right(number)]:
         alignment = translator.aligned(tested.pairs[number].source, tested.made[number])
         in_order = [link.target for link in alignment.links]  # of the source
         if any(later < earlier for earlier, later in itertools.pairwise(in_order)):
@@ -216,7 +216,7 @@ def find_alignment(translator: "Translator", tested: Tested) -> "Alignment":
 
 def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
     """One alignment as a heat map."""
-    from regard.inspection.heat import heat_map
+    from regard.inspection.heat_map import heat_map
 
     terminal.heading("Where it looks: a row for each word that it writes, a column for each word that it reads")
     weights, target, source = alignment.weights, alignment.target, alignment.source
@@ -225,7 +225,7 @@ def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
     _flush(terminal)
 
 
-def show_score(terminal: Terminal, tested: Tested, wanted: float, seconds: float) -> None:
+def show_score(terminal: Terminal, tested: DemoResult, wanted: float, seconds: float) -> None:
     """The score, and whether it is what it should be."""
     terminal.heading(f"BLEU {tested.bleu:.1f} on {len(tested.pairs):,} sentences that it has not seen")
     terminal.text(f"{tested.exact:,} of them are the reference, letter by letter. All of this took {seconds:.0f} s.")
@@ -250,7 +250,7 @@ def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
     _flush(terminal)
 
 
-def _introduce(terminal: Terminal, setting: Setting) -> None:
+def _introduce(terminal: Terminal, setting: DemoSetting) -> None:
     terminal.heading("A Transformer learns to translate English to French, here and now")
     terminal.text(f"It learns from {setting.pairs:,} sentences of up to {setting.longest} words from a grammar that is "
                   f"part of regard. It is tested on {setting.tested:,} others of that length: each has an adjective "
@@ -258,16 +258,16 @@ def _introduce(terminal: Terminal, setting: Setting) -> None:
     _flush(terminal)
 
 
-class _Brief:
+class _QuietStartLogger:
     """A logger that is told nothing of the preparations, and of the start not what was chosen: nearly all is set."""
 
-    def __init__(self, logger: "Bar | Lines") -> None:
+    def __init__(self, logger: "ProgressBar | ProgressLines") -> None:
         self.logger, self.name, self.started = logger, logger.name, False
 
-    def __call__(self, event: "Event", /) -> None:
-        from regard.training.reports import Started
+    def __call__(self, event: "TrainingEvent", /) -> None:
+        from regard.training.logging import TrainingStarted
 
-        if isinstance(event, Started):
+        if isinstance(event, TrainingStarted):
             self.started, event = True, replace(event, choices=())
         if self.started:
             self.logger(event)
@@ -290,7 +290,7 @@ def _few_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _write(path: Path, pairs: "Iterator[Pair]") -> None:
+def _write_pairs(path: Path, pairs: "Iterator[AlignedPair]") -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
 

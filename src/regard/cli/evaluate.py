@@ -1,7 +1,7 @@
 """`regard evaluate`: how good a model is on data that it did not learn from.
 
 What the data must be, and what is told, follows from the model. The data is read here, `regard.tasks.evaluation` and
-`regard.tasks.losses` judge, and what they find is drawn.
+`regard.tasks.evaluation` judge, and what they find is drawn.
 """
 
 import os
@@ -14,23 +14,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import models
+from regard.cli import options as models
+from regard.cli import terminal as cli_terminal
 from regard.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.data.sources.opening import Pairs
-    from regard.tasks.completing import Completer
-    from regard.tasks.losses import TokenLoss
-    from regard.tasks.reading import Classifier, Filler
-    from regard.tasks.translating import Translator
+    from regard.data.sources.formats import PairCorpus
+    from regard.tasks.classifier import Classifier
+    from regard.tasks.completer import Completer
+    from regard.tasks.evaluation import TokenLoss
+    from regard.tasks.filler import Filler
+    from regard.tasks.translator import Translator
+
 
 Table = dict[str, Any]
 
 
 def evaluate(
-    model: models.Model,
+    model: models.ModelArgument,
     data: Annotated[list[str], typer.Argument(metavar="DATA", help="For a translator pairs (TSV, JSONL, PO, TMX, or "
                     "plain files in twos: sources, then targets). For a language model or a masked model plain text. "
                     "For a classifier a TSV of text and label, a folder with a folder of images for each class, or "
@@ -50,7 +53,7 @@ def evaluate(
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the translations there, "
                       "one on each line. The file must not be there yet.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
-    device: models.Device = models.AUTO,
+    device: models.DeviceOption = models.AUTO_DEVICE,
 ) -> None:
     """Tell how good a model is on data that it did not learn from.
 
@@ -58,45 +61,46 @@ def evaluate(
     language model loss, perplexity and bits per character; of a masked model the loss of hidden tokens; of a
     classifier the share of labels that are right.
     """
-    from regard.tasks.completing import Completer
-    from regard.tasks.reading import Classifier, Filler
-    from regard.tasks.translating import Translator
+    from regard.tasks.classifier import Classifier
+    from regard.tasks.completer import Completer
+    from regard.tasks.filler import Filler
+    from regard.tasks.translator import Translator
 
     if output is not None and os.path.lexists(output):
-        models.fail(f"{output}: It is there already, and is not written over. Choose another name.")
+        cli_terminal.fail(f"{output}: It is there already, and is not written over. Choose another name.")
     if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
-        models.fail(f"{output}: There is no such folder. Make it first.")
-    task = models.opened(model, device, *models.COMMANDS)
+        cli_terminal.fail(f"{output}: There is no such folder. Make it first.")
+    task = models.open_task(model, device, *models.TASK_COMMANDS)
     if output is not None and not isinstance(task, Translator):
-        models.fail(f"{output}: Only a translator writes translations. Leave out -o.")
+        cli_terminal.fail(f"{output}: Only a translator writes translations. Leave out -o.")
     try:
         if isinstance(task, Translator):
-            from regard.data.sources import opening
+            from regard.data.sources import formats
 
-            pairs = opening.pairs(data, source=source, target=target, format=format)
-            found = _translator(task, pairs, output, {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
+            pairs = formats.read_pairs(data, source=source, target=target, format=format)
+            found = _evaluate_translator(task, pairs, output, {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
         elif isinstance(task, Completer):
-            found = _completer(task, data, window)
+            found = _evaluate_completer(task, data, window)
         elif isinstance(task, Filler):
-            found = _filler(task, data)
+            found = _evaluate_filler(task, data)
         else:
             assert isinstance(task, Classifier)
-            found = _classifier(task, data)
+            found = _evaluate_classifier(task, data)
     except ValueError as error:
-        models.fail(str(error))
+        cli_terminal.fail(str(error))
     except OSError as error:
-        models.fail(f"{error.filename or output}: {error.strerror}", 1)
+        cli_terminal.fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
-        models.write_json(found)
+        cli_terminal.write_json(found)
     else:
-        _draw(found, Terminal.of(sys.stdout))
+        _draw_table(found, Terminal.of(sys.stdout))
 
 
-def _translator(task: "Translator", pairs: "Pairs", output: str | None, options: Table) -> Table:
-    from regard.tasks.evaluation import translated
+def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | None, options: Table) -> Table:
+    from regard.tasks.evaluation import evaluate_translator
 
     given = [(pair.source, pair.target) for pair in pairs]
-    found = translated(task, given, **options)
+    found = evaluate_translator(task, given, **options)
     if output is not None:
         lines = [text.replace("\r", " ").replace("\n", " ") + "\n" for text in found.hypotheses]
         with open(output, "x", encoding="utf-8", newline="\n") as file:
@@ -105,79 +109,79 @@ def _translator(task: "Translator", pairs: "Pairs", output: str | None, options:
     return {"task": "translator", "pairs": len(given), "beam": options["beams"],
             "bleu": scores.bleu, "bleu_signature": scores.bleu_signature,
             "chrf": scores.chrf, "chrf_signature": scores.chrf_signature,
-            **_loss(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length]}
+            **_loss_table(found.loss), "cut": found.cut, "by_length": [bucket._asdict() for bucket in found.by_length]}
 
 
-def _completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
-    from regard.data.pair import DataError
-    from regard.data.sources.inputs import Input
-    from regard.tasks import losses
-    from regard.training.works import continuous
+def _evaluate_completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
+    from regard.data.sources.text import DataError, InputFile
+    from regard.tasks import evaluation
+    from regard.training.tasks import language
 
-    pieces = [*continuous.pieces([Input(path) for path in data])]
-    ids = [id_ for some in continuous.encoded(task.text_tokenizer(), pieces) for id_ in some]
+    pieces = [*language.read_pieces([InputFile(path) for path in data])]
+    ids = [id_ for some in language.encode_pieces(task.text_tokenizer(), pieces) for id_ in some]
     if len(ids) < 2:
         raise DataError(f"{', '.join(data)}: There is not enough text in it, of which a token could be foretold.")
     asked = window or task.record.get("training", {}).get("windows", {}).get("length")
-    loss = losses.of_stream(task, ids, window=asked)
-    characters = sum(len(piece) for piece in pieces if piece is not continuous.END)
-    return {"task": "completer", "characters": characters, **_loss(loss),
+    loss = evaluation.stream_loss(task, ids, window=asked)
+    characters = sum(len(piece) for piece in pieces if piece is not language.FILE_END)
+    return {"task": "completer", "characters": characters, **_loss_table(loss),
             "bits_per_character": loss.nll / log(2) / max(1, characters)}
 
 
-def _filler(task: "Filler", data: Sequence[str]) -> Table:
-    from regard.data.pair import DataError
-    from regard.data.sources import opening
-    from regard.tasks import losses
+def _evaluate_filler(task: "Filler", data: Sequence[str]) -> Table:
+    from regard.data.sources import formats
+    from regard.data.sources.text import DataError
+    from regard.tasks import evaluation
 
-    texts = [line.text for line in opening.texts(data, format="plain")]
-    loss = losses.of_lines(task, texts)
+    texts = [line.text for line in formats.read_texts(data, format="plain")]
+    loss = evaluation.masked_loss(task, texts)
     if not loss.tokens:
         raise DataError(f"{', '.join(data)}: All lines are empty, so that nothing can be hidden. Give some with text.")
-    return {"task": "filler", "texts": len(texts), **_loss(loss)}
+    return {"task": "filler", "texts": len(texts), **_loss_table(loss)}
 
 
-def _classifier(task: "Classifier", data: Sequence[str]) -> Table:
-    from regard.data.labelled import labelled_texts
-    from regard.data.pair import DataError
-    from regard.data.sources.inputs import Input
+def _evaluate_classifier(task: "Classifier", data: Sequence[str]) -> Table:
+    from regard.data.sources.text import DataError, InputFile
+    from regard.data.sources.tsv import read_labelled_texts
     from regard.models.vision import VisionConfig
-    from regard.tasks.evaluation import labelled
+    from regard.tasks.evaluation import evaluate_classifier
 
     if isinstance(task.config, VisionConfig):
-        images, labels = _images(task, data)
-        found = labelled(task, images, labels)
+        images, labels = _read_images(task, data)
+        found = evaluate_classifier(task, images, labels)
     else:
-        examples = [example for path in data for example in labelled_texts(Input(path))]
+        examples = [example for path in data for example in read_labelled_texts(InputFile(path))]
         if not examples:
             raise DataError(f"{', '.join(data)}: There is not a single line in it. Give a file with some.")
-        found = labelled(task, [example.text for example in examples], [example.label for example in examples])
+        found = evaluate_classifier(task, [example.text for example in examples], [example.label for example in examples])
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 
 
-def _images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
+def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list[str]]":
     """The bytes of all images, and their labels."""
     import torch
 
-    from regard.data.images import folders, idx, reading
+    from regard.data import images as folders
+    from regard.data import images as idx
+    from regard.data import images as reading
 
     config = task.config
-    shape = reading.Shape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
+    shape = reading.ImageShape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
     if len(data) == 2 and all(Path(path).is_file() for path in data):
-        both = idx.read_images(data)
-        arrays, labels = [reading.resized(image, shape) for image in both.images], [str(one) for one in both.labels]
+        both = idx.read_idx_images(data)
+        arrays, labels = [reading.resize_image(image, shape) for image in both.images], [str(one) for one in both.labels]
     else:
-        every = [folders.read(path) for path in data]
-        arrays = [reading.pixels(file, shape) for folder in every for file in folder.files]
+        every = [folders.read_image_folder(path) for path in data]
+        arrays = [reading.read_pixels(file, shape) for folder in every for file in folder.files]
         labels = [label for folder in every for label in folder.labels]
     return torch.stack([torch.tensor(array) for array in arrays]), labels
 
 
-def _loss(loss: "TokenLoss") -> Table:
+def _loss_table(loss: "TokenLoss") -> Table:
     return {"loss": loss.mean, "perplexity": loss.perplexity, "tokens": loss.tokens}
 
 
-def _draw(found: Table, terminal: Terminal) -> None:
+def _draw_table(found: Table, terminal: Terminal) -> None:
     rows = {key: value for key, value in found.items() if key not in ("task", "by_length")}
     width = max(map(len, rows))
     for key, value in rows.items():

@@ -1,6 +1,6 @@
 """`regard export`: a model for other programs, compared with ours on the spot.
 
-It opens the model, hands it to `regard.tasks.exporting`, and tells what came of the comparison.
+It opens the model, hands it to `regard.tasks.export`, and tells what came of the comparison.
 """
 
 import sys
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import models
-from regard.cli.data import escaped
-from regard.cli.terminal import Terminal
+from regard.cli import options
+from regard.cli import terminal as models
+from regard.cli.terminal import Terminal, escape_unprintable
 
 if TYPE_CHECKING:
-    from regard.tasks.exporting import Report
+    from regard.tasks.export import ExportReport
 
 
 def export(
-    model: models.Model,
+    model: options.ModelArgument,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="ctranslate2, onnx or huggingface.",
                                     show_default=False)],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where it is written: a folder that "
@@ -36,13 +36,13 @@ def export(
     Where they differ there is no folder, and the exit code is 1. A model that the target cannot hold is refused, with
     the keys of its config that are in the way.
     """
-    from regard.tasks import exporting
+    from regard.tasks import export as exporting
 
-    task = models.opened(model, "cpu", *models.COMMANDS, "Embedder")
+    task = options.open_task(model, "cpu", *options.TASK_COMMANDS, "Embedder")
     try:
-        texts = [] if check is None else _lines(check)
+        texts = [] if check is None else _read_sentences(check)
         report = exporting.export(task, to, output, quantization=quantization, texts=texts,
-                                  origin=exporting.origin(model))
+                                  origin=exporting.model_identity(model))
     except ValueError as error:
         models.fail(str(error))
     except exporting.ExportError as error:
@@ -52,17 +52,17 @@ def export(
     if as_json:
         models.write_json({**asdict(report), "folder": output})
     else:
-        _draw(report, output, Terminal.of(sys.stdout))
+        _draw_report(report, output, Terminal.of(sys.stdout))
 
 
-def _lines(path: str) -> list[str]:
+def _read_sentences(path: str) -> list[str]:
     """The sentences of a file."""
-    from regard.data.sources import opening
+    from regard.data.sources import formats
 
-    return [line.text for line in opening.texts([path], format="plain")]
+    return [line.text for line in formats.read_texts([path], format="plain")]
 
 
-def _draw(report: "Report", folder: str, terminal: Terminal) -> None:
+def _draw_report(report: "ExportReport", folder: str, terminal: Terminal) -> None:
     found = report.comparison
     rows = {
         "folder": folder,
@@ -74,6 +74,6 @@ def _draw(report: "Report", folder: str, terminal: Terminal) -> None:
         rows["greedy search"] = f"the same after {found.same} of {found.rows} rows"
     width = max(map(len, rows))
     for key, value in rows.items():
-        terminal.text(f"{key.ljust(width)}  {escaped(value)}")
+        terminal.text(f"{key.ljust(width)}  {escape_unprintable(value)}")
     for note in report.notes:
         terminal.text(note)

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from regard.cli import classify, compare, complete, data, demo, evaluate, export, fill, look, train, translate
-from regard.cli.panels import Panelled
+from regard.cli.options import PanelCommand
 
 app = typer.Typer(
     name="regard",
@@ -29,7 +29,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 for command in (demo.demo, train.train, translate.translate, complete.complete, fill.fill, classify.classify,
                 evaluate.evaluate, compare.compare, look.look, export.export):
-    app.command(cls=Panelled)(command)
+    app.command(cls=PanelCommand)(command)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,6 +1,6 @@
 """`regard train`: from data to a model in one command.
 
-It reads the arguments, hands them to `regard.training.run`, and shows what that tells. Nothing is decided here. torch
+It reads the arguments, hands them to `regard.training.train`, and shows what that tells. Nothing is decided here. torch
 is imported inside the function, so that the help answers at once.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-TASKS = ("seq2seq", "language", "masked", "classify")
+TASK_NAMES = ("seq2seq", "language", "masked", "classify")
 Several = list[str] | None
 
 
@@ -20,7 +20,7 @@ def train(
                     "twos: sources, then targets). For language and masked models plain text; to classify, a folder "
                     "with a folder of images for each class, two IDX files, or a TSV of text and label.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where the model goes.")],
-    task: Annotated[str, typer.Option(metavar="NAME", help=f"What to learn: {', '.join(TASKS)}.")] = "seq2seq",
+    task: Annotated[str, typer.Option(metavar="NAME", help=f"What to learn: {', '.join(TASK_NAMES)}.")] = "seq2seq",
     validation: Annotated[Several, typer.Option(metavar="FILE", help="Data to judge the model by, which it does not "
                           "learn from; once for each file. Some of DATA where there is none.")] = None,
     recipe: Annotated[str | None, typer.Option(metavar="NAME", help="A recipe, such as transformer-small or "
@@ -43,20 +43,21 @@ def train(
     and --resume goes on from there, exactly. Exit code 1 means that the training failed, 2 that the call or the data
     was wrong, 130 that it was interrupted.
     """
-    from regard.cli.progress import progress
-    from regard.toml import document
-    from regard.training import run
+    from regard import toml
+    from regard.cli.progress import progress_logger
+    from regard.training import train as run
+    from regard.training.logging import TensorBoardLogger
     from regard.training.loop import TrainingError
-    from regard.training.tracking import TensorBoard
+    from regard.training.tasks import interface
 
     try:
-        given = dict(document.assignment(text) for text in changes or ())
-        request = run.Request(task=task, data=tuple(data), output=Path(output), validation=tuple(validation or ()),
+        given = dict(toml.parse_override(text) for text in changes or ())
+        request = interface.TrainingRequest(task=task, data=tuple(data), output=Path(output), validation=tuple(validation or ()),
                               recipe=recipe, changes=given, resume=resume, source=source, target=target, format=format,
-                              device=device, counted=_counted)
-        loggers: list[Any] = [progress(sys.stderr)]
+                              device=device, counted=_show_count)
+        loggers: list[Any] = [progress_logger(sys.stderr)]
         if track:
-            loggers.append(TensorBoard(Path(output) / "track"))
+            loggers.append(TensorBoardLogger(Path(output) / "track"))
         outcome = run.train(request, loggers)
     except TrainingError as error:
         _fail(str(error), 1)
@@ -70,7 +71,7 @@ def train(
         raise typer.Exit(130)
 
 
-def _counted(examples: Iterable[Any]) -> Iterator[Any]:
+def _show_count(examples: Iterable[Any]) -> Iterator[Any]:
     """The examples, and on a terminal how many there were so far."""
     shown = sys.stderr.isatty()
     count = 0

@@ -1,1 +1,1 @@
-"""Models beside each other: every step of the road on the same data, and trained models on the same test."""
+"""Comparisons: the road from recurrence to the Transformer on one data set, two models on one test set, and memory tasks."""

@@ -1,8 +1,20 @@
-"""What is told of one trained model: scores, curves, sizes, speed, memory, gradient flow, and what it looks at.
+"""Measurements of one trained model: scores, curves, size, speed, memory, gradient flow and attention.
 
-    measured(folder, tested)      reads the model and its metrics, and asks the model
+    measure_model(folder, pairs)      reads the model and its metrics, and runs it on the test pairs
 
-All of it is plain values, that JSON can hold and a page can draw. It does not know other models, nor how they compare.
+Gradient flow is how much the outputs depend on each source token:
+
+    d f_t / d x_i     f_t: input of the output layer at step t; x_i: embedding of source token i
+
+of the last step ("last") and of all steps together ("all"). The size of a Jacobian is the root mean square of v·J over
+random directions v of length 1; with the loss gradient in place of v, a confident model would seem to have none. Models
+differ in the scale of their embeddings, so the result is the share of each position times the number of positions: 1
+if all count alike. Positions are resampled to tenths of the source. For a single cell, see `regard.recurrence.gradient_flow`.
+
+Step memory counts the tensors of one training step: parameters, gradients, two Adam moments, and what autograd saves for
+one batch. Counting gives the same number on every machine; temporary buffers of operations are not included.
+
+All results are plain values that JSON can hold. Legend: B rows, N source tokens, n target tokens, D width.
 """
 
 import json
@@ -11,27 +23,154 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from regard.comparison.flow import Flow, source_flow
-from regard.comparison.memory_use import step_memory
-from regard.inspection.pictures.metrics import FILE, Points
-from regard.inspection.pictures.metrics import Run as Curves
-from regard.inspection.pictures.traces import trace_svg
-from regard.tasks import evaluation, looking
-from regard.tasks.loading import load
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.inspection.pictures.curves import METRICS_FILE, CurvePoints
+from regard.inspection.pictures.curves import TrainingCurves as Curves
+from regard.inspection.pictures.maps import trace_svg
+from regard.tasks import evaluation, traces
+from regard.tasks.load import load
 from regard.tasks.task import Task
-from regard.tasks.translating import Translator
+from regard.tasks.translator import Translator
+from regard.tokens import IGNORED_LABEL, Tokens
+from regard.training.loss import token_loss
 
-Pairs = Sequence[tuple[str, str]]
-COUNTED = 16
+FLOW_PARTS = 10
+"""Into which a source is divided."""
+FLOW_DIRECTIONS = 4
+"""Directions that are drawn for each sentence."""
+FLOW_SENTENCES = 16
+"""Sentences, the longest ones."""
+
+
+class GradientFlow(NamedTuple):
+    """Shares by tenths of the source, the first tenth first: 1 where all positions count alike."""
+
+    last: tuple[float, ...]
+    """Of the last step."""
+    all: tuple[float, ...]
+    """Of all steps."""
+    sentences: int
+    tokens: float
+    """Of a source, on average."""
+
+
+def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientFlow:
+    """The flow through a model that reads these sources and targets; of the longest ones."""
+    both = task.pair_tokenizer()
+    rows = sorted(zip(both.source_ids([pair[0] for pair in pairs]), both.target_ids([pair[1] for pair in pairs]),
+                      strict=True), key=lambda row: -len(row[0]))[:FLOW_SENTENCES]
+    chance = torch.Generator().manual_seed(1)
+    found: dict[str, list[np.ndarray]] = {"last": [], "all": []}
+    for source, target in rows:
+        norms = _jacobian_norms(task, source, [task.start(), *target], chance)
+        for name, norms_N in zip(found, norms, strict=True):
+            found[name].append(_resample_shares(norms_N))
+    mean = {name: tuple(float(value) for value in np.mean(one, axis=0)) for name, one in found.items()}
+    return GradientFlow(mean["last"], mean["all"], len(rows), float(np.mean([len(row[0]) for row in rows])))
+
+
+def position_norms(task: Translator, source: Sequence[int], target: Sequence[int], directions: Tensor) -> Tensor:
+    """The norms (N,) of the gradient of `directions` (n, D) · f at the embedding of each token of one source."""
+    model, kept = task.model, list[Tensor]()
+    embedding: nn.Module = model.encoder.embedding  # type: ignore[assignment,union-attr]
+
+    def keep(_: nn.Module, __: object, made: Tensor) -> Tensor:
+        kept.append(made.detach().requires_grad_())
+        return kept[-1]
+
+    modes = [(module, module.training) for module in model.modules()]
+    hook = embedding.register_forward_hook(keep)
+    try:
+        model.eval()
+        with torch.enable_grad():
+            features_BnD = model.features(*(Tokens.of([row]).to(task.device)  # type: ignore[operator]
+                                            for row in (source, target)))
+            (gradient_BND,) = torch.autograd.grad((features_BnD[0] * directions.to(features_BnD)).sum(), kept[0])
+    finally:
+        hook.remove()
+        for module, mode in modes:
+            module.training = mode
+    return gradient_BND[0].norm(dim=-1).double().cpu()
+
+
+def _jacobian_norms(task: Translator, source: Sequence[int], target: Sequence[int],
+           chance: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Root mean squares over directions: of the last step, and of all."""
+    width: int = task.config.width
+    last_N, all_N = torch.zeros(len(source), dtype=torch.float64), torch.zeros(len(source), dtype=torch.float64)
+    for _ in range(FLOW_DIRECTIONS):
+        drawn = torch.randn(len(target), width, generator=chance)
+        only = torch.zeros_like(drawn)
+        only[-1] = drawn[-1]
+        last_N += position_norms(task, source, target, only).square()
+        all_N += position_norms(task, source, target, drawn).square()
+    return (last_N / FLOW_DIRECTIONS).sqrt(), (all_N / FLOW_DIRECTIONS).sqrt()
+
+
+def _resample_shares(norms_N: Tensor) -> np.ndarray:
+    """The mean share of each tenth of the positions, times their number."""
+    norms = norms_N.numpy()
+    total = norms.sum()
+    shares = norms * len(norms) / total if total > 0 else np.zeros_like(norms)
+    middles = (np.arange(FLOW_PARTS) + 0.5) / FLOW_PARTS * len(shares) - 0.5
+    return np.interp(middles, np.arange(len(shares)), shares)
+
+
+# ---- memory_use: What one step of a training holds in memory, counted tensor by tensor.
+#
+# Parameters, their gradients and the two moments of Adam, and what the forward pass keeps for the backward pass, for one
+# batch. It is counted and not asked of the system, which would tell the most that the process ever had, whatever the
+# model: so it is the same on every machine and in every order of trainings. What an operation needs only while it runs is
+# not in it. It does not train.
+
+COPIES_PER_PARAMETER = 4
+"""Numbers that training has for each parameter: itself, its gradient, and two moments."""
+
+
+def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
+    """Bytes, for a batch of these pairs, padded."""
+    both, model = task.pair_tokenizer(), task.model
+    sources = both.source_ids([pair[0] for pair in pairs])
+    targets = [[task.start(), *ids] for ids in both.target_ids([pair[1] for pair in pairs])]
+    parameters = [*model.parameters()]
+    own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    read, written = (Tokens.of(rows).to(task.device) for rows in (sources, targets))
+    labels = written.ids.roll(-1, 1)  # which ones they are does not matter here, but that there are as many
+    labels[labels == IGNORED_LABEL] = 0
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        loss = token_loss(model.features(read, written), model.output, labels, 0.0)  # type: ignore[operator,arg-type]
+        assert loss.total.requires_grad
+    return COPIES_PER_PARAMETER * sum(parameter.nbytes for parameter in parameters) + sum(kept.values())
+
+
+# ---- measures: What is told of one trained model: scores, curves, sizes, speed, memory, gradient flow, and what it looks at.
+#
+#     measured(folder, tested)      reads the model and its metrics, and asks the model
+#
+# All of it is plain values, that JSON can hold and a page can draw. It does not know other models, nor how they compare.
+
+TestPairs = Sequence[tuple[str, str]]
+MEMORY_PAIRS = 16
 """Pairs of the batch whose memory is counted, the longest ones of the test."""
-SHOWN = (8, 12)
+SHOWN_WORDS = (8, 12)
 """Words of the source whose attention is shown, from and to."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModelMeasures:
     """What is told of one model. Losses are in natural logarithms a token, memory is in bytes."""
 
     bleu: float
@@ -52,7 +191,7 @@ class Measured:
     """The most that a GPU held while it was trained; None on a CPU, where the process is shared with all else."""
     curve: dict[str, list[Any]]
     """Steps, tokens and losses of the training; steps and losses of the validation; None is no finite number."""
-    flow: Flow
+    flow: GradientFlow
     translation: str
     """Of the sentence that is shown."""
     attention: str | None
@@ -68,65 +207,65 @@ class Measured:
         return {**asdict(self), "flow": self.flow._asdict()}
 
     @staticmethod
-    def of_plain(table: dict[str, Any]) -> "Measured":
+    def of_plain(table: dict[str, Any]) -> "ModelMeasures":
         """From what `plain` gave, read back from JSON."""
         flow = table["flow"]
-        return Measured(**{**table, "flow": Flow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
+        return ModelMeasures(**{**table, "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
                                                  flow["tokens"]),
                            "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
 
 
-def measured(folder: Path, tested: Pairs, *, beams: int, device: str, peak: int | None = None) -> Measured:
+def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str, peak: int | None = None) -> ModelMeasures:
     """Read a trained model, test it, and look at it.
 
     Args:
         tested: the pairs of the test; the longest of them, and one of usual length, are looked at closely.
         peak: what the device held at most while the model was trained, where that is known.
     """
-    task = translator(load(folder, device=device), folder)
-    found = evaluation.translated(task, tested, beams=beams)
+    task = require_translator(load(folder, device=device), folder)
+    found = evaluation.evaluate_translator(task, tested, beams=beams)
     longest = sorted(tested, key=lambda pair: -len(pair[0].split()))
-    lines = _lines(folder)
+    lines = _progress_lines(folder)
     shown = tested[shown_sentence(tested)]
-    return Measured(
+    return ModelMeasures(
         found.scores.bleu, found.scores.chrf, found.loss.mean, tuple(one._asdict() for one in found.by_length),
         task.config.parameters(), max(line["step"] for line in lines), max(line["tokens"] for line in lines),
         max(line["seconds"] for line in lines), float(median(line["tokens_per_second"] for line in lines)),
-        step_memory(task, longest[:COUNTED]), peak, _curve(folder, lines), source_flow(task, longest),
-        found.hypotheses[shown_sentence(tested)], _attention(task, *shown),
+        step_memory(task, longest[:MEMORY_PAIRS]), peak, _training_curve(folder, lines), source_flow(task, longest),
+        found.hypotheses[shown_sentence(tested)], _attention_svg(task, *shown),
         {"bleu": found.scores.bleu_signature, "chrf": found.scores.chrf_signature},
         task.pair_tokenizer().sha256, found.hypotheses)
 
 
-def shown_sentence(pairs: Pairs) -> int:
+def shown_sentence(pairs: TestPairs) -> int:
     """The number of the pair whose attention is shown: the first of usual length, or the one nearest to it."""
-    least, most = SHOWN
+    least, most = SHOWN_WORDS
     return min(range(len(pairs)), key=lambda number: max(least - len(pairs[number][0].split()), 0)
                + max(len(pairs[number][0].split()) - most, 0))
 
 
-def translator(task: Task, folder: Path) -> Translator:
+def require_translator(task: Task, folder: Path) -> Translator:
     """The task, which must translate."""
     if not isinstance(task, Translator):
         raise ValueError(f"{folder}: Only translators are compared, but this is a {type(task).__name__}.")
     return task
 
 
-def _attention(task: Translator, source: str, target: str) -> str | None:
+def _attention_svg(task: Translator, source: str, target: str) -> str | None:
     if not task.attends:
         return None
-    return trace_svg(looking.forced(task, source, target))
+    return trace_svg(traces.trace_forced(task, source, target))
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
+def _progress_lines(folder: Path) -> list[dict[str, Any]]:
     """The lines of progress."""
-    with (folder / FILE).open(encoding="utf-8") as file:
+    with (folder / METRICS_FILE).open(encoding="utf-8") as file:
         return [line for line in map(json.loads, file) if line["event"] == "progress"]
 
 
-def _curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def _training_curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     found = Curves.read(folder)
-    judged = found.scores.get("loss", Points.none())
+    judged = found.scores.get("loss", CurvePoints.none())
     return {"step": [line["step"] for line in lines], "tokens": [line["tokens"] for line in lines],
             "nll": [line["nll"] for line in lines], "judged": [float(step) for step in judged.steps],
             "judged_nll": [float(number) if math.isfinite(number) else None for number in judged.numbers]}

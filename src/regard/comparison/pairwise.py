@@ -1,48 +1,127 @@
-"""Two trained translators on the same pairs: scores, whether the difference is an accident, sentence by sentence.
+"""Two translation models on the same test set: scores, paired bootstrap, and every sentence.
 
-    compared(("a", first), ("b", second), pairs)      plain values, as JSON has them
+    compare_models(("a", first), ("b", second), pairs)      plain values, as JSON has them
+    paired_bootstrap(first, second, references)             differences of BLEU and chrF with range and p-value
 
-What is told of each model by itself is what `regard evaluate` tells. It does not know folders, nor how it is shown.
+The paired bootstrap (Koehn 2004) draws the test set a thousand times with replacement, the same sentences for both
+systems, and scores each draw as a whole. `low` and `high` enclose 95 % of the differences. `p` is how often a difference
+as large as the real one would be drawn if there were none: drawn differences minus their mean, two-sided, with one added to
+both counts so that it is never 0. BLEU and chrF are computed from sums of sentence statistics, so a thousand draws cost
+little more than one.
+
+Legend: S sentences, K statistics of a sentence, R draws.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from regard._version import __version__
-from regard.comparison import bootstrap
 from regard.tasks import evaluation
-from regard.tasks.evaluation import Translated
-from regard.tasks.translating import Translator
+from regard.tasks.evaluation import TranslationEvaluation, check_counts
+from regard.tasks.translator import Translator
 
-VERSION = 1
+BOOTSTRAP_DRAWS, BOOTSTRAP_SEED = 1000, 1
+CONFIDENCE = 0.95
+"""The share of differences that lies between low and high."""
+
+
+class ScoreDifference(NamedTuple):
+    """Of the second to the first, in points of the score."""
+
+    first: float
+    second: float
+    difference: float
+    """As it is on the whole test."""
+    low: float
+    high: float
+    p: float
+
+
+class ScoreDifferences(NamedTuple):
+    """Both scores."""
+
+    bleu: ScoreDifference
+    chrf: ScoreDifference
+
+
+def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str], *, draws: int = BOOTSTRAP_DRAWS,
+           seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
+    """Both systems' hypotheses against the same references."""
+    check_counts(first=first, second=second, references=references)
+    chosen_RS = np.random.default_rng(seed).integers(len(references), size=(draws, len(references)))
+    return ScoreDifferences(*(_bootstrap_metric(metric, first, second, references, chosen_RS)
+                      for metric in (BLEU(force=True), CHRF())))
+
+
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The chrF of each sentence by itself; BLEU is not made for single sentences."""
+    check_counts(hypotheses=hypotheses, references=references)
+    metric = CHRF()
+    return [float(metric.sentence_score(made, [wanted]).score)
+            for made, wanted in zip(hypotheses, references, strict=True)]
+
+
+def _bootstrap_metric(metric: "BLEU | CHRF", first: Sequence[str], second: Sequence[str], references: Sequence[str],
+                chosen_RS: NDArray[np.int64]) -> ScoreDifference:
+    counts = [_sentence_statistics(metric, made, references) for made in (first, second)]
+    whole = [_score_sums(metric, counts_SK.sum(0)) for counts_SK in counts]
+    drawn = np.array([[_score_sums(metric, counts_SK[row].sum(0)) for row in chosen_RS] for counts_SK in counts])
+    apart, real = drawn[1] - drawn[0], whole[1] - whole[0]
+    edge = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(apart, [edge, 1 - edge])
+    as_large = int((np.abs(apart - apart.mean()) >= abs(real)).sum())
+    return ScoreDifference(whole[0], whole[1], real, float(low), float(high), (as_large + 1) / (len(chosen_RS) + 1))
+
+
+def _sentence_statistics(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
+    """What each sentence adds to the sums that a score is made of, (S, K)."""
+    return np.array(metric._extract_corpus_statistics([*hypotheses], [[*references]]))
+
+
+def _score_sums(metric: Any, sums_K: NDArray[np.int64]) -> float:
+    return float(metric._compute_score_from_stats([int(value) for value in sums_K]).score)
+
+
+# ---- pairwise: Two trained translators on the same pairs: scores, whether the difference is an accident, sentence by sentence.
+#
+#     compared(("a", first), ("b", second), pairs)      plain values, as JSON has them
+#
+# What is told of each model by itself is what `regard evaluate` tells. It does not know folders, nor how it is shown.
+
+PAIRWISE_VERSION = 1
 Table = dict[str, Any]
-Named = tuple[str, Translator]
+NamedTranslator = tuple[str, Translator]
 
 
-def compared(first: Named, second: Named, pairs: Sequence[tuple[str, str]], *, beams: int = 5,
-             draws: int = bootstrap.DRAWS) -> Table:
+def compare_models(first: NamedTranslator, second: NamedTranslator, pairs: Sequence[tuple[str, str]], *, beams: int = 5,
+             draws: int = BOOTSTRAP_DRAWS) -> Table:
     """Both models on these pairs (source, target); differences are those of the second to the first.
 
     The sentences begin with those where the second is better than the first by most, and end with the opposite.
     """
-    found = [evaluation.translated(task, pairs, beams=beams) for _, task in (first, second)]
+    found = [evaluation.evaluate_translator(task, pairs, beams=beams) for _, task in (first, second)]
     references = [pair[1] for pair in pairs]
     made = [one.hypotheses for one in found]
-    apart = bootstrap.paired(made[0], made[1], references, draws=draws)
-    each = [bootstrap.sentence_scores(hypotheses, references) for hypotheses in made]
+    apart = paired_bootstrap(made[0], made[1], references, draws=draws)
+    each = [sentence_chrf(hypotheses, references) for hypotheses in made]
     sentences: list[Table] = [{"number": number, "source": source, "reference": target, "first": made[0][number],
                   "second": made[1][number], "first_chrf": each[0][number], "second_chrf": each[1][number],
                   "difference": each[1][number] - each[0][number]}
                  for number, (source, target) in enumerate(pairs)]
     sentences.sort(key=lambda sentence: -sentence["difference"])
-    return {"kind": "models", "version": VERSION, "regard": __version__, "pairs": len(pairs), "beams": beams,
+    return {"kind": "models", "version": PAIRWISE_VERSION, "regard": __version__, "pairs": len(pairs), "beams": beams,
             "draws": draws,
-            "models": [_model(name, task, one) for (name, task), one in zip((first, second), found, strict=True)],
+            "models": [_model_table(name, task, one) for (name, task), one in zip((first, second), found, strict=True)],
             "difference": {score: one._asdict() for score, one in apart._asdict().items()},
             "same": sum(one == other for one, other in zip(*made, strict=True)), "sentences": sentences}
 
 
-def _model(name: str, task: Translator, found: Translated) -> Table:
+def _model_table(name: str, task: Translator, found: TranslationEvaluation) -> Table:
     return {"name": name, "parameters": task.config.parameters(), "bleu": found.scores.bleu, "chrf": found.scores.chrf,
             "loss": found.loss.mean, "cut": found.cut,
             "by_length": [bucket._asdict() for bucket in found.by_length],

@@ -1,48 +1,153 @@
-"""The road from the recurrent network to the Transformer, as recipes that translate; each step adds one idea.
+"""The road from the recurrent network to the Transformer on one data set: train, measure, summarise, draw the page.
 
-    steps(ROAD)                      all of them, in order
-    steps(("seq2seq", "conv-small")) some recipes, in a size or in the one that fits the data
-
-It knows names and what is said of them. It does not train anything, and does not know which step is better.
+    data or phrasebook -> splits -> steps of each model -> training runs -> measurements -> results.json, page.html
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
-from regard import checks
-from regard.recipes import catalog
-from regard.training.plans.translation import TranslationPlan
+import torch
 
-ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
-ABOUT = {
-    "seq2seq": "recurrence, one context vector",
-    "seq2seq-attention": "recurrence, and attention to the source",
-    "attention": "attention alone: no recurrence, one head, no feed-forward part",
-    "conv": "convolution, and attention to the source",
-    "transformer": "self-attention in many heads, with feed-forward parts",
-}
+from regard._version import __version__
+from regard.comparison import runs as places
+from regard.comparison import splits
+from regard.comparison.measures import ModelMeasures, shown_sentence
+from regard.comparison.pages import ResultTable, road_page
+from regard.comparison.runs import QUICK_THREADS, RunReporter, RunResults, run_comparison
+from regard.comparison.settings import ComparisonSettings
+from regard.comparison.splits import SplitFiles
+from regard.training.tasks import common as paths
 
-
-class Step(NamedTuple):
-    """One model of a comparison."""
-
-    name: str
-    recipe: str
-    about: str
+SUMMARY_VERSION = 1
+SUMMARIZED_SCORES = ("bleu", "chrf", "loss", "tokens_per_second", "seconds")
 
 
-def steps(names: Sequence[str]) -> tuple[Step, ...]:
-    """The steps of these recipes; a ValueError names one that is unknown, cannot translate or is there twice."""
-    if not names:
-        raise checks.wrong("models", "at least one recipe, such as transformer", "none")
-    found = list[Step]()
-    for name in names:
-        kind = catalog.find(name).tables["model"]["kind"]
-        if kind not in TranslationPlan.kinds:
-            able = [known for known in catalog.names()
-                    if catalog.find(known).tables["model"]["kind"] in TranslationPlan.kinds]
-            raise checks.wrong("models", f"recipes that translate, such as {', '.join(able)}", f'"{name}"')
-        if name in [step.name for step in found]:
-            raise checks.wrong("models", "different recipes", f'"{name}" twice')
-        found.append(Step(name, name, ABOUT.get(name, ABOUT.get(name.rpartition("-")[0], ""))))
-    return tuple(found)
+class SeedSpread(NamedTuple):
+    """One number over several seeds."""
+
+    mean: float
+    low: float
+    high: float
+    deviation: float | None
+    """The standard deviation; None where there is one seed."""
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "SeedSpread":
+        """Of at least one value."""
+        return SeedSpread(fmean(values), min(values), max(values), stdev(values) if len(values) > 1 else None)
+
+
+def summarize_runs(setting: ComparisonSettings, results: RunResults, about: ResultTable) -> ResultTable:
+    """All that a comparison found.
+
+    Args:
+        about: what is said of the data and of the machine.
+    """
+    return {"kind": "road", "version": SUMMARY_VERSION, "regard": __version__, **about,
+            "budget": {**setting.budget.plain(), "said": setting.budget.said()}, "seeds": setting.seeds,
+            "beams": setting.beams, "quick": setting.small,
+            "models": [_summarize_model(step.name, setting.recipe(step), step.about, results[step.name])
+                       for step in setting.steps]}
+
+
+def _summarize_model(name: str, recipe: str, about: str, runs: Sequence[ModelMeasures]) -> ResultTable:
+    first = runs[0]
+    return {"name": name, "recipe": recipe, "about": about, "parameters": first.parameters, "steps": first.steps,
+            "tokens": first.tokens, "memory": first.memory,
+            "peak": max((run.peak for run in runs if run.peak is not None), default=None),
+            **{score: _spread_of(runs, lambda run, score=score: getattr(run, score)) for score in SUMMARIZED_SCORES},  # type: ignore[misc]
+            "by_length": _spread_by_length(runs),
+            "curve": first.curve,
+            "flow": {"last": _column_means([run.flow.last for run in runs]), "all": _column_means([run.flow.all for run in runs]),
+                     "sentences": first.flow.sentences, "tokens": first.flow.tokens},
+            "translation": first.translation, "attends": first.attention is not None, "signatures": first.signatures}
+
+
+def _spread_of(runs: Sequence[ModelMeasures], number: Callable[[ModelMeasures], float]) -> ResultTable:
+    return SeedSpread.of([number(run) for run in runs])._asdict()
+
+
+def _spread_by_length(runs: Sequence[ModelMeasures]) -> list[ResultTable]:
+    """The buckets, which are the same in all runs: the test is."""
+    return [{"least": one["least"], "most": one["most"], "pairs": one["pairs"],
+             **{score: SeedSpread.of([run.by_length[place][score] for run in runs])._asdict()
+                for score in ("bleu", "chrf")}}
+            for place, one in enumerate(runs[0].by_length)]
+
+
+def _column_means(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [fmean(column) for column in zip(*rows, strict=True)]
+
+
+# ---- report: A whole comparison of steps of the road: from data to a table, a JSON file and a page.
+#
+#     data, or the phrasebook ─► split ─► steps of each ─► trainings ─► measures ─► summary ─► results.json, page.html
+#
+# It knows the order of things, and no details of any.
+
+ReportTable = dict[str, Any]
+PHRASEBOOK = "the phrasebook"
+
+
+@dataclass(frozen=True)
+class ComparisonData:
+    """What models learn from, are judged by and are tested on; without any data it is the phrasebook."""
+
+    data: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    source: str | None = None
+    target: str | None = None
+    format: str | None = None
+
+    def identity(self) -> ReportTable:
+        """What stands for it: the sha256 of every file."""
+        if not self.data:
+            return {PHRASEBOOK: {"drawn": splits.PHRASEBOOK_DRAWS, "clauses": splits.PHRASEBOOK_CLAUSES, "words": splits.PHRASEBOOK_WORDS}}
+        paths.open_inputs((*self.data, *self.validation, *self.test))
+        found = {name: paths.file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
+        return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
+
+    def written(self, folder: Path) -> SplitFiles:
+        """The three files, in this folder."""
+        if not self.data:
+            return splits.split_phrasebook(folder)
+        return splits.split_data(self.data, folder, validation=self.validation, test=self.test, source=self.source,
+                             target=self.target, format=self.format)
+
+    def name(self) -> str:
+        """What it is called."""
+        return ", ".join(Path(path).name for path in self.data) or PHRASEBOOK
+
+
+def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, told: RunReporter) -> ReportTable:
+    """Compare; the table, which also is in the folder, with a page. What is there already is not done again."""
+    place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
+    files = SplitFiles.at(place.data)
+    if not all(path.exists() for path in files):
+        files = data.written(place.data)
+    results = run_comparison(setting, place, files, told)
+    found = summarize_runs(setting, results, _describe_setup(setting, data, files, results))
+    place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    maps = {name: runs[0].attention for name, runs in results.items()}
+    place.write(places.PAGE_FILE, road_page(found, maps))
+    return found
+
+
+def _describe_setup(setting: ComparisonSettings, data: ComparisonData, files: SplitFiles, results: RunResults) -> ReportTable:
+    """What is the same for all models: the data, the machine, and the sentence that is shown."""
+    tokenizers = {run.tokenizer for runs in results.values() for run in runs}
+    assert len(tokenizers) == 1, "the same pairs and settings make the same tokenizer"
+    tested = splits.read_pairs(files.test)
+    source, reference = tested[shown_sentence(tested)]
+    counts = {name: len(splits.read_pairs(path)) for name, path in zip(splits.SPLIT_NAMES, files, strict=True)}
+    device = "cuda" if setting.device == "auto" and torch.cuda.is_available() else setting.device
+    return {"data": {"name": data.name(), **counts, "sha256": files.digests(), "tokenizer": tokenizers.pop()},
+            "machine": {"device": torch.cuda.get_device_name() if device.startswith("cuda") else "CPU",
+                        "threads": min(QUICK_THREADS, torch.get_num_threads()) if setting.small
+                        else torch.get_num_threads()},
+            "sentence": {"source": source, "reference": reference}}

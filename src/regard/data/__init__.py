@@ -1,1 +1,1 @@
-"""Where sequences come from: the embedded phrasebook, which is there without a file and without a network."""
+"""Training data: reading files, filters, tokenizers, the token store, batches, and the phrasebook."""

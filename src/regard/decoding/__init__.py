@@ -1,1 +1,1 @@
-"""Searches: they write with any model that answers to `regard.models.contract`, and know nothing else of it."""
+"""Searches that generate tokens with any model that satisfies `regard.models.contract`."""

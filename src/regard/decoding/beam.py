@@ -8,7 +8,7 @@ still free in the pool.
 
 With one beam and no length penalty it is greedy search. With a length penalty it goes on behind a first end as long as
 something longer could score higher; limits that fit the rows keep that short. With as many beams as there are
-continuations it is exhaustive. How a turn is made is in `regard.decoding.search`.
+continuations it is exhaustive. How a turn is made is in `regard.decoding.beam_search`.
 
 Diverse beams (Vijayakumar et al. 2016): the beams are parted into groups that search one after another at every step.
 For each group a token counts less by `diversity` for every hypothesis of the groups before it that has just gone on
@@ -28,23 +28,20 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from regard import checks
-from regard.decoding.coverage import Coverage, as_coverage
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.ranking import Ranking, as_ranking
-from regard.decoding.request import Limit, Prompts, Request
-from regard.decoding.rules import Rule, whole
-from regard.decoding.search import BeamSearch
-from regard.decoding.sources import Given
-from regard.decoding.steady import run
-from regard.decoding.terms import Alternatives, automata
-from regard.models.contract import Writer
+from regard.checks import whole_number
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.constraints import Constraint, TermAlternatives, build_automata
+from regard.decoding.graph_search import run_graph_search
+from regard.decoding.request import Hypothesis, LengthLimit, Prompts, SearchRequest, SourceInput
+from regard.decoding.scoring import CoveragePenalty, LengthPenalty, as_coverage_penalty, as_length_penalty
+from regard.models.contract import GenerativeModel
 
 
 @torch.no_grad()
-def beam(model: Writer, memory: Given = None, *, prompts: Prompts, end: int | Iterable[int], limit: Limit,
-         beams: int, least: int = 0, rules: Sequence[Rule] = (), length_penalty: "str | float | Ranking" = "none",
-         coverage: "float | Coverage | None" = None, groups: int = 1, diversity: float = 0.5,
-         terms: Sequence[Sequence[Alternatives]] | None = None, nbest: int = 1,
+def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int], limit: LengthLimit,
+         beams: int, least: int = 0, rules: Sequence[Constraint] = (), length_penalty: "str | float | LengthPenalty" = "none",
+         coverage: "float | CoveragePenalty | None" = None, groups: int = 1, diversity: float = 0.5,
+         terms: Sequence[Sequence[TermAlternatives]] | None = None, nbest: int = 1,
          room: int | None = None) -> list[list[Hypothesis]]:
     """For each prompt its `nbest` hypotheses, the best first; a row's result does not depend on the others.
 
@@ -63,8 +60,8 @@ def beam(model: Writer, memory: Given = None, *, prompts: Prompts, end: int | It
         beams: how many hypotheses of a row are followed.
         least: how many tokens come before an end may.
         rules: further rules of what may be written.
-        length_penalty: "none", "mean", or the α of Wu et al. 2016; see `regard.decoding.ranking`.
-        coverage: the β of Wu et al. 2016, for models that attend to their source; see `regard.decoding.coverage`.
+        length_penalty: "none", "mean", or the α of Wu et al. 2016; see `regard.decoding.scoring`.
+        coverage: the β of Wu et al. 2016, for models that attend to their source; see `regard.decoding.scoring`.
         groups: into how many groups the beams are parted.
         diversity: what a token costs that a group before has taken, in log-probability.
         terms: for each row what must appear: terms, each a list of alternatives, each a list of ids.
@@ -72,16 +69,16 @@ def beam(model: Writer, memory: Given = None, *, prompts: Prompts, end: int | It
         room: how many tokens, of prompts and limits, the hypotheses may have together that are followed at once;
             other prompts wait. Without it all are.
     """
-    request = Request.of(model, memory, prompts, end, limit, least, rules, room)
-    if whole("nbest", nbest, 1) > whole("beams", beams, 1):
+    request = SearchRequest.of(model, memory, prompts, end, limit, least, rules, room)
+    if whole_number("nbest", nbest, 1) > whole_number("beams", beams, 1):
         raise checks.wrong("nbest", f"at most the {beams} beams", nbest)
-    if beams % whole("groups", groups, 1):
+    if beams % whole_number("groups", groups, 1):
         raise checks.wrong("groups", f"a number that divides the {beams} beams", groups)
     if isinstance(diversity, bool) or not isinstance(diversity, int | float) or not 0 <= diversity < math.inf:
         raise checks.wrong("diversity", "a number, at least 0", repr(diversity))
-    covered = as_coverage(coverage)
+    covered = as_coverage_penalty(coverage)
     if covered is not None and memory is None:
         raise checks.wrong("coverage", "None for a model without a source", repr(coverage))
-    required = None if terms is None else automata(terms, request.ends, request.limits)
-    search = BeamSearch(request, beams, as_ranking(length_penalty), nbest, groups, float(diversity), covered, required)
-    return run(model, memory, request, search)
+    required = None if terms is None else build_automata(terms, request.ends, request.limits)
+    search = BeamSearch(request, beams, as_length_penalty(length_penalty), nbest, groups, float(diversity), covered, required)
+    return run_graph_search(model, memory, request, search)

@@ -22,23 +22,23 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.live import Beams
-from regard.decoding.queue import Turn, run
-from regard.decoding.ranking import Ranking, as_ranking
-from regard.decoding.request import Limit, Prompts, Request
-from regard.decoding.rules import Rule, whole
-from regard.decoding.search import BeamSearch
-from regard.models.contract import Memory, Writer
+from regard.checks import whole_number
+from regard.decoding.beam_search import BeamSearch
+from regard.decoding.beam_state import BeamBatch
+from regard.decoding.constraints import Constraint
+from regard.decoding.request import Hypothesis, LengthLimit, Prompts, SearchRequest
+from regard.decoding.scheduler import SearchStep, run_search
+from regard.decoding.scoring import LengthPenalty, as_length_penalty
+from regard.models.contract import GenerativeModel, Memory
 
-MOST = 20_000
+MAX_BRANCHES = 20_000
 """Branches of a tree."""
-FEWEST = 4
+MIN_CANDIDATES = 4
 """Continuations of a row that are recorded in a turn, at least; twice as many as there are beams otherwise."""
-Path = tuple[int, ...]
+TokenPath = tuple[int, ...]
 
 
-class Branch(NamedTuple):
+class TreeBranch(NamedTuple):
     """A beginning, by its last token."""
 
     parent: int
@@ -55,10 +55,10 @@ class Branch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tree:
+class SearchTree:
     """What one search considered."""
 
-    branches: tuple[Branch, ...]
+    branches: tuple[TreeBranch, ...]
     best: tuple[int, ...]
     """The branches at which the results end, the best first."""
     left_out: int = 0
@@ -66,17 +66,17 @@ class Tree:
 
 
 @dataclass
-class _Growing:
+class _TreeBuilder:
     """A tree that grows. `places` has the number of each branch by its tokens."""
 
     most: int
-    branches: list[Branch] = field(default_factory=list)
-    places: dict[Path, int] = field(default_factory=dict)
+    branches: list[TreeBranch] = field(default_factory=list)
+    places: dict[TokenPath, int] = field(default_factory=dict)
     best: tuple[int, ...] = ()
     lost: set[int] = field(default_factory=set)
     """Hashes of the tokens of branches that there is no room for: one may come more than once."""
 
-    def add(self, path: Path, log: float, total: float, ended: bool, kept: bool) -> None:
+    def add(self, path: TokenPath, log: float, total: float, ended: bool, kept: bool) -> None:
         """A beginning that was considered; one that is known may have been kept by another group."""
         place = self.places.get(path)
         if place is not None:
@@ -105,17 +105,17 @@ class _Growing:
                 best.append(place)
         self.best = tuple(best)
 
-    def _put(self, path: Path, log: float, total: float, ended: bool, kept: bool) -> None:
+    def _put(self, path: TokenPath, log: float, total: float, ended: bool, kept: bool) -> None:
         self.places[path] = len(self.branches)
-        self.branches.append(Branch(self.places.get(path[:-1], -1), path[-1], log, total, ended, kept))
+        self.branches.append(TreeBranch(self.places.get(path[:-1], -1), path[-1], log, total, ended, kept))
 
 
-class Recorder:
-    """A beam search that remembers what it considered: a `regard.decoding.queue.Search`."""
+class TreeRecorder:
+    """A beam search that remembers what it considered: a `regard.decoding.scheduler.SearchStrategy`."""
 
-    def __init__(self, search: BeamSearch, *, most: int = MOST) -> None:
-        self.search, self.most = search, whole("most", most, 1)
-        self.growing: dict[int, _Growing] = {}
+    def __init__(self, search: BeamSearch, *, most: int = MAX_BRANCHES) -> None:
+        self.search, self.most = search, whole_number("most", most, 1)
+        self.growing: dict[int, _TreeBuilder] = {}
 
     @property
     def width(self) -> int:
@@ -127,45 +127,45 @@ class Recorder:
         """Whether the search asks for the cross-attention weights."""
         return self.search.watches
 
-    def first(self, numbers: Sequence[int], present: Tensor | None) -> Beams:
+    def first(self, numbers: Sequence[int], present: Tensor | None) -> BeamBatch:
         """The batch of the search."""
         for number in numbers:
-            self.growing[number] = _Growing(self.most)
+            self.growing[number] = _TreeBuilder(self.most)
         return self.search.first(numbers, present)
 
-    def turn(self, batch: Beams, logits: Tensor, cross: Tensor | None) -> Turn[Beams]:
+    def turn(self, batch: BeamBatch, logits: Tensor, cross: Tensor | None) -> SearchStep[BeamBatch]:
         """The turn of the search."""
         considered = self._considered(batch, logits)
         after = self.search.turn(batch, logits, cross)
         self._keep(batch, considered, after)
         return after
 
-    def results(self, batch: Beams) -> list[tuple[int, list[Hypothesis]]]:
+    def results(self, batch: BeamBatch) -> list[tuple[int, list[Hypothesis]]]:
         """The results of the search."""
         found = self.search.results(batch)
         for number, hypotheses in found:
             self.growing[number].finish(hypotheses)
         return found
 
-    def tree(self, number: int) -> Tree:
+    def tree(self, number: int) -> SearchTree:
         """What the search of this number considered: all of it, when the search is over."""
         grown = self.growing[number]
-        return Tree(tuple(grown.branches), grown.best, len(grown.lost))
+        return SearchTree(tuple(grown.branches), grown.best, len(grown.lost))
 
-    def _considered(self, batch: Beams, logits: Tensor) -> "_Considered":
+    def _considered(self, batch: BeamBatch, logits: Tensor) -> "_TreeCandidates":
         """The best continuations of each row by their log-probability, the best first."""
         B, K, t = batch.live.ids.shape
         request = self.search.request
         written = request.written(batch.live.ids.view(B * K, t), batch.numbers, batch.counts, self.width)
         logs_BKV = request.log_probabilities(logits, written).view(B, K, -1)
         totals_BC = (batch.live.totals.unsqueeze(-1) + logs_BKV).flatten(1)
-        count = min(totals_BC.shape[-1], max(FEWEST, 2 * K))
+        count = min(totals_BC.shape[-1], max(MIN_CANDIDATES, 2 * K))
         best, places = totals_BC.topk(count, dim=-1)
         logs = logs_BKV.flatten(1).gather(-1, places)
         V = logs_BKV.shape[-1]
-        return _Considered(best.tolist(), (places // V).tolist(), (places % V).tolist(), logs.tolist())
+        return _TreeCandidates(best.tolist(), (places // V).tolist(), (places % V).tolist(), logs.tolist())
 
-    def _keep(self, before: Beams, considered: "_Considered", after: Turn[Beams]) -> None:
+    def _keep(self, before: BeamBatch, considered: "_TreeCandidates", after: SearchStep[BeamBatch]) -> None:
         """What was considered goes into the trees, and what was kept is marked."""
         K, groups = before.live.totals.shape[1], before.groups
         paths = [[tuple(ids[:before.counts[row // groups]]) for ids in row_ids]
@@ -185,7 +185,7 @@ class Recorder:
                         path = (*paths[origins[at] // K][origins[at] % K], tokens[at])
                         tree.add(path, logs[at], totals[at], False, not finished)
 
-    def _last_logs(self, batch: Beams) -> list[float]:
+    def _last_logs(self, batch: BeamBatch) -> list[float]:
         """The log-probability of the last token of every live hypothesis."""
         counts = torch.tensor(batch.counts, device=batch.live.logs.device).repeat_interleave(batch.groups)
         K = batch.live.totals.shape[1]
@@ -193,7 +193,7 @@ class Recorder:
         return batch.live.logs.gather(-1, last).flatten().tolist()
 
 
-class _Considered(NamedTuple):
+class _TreeCandidates(NamedTuple):
     """Continuations of each row, (B, C) each, as lists."""
 
     totals: list[list[float]]
@@ -207,13 +207,13 @@ class _Considered(NamedTuple):
 
 
 @torch.no_grad()
-def beam_tree(model: Writer, memory: Memory | None = None, *, prompts: Prompts, end: int | Iterable[int], limit: Limit,
-              beams: int, rules: Sequence[Rule] = (), length_penalty: "str | float | Ranking" = "none", nbest: int = 1,
-              most: int = MOST) -> list[tuple[list[Hypothesis], Tree]]:
+def beam_tree(model: GenerativeModel, memory: Memory | None = None, *, prompts: Prompts, end: int | Iterable[int], limit: LengthLimit,
+              beams: int, rules: Sequence[Constraint] = (), length_penalty: "str | float | LengthPenalty" = "none", nbest: int = 1,
+              most: int = MAX_BRANCHES) -> list[tuple[list[Hypothesis], SearchTree]]:
     """For each prompt what `regard.decoding.beam.beam` gives for these arguments, and the tree of its search."""
-    request = Request.of(model, memory, prompts, end, limit, 0, rules)
-    if whole("nbest", nbest, 1) > whole("beams", beams, 1):
+    request = SearchRequest.of(model, memory, prompts, end, limit, 0, rules)
+    if whole_number("nbest", nbest, 1) > whole_number("beams", beams, 1):
         raise checks.wrong("nbest", f"at most the {beams} beams", nbest)
-    recorder = Recorder(BeamSearch(request, beams, as_ranking(length_penalty), nbest), most=most)
-    found = run(model, memory, request, recorder)
+    recorder = TreeRecorder(BeamSearch(request, beams, as_length_penalty(length_penalty), nbest), most=most)
+    found = run_search(model, memory, request, recorder)
     return [(hypotheses, recorder.tree(number)) for number, hypotheses in enumerate(found)]

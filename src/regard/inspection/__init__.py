@@ -1,1 +1,1 @@
-"""What a model looks at, made visible."""
+"""Make a model's attention visible: record it, store it as a trace, draw it, show it in a browser."""

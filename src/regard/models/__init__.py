@@ -1,1 +1,1 @@
-"""Models: parts put together. Every one of them answers to the contract in `contract`, so one search serves all."""
+"""Models: parts put together behind one contract, so that one loss and one search serve all of them."""

@@ -1,10 +1,11 @@
 """From a config to a model: `regard.build`.
 
-    config ── which kind ── its config class, checked ── does it fit? ── the model, with new parameters
+    config ── its kind ── its config class, validated ── does it fit into memory? ── the model, with new parameters
 
-A config is the name of a recipe ("transformer-tiny"), the path of a TOML file, tables, or the config object itself.
-Nothing is allocated before the config is whole and known to fit into the machine's memory. It knows the kinds of
-models; it does not know tokenizers, training, or folders of trained models.
+A config is the name of a recipe ("transformer", or with a size "transformer-tiny"), the path of a TOML file, tables, or
+the config object itself. Nothing is allocated before the config is valid and known to fit into the machine's memory.
+
+This module knows the kinds of models; it does not know tokenizers, training, or folders of trained models.
 """
 
 import os
@@ -14,18 +15,15 @@ from typing import Any
 
 from torch import nn
 
-from regard import checks, config
-from regard.models.encoder import EncoderConfig
-from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.labels import ClassifierConfig, TaggerConfig
-from regard.models.language import LanguageConfig
-from regard.models.masked import MaskedConfig
+from regard import checks, config, toml
+from regard.models import catalog
+from regard.models.classification import ClassifierConfig, TaggerConfig
+from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
 from regard.models.vision import VisionConfig
-from regard.recipes import catalog
-from regard.toml import document as toml
 
-ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageConfig | MaskedConfig | EncoderConfig | TaggerConfig
+ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageModelConfig | MaskedModelConfig | EncoderConfig | TaggerConfig
                | ClassifierConfig | VisionConfig)
 AnyConfig = ModelConfig | str | os.PathLike[str] | Mapping[str, Any]
 
@@ -48,33 +46,33 @@ def model_config(given: AnyConfig, **changes: Any) -> ModelConfig:
     if isinstance(given, ModelConfig):
         if not changes:
             return given
-        given = {"model": config.plain(given)}
-    document = _document(given)
+        given = {"model": config.to_tables(given)}
+    document = _config_document(given)
     at = () if "kind" in document.tables and "model" not in document.tables else ("model",)
-    document = toml.changed(document, {".".join([*at, key]): value for key, value in changes.items()})
-    return config.make(ModelConfig, document, at)
+    document = toml.override(document, {".".join([*at, key]): value for key, value in changes.items()})
+    return config.read_config(ModelConfig, document, at)
 
 
 def check_size(chosen: ModelConfig) -> None:
     """Refuse a model whose parameters alone do not fit into this machine's memory."""
-    count, room = chosen.parameters(), _memory()
+    count, room = chosen.parameters(), _machine_memory()
     if 4 * count > room:
         expected = f"a model that fits into the {room / 2**30:.0f} GiB of this machine"
         got = f"one of {count:,} parameters, {4 * count / 2**30:,.0f} GiB in float32"
         raise checks.wrong("config", expected, got)
 
 
-def _document(given: Any) -> toml.Document:
+def _config_document(given: Any) -> toml.TomlDocument:
     if isinstance(given, Mapping):
-        return toml.given(given)
+        return toml.document_of(given)
     if not isinstance(given, str | os.PathLike):
         expected = "the name of a recipe, the path of a TOML file, tables, or the config of a model"
         raise checks.wrong("given", expected, *checks.kind(given))
     if isinstance(given, os.PathLike) or given.endswith(".toml") or os.sep in given:
-        return toml.read(Path(given))
-    return catalog.find(given)
+        return toml.read_document(Path(given))
+    return catalog.find_recipe(given)
 
 
-def _memory() -> int:
+def _machine_memory() -> int:
     """Bytes of memory that the machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

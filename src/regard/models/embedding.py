@@ -16,12 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.blocks.block import NORMS, norm
-from regard.blocks.dropout import Dropout
-from regard.config import Config, choice, number, share, whole
-from regard.position.encoding import Added, Concatenated, Encoding, EncodingConfig, FormalSinusoidalConfig
+from regard.blocks.sublayer import NORMS, Dropout, make_norm
+from regard.config import Config, choice, integer, number, probability
+from regard.position.encoding import (
+    AddPositions,
+    ConcatenatePositions,
+    EncodingConfig,
+    FormalSinusoidalConfig,
+    PositionalEncoding,
+)
 
-JOINS: dict[str, type[Added] | type[Concatenated]] = {"added": Added, "concatenated": Concatenated}
+POSITION_JOINS: dict[str, type[AddPositions] | type[ConcatenatePositions]] = {"added": AddPositions, "concatenated": ConcatenatePositions}
 
 
 class Embedding(nn.Module):
@@ -38,11 +43,11 @@ class Embedding(nn.Module):
         dropout: of the result.
     """
 
-    def __init__(self, vocabulary: int, width: int, *, positions: Encoding | None = None, joined: str = "added",
+    def __init__(self, vocabulary: int, width: int, *, positions: PositionalEncoding | None = None, joined: str = "added",
                  scale: bool = False, segments: int = 0, norm: nn.Module | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
-        join = checks.pick("joined", joined, JOINS)
+        join = checks.pick("joined", joined, POSITION_JOINS)
         beside = positions.width if positions is not None and joined == "concatenated" else 0
         if beside >= width:
             raise checks.wrong("positions", f"narrower than the width {width}, to leave room for the tokens", beside)
@@ -63,7 +68,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """The vectors of tokens that stand at `positions`, (N,) or (B, N)."""
-        _check_ids("ids", ids, self.tokens, "a vocabulary")
+        _check_range("ids", ids, self.tokens, "a vocabulary")
         x = self.tokens(ids)
         if self.factor != 1.0:
             x = x * self.factor
@@ -71,14 +76,14 @@ class Embedding(nn.Module):
             x = self.positions(x, positions)
         if self.segments is not None:
             if segments is not None:
-                _check_ids("segments", segments, self.segments, "a table of segments")
+                _check_range("segments", segments, self.segments, "a table of segments")
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         elif segments is not None:
             raise checks.wrong("segments", "None for a model that does not tell segments apart", "given")
         return self.dropout(x if self.norm is None else self.norm(x))
 
 
-def _check_ids(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> None:
+def _check_range(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> None:
     """Torch says only "index out of range". On other devices looking would make every call wait."""
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
         return
@@ -88,7 +93,7 @@ def _check_ids(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> No
         raise checks.wrong(argument, expected, low if low < 0 else high)
 
 
-def output(width: int, vocabulary: int, *, bias: bool, tied: Embedding | None = None) -> nn.Linear:
+def make_output_layer(width: int, vocabulary: int, *, bias: bool, tied: Embedding | None = None) -> nn.Linear:
     """States to logits; its weights are the table of the embedding it is tied to, where there is one."""
     layer = nn.Linear(width, vocabulary, bias)
     if tied is None:
@@ -105,20 +110,20 @@ class EmbeddingConfig(Config):
     """`Embedding`, as a table of a config file. `beside` is the width of positions that are concatenated."""
 
     positions: EncodingConfig | None = None
-    joined: str = choice(JOINS, "added")
-    beside: int | None = whole(None, least=1)
+    joined: str = choice(POSITION_JOINS, "added")
+    beside: int | None = integer(None, least=1)
     scale: bool = False
-    segments: int = whole(0, least=0)
+    segments: int = integer(0, least=0)
     norm: str | None = choice(NORMS, None)
     epsilon: float = number(1e-5, least=0.0)
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
 
     def build(self, vocabulary: int, width: int) -> Embedding:
         """The embedding of a vocabulary, in this width."""
         positions = None if self.positions is None else self.positions.build(self.beside or width)
         return Embedding(vocabulary, width, positions=positions, joined=self.joined, scale=self.scale,
                          segments=self.segments, dropout=self.dropout,
-                         norm=None if self.norm is None else norm(self.norm, width, self.epsilon))
+                         norm=None if self.norm is None else make_norm(self.norm, width, self.epsilon))
 
     def parameters(self, vocabulary: int, width: int) -> int:
         """How many learned numbers it has."""

@@ -1,9 +1,13 @@
-"""The language model: it reads a text and says what comes next.
+"""Language models: causal, which predict the next token, and masked, which predict hidden tokens.
 
-    ids ── Decoder ──► logits of the token after each
+    LanguageModel   ids ── Decoder ──► logits of the next token at every position
+    MaskedModel     ids, some of them [MASK] ── Encoder ── W_f, GELU, norm ── output ──► logits of the token itself
 
-A stack of causal blocks is GPT (Radford et al. 2019; algorithm 10 of Phuong and Hutter 2022); with recurrence as the
-mixer it is the recurrent language model, many-to-many. There is no source and no memory.
+A `LanguageModel` with causal self-attention is GPT (Radford et al. 2019; algorithm 10 of Phuong and Hutter 2022); with
+recurrence as the mixer it is the recurrent language model. A `MaskedModel` is BERT (Devlin et al. 2019; algorithm 9).
+There is no source.
+
+Legend: B rows, N tokens, n new tokens, D width, V vocabulary.
 """
 
 from collections.abc import Iterator
@@ -13,11 +17,15 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from regard import checks
+from regard.blocks.feed_forward import ACTIVATIONS
 from regard.blocks.stack import StackConfig
-from regard.config import Config, whole
-from regard.models.contract import AnyTokens, Memory, Step
-from regard.models.decoder import Decoder, DecoderState
-from regard.models.embedding import EmbeddingConfig, output
+from regard.blocks.sublayer import make_norm
+from regard.checks import pick
+from regard.config import Config, choice, integer
+from regard.models.contract import AnyMemory, Memory, Step
+from regard.models.embedding import EmbeddingConfig, make_output_layer
+from regard.models.encoder_decoder import Decoder, DecoderState, Encoder, EncoderConfig
+from regard.tokens import AnyTokens
 
 
 class LanguageModel(nn.Module):
@@ -66,12 +74,12 @@ class LanguageModel(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig(Config):
+class LanguageModelConfig(Config):
     """A language model, as a table of a config file. `tied`: the output layer's weights are the embedding's table."""
 
     kind: ClassVar[str] = "language"
-    vocabulary: int = whole(least=1)
-    width: int = whole(least=1)
+    vocabulary: int = integer(least=1)
+    width: int = integer(least=1)
     tied: bool = True
     output_bias: bool = False
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -80,7 +88,7 @@ class LanguageConfig(Config):
     def build(self) -> LanguageModel:
         """The model, with new parameters."""
         embedding = self.embedding.build(self.vocabulary, self.width)
-        last = output(self.width, self.vocabulary, bias=self.output_bias, tied=embedding if self.tied else None)
+        last = make_output_layer(self.width, self.vocabulary, bias=self.output_bias, tied=embedding if self.tied else None)
         return LanguageModel(Decoder(embedding, self.stack.build(self.width, causal=True), last))
 
     def parameters(self) -> int:
@@ -96,3 +104,89 @@ class LanguageConfig(Config):
             yield "stack.cross", "a language model has no source to look at"
         if self.tied and self.embedding.beside:
             yield "tied", "a table that has positions beside it is narrower than the output layer"
+
+
+# ---- masked: The masked model: some tokens are hidden, and it says what stood there, from both sides.
+#
+#     ids, some of them [MASK] ── Encoder ──► states ── W_f, GELU, norm ── output ──► logits of the token itself
+#
+# Sources: BERT (Devlin et al. 2019) and algorithm 9 of Phuong and Hutter 2022. Unlike a language model, the logits at a
+# position are for that very position.
+
+
+class MaskedHead(nn.Module):
+    """logits = W_u norm(f(W_f x + b_f)) (+ b_u)."""
+
+    def __init__(self, width: int, norm: nn.Module, output: nn.Linear, activation: str = "gelu") -> None:
+        super().__init__()
+        self.name, self.activation = activation, pick("activation", activation, ACTIVATIONS)
+        self.dense = nn.Linear(width, output.in_features)
+        self.norm, self.output = norm, output
+        nn.init.xavier_uniform_(self.dense.weight)
+        nn.init.zeros_(self.dense.bias)
+
+    def features(self, states: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D of the head)."""
+        return self.norm(self.activation(self.dense(states)))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, V)."""
+        return self.output(self.features(states))
+
+
+class MaskedModel(nn.Module):
+    """An encoder, and a head that names the token at every position."""
+
+    def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def encode(self, tokens: AnyTokens) -> AnyMemory:
+        """The states of all tokens."""
+        return self.encoder.encode(tokens)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of features."""
+        return self.head.output
+
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, N, D of the head)."""
+        return self.head.features(self.encoder.states(tokens))
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (B, N, V) of the token at every position."""
+        return self.output(self.features(tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedModelConfig(EncoderConfig):
+    """A masked model, as a table of a config file: an encoder with these keys more.
+
+    `head_width` is that of the head's hidden features (the paper's d_f), the model's own where not given.
+    """
+
+    kind: ClassVar[str] = "masked"
+    head_width: int | None = integer(None, least=1)
+    activation: str = choice(ACTIVATIONS, "gelu")
+    tied: bool = True
+    output_bias: bool = True
+
+    def build(self) -> MaskedModel:
+        """The model, with new parameters."""
+        encoder, inner = self.encoder(), self.head_width or self.width
+        last = make_output_layer(inner, self.vocabulary, bias=self.output_bias, tied=encoder.embedding if self.tied else None)
+        between = make_norm(self.stack.norm, inner, self.stack.epsilon)
+        return MaskedModel(encoder, MaskedHead(self.width, between, last, self.activation))
+
+    def parameters(self) -> int:
+        inner = self.head_width or self.width
+        last = (0 if self.tied else self.vocabulary * inner) + self.output_bias * self.vocabulary
+        between = inner * (2 if self.stack.norm == "layer" else 1)
+        return super().parameters() + self.width * inner + inner + between + last
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: key, and why."""
+        yield from super().conflicts()
+        if self.tied and (self.head_width or self.width) != self.width - (self.embedding.beside or 0):
+            yield "tied", "the output layer can share the embedding's table only where both have one width"

@@ -28,20 +28,19 @@ from regard import checks
 from regard.attention.cache import ContextCache
 from regard.attention.layer import Attention, AttentionLayer, BasicAttention
 from regard.attention.look import Look
-from regard.attention.normalize import NAMES as NORMALIZERS
-from regard.attention.score import NAMES as SCORES
-from regard.attention.score import Score
-from regard.blocks.dropout import Dropout
-from regard.config import Config, choice, share, whole
-from regard.mixer import Rows, RowState, indices
-from regard.models.contract import Memory, Step, Tokens
-from regard.recurrence.cell import CELLS
-from regard.recurrence.cell import cell as make_cell
-from regard.recurrence.cell import parameters as cell_parameters
+from regard.attention.normalize import NORMALIZERS
+from regard.attention.score import SCORES, Score
+from regard.blocks.sublayer import Dropout
+from regard.config import Config, choice, integer, probability
+from regard.mixer import Rows, RowState, row_indices
+from regard.models.contract import Memory, Step
+from regard.recurrence.cells import CELLS, make_cell
+from regard.recurrence.cells import count_cell_parameters as cell_parameters
 from regard.recurrence.scan import DIRECTIONS, Recurrence
+from regard.tokens import Tokens
 
-INITIAL = {"last": None, "mean": None}
-VALUES = {"states": None, "projected": None}
+INITIAL_STATES = {"last": None, "mean": None}
+ATTENTION_VALUES = {"states": None, "projected": None}
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class Seq2SeqState:
 
     def pick(self, rows: Rows) -> "Seq2SeqState":
         """The state of these rows, in storage of its own; a row may be picked more than once."""
-        positions = self.positions[indices(rows, self.positions)]
+        positions = self.positions[row_indices(rows, self.positions)]
         return Seq2SeqState(self.cells.pick(rows), self.source.pick(rows), positions, self.watched)
 
     def put(self, rows: Rows, other: "Seq2SeqState") -> "Seq2SeqState":
         """The state in which these rows are those of the other."""
-        positions = self.positions.index_copy(0, indices(rows, self.positions), other.positions)
+        positions = self.positions.index_copy(0, row_indices(rows, self.positions), other.positions)
         source = self.source.put(rows, other.source)  # type: ignore[arg-type]
         return Seq2SeqState(self.cells.put(rows, other.cells), source, positions, self.watched)
 
@@ -111,7 +110,7 @@ class RecurrentDecoder(nn.Module, ABC):
                  cell: str = "gru", layers: int = 1, initial: str = "last", input_feeding: bool = False,
                  dropout: float = 0.0) -> None:
         super().__init__()
-        checks.pick("initial", initial, INITIAL)
+        checks.pick("initial", initial, INITIAL_STATES)
         looked_width = context_width if looked_width is None else looked_width  # of c_t
         self.width, self.context_width, self.initial_from = width, context_width, initial
         self.embedding = nn.Embedding(vocabulary, width)
@@ -206,7 +205,7 @@ class AttendingDecoder(RecurrentDecoder):
 
     def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
                  normalize: str = "softmax", values: str = "states", **options: object) -> None:
-        checks.pick("values", values, VALUES)
+        checks.pick("values", values, ATTENTION_VALUES)
         looked_width = {"states": context_width, "projected": width}[values]
         super().__init__(vocabulary, width, context_width=context_width, looked_width=looked_width,
                          **options)  # type: ignore[arg-type]
@@ -279,12 +278,12 @@ class Seq2Seq(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookingConfig(Config):
+class Seq2SeqAttentionConfig(Config):
     """How the decoder attends, as a table of a config file; without it there is one context vector."""
 
     score: str = choice([*SCORES, "additive", "bilinear"], "additive")
     normalize: str = choice(NORMALIZERS, "softmax")
-    values: str = choice(VALUES, "states")
+    values: str = choice(ATTENTION_VALUES, "states")
 
     def parameters(self, width: int) -> int:
         """How many learned numbers it has: a projection of queries and of keys, and two more for projected values."""
@@ -297,16 +296,16 @@ class Seq2SeqConfig(Config):
     """The recurrent encoder-decoder, as a table of a config file."""
 
     kind: ClassVar[str] = "seq2seq"
-    source_vocabulary: int = whole(least=1)
-    target_vocabulary: int = whole(least=1)
-    width: int = whole(least=1)
+    source_vocabulary: int = integer(least=1)
+    target_vocabulary: int = integer(least=1)
+    width: int = integer(least=1)
     cell: str = choice(CELLS, "gru")
-    layers: int = whole(1, least=1)
+    layers: int = integer(1, least=1)
     direction: str = choice(DIRECTIONS, "forward")
-    initial: str = choice(INITIAL, "last")
+    initial: str = choice(INITIAL_STATES, "last")
     input_feeding: bool = False
-    dropout: float = share(0.0)
-    attention: LookingConfig | None = None
+    dropout: float = probability(0.0)
+    attention: Seq2SeqAttentionConfig | None = None
 
     def build(self) -> Seq2Seq:
         """The model, with new parameters."""

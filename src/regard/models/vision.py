@@ -17,16 +17,22 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.blocks.dropout import Dropout
 from regard.blocks.stack import Stack, StackConfig
-from regard.config import Config, choice, share, whole
-from regard.position.encoding import Added, Encoding, EncodingConfig, FormalSinusoidalConfig, LearnedConfig
+from regard.blocks.sublayer import Dropout
+from regard.config import Config, choice, integer, probability
+from regard.position.encoding import (
+    AddPositions,
+    EncodingConfig,
+    FormalSinusoidalConfig,
+    LearnedConfig,
+    PositionalEncoding,
+)
 
-TOKENS = {"class": 1, "none": 0}
+CLASS_TOKENS = {"class": 1, "none": 0}
 """What stands in front of the patches, and how many tokens that is."""
 
 
-class Patches(nn.Module):
+class PatchEmbedding(nn.Module):
     """Images to a vector for every patch, and in front of them the class token where there is one.
 
     Args:
@@ -39,15 +45,15 @@ class Patches(nn.Module):
     """
 
     def __init__(self, size: tuple[int, int], patch: int, channels: int, width: int, *,
-                 positions: Encoding | None = None, token: str = "class", dropout: float = 0.0) -> None:
+                 positions: PositionalEncoding | None = None, token: str = "class", dropout: float = 0.0) -> None:
         super().__init__()
         if size[0] % patch or size[1] % patch:
             raise checks.wrong("patch", f"a number that divides height and width {size}", patch)
-        checks.pick("token", token, TOKENS)
+        checks.pick("token", token, CLASS_TOKENS)
         self.size, self.patch, self.channels = size, patch, channels
         self.project = nn.Linear(channels * patch * patch, width)
         self.token = nn.Parameter(torch.empty(width).normal_(std=0.02)) if token == "class" else None
-        self.positions = None if positions is None else Added(positions)
+        self.positions = None if positions is None else AddPositions(positions)
         self.dropout = Dropout(dropout)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -67,7 +73,7 @@ class Patches(nn.Module):
 class ImageClassifier(nn.Module):
     """Images to the logits of their labels."""
 
-    def __init__(self, patches: Patches, stack: Stack, output: nn.Linear) -> None:
+    def __init__(self, patches: PatchEmbedding, stack: Stack, output: nn.Linear) -> None:
         super().__init__()
         self.patches, self.stack, self.output = patches, stack, output
 
@@ -90,21 +96,21 @@ class VisionConfig(Config):
     """An image classifier, as a table of a config file. `positions` are learned where nothing else is said."""
 
     kind: ClassVar[str] = "vision"
-    height: int = whole(least=1)
-    breadth: int = whole(least=1)
-    channels: int = whole(3, least=1)
-    patch: int = whole(least=1)
-    labels: int = whole(least=1)
-    width: int = whole(least=1)
-    token: str = choice(TOKENS, "class")
-    dropout: float = share(0.0)
+    height: int = integer(least=1)
+    breadth: int = integer(least=1)
+    channels: int = integer(3, least=1)
+    patch: int = integer(least=1)
+    labels: int = integer(least=1)
+    width: int = integer(least=1)
+    token: str = choice(CLASS_TOKENS, "class")
+    dropout: float = probability(0.0)
     positions: EncodingConfig | None = None
     stack: StackConfig
 
     @property
     def tokens(self) -> int:
         """How many tokens an image makes."""
-        return (self.height // self.patch) * (self.breadth // self.patch) + TOKENS[self.token]
+        return (self.height // self.patch) * (self.breadth // self.patch) + CLASS_TOKENS[self.token]
 
     @property
     def places(self) -> EncodingConfig:
@@ -113,7 +119,7 @@ class VisionConfig(Config):
 
     def build(self) -> ImageClassifier:
         """The model, with new parameters."""
-        patches = Patches((self.height, self.breadth), self.patch, self.channels, self.width, token=self.token,
+        patches = PatchEmbedding((self.height, self.breadth), self.patch, self.channels, self.width, token=self.token,
                           positions=self.places.build(self.width), dropout=self.dropout)
         last = nn.Linear(self.width, self.labels)
         nn.init.zeros_(last.bias)
@@ -121,7 +127,7 @@ class VisionConfig(Config):
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
-        front = (self.channels * self.patch**2 + 1 + TOKENS[self.token]) * self.width
+        front = (self.channels * self.patch**2 + 1 + CLASS_TOKENS[self.token]) * self.width
         return (front + self.places.parameters(self.width) + self.stack.parameters(self.width)
                 + (self.width + 1) * self.labels)
 

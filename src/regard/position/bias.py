@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from regard.checks import shape, wrong
 from regard.config import Config
-from regard.config import whole as whole_number
-from regard.position.given import finite, whole
+from regard.config import integer as whole_number
+from regard.position.positions import check_finite, check_integer
 
 
 class Bias(nn.Module, ABC):
@@ -56,7 +56,7 @@ class ALiBi(Bias):
         elif isinstance(slopes, Tensor):
             self.register_buffer("slopes", slopes, persistent=False)
         elif isinstance(slopes, Sequence):
-            self.numbers = tuple(finite("slopes", slope) for slope in slopes)
+            self.numbers = tuple(check_finite("slopes", slope) for slope in slopes)
             self.register_buffer("slopes", torch.tensor(self.numbers, dtype=_wide(torch.get_default_dtype())), False)
         else:
             raise wrong("slopes", "a slope for each head", repr(slopes), _FOR_HEADS)
@@ -71,7 +71,7 @@ class ALiBi(Bias):
 
         Otherwise those of the next lower power of two, then every second one of twice that power (as in its code).
         """
-        lower = 1 << (whole("heads", heads, 1).bit_length() - 1)
+        lower = 1 << (check_integer("heads", heads, 1).bit_length() - 1)
         return cls(_geometric(lower) + _geometric(2 * lower)[::2][: heads - lower])
 
     def forward(self, distance: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class RelativeBias(Bias):
 
     def __init__(self, heads: int, *, limit: int):
         super().__init__()
-        self.heads, self.limit = whole("heads", heads, 1), whole("limit", limit, 0)
+        self.heads, self.limit = check_integer("heads", heads, 1), check_integer("limit", limit, 0)
         self.table = nn.Parameter(torch.empty(2 * limit + 1, heads))
         self.reset_parameters()
 
@@ -135,13 +135,13 @@ class BucketedBias(Bias):
 
     def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool = True):
         super().__init__()
-        self.heads, self.buckets, self.both_ways = whole("heads", heads, 1), buckets, both_ways
-        if whole("buckets", buckets, 4 if both_ways else 2) % 2 and both_ways:
+        self.heads, self.buckets, self.both_ways = check_integer("heads", heads, 1), buckets, both_ways
+        if check_integer("buckets", buckets, 4 if both_ways else 2) % 2 and both_ways:
             raise wrong("buckets", "even, half of them for each way", buckets, "Or use both_ways=False.")
         self.one_way = buckets // 2 if both_ways else buckets
         exact = self.one_way // 2
         remedy = f"The first {exact} distances have a bucket each: make it greater, or take fewer buckets."
-        self.max_distance = whole("max_distance", max_distance, exact + 1, remedy)
+        self.max_distance = check_integer("max_distance", max_distance, exact + 1, remedy)
         self.register_buffer("starts", self._starts(), persistent=False)
         self.table = nn.Parameter(torch.empty(buckets, heads))
         self.reset_parameters()

@@ -23,18 +23,27 @@ from torch import Tensor, nn
 
 from regard.checks import pick, shape, wrong
 from regard.config import Config, choice, number
-from regard.config import whole as whole_number
-from regard.position.angle import angles, precise, rounded
-from regard.position.given import check_numbers, check_tokens, finite, positive, row_shape, whole
+from regard.config import integer as whole_number
+from regard.position.positions import (
+    as_float64,
+    broadcast_shape,
+    check_finite,
+    check_integer,
+    check_positions,
+    check_positive,
+    check_tokens,
+    position_angles,
+    round_to,
+)
 
-LAYOUTS = {"interleaved": -1, "halves": -2}
+SINUSOID_LAYOUTS = {"interleaved": -1, "halves": -2}
 """Where sines and cosines stand, and the dimension along which they are joined for it."""
 
-REPEATED = 64
+MIN_REPEATED = 64
 """Positions: for fewer it is not asked how many are the same."""
 
 
-class Encoding(nn.Module, ABC):
+class PositionalEncoding(nn.Module, ABC):
     """A vector for every position. Subclasses say how; `width` is how many features it has.
 
     `limit` is how many positions it knows, from 0; None when it knows them all.
@@ -48,7 +57,7 @@ class Encoding(nn.Module, ABC):
         """positions of any shape -> (*positions.shape, width), in `dtype`."""
 
 
-class Linear(Encoding):
+class LinearEncoding(PositionalEncoding):
     """PE(pos) = slope · pos + offset. It grows with the length of the sequence.
 
     It is one number. With `width` 1 (the default) `Added` adds it to every feature and `Concatenated` sets it beside
@@ -57,20 +66,20 @@ class Linear(Encoding):
 
     def __init__(self, slope: float = 1.0, offset: float = 0.0, width: int = 1):
         super().__init__()
-        self.slope, self.offset = finite("slope", slope), finite("offset", offset)
-        self.width = whole("width", width, 1)
+        self.slope, self.offset = check_finite("slope", slope), check_finite("offset", offset)
+        self.width = check_integer("width", width, 1)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
-        check_numbers(positions)
-        value = rounded(self.slope * precise(positions) + self.offset, dtype, positions.device)
+        check_positions(positions)
+        value = round_to(self.slope * as_float64(positions) + self.offset, dtype, positions.device)
         return value.unsqueeze(-1).expand(*positions.shape, self.width)
 
     def extra_repr(self) -> str:
         return f"slope={self.slope}, offset={self.offset}, width={self.width}"
 
 
-class Sinusoidal(Encoding):
+class SinusoidalEncoding(PositionalEncoding):
     """PE(pos, 2i) = sin(pos / base^(2i/width)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
 
     Any position, however large, is exact to the last digit or so of the dtype asked for. The paper's widths are even;
@@ -80,20 +89,20 @@ class Sinusoidal(Encoding):
 
     def __init__(self, width: int, base: float = 10000.0, layout: str = "interleaved"):
         super().__init__()
-        self.width, self.base, self.layout = whole("width", width, 1), positive("base", base), layout
-        pick("layout", layout, LAYOUTS)
+        self.width, self.base, self.layout = check_integer("width", width, 1), check_positive("base", base), layout
+        pick("layout", layout, SINUSOID_LAYOUTS)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
-        check_numbers(positions)
-        angle = angles(positions, (self.width + 1) // 2, self.width, self.base)
+        check_positions(positions)
+        angle = position_angles(positions, (self.width + 1) // 2, self.width, self.base)
         return _waves(angle, self.width, positions, dtype, self.layout)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, base={self.base}, layout={self.layout}"
 
 
-class FormalSinusoidal(Encoding):
+class FormalSinusoidalEncoding(PositionalEncoding):
     """W_p[2i-1, t] = sin(t / longest^(2i/width)), W_p[2i, t] = cos(same), 0 < i <= width/2 (Phuong and Hutter 2022).
 
     The same idea as `Sinusoidal` with other numbers: `longest` (l_max) in place of 10000, i from 1, so that no feature
@@ -102,22 +111,22 @@ class FormalSinusoidal(Encoding):
 
     def __init__(self, width: int, longest: int):
         super().__init__()
-        if whole("width", width, 2) % 2:
+        if check_integer("width", width, 2) % 2:
             raise wrong("width", "even: the paper has pairs of rows alone", width, "Sinusoidal takes odd widths.")
-        self.width, self.longest = width, whole("longest", longest, 1)
+        self.width, self.longest = width, check_integer("longest", longest, 1)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
-        check_numbers(positions)
+        check_positions(positions)
         # The paper's first token is t = 1, ours is position 0.
-        angle = angles(precise(positions) + 1, self.width // 2, self.width, float(self.longest), first=1)
+        angle = position_angles(as_float64(positions) + 1, self.width // 2, self.width, float(self.longest), first=1)
         return _waves(angle, self.width, positions, dtype)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, longest={self.longest}"
 
 
-class Learned(Encoding):
+class LearnedEncoding(PositionalEncoding):
     """PE(pos) = table[pos]: one learned vector for each of the first `count` positions.
 
     A position outside the table is a ValueError on the CPU. On other devices looking at the positions would make every
@@ -127,7 +136,7 @@ class Learned(Encoding):
 
     def __init__(self, count: int, width: int):
         super().__init__()
-        self.limit, self.width = whole("count", count, 1), whole("width", width, 1)
+        self.limit, self.width = check_integer("count", count, 1), check_integer("width", width, 1)
         self.table = nn.Parameter(torch.empty(count, width))
         self.reset_parameters()
 
@@ -137,7 +146,7 @@ class Learned(Encoding):
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """integer positions of any shape -> (*positions.shape, width); without `dtype`, in that of the table."""
-        check_numbers(positions)
+        check_positions(positions)
         if positions.is_floating_point():
             raise wrong("positions", "integers, rows of a table", f"of dtype {positions.dtype}", "Use .long() on them.")
         if positions.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -155,32 +164,32 @@ class Learned(Encoding):
         return f"count={self.limit}, width={self.width}"
 
 
-class Added(nn.Module):
+class AddPositions(nn.Module):
     """y = x + PE(pos): the Transformer's way. An encoding of width 1 is added to every feature."""
 
-    def __init__(self, encoding: Encoding):
+    def __init__(self, encoding: PositionalEncoding):
         super().__init__()
-        self.encoding = _encoding(encoding)
+        self.encoding = _check_encoding(encoding)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """x (..., N, D), positions (N,) or (B, N) (without them 0, 1, ..., N - 1) -> (..., N, D)."""
-        vectors = _vectors(self.encoding, x, positions)
+        vectors = _position_vectors(self.encoding, x, positions)
         if vectors.shape[-1] not in (1, x.shape[-1]):
             expected = f"as wide as the encoding it is added to, {vectors.shape[-1]}"
             raise wrong("x", expected, f"of shape {shape(x)}", "Widen one of them, or use Concatenated.")
         return x + vectors
 
 
-class Concatenated(nn.Module):
+class ConcatenatePositions(nn.Module):
     """y = [x, PE(pos)]: the encoding stands beside the features, which makes D + encoding.width of them."""
 
-    def __init__(self, encoding: Encoding):
+    def __init__(self, encoding: PositionalEncoding):
         super().__init__()
-        self.encoding = _encoding(encoding)
+        self.encoding = _check_encoding(encoding)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """x (..., N, D), positions (N,) or (B, N) (without them 0, 1, ..., N - 1) -> (..., N, D + encoding.width)."""
-        vectors = _vectors(self.encoding, x, positions)
+        vectors = _position_vectors(self.encoding, x, positions)
         return torch.cat((x, vectors.expand(*x.shape[:-1], vectors.shape[-1])), -1)
 
 
@@ -192,14 +201,14 @@ def _waves(angle: Tensor, width: int, positions: Tensor, dtype: torch.dtype | No
     """Sines and cosines, rounded once."""
     # Side by side along a new last dimension they come out in turn; along the one before it, in halves.
     if _written_at_once(angle):
-        like = rounded(angle.new_empty(0), dtype, positions.device)
-        halves = LAYOUTS[layout] == -2
+        like = round_to(angle.new_empty(0), dtype, positions.device)
+        halves = SINUSOID_LAYOUTS[layout] == -2
         made = like.new_empty(*angle.shape[:-1], *((2, angle.shape[-1]) if halves else (angle.shape[-1], 2)))
-        for function, place in zip((torch.sin, torch.cos), made.unbind(LAYOUTS[layout]), strict=True):
+        for function, place in zip((torch.sin, torch.cos), made.unbind(SINUSOID_LAYOUTS[layout]), strict=True):
             function(angle, out=place)
         return made.flatten(-2)[..., :width]
-    waves = torch.stack((angle.sin(), angle.cos()), LAYOUTS[layout]).flatten(-2)[..., :width]
-    return rounded(waves, dtype, positions.device)
+    waves = torch.stack((angle.sin(), angle.cos()), SINUSOID_LAYOUTS[layout]).flatten(-2)[..., :width]
+    return round_to(waves, dtype, positions.device)
 
 
 def _written_at_once(angle: Tensor) -> bool:
@@ -208,37 +217,37 @@ def _written_at_once(angle: Tensor) -> bool:
     return angle.is_cuda and not angle.requires_grad and not torch.compiler.is_compiling()
 
 
-def _encoding(encoding: object) -> Encoding:
-    if not isinstance(encoding, Encoding):
+def _check_encoding(encoding: object) -> PositionalEncoding:
+    if not isinstance(encoding, PositionalEncoding):
         raise wrong("encoding", "an Encoding, such as Sinusoidal(width)", repr(encoding))
     return encoding
 
 
-def _vectors(encoding: Encoding, x: Tensor, positions: Tensor | None) -> Tensor:
+def _position_vectors(encoding: PositionalEncoding, x: Tensor, positions: Tensor | None) -> Tensor:
     """The vectors for the tokens of x, in the precision of x, in a shape that broadcasts over them."""
     check_tokens(x)
     if positions is None:
-        positions = _counted(encoding, x)
-    check_numbers(positions)
-    places = positions.reshape(row_shape(x, positions, positions.dim()))
-    count = _few(encoding, places)
+        positions = _default_positions(encoding, x)
+    check_positions(positions)
+    places = positions.reshape(broadcast_shape(x, positions, positions.dim()))
+    count = _distinct_count(encoding, places)
     if count is None:
         vectors: Tensor = encoding(places, dtype=x.dtype)
         return vectors
     return F.embedding(places.long(), encoding(torch.arange(count, device=places.device), dtype=x.dtype))
 
 
-def _few(encoding: Encoding, positions: Tensor) -> int | None:
+def _distinct_count(encoding: PositionalEncoding, positions: Tensor) -> int | None:
     """How many positions from 0 there are at most, where that is less than to ask for each: sequences one after another
     have the same ones again and again. None where it is not, or where looking would wait."""
     if (positions.device.type != "cpu" or torch.compiler.is_compiling() or positions.is_floating_point()
-            or encoding.limit is not None or positions.numel() < REPEATED):
+            or encoding.limit is not None or positions.numel() < MIN_REPEATED):
         return None
     low, high = (int(bound) for bound in torch.aminmax(positions))
     return high + 1 if low >= 0 and high < positions.numel() // 2 else None
 
 
-def _counted(encoding: Encoding, x: Tensor) -> Tensor:
+def _default_positions(encoding: PositionalEncoding, x: Tensor) -> Tensor:
     count = x.shape[-2]
     if encoding.limit is not None and count > encoding.limit:
         expected = f"at most {encoding.limit} tokens long, as many as the table has rows"
@@ -246,11 +255,11 @@ def _counted(encoding: Encoding, x: Tensor) -> Tensor:
     return torch.arange(count, device=x.device)
 
 
-class AnyEncodingConfig(Config, ABC):
+class PositionalEncodingConfig(Config, ABC):
     """What the configs of all encodings answer to."""
 
     @abstractmethod
-    def build(self, width: int) -> Encoding:
+    def build(self, width: int) -> PositionalEncoding:
         """The encoding of this width."""
 
     def parameters(self, width: int) -> int:
@@ -259,49 +268,49 @@ class AnyEncodingConfig(Config, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearConfig(AnyEncodingConfig):
+class LinearConfig(PositionalEncodingConfig):
     """`Linear`, as a table of a config file."""
 
     kind: ClassVar[str] = "linear"
     slope: float = number(1.0)
     offset: float = number(0.0)
 
-    def build(self, width: int) -> Encoding:
-        return Linear(self.slope, self.offset, width)
+    def build(self, width: int) -> PositionalEncoding:
+        return LinearEncoding(self.slope, self.offset, width)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinusoidalConfig(AnyEncodingConfig):
+class SinusoidalConfig(PositionalEncodingConfig):
     """`Sinusoidal`, as a table of a config file."""
 
     kind: ClassVar[str] = "sinusoidal"
     base: float = number(10000.0, above=0.0)
-    layout: str = choice(LAYOUTS, "interleaved")
+    layout: str = choice(SINUSOID_LAYOUTS, "interleaved")
 
-    def build(self, width: int) -> Encoding:
-        return Sinusoidal(width, self.base, self.layout)
+    def build(self, width: int) -> PositionalEncoding:
+        return SinusoidalEncoding(width, self.base, self.layout)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormalSinusoidalConfig(AnyEncodingConfig):
+class FormalSinusoidalConfig(PositionalEncodingConfig):
     """`FormalSinusoidal`, as a table of a config file."""
 
     kind: ClassVar[str] = "formal"
     longest: int = whole_number(least=1)
 
-    def build(self, width: int) -> Encoding:
-        return FormalSinusoidal(width, self.longest)
+    def build(self, width: int) -> PositionalEncoding:
+        return FormalSinusoidalEncoding(width, self.longest)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedConfig(AnyEncodingConfig):
+class LearnedConfig(PositionalEncodingConfig):
     """`Learned`, as a table of a config file: a model with it knows `count` positions and no more."""
 
     kind: ClassVar[str] = "learned"
     count: int = whole_number(least=1)
 
-    def build(self, width: int) -> Encoding:
-        return Learned(self.count, width)
+    def build(self, width: int) -> PositionalEncoding:
+        return LearnedEncoding(self.count, width)
 
     def parameters(self, width: int) -> int:
         return self.count * width

@@ -21,11 +21,18 @@ from torch import Tensor, nn
 
 from regard.checks import pick, shape, wrong
 from regard.config import Config, choice, number
-from regard.position.angle import angles, rounded
-from regard.position.given import check_numbers, check_tokens, positive, row_shape, whole
+from regard.position.positions import (
+    broadcast_shape,
+    check_integer,
+    check_positions,
+    check_positive,
+    check_tokens,
+    position_angles,
+    round_to,
+)
 
 
-class Turns(NamedTuple):
+class Rotations(NamedTuple):
     """The cosines and sines of every angle, each (*positions.shape, width/2)."""
 
     cosine: Tensor
@@ -45,9 +52,9 @@ class Rotary(nn.Module):
 
     def __init__(self, width: int, base: float = 10000.0, pairing: str = "halves"):
         super().__init__()
-        if whole("width", width, 2) % 2:
+        if check_integer("width", width, 2) % 2:
             raise wrong("width", "even: features are turned in pairs", width)
-        self.width, self.base, self.pairing = width, positive("base", base), pairing
+        self.width, self.base, self.pairing = width, check_positive("base", base), pairing
         self._pairing = pick("pairing", pairing, _PAIRINGS)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -55,21 +62,21 @@ class Rotary(nn.Module):
         check_tokens(x)
         return self.turn(x, self.turns(positions, x.dtype))
 
-    def turns(self, positions: Tensor, dtype: torch.dtype) -> Turns:
+    def turns(self, positions: Tensor, dtype: torch.dtype) -> Rotations:
         """The cosines and sines for positions of any shape, to turn tensors of `dtype`; in float32 at least."""
-        check_numbers(positions)
+        check_positions(positions)
         dtype = torch.promote_types(dtype, torch.float32)
-        angle = angles(positions, self.width // 2, self.width, self.base)
-        return Turns(rounded(angle.cos(), dtype, positions.device), rounded(angle.sin(), dtype, positions.device))
+        angle = position_angles(positions, self.width // 2, self.width, self.base)
+        return Rotations(round_to(angle.cos(), dtype, positions.device), round_to(angle.sin(), dtype, positions.device))
 
-    def turn(self, x: Tensor, turns: Turns) -> Tensor:
+    def turn(self, x: Tensor, turns: Rotations) -> Tensor:
         """x (..., N, D) turned by what `turns` gave for its positions."""
         check_tokens(x)
         if x.shape[-1] < self.width:
             expected = f"at least {self.width} features wide, as many as are turned"
             raise wrong("x", expected, f"of shape {shape(x)}", "Give Rotary the width of one head.")
         self._check_turns(turns, x)
-        rows = row_shape(x, turns.cosine, turns.cosine.dim() - 1)
+        rows = broadcast_shape(x, turns.cosine, turns.cosine.dim() - 1)
         cosine, sine = (wave.reshape(*rows, self.width // 2) for wave in turns)
         split, join = self._pairing
         # float32 cosines lift a bfloat16 x to float32: it is rounded once, at the end.
@@ -77,7 +84,7 @@ class Rotary(nn.Module):
         turned = join(a * cosine - b * sine, a * sine + b * cosine).to(x.dtype)
         return turned if x.shape[-1] == self.width else torch.cat((turned, x[..., self.width :]), -1)
 
-    def _check_turns(self, turns: Turns, x: Tensor) -> None:
+    def _check_turns(self, turns: Rotations, x: Tensor) -> None:
         if turns.cosine.shape[-1] != self.width // 2:
             raise wrong("turns", f"{self.width // 2} angles wide", f"{turns.cosine.shape[-1]} wide", "Make them here.")
         if torch.promote_types(turns.cosine.dtype, x.dtype) != turns.cosine.dtype:

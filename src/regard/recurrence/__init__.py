@@ -1,1 +1,1 @@
-"""Recurrence: cells (one step), scans (over time, layers, directions), kernels, the four shapes, gradient flow."""
+"""Recurrent networks: cells (one step), scans (over time, layers and directions), the LSTMN, gradient flow."""

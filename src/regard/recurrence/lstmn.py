@@ -23,25 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.attend import AnyNormalizer, AnyScore, attend
+from regard.attention.attend import NormalizerLike, ScoreLike, attend
+from regard.attention.backends import BACKENDS
 from regard.attention.cache import Cache
-from regard.attention.kernels.choice import BACKENDS
-from regard.attention.layer import OwnScore
-from regard.attention.look import Look
-from regard.attention.mask import Allowed, Padding
-from regard.attention.normalize import NAMES as NORMALIZERS
-from regard.attention.normalize import as_normalizer
-from regard.attention.presence import there
-from regard.attention.score import NAMES
-from regard.attention.tap import Tap
-from regard.config import Config, choice, share, whole
-from regard.mixer import Rows, indices
-from regard.recurrence.cell import LSTM
-from regard.recurrence.cell import parameters as cell_parameters
+from regard.attention.layer import ScoreModule
+from regard.attention.look import Look, Tap
+from regard.attention.mask import BoolMask, Padding
+from regard.attention.mask_cache import present_tokens
+from regard.attention.normalize import NORMALIZERS, as_normalizer
+from regard.attention.score import SCORES
+from regard.config import Config, choice, integer, probability
+from regard.mixer import Rows, row_indices
+from regard.recurrence.cells import LSTMCell
+from regard.recurrence.cells import count_cell_parameters as cell_parameters
 
 
 @dataclass(frozen=True)
-class Tape:
+class LSTMNState:
     """What an LSTMN remembers: all past states and memories with their keys, and the last summary.
 
     A tape that was passed to a step is consumed: its storage is written. Copy it first to keep it.
@@ -57,23 +55,23 @@ class Tape:
         """(B,): how many tokens each row has."""
         return self.cache.positions
 
-    def pick(self, rows: Rows) -> "Tape":
+    def pick(self, rows: Rows) -> "LSTMNState":
         """The tape of these rows, in storage of its own; a row may be picked more than once."""
-        return Tape(self.cache.pick(rows), self.summary[indices(rows, self.summary)])
+        return LSTMNState(self.cache.pick(rows), self.summary[row_indices(rows, self.summary)])
 
-    def put(self, rows: Rows, other: "Tape") -> "Tape":
+    def put(self, rows: Rows, other: "LSTMNState") -> "LSTMNState":
         """Replace these rows by the rows of another tape, which may have another capacity."""
-        summary = self.summary.index_copy(0, indices(rows, self.summary), other.summary.to(self.summary.dtype))
-        return Tape(self.cache.put(rows, other.cache), summary)
+        summary = self.summary.index_copy(0, row_indices(rows, self.summary), other.summary.to(self.summary.dtype))
+        return LSTMNState(self.cache.put(rows, other.cache), summary)
 
-    def copy(self) -> "Tape":
+    def copy(self) -> "LSTMNState":
         """The same, in storage of its own."""
-        return Tape(self.cache.copy(), self.summary.clone())
+        return LSTMNState(self.cache.copy(), self.summary.clone())
 
-    def detach(self) -> "Tape":
+    def detach(self) -> "LSTMNState":
         """The same, without its past: gradients stop here (truncated back-propagation through time)."""
         cache = replace(self.cache, key=self.cache.key.detach(), value=self.cache.value.detach())
-        return Tape(cache, self.summary.detach())
+        return LSTMNState(cache, self.summary.detach())
 
 
 class LSTMN(nn.Module):
@@ -94,7 +92,7 @@ class LSTMN(nn.Module):
     """
 
     def __init__(self, width: int, *, input_width: int | None = None, attention_width: int | None = None,
-                 score: AnyScore = "additive", normalize: AnyNormalizer = "softmax", dropout: float = 0.0,
+                 score: ScoreLike = "additive", normalize: NormalizerLike = "softmax", dropout: float = 0.0,
                  backend: str | None = None) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
@@ -102,7 +100,7 @@ class LSTMN(nn.Module):
             checks.pick("backend", backend, BACKENDS)
         input_width = width if input_width is None else input_width
         attention_width = width if attention_width is None else attention_width
-        self.cell = LSTM(input_width, width)  # it checks the two widths
+        self.cell = LSTMCell(input_width, width)  # it checks the two widths
         if not isinstance(attention_width, int) or attention_width < 1:
             raise checks.wrong("attention_width", "a whole number, at least 1", repr(attention_width))
         self.width, self.input_width, self.attention_width = width, input_width, attention_width
@@ -111,14 +109,14 @@ class LSTMN(nn.Module):
         self.key = nn.Linear(width, attention_width, bias=False)
         for linear in (self.query_input, self.query_summary, self.key):
             nn.init.xavier_uniform_(linear.weight)
-        self.scorer = OwnScore(score, 1, attention_width)
+        self.scorer = ScoreModule(score, 1, attention_width)
         if score == "additive":
             self.scorer.register_parameter("bias", None)  # the paper has none
         self.normalize, self.dropout, self.backend = as_normalizer(normalize), dropout, backend
         self.tap = Tap()
 
     @property
-    def score(self) -> AnyScore:
+    def score(self) -> ScoreLike:
         """The score, with the layer's parameters in it."""
         return self.scorer()
 
@@ -131,19 +129,19 @@ class LSTMN(nn.Module):
         """All tokens: (B, N, input_width) -> (B, N, width). Those that are not `present` are on nobody's tape."""
         self._check(x)
         start = self.start(x.shape[0], 0)
-        there_BN = there(x, present)
+        there_BN = present_tokens(x, present)
         hidden_BND, _, _, _ = self._run(x, *start.cache.view(0), start.summary, there_BN, there_BN)
         return hidden_BND
 
-    def start(self, rows: int, capacity: int) -> Tape:
+    def start(self, rows: int, capacity: int) -> LSTMNState:
         """The tape before the first token, for `rows` sequences of at most `capacity` tokens."""
         like = self.key.weight
         key = like.new_zeros(rows, 1, capacity, self.attention_width)
         value = like.new_zeros(rows, 1, capacity, 2 * self.width)
         positions = torch.zeros(rows, dtype=torch.long, device=like.device)
-        return Tape(Cache(key, value, positions, 0), like.new_zeros(rows, self.width))
+        return LSTMNState(Cache(key, value, positions, 0), like.new_zeros(rows, self.width))
 
-    def step(self, x: Tensor, state: Tape, *, lengths: Tensor | None = None) -> tuple[Tensor, Tape]:
+    def step(self, x: Tensor, state: LSTMNState, *, lengths: Tensor | None = None) -> tuple[Tensor, LSTMNState]:
         """One token or a chunk of them, (B, n, input_width), after those on the tape; it consumes the tape.
 
         Where rows have fewer than n tokens, `lengths` (B,) says how many; the others give zeros. Gradients flow
@@ -155,12 +153,12 @@ class LSTMN(nn.Module):
         cache = state.cache
         cache.room(x.shape[1])  # before anything is computed
         own = None if lengths is None else Padding(lengths)
-        there_BN = there(x, own, "lengths")
+        there_BN = present_tokens(x, own, "lengths")
         before_BF = Padding(cache.positions).matrix(1, cache.filled, device=x.device).squeeze(-2)
         allowed_BT = torch.cat([before_BF, before_BF.new_ones(x.shape[:2]) if there_BN is None else there_BN], 1)
         y, key, value, summary = self._run(x, *cache.view(cache.filled), state.summary, allowed_BT, there_BN)
         counts = None if own is None else own.lengths.to(x.device)
-        return y, Tape(cache.extend(key, value, counts), summary)
+        return y, LSTMNState(cache.extend(key, value, counts), summary)
 
     def _run(self, x: Tensor, key: Tensor, value: Tensor, summary: Tensor, allowed_BT: Tensor | None,
              there_BN: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -171,7 +169,7 @@ class LSTMN(nn.Module):
         if there_BN is not None:
             x = x.masked_fill(~there_BN.unsqueeze(-1), 0.0)
         query_BNA, projected = self.query_input(x), self.cell.project(x)
-        keys, values = (_Growing(tape.to(query_BNA.dtype), x.shape[1]) for tape in (key, value))
+        keys, values = (_AppendBuffer(tape.to(query_BNA.dtype), x.shape[1]) for tape in (key, value))
         # Unbound and not indexed: the gradient of an index is as large as all that it is taken from.
         for i, (own, given) in enumerate(zip(query_BNA.unbind(1), projected.unbind(1), strict=True)):
             query = own + self.query_summary(summary)
@@ -190,9 +188,9 @@ class LSTMN(nn.Module):
 
     def _look(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, here: Tensor | None) -> Tensor:
         """One query against the tape: [h~; c~], (B, 2D). Where `here` (B, 1, 1, 1) is False there is no token."""
-        mask = None if allowed is None else Allowed(allowed)
+        mask = None if allowed is None else BoolMask(allowed)
         if self.tap.listeners:
-            shown = mask if here is None or allowed is None else Allowed(allowed & here)
+            shown = mask if here is None or allowed is None else BoolMask(allowed & here)
             self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, shown))
         output = attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
                         dropout=self.dropout if self.training else 0.0, backend=self.backend)
@@ -206,7 +204,7 @@ class LSTMN(nn.Module):
         return f"{self.width}, input_width={self.input_width}, attention_width={self.attention_width}"
 
 
-class _Growing:
+class _AppendBuffer:
     """A tensor (B, 1, T, W) to which one token after another is appended, and which is read after each.
 
     It never writes into what it grows from, so gradients may flow through both. With gradients, `torch.cat` for every
@@ -263,10 +261,10 @@ class LSTMNConfig(Config):
     """`LSTMN` as a mixer, as a table of a config file."""
 
     kind: ClassVar[str] = "lstmn"
-    attention_width: int | None = whole(None, least=1)
-    score: str = choice([*NAMES, "additive", "bilinear"], "additive")
+    attention_width: int | None = integer(None, least=1)
+    score: str = choice([*SCORES, "additive", "bilinear"], "additive")
     normalize: str = choice(NORMALIZERS, "softmax")
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
 
     def mixer(self, width: int, causal: bool, layer: int) -> LSTMN:
         """The mixer of a layer, from 0; all layers are alike."""

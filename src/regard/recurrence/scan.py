@@ -18,7 +18,7 @@ How a scan is computed, and by which kernel, is in `kernels`; the equations are 
 Legend: B rows, N tokens, D width, R tokens that are read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -27,14 +27,14 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.attention.mask import Padding
-from regard.config import Config, choice, share, whole
+from regard.config import Config, choice, integer, probability
 from regard.mixer import RowState
-from regard.recurrence import interchange
-from regard.recurrence.cell import CELLS, Cell
-from regard.recurrence.cell import parameters as cell_parameters
+from regard.recurrence import cells
+from regard.recurrence.cells import CELLS, Cell
+from regard.recurrence.cells import count_cell_parameters as cell_parameters
 from regard.recurrence.kernels import choice as kernels
-from regard.recurrence.kernels.problem import Problem
-from regard.recurrence.reading import PaddedReading, Reading, reading
+from regard.recurrence.kernels.problem import ScanProblem
+from regard.recurrence.packing import PackedOrder, PaddedOrder, scan_order
 
 DIRECTIONS = {"forward": (False,), "backward": (True,), "both": (False, True)}
 """For each direction of a recurrence, which scans it has and whether they read in reverse."""
@@ -93,9 +93,9 @@ class Recurrence(nn.Module):
             state: what to go on from; zeros where None.
         """
         self._check(x)
-        return self._read(x, reading(x, present), state)
+        return self._read(x, scan_order(x, present), state)
 
-    def _read(self, x: Tensor, order: Reading | PaddedReading, state: RowState | None) -> tuple[Tensor, RowState]:
+    def _read(self, x: Tensor, order: PackedOrder | PaddedOrder, state: RowState | None) -> tuple[Tensor, RowState]:
         """All layers and directions over x, read in this order."""
         before = self.start(x.shape[0]).tensors if state is None else self._memories(state, x.shape[0])
         read_RD, scans = order.gather(x), iter(self.scans)
@@ -108,7 +108,7 @@ class Recurrence(nn.Module):
                 cell = next(scans)
                 own, before = before[:cell.memories], before[cell.memories:]
                 given = order.reverse(read_RD) if reverse else read_RD
-                problem = Problem(cell, given, order.sizes, order.arrange(own), order.lengths)
+                problem = ScanProblem(cell, given, order.sizes, order.arrange(own), order.lengths)
                 result, final = kernels.choose(problem, self.backend).run(problem)
                 results.append(order.reverse(result) if reverse else result)
                 after += order.restore(final, own)
@@ -134,11 +134,11 @@ class Recurrence(nn.Module):
         """Which backend runs the first layer, and why each one that is preferred to it does not."""
         return kernels.explain(self.problem(x, present), self.backend)
 
-    def problem(self, x: Tensor, present: Padding | None = None) -> Problem:
+    def problem(self, x: Tensor, present: Padding | None = None) -> ScanProblem:
         """What the kernels are asked for the first layer."""
         self._check(x)
-        order, cell = reading(x, present), self.scans[0]
-        return Problem(cell, order.gather(x), order.sizes, order.arrange(cell.initial(x.shape[0])), order.lengths)
+        order, cell = scan_order(x, present), self.scans[0]
+        return ScanProblem(cell, order.gather(x), order.sizes, order.arrange(cell.initial(x.shape[0])), order.lengths)
 
     def load_torch(self, module: nn.RNNBase) -> None:
         """Copy the weights of an `nn.RNN`, `nn.LSTM` or `nn.GRU` of the same layers and directions."""
@@ -148,7 +148,7 @@ class Recurrence(nn.Module):
         if (module.num_layers, ways) != (self.layers, DIRECTIONS[self.direction]):
             raise checks.wrong("module", f"of {self.layers} layers, {self.direction}", module)
         for i, cell in enumerate(self.scans):
-            interchange.load_torch(cell, module, i // len(ways), reverse=ways[i % len(ways)])
+            cells.load_torch_cell(cell, module, i // len(ways), reverse=ways[i % len(ways)])
 
     def extra_repr(self) -> str:
         return f'{self.width}, layers={self.layers}, direction="{self.direction}", dropout={self.dropout}'
@@ -173,9 +173,9 @@ class RecurrenceConfig(Config):
 
     kind: ClassVar[str] = "recurrence"
     cell: str = choice(CELLS, "lstm")
-    layers: int = whole(1, least=1)
+    layers: int = integer(1, least=1)
     direction: str = choice(DIRECTIONS, "forward")
-    dropout: float = share(0.0)
+    dropout: float = probability(0.0)
     backend: str | None = choice(kernels.BACKENDS, None)
 
     def mixer(self, width: int, causal: bool, layer: int) -> Recurrence:
@@ -194,3 +194,76 @@ class RecurrenceConfig(Config):
             yield "direction", f'a model that writes reads "forward", not "{self.direction}"'
         if width % len(DIRECTIONS[self.direction]):
             yield "direction", f'"both" needs an even width, half of it for each direction, and it is {width}'
+
+
+# ---- shapes: The four shapes of a recurrent network, each a few lines on a `Recurrence`.
+#
+#     one to one       a label for one vector         (no recurrence to speak of)
+#     one to many      a caption for an image
+#     many to one      a class for a sentence
+#     many to many     a tag for every word; with `many_to_one` then `one_to_many`, a sentence for a sentence
+#
+# They know no vocabulary and no loss. Legend: B rows, N tokens, D width.
+
+
+def one_to_one(recurrence: Recurrence, x: Tensor) -> Tensor:
+    """(B, input width) -> (B, width).
+
+        y
+        ↑
+        h
+        ↑
+        x
+    """
+    return recurrence(x.unsqueeze(1)).squeeze(1)
+
+
+def one_to_many(recurrence: Recurrence, x: Tensor, steps: int, *, feed: Callable[[Tensor], Tensor] | None = None,
+                state: RowState | None = None) -> Tensor:
+    """(B, input width) -> (B, steps, width). The input is read once; after it zeros, or what `feed` makes of y.
+
+        y1   y2   y3            y1   y2   y3
+        ↑    ↑    ↑             ↑  ↘ ↑  ↘ ↑
+        h1 → h2 → h3            h1 → h2 → h3
+        ↑                       ↑
+        x                       x                 feed: y (B, width) -> the next input (B, input width)
+    """
+    if steps < 1:
+        raise checks.wrong("steps", "at least 1", steps)
+    state = recurrence.start(len(x)) if state is None else state
+    if feed is None:
+        rest = x.new_zeros(len(x), steps - 1, x.shape[-1])
+        return recurrence.step(torch.cat([x.unsqueeze(1), rest], 1), state)[0]
+    outputs = []
+    for _ in range(steps):
+        y, state = recurrence.step(x.unsqueeze(1), state)
+        outputs.append(y)
+        x = feed(y.squeeze(1))
+    return torch.cat(outputs, 1)
+
+
+def many_to_one(recurrence: Recurrence, x: Tensor, present: Padding | None = None) -> Tensor:
+    """(B, N, input width) -> (B, width): the last layer's hidden vector after the last token that is there.
+
+                  y
+                  ↑
+        h1 → h2 → h3            with direction="both": [h3 of the forward one; h1 of the backward one]
+        ↑    ↑    ↑             a row without tokens: the state before the first, zeros
+        x1   x2   x3
+    """
+    _, state = recurrence.run(x, present)
+    memories = recurrence.scans[-1].memories
+    last_layer = state.tensors[-len(DIRECTIONS[recurrence.direction]) * memories:]
+    return torch.cat(last_layer[::memories], -1)
+
+
+def many_to_many(recurrence: Recurrence, x: Tensor, present: Padding | None = None) -> Tensor:
+    """(B, N, input width) -> (B, N, width).
+
+        y1   y2   y3
+        ↑    ↑    ↑
+        h1 → h2 → h3
+        ↑    ↑    ↑
+        x1   x2   x3
+    """
+    return recurrence(x, present)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .activation import sigmoid
-from .arrays import Floats, floats, linear, same_width
+from regard.reference.arrays import Floats, floats, linear, same_width
+from regard.reference.blocks import sigmoid
 
 
 def causal_offsets(kernel: int, dilation: int = 1) -> list[int]:

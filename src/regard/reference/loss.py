@@ -9,7 +9,7 @@ import math
 
 from numpy.typing import ArrayLike
 
-from .arrays import Floats, floats
+from regard.reference.arrays import Floats, floats
 
 
 def log_softmax(z: ArrayLike) -> Floats:
@@ -29,7 +29,7 @@ def cross_entropy(z: ArrayLike, label: int, smoothing: float = 0.0) -> float:
     return total
 
 
-def divergence(z: ArrayLike, other: ArrayLike) -> float:
+def kl_divergence(z: ArrayLike, other: ArrayLike) -> float:
     """KL(p || q) = sum_j p_j (log p_j - log q_j), p = softmax(z), q = softmax(other)."""
     log_p, log_q = log_softmax(z), log_softmax(other)
     total = 0.0
@@ -38,8 +38,8 @@ def divergence(z: ArrayLike, other: ArrayLike) -> float:
     return total
 
 
-def agreement(z: ArrayLike, other: ArrayLike, label: int, smoothing: float, weight: float) -> float:
+def rdrop_loss(z: ArrayLike, other: ArrayLike, label: int, smoothing: float, weight: float) -> float:
     """1/2 (CE(z) + CE(other)) + weight 1/4 (KL(p || q) + KL(q || p))."""
     # Departure: half of the paper's loss, CE + CE + alpha 1/2 (KL + KL), so that a token counts as much as in one pass.
     entropies = cross_entropy(z, label, smoothing) + cross_entropy(other, label, smoothing)
-    return 0.5 * entropies + weight * 0.25 * (divergence(z, other) + divergence(other, z))
+    return 0.5 * entropies + weight * 0.25 * (kl_divergence(z, other) + kl_divergence(other, z))

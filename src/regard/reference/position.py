@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arrays import Floats, floats
+from regard.reference.arrays import Floats, floats
 
 
 def linear(position: float, slope: ArrayLike, offset: ArrayLike) -> Floats:

@@ -7,9 +7,7 @@ of batches, padding or layers; only `last_valid` knows that a sequence may be sh
 Sources: Elman 1990 (RNN); Hochreiter & Schmidhuber 1997, Gers et al. 2000 (LSTM); Cho et al. 2014 (GRU);
 Jozefowicz, Zaremba, Sutskever 2015 (MUT1, MUT2, MUT3); Cheng, Dong, Lapata 2016 (LSTMN).
 """
-
 # ruff: noqa: N803
-# (the names of matrices are those of the sources: W_xh, W_e)
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -17,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .activation import sigmoid
-from .arrays import Floats, floats, linear, same_width
-from .attention import softmax
+from regard.reference.arrays import Floats, floats, linear, same_width
+from regard.reference.attention import softmax
+from regard.reference.blocks import sigmoid
 
 LSTMState = tuple[Floats, Floats]
 State = TypeVar("State")
@@ -236,7 +234,7 @@ def scan_reverse(step: Callable[[Floats, State], State], xs: ArrayLike, state: S
     return scan(step, floats(xs)[::-1], state)[::-1]
 
 
-def hidden(state: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Floats:
+def hidden_state(state: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Floats:
     """What others read of a state: h itself, or the h of (h, c)."""
     return floats(state[0]) if isinstance(state, tuple) else floats(state)
 

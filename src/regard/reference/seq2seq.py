@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arrays import Floats, floats, linear
-from .attention import Score, decoder_context
-from .recurrence import hidden, last_valid, scan
+from regard.reference.arrays import Floats, floats, linear
+from regard.reference.attention import Score, decoder_context
+from regard.reference.recurrence import hidden_state, last_valid, scan
 
 Encoder = Callable[[Floats, Any], Any]
 Decoder = Callable[[Floats, Any, Floats], Any]
@@ -27,7 +27,7 @@ def shift_right(targets: Sequence[int], start: int) -> list[int]:
     return [start, *targets[:-1]] if len(targets) else []
 
 
-def reading_both(cell: Encoder) -> Decoder:
+def concatenating_cell(cell: Encoder) -> Decoder:
     """g_U made of a cell with one input: it reads [y; c] as that input."""
     return lambda y, state, context: cell(np.concatenate([floats(y), floats(context)]), state)
 
@@ -63,7 +63,7 @@ def decode(cell: Decoder, ys: ArrayLike, s_0: Any, context: ArrayLike, readout: 
     for y in floats(ys):
         state = cell(y, state, context)
         states.append(state)
-        logits.append(floats(readout(hidden(state), context)))
+        logits.append(floats(readout(hidden_state(state), context)))
     return floats(logits), states
 
 
@@ -75,11 +75,11 @@ def decode_attending(
     state = s_0
     logits, states, rows = [], [], []
     for y in floats(ys):
-        context, row = decoder_context(hidden(state), H, score)
+        context, row = decoder_context(hidden_state(state), H, score)
         state = cell(y, state, context)
         states.append(state)
         rows.append(row)
-        logits.append(floats(readout(hidden(state), context)))
+        logits.append(floats(readout(hidden_state(state), context)))
     return floats(logits), states, floats(rows)
 
 
@@ -98,7 +98,7 @@ def encoder_decoder(
 ) -> Floats:
     """Without attention: c = h_T, the last valid state; s_0 = initial(h_T). -> logits (len(targets), V)"""
     states = encode(encoder, xs, h_0, length)
-    h_T = hidden(last_valid(states, length))
+    h_T = hidden_state(last_valid(states, length))
     ys = floats([floats(embed(word)) for word in shift_right(targets, start)])
     return decode(decoder, ys, initial(h_T), h_T, readout)[0]
 
@@ -119,7 +119,7 @@ def encoder_decoder_attending(
 ) -> tuple[Floats, Floats]:
     """With attention: a new c_t for every step; s_0 = initial(h_T), made as without. -> logits, weights"""
     states = encode(encoder, xs, h_0, length)
-    H = floats([hidden(state) for state in states])
+    H = floats([hidden_state(state) for state in states])
     ys = floats([floats(embed(word)) for word in shift_right(targets, start)])
     logits, _, rows = decode_attending(decoder, ys, initial(H[-1]), H, score, readout)
     return logits, rows

@@ -1,1 +1,1 @@
-"""Storage: a model on disk is a folder of files and a manifest. It knows bytes and named tensors, and no model."""
+"""Storage: the model folder, weights, and the formats of Hugging Face, CTranslate2 and ONNX."""

@@ -1,43 +1,389 @@
-"""A folder that is saved whole or not at all, and read only when it is whole.
+"""Crash-safe folders: saved completely or not at all, and read only when they are complete.
 
-    save(folder, files)      written aside, synced, the manifest last, then put in place by one rename
-    verify(folder)           every file there, of its length and its sha256
-    load(folder, reader)     verified, then read; again from the start where others replaced it meanwhile
-    newest(folders)          the first whole one, and why those before it are not
+    save(folder, files)      write a new folder beside the old one, fsync, write the manifest last, rename into place
+    verify(folder)           check that every file is present with its recorded length and sha256
+    load(folder, reader)     verify, then read; start again if another process replaced the folder meanwhile
+    newest(folders)          the first complete folder, and why those before it were refused
 
-A killed save, or a full disk, leaves what was there before. A folder is replaced only if regard saved it, and what the
-user has put into it stays. It is replaced as a whole: a shell that stands in it then stands in one that is gone.
-`save(folder, {})` claims a folder before there is anything to save.
+`manifest.json` lists the files of a folder with length and sha256:
 
-It knows bytes and names. It does not know models, configurations or tensors, and does not import torch.
+    {"format": 1, "regard": "0.1.0", "files": {"config.toml": {"bytes": 12, "sha256": "..."}}, "editable": {},
+     "seal": "..."}
+
+`files` must be as they were saved. `editable` files belong to the user after saving, such as a README. The seal is the
+sha256 of the rest of the manifest, so that a changed manifest is detected too. A change of this layout is a new format.
+
+Names used while a folder `model` is saved:
+
+    .model.lock      held by the process that saves `model`
+    .model.saving    the new folder while it is written; after the exchange, the previous folder until it is removed
+    .model.old       the previous folder, only where the system cannot exchange two names atomically
+
+A killed save or a full disk leaves the previous folder. A folder is replaced only if regard saved it. Files in it that
+regard did not save (notes, metrics, checkpoints) belong to the user: they are hard-linked into the new folder before the
+exchange. Saving holds the lock, so leftovers under these names come from a killed process, and `recover` finishes what
+it began. `save(folder, {})` claims a folder before there is anything to save.
+
+This module knows bytes and names. It does not know models, configurations or tensors, and does not import torch.
 """
 
+import errno
+import hashlib
+import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
 from stat import S_IMODE
 from typing import NamedTuple, TypeVar
 
 from regard import checks
-from regard.storage import manifest as manifests
-from regard.storage import replacing, system
-from regard.storage.manifest import NAME, FolderError, Manifest, Recorded, wrong
+from regard._version import __version__
+from regard.storage import filesystem
+from regard.storage.filesystem import FolderError, folder_error
 
-__all__ = ["Content", "FolderError", "Manifest", "Newest", "Saved", "load", "newest", "prepare", "save", "verify"]
+MANIFEST_FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+MAX_MANIFEST_BYTES = 16 * 2**20
+"""Bytes of a manifest. One that is larger was not written by `Manifest.encoded`, and is not read into memory."""
 
-Content = bytes | Callable[[Path], None]
+
+class FileRecord(NamedTuple):
+    """What the manifest knows of one file."""
+
+    length: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "FileRecord":
+        """Length and sha256 of these bytes."""
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder by name, and the version of regard that saved them."""
+
+    files: Mapping[str, FileRecord]
+    editable: Mapping[str, FileRecord] = field(default_factory=dict)
+    version: str = __version__
+
+    def encoded(self) -> bytes:
+        """The one way to write this manifest."""
+        listed = {kind: {name: {"bytes": table[name].length, "sha256": table[name].sha256} for name in sorted(table)}
+                  for kind, table in (("files", self.files), ("editable", self.editable))}
+        content = {"format": MANIFEST_FORMAT, "regard": self.version, **listed}
+        seal = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return json.dumps({**content, "seal": seal}, indent=2).encode() + b"\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of this folder; a FolderError where there is none, or one that cannot be trusted."""
+    path = folder / MANIFEST_FILE
+    try:
+        if stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise folder_error(path, f"a manifest of at most {MAX_MANIFEST_BYTES} bytes", f"of {path.stat().st_size} bytes")
+        data = _plain_file(path).read_bytes()
+    except FileNotFoundError:
+        raise folder_error(folder, f"a folder that regard saved, with a {MANIFEST_FILE}", "a folder without one",
+                    "Give the folder that was saved, not one above or inside it.") from None
+    except OSError as error:
+        raise folder_error(path, "readable", f"not ({error.strerror})") from error
+    return decode_manifest(data, path)
+
+
+def decode_manifest(data: bytes, path: Path) -> Manifest:
+    """The manifest in these bytes. `path` is only for messages."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
+        remedy = "It is damaged, or of another program."
+        raise folder_error(path, "a manifest of regard", f"no JSON ({reason})", remedy) from None
+    if not isinstance(content, dict) or [type(content.get(key)) for key in ("format", "regard")] != [int, str]:
+        raise folder_error(path, "a manifest of regard", "some other JSON", "It belongs to another program.")
+    if content["format"] > MANIFEST_FORMAT:
+        raise folder_error(path, f"of format {MANIFEST_FORMAT}, which regard {__version__} reads",
+                    f"of format {content['format']}, written by regard {content['regard']:.40}",
+                    "Install a newer regard to read it.")
+    try:
+        files, editable = ({name: FileRecord(entry["bytes"], entry["sha256"]) for name, entry in content[kind].items()}
+                           for kind in ("files", "editable"))
+    except (KeyError, TypeError, AttributeError):
+        raise _damaged_manifest_error(path) from None
+    for name in (*files, *editable):
+        check_file_name(name, f"{path}: name")
+    if not all(map(_is_valid_record, (*files.values(), *editable.values()))):
+        raise _damaged_manifest_error(path)
+    manifest = Manifest(files, editable, content["regard"])
+    if manifest.encoded() != data:
+        raise _damaged_manifest_error(path)
+    return manifest
+
+
+def check_file_name(name: object, argument: str = "name") -> None:
+    """Refuse what is not the plain name of a file in the folder itself, on any system."""
+    plain = isinstance(name, str) and name != "" and name.isprintable() and PureWindowsPath(name).name == name
+    if not plain or str(name).startswith(".") or name == MANIFEST_FILE:
+        expected = f"a plain file name that is neither hidden nor {MANIFEST_FILE}"
+        raise folder_error(argument, expected, repr(name)[:80], "It must not lead out of the folder.")
+
+
+def hash_file(path: Path) -> FileRecord:
+    """Length and sha256 of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileRecord(os.fstat(file.fileno()).st_size, sha256)
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Refuse a folder in which a file of the manifest is missing, cut short or changed."""
+    for name, recorded in manifest.files.items():  # all lengths before any sha256, which takes its time
+        _check_length(folder / name, recorded)
+    for name, recorded in manifest.files.items():
+        path = folder / name
+        try:
+            found = hash_file(path)
+        except OSError as error:
+            raise folder_error(path, "readable", f"not ({error.strerror})") from error
+        if found != recorded:
+            raise changed_file_error(path, recorded, found)
+
+
+def changed_file_error(path: Path, recorded: FileRecord, found: FileRecord) -> FolderError:
+    """The error for a file that is not what was saved; the caller raises it."""
+    if found.length != recorded.length:
+        how = "cut short" if found.length < recorded.length else "longer"
+        return folder_error(path, f"of {recorded.length} bytes", f"{how}, of {found.length} bytes", "Restore it from a copy.")
+    return folder_error(path, f"as it was saved, with sha256 {recorded.sha256}", f"changed, with sha256 {found.sha256}",
+                 "Restore it from a copy.")
+
+
+def _check_length(path: Path, recorded: FileRecord) -> None:
+    try:
+        size = _plain_file(path).stat().st_size
+    except FileNotFoundError:
+        raise folder_error(path, f"a file of {recorded.length} bytes", "missing", "Restore it from a copy.") from None
+    except OSError as error:
+        raise folder_error(path, "readable", f"not ({error.strerror})") from error
+    if size != recorded.length:
+        raise changed_file_error(path, recorded, FileRecord(size, ""))
+
+
+def _plain_file(path: Path) -> Path:
+    """The path itself where it is a plain file. A link could lead out of the folder, a pipe would never end."""
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
+        got = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "something else"
+        raise folder_error(path, "a file in the folder itself", got, "Put the file itself in its place.")
+    return path
+
+
+def _is_valid_record(recorded: FileRecord) -> bool:
+    """Whether an entry has the types it must have, which nothing before has checked."""
+    length, sha256 = recorded
+    hexadecimal = isinstance(sha256, str) and re.fullmatch("[0-9a-f]{64}", sha256) is not None
+    return type(length) is int and length >= 0 and hexadecimal
+
+
+def _damaged_manifest_error(path: Path) -> FolderError:
+    return folder_error(path, "as it was saved", "changed or damaged", "Restore the folder from a copy.")
+
+
+# ---- replacing: How a folder takes the place of another, so that at every moment one of the two is there and whole.
+#
+#     .model.lock      held by the process that saves `model`
+#     .model.saving    the new folder while it is written; after the exchange, the one before it until it is removed
+#     .model.old       the one before, only where the system cannot exchange two names in one step
+#
+# What lies in the folder and was not saved by regard (notes, metrics, checkpoints) is the user's. It is in the new
+# folder, by hard links, before that takes its place, and nothing of it is removed that is not there. All of this runs
+# under the lock, so what is found at these names was left by a killed process, and `repair` ends what that began.
+#
+# It knows names and manifests. It does not know what the files are, nor how they are written.
+
+# A file system without hard links, one file system inside another, too many links, a file of somebody else, or one
+# that its owner has removed by now.
+NO_LINK = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV,
+           errno.ENOENT}
+
+
+def lock_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.lock")
+
+
+def staging_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.saving")
+
+
+def backup_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+def is_vacant(target: Path) -> bool:
+    """Whether there is nothing at this path, or an empty folder."""
+    return not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir()))
+
+
+def refuse_foreign(target: Path) -> None:
+    """Refuse to save where something is that regard did not save, or that cannot be moved."""
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise folder_error(target, "a folder, or not there yet", "a file", "Choose another name.")
+    if os.path.ismount(target):
+        raise folder_error(target, "a folder that can be moved", "a mount point", "Choose a folder inside it.")
+    if is_vacant(target):
+        return
+    if not os.path.lexists(target / MANIFEST_FILE):
+        names = ", ".join(sorted(path.name for path in target.iterdir())[:3])
+        raise folder_error(target, "empty, or a folder that regard saved", f"another folder, with {names} in it",
+                    "Choose another folder; regard does not write over what it did not make.")
+    read_manifest(target)
+    if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise folder_error(target, "writable", "write-protected", "Choose another folder, or allow writing.")
+
+
+def recover(target: Path) -> None:
+    """End what a killed save began: put back the folder where it is missing, and remove what is left over."""
+    for left in (backup_path(target), staging_path(target)):
+        if not os.path.lexists(left):
+            continue
+        if not os.path.lexists(left / MANIFEST_FILE):
+            shutil.rmtree(left)  # the manifest is written last: this is but a part of a new folder
+        elif not is_vacant(target):
+            _remove_replaced(left, target)
+        elif left == backup_path(target) or _user_files(left):
+            os.rename(left, target)
+        else:
+            shutil.rmtree(left)
+        filesystem.fsync(target.parent)
+
+
+def link_user_files(target: Path, place: Path, new: Manifest) -> None:
+    """Link into the new folder at `place` what is the user's in the one at `target`."""
+    if is_vacant(target):
+        return
+    for path in _user_files(target):
+        if path.name in new.files:
+            raise folder_error(path, "a file that regard saved", "another, with the name of one to save",
+                        "Move it; regard does not write over what it did not make.")
+        if path.name in new.editable:  # it was changed, so it stays as it is
+            (place / path.name).unlink()
+        _hard_link(path, place / path.name)
+
+
+def move_into_place(place: Path, target: Path) -> None:
+    """Let the whole folder at `place` take the place of the one at `target`, and remove that."""
+    if is_vacant(target):
+        os.rename(place, target)
+        filesystem.fsync(target.parent)
+        return
+    left = place
+    if not filesystem.exchange(place, target):
+        left = backup_path(target)
+        os.rename(target, left)  # a reader who finds nothing now looks for the old one
+        try:
+            os.rename(place, target)
+        except OSError:
+            os.rename(left, target)
+            raise
+    filesystem.fsync(target.parent)
+    try:
+        _remove_replaced(left, target)
+    except OSError as error:
+        raise folder_error(left, "removable", f"not: {error.strerror} ({error.filename})",
+                    f"It was {target}, which is now the new one, saved and whole. Move what is yours.") from error
+
+
+def _remove_replaced(left: Path, target: Path) -> None:
+    """Remove a folder that has been replaced. What is the user's in it and not in `target` goes there."""
+    present, foreign = set(left.iterdir()), _user_files(left)
+    for path in foreign:
+        _move_user_file(path, target / path.name)
+    filesystem.fsync(target)
+    for path in sorted(present - set(foreign)):
+        path.unlink()
+    left.rmdir()
+
+
+def _user_files(folder: Path) -> list[Path]:
+    """What is the user's in a folder: all that the manifest does not list, and what is editable and was changed."""
+    manifest = read_manifest(folder)
+    return [path for path in sorted(folder.iterdir()) if _is_folder(path) or not (
+        path.name in {MANIFEST_FILE, *manifest.files}
+        or (path.name in manifest.editable and path.is_file()
+            and hash_file(path) == manifest.editable[path.name]))]
+
+
+def _hard_link(source: Path, goal: Path) -> None:
+    """The same files under another path. What cannot be linked is left for `_hand_over` to move."""
+    if _is_folder(source):
+        goal.mkdir()
+        for path in sorted(source.iterdir()):
+            _hard_link(path, goal / path.name)
+        shutil.copystat(source, goal)
+        filesystem.fsync(goal)
+        return
+    try:
+        os.link(source, goal, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_LINK:
+            raise
+
+
+def _move_user_file(source: Path, goal: Path) -> None:
+    """Move a file or folder to its goal, or remove it where the very same is there. Nothing there is written over."""
+    if _is_folder(source) and _is_folder(goal):
+        for path in sorted(source.iterdir()):
+            _move_user_file(path, goal / path.name)
+        source.rmdir()
+    elif os.path.lexists(goal) and os.path.samestat(source.lstat(), goal.lstat()):
+        source.unlink()
+    else:
+        os.rename(source, _free_path(goal))
+
+
+def _free_path(goal: Path) -> Path:
+    """The path itself, or where it is taken, one beside it that is not."""
+    count, free = 1, goal
+    while os.path.lexists(free):
+        free = goal.with_name(f"{goal.name}.kept{count if count > 1 else ''}")
+        count += 1
+    return free
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+# ---- folder: A folder that is saved whole or not at all, and read only when it is whole.
+#
+#     save(folder, files)      written aside, synced, the manifest last, then put in place by one rename
+#     verify(folder)           every file there, of its length and its sha256
+#     load(folder, reader)     verified, then read; again from the start where others replaced it meanwhile
+#     newest(folders)          the first whole one, and why those before it are not
+#
+# A killed save, or a full disk, leaves what was there before. A folder is replaced only if regard saved it, and what the
+# user has put into it stays. It is replaced as a whole: a shell that stands in it then stands in one that is gone.
+# `save(folder, {})` claims a folder before there is anything to save.
+#
+# It knows bytes and names. It does not know models, configurations or tensors, and does not import torch.
+
+FileContent = bytes | Callable[[Path], None]
 """What a file holds, or a function that writes it to the path it is given."""
-Location = str | os.PathLike[str]
-Result = TypeVar("Result")
-ATTEMPTS = 20
+FolderPath = str | os.PathLike[str]
+LoadedT = TypeVar("LoadedT")
+READ_ATTEMPTS = 20
 """How often a folder is read anew because others replaced it meanwhile."""
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedFolder:
     """A folder whose files were found to be as they were saved."""
 
     folder: Path
@@ -49,7 +395,7 @@ class Saved:
             raise FolderError(f"{self.folder}: There is nothing in it yet. What was to be saved here has not come so "
                               "far, or has failed.")
         if name not in self.manifest.files:
-            raise wrong(self.folder / NAME, f'a manifest with "{name}"', f"one with {', '.join(self.manifest.files)}")
+            raise folder_error(self.folder / MANIFEST_FILE, f'a manifest with "{name}"', f"one with {', '.join(self.manifest.files)}")
         return self.folder / name
 
     def read_bytes(self, name: str) -> bytes:
@@ -58,10 +404,10 @@ class Saved:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise wrong(path, "readable", f"not ({error.strerror})") from error
-        found, recorded = Recorded.of(data), self.manifest.files[name]
+            raise folder_error(path, "readable", f"not ({error.strerror})") from error
+        found, recorded = FileRecord.of(data), self.manifest.files[name]
         if found != recorded:
-            raise manifests.changed(path, recorded, found)
+            raise changed_file_error(path, recorded, found)
         return data
 
     def read_text(self, name: str) -> str:
@@ -70,23 +416,23 @@ class Saved:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as error:
             got = f"byte {error.start}: 0x{error.object[error.start]:02X}"
-            raise wrong(self.folder / name, "text in UTF-8", f"not, at {got}") from None
+            raise folder_error(self.folder / name, "text in UTF-8", f"not, at {got}") from None
 
 
-class Newest(NamedTuple):
+class NewestFolder(NamedTuple):
     """The first whole folder, or None, and those before it with the reason why each was refused."""
 
     folder: Path | None
     refused: list[tuple[Path, str]]
 
 
-def prepare(folder: Location) -> None:
+def prepare(folder: FolderPath) -> None:
     """Refuse a folder that `save` would refuse, before long work; and end what a killed save began."""
-    with _claimed(folder):
+    with _claim(folder):
         pass
 
 
-def save(folder: Location, files: Mapping[str, Content], *, editable: Mapping[str, Content] | None = None) -> Manifest:
+def save(folder: FolderPath, files: Mapping[str, FileContent], *, editable: Mapping[str, FileContent] | None = None) -> Manifest:
     """Save these files as this folder, by plain names. It is there with all of them, or as it was before.
 
     Args:
@@ -96,55 +442,55 @@ def save(folder: Location, files: Mapping[str, Content], *, editable: Mapping[st
     """
     contents = {**files, **(editable or {})}
     for name, content in contents.items():
-        manifests.check_name(name)
+        check_file_name(name)
         _check_content(name, content)
     if len(contents) < len(files) + len(editable or {}):
-        raise wrong("editable", "of other names than `files`", sorted({*files} & {*(editable or {})}))
-    with _claimed(folder) as target, system.told(target):
-        place = replacing.aside(target)
+        raise folder_error("editable", "of other names than `files`", sorted({*files} & {*(editable or {})}))
+    with _claim(folder) as target, filesystem.folder_in_errors(target):
+        place = staging_path(target)
         with ExitStack() as undo:
             place.mkdir()
             undo.callback(shutil.rmtree, place, ignore_errors=True)
-            mode = _owned_as(target, place)
-            manifest = _write(place, contents, set(editable or ()))
-            replacing.carry(target, place, manifest)
-            system.sync(place)
+            mode = _copy_ownership(target, place)
+            manifest = _write_files(place, contents, set(editable or ()))
+            link_user_files(target, place, manifest)
+            filesystem.fsync(place)
             place.chmod(mode)
             undo.pop_all()
-        replacing.put(place, target)
+        move_into_place(place, target)
     return manifest
 
 
-def verify(folder: Location) -> Manifest:
+def verify(folder: FolderPath) -> Manifest:
     """The manifest of a folder, all of whose files are as they were saved; a FolderError names the one that is not."""
     return load(folder, lambda saved: saved.manifest)
 
 
-def load(folder: Location, reader: Callable[[Saved], Result]) -> Result:
+def load(folder: FolderPath, reader: Callable[[SavedFolder], LoadedT]) -> LoadedT:
     """What `reader` makes of a folder that was verified, all from one and the same save. It may be called again."""
-    for _ in range(ATTEMPTS):
+    for _ in range(READ_ATTEMPTS):
         with ExitStack() as stack:
             try:
-                place = _whereabouts(folder)
-                before = stack.enter_context(system.held(place))
+                place = _locate(folder)
+                before = stack.enter_context(filesystem.pinned_folder(place))
             except FileNotFoundError:
                 continue  # it was there a moment ago
             except OSError as error:
-                raise wrong(Path(folder), "readable", f"not ({error.strerror})") from error
+                raise folder_error(Path(folder), "readable", f"not ({error.strerror})") from error
             try:
-                manifest = manifests.read(place)
-                manifests.check_files(place, manifest)
-                result = reader(Saved(place, manifest))
+                manifest = read_manifest(place)
+                check_files(place, manifest)
+                result = reader(SavedFolder(place, manifest))
             except (ValueError, OSError):
-                if _is_still(place, before):
+                if _is_unchanged(place, before):
                     raise
             else:
-                if _is_still(place, before):
+                if _is_unchanged(place, before):
                     return result
-    raise wrong(Path(folder), "left alone while it is read", f"replaced {ATTEMPTS} times by others")
+    raise folder_error(Path(folder), "left alone while it is read", f"replaced {READ_ATTEMPTS} times by others")
 
 
-def newest(folders: Iterable[Location]) -> Newest:
+def newest(folders: Iterable[FolderPath]) -> NewestFolder:
     """The first of these folders that is whole; give the newest first."""
     refused: list[tuple[Path, str]] = []
     for folder in folders:
@@ -153,41 +499,41 @@ def newest(folders: Iterable[Location]) -> Newest:
         except FolderError as error:
             refused.append((Path(folder), str(error)))
         else:
-            return Newest(Path(folder), refused)
-    return Newest(None, refused)
+            return NewestFolder(Path(folder), refused)
+    return NewestFolder(None, refused)
 
 
 @contextmanager
-def _claimed(folder: Location) -> Iterator[Path]:
+def _claim(folder: FolderPath) -> Iterator[Path]:
     """The path of a folder to save, links resolved, under its lock, with nothing left over from killed saves."""
     target = Path(os.path.realpath(folder))
     if not target.name:
-        raise wrong(target, "a folder below the root", "the root")
+        raise folder_error(target, "a folder below the root", "the root")
     with ExitStack() as stack:
-        with system.told(target):
-            replacing.refuse_foreign(target)
+        with filesystem.folder_in_errors(target):
+            refuse_foreign(target)
             _make_parents(target.parent)
-            stack.enter_context(system.locked(replacing.lock(target)))
-            replacing.repair(target)
-            replacing.refuse_foreign(target)
+            stack.enter_context(filesystem.file_lock(lock_path(target)))
+            recover(target)
+            refuse_foreign(target)
         yield target
 
 
 def _check_content(name: str, content: object) -> None:
     if not isinstance(content, bytes) and not callable(content):
-        raise wrong(f"files[{name!r}]", "bytes, or a function that writes to a path", *checks.kind(content))
+        raise folder_error(f"files[{name!r}]", "bytes, or a function that writes to a path", *checks.kind(content))
 
 
 def _make_parents(parent: Path) -> None:
     if not parent.exists():
         _make_parents(parent.parent)
         parent.mkdir(exist_ok=True)
-        system.sync(parent.parent)
+        filesystem.fsync(parent.parent)
     elif not parent.is_dir():
-        raise wrong(parent, "a folder", "a file", "Choose another folder.")
+        raise folder_error(parent, "a folder", "a file", "Choose another folder.")
 
 
-def _owned_as(target: Path, place: Path) -> int:
+def _copy_ownership(target: Path, place: Path) -> int:
     """Close the new folder to others until it is whole. Returns the mode that it gets then: that of the folder that it
     replaces, whose group and owner it takes where that is allowed."""
     mode = S_IMODE(place.stat().st_mode)
@@ -200,46 +546,46 @@ def _owned_as(target: Path, place: Path) -> int:
     return mode
 
 
-def _write(place: Path, contents: Mapping[str, Content], editable: set[str]) -> Manifest:
+def _write_files(place: Path, contents: Mapping[str, FileContent], editable: set[str]) -> Manifest:
     """Write all files and then the manifest into a new folder, and sync each."""
-    files: dict[str, Recorded] = {}
+    files: dict[str, FileRecord] = {}
     for name, content in contents.items():
         path = place / name
-        with system.named(path):
+        with filesystem.file_in_errors(path):
             if isinstance(content, bytes):
                 path.write_bytes(content)
             else:
                 content(path)
             if not path.is_file() or path.is_symlink():
-                raise wrong(f"files[{name!r}]", "a function that writes a file to its path", "one that does not")
-            files[name] = manifests.digest(path)
-            system.sync(path)
+                raise folder_error(f"files[{name!r}]", "a function that writes a file to its path", "one that does not")
+            files[name] = hash_file(path)
+            filesystem.fsync(path)
     strays = {path.name for path in place.iterdir()} - {*files}
     if strays:
-        raise wrong("files", "functions that write to their path alone", f"such that also write {sorted(strays)[0]!r}")
+        raise folder_error("files", "functions that write to their path alone", f"such that also write {sorted(strays)[0]!r}")
     manifest = Manifest({name: files[name] for name in files if name not in editable},
                         {name: files[name] for name in files if name in editable})
-    part = place / f".{NAME}.part"  # a manifest is whole or not there, also after a loss of power
-    with system.named(part):
+    part = place / f".{MANIFEST_FILE}.part"  # a manifest is whole or not there, also after a loss of power
+    with filesystem.file_in_errors(part):
         part.write_bytes(manifest.encoded())
-        system.sync(part)
-    os.rename(part, place / NAME)
+        filesystem.fsync(part)
+    os.rename(part, place / MANIFEST_FILE)
     return manifest
 
 
-def _whereabouts(folder: Location) -> Path:
+def _locate(folder: FolderPath) -> Path:
     """Where the folder is: at its path, or for a moment beside it, where the system cannot exchange two names."""
     target = Path(os.path.realpath(folder))
     # Twice: the folder may come back between the two looks.
-    for place in (target, replacing.old(target), target) if target.name else (target,):
+    for place in (target, backup_path(target), target) if target.name else (target,):
         if place.is_dir():
             return place
     if os.path.lexists(target):
-        raise wrong(target, "a folder", "a file", "Give the folder that holds it.")
-    raise wrong(target, "a folder", "not there", "Check the name, and where you are.")
+        raise folder_error(target, "a folder", "a file", "Give the folder that holds it.")
+    raise folder_error(target, "a folder", "not there", "Check the name, and where you are.")
 
 
-def _is_still(place: Path, before: os.stat_result) -> bool:
+def _is_unchanged(place: Path, before: os.stat_result) -> bool:
     """Whether the folder at this path is the one it was."""
     try:
         return os.path.samestat(place.stat(), before)

@@ -1,10 +1,14 @@
-"""Named tensors in a file of safetensors: written, looked at without reading them, and read.
+"""Weights: safetensors files, and the tensors of a file loaded into a module.
 
-Added to what the library does: tensors that are one under two names are stored once and read back as one; the file is
-synced, has the mode that the umask gives, and is there whole or not at all; what is read is no view of the file; errors
-name it. A pickle is never opened, whatever its name, because reading one runs the code in it.
+Additions to the safetensors library: a tensor with two names is stored once and read back as one tensor; the file is
+fsynced, has the permissions of the umask, and is written completely or not at all; tensors that are read are copies, not
+views of the file; errors name the file. Pickles are never opened, because reading one runs the code in it.
 
-It knows files and tensors, no modules (`regard.storage.modules`) and no folders.
+Loading is strict: all tensors, with the right shapes, or none. All mismatches are reported at once, with the nearest
+name where one is close. The check needs only dtypes and shapes, so a file can be compared with a module on the device
+"meta" before anything is allocated.
+
+This module does not know which model it fills, nor folders.
 """
 
 import errno
@@ -14,7 +18,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +27,10 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import checks
-from regard.storage import system
+from regard.storage import filesystem
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -34,14 +38,14 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
 }
-ALIASES = "regard.aliases"
+ALIASES_KEY = "regard.aliases"
 """The key of the metadata under which the second names of tensors are kept, as JSON {second name: first name}."""
-PICKLED = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 # How pickles begin: those of torch.save (a zip archive, or protocol 2), of later protocols, and the old text forms.
-PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]|\([dl]p\d|\(?[ci][\w.]+\n[\w.]+\n|[\]}]q\x00")
+PICKLE_START = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]|\([dl]p\d|\(?[ci][\w.]+\n[\w.]+\n|[\]}]q\x00")
 
 
-class Entry(NamedTuple):
+class TensorSpec(NamedTuple):
     """What is known of a tensor without having it."""
 
     dtype: torch.dtype
@@ -49,10 +53,10 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Header:
+class WeightsHeader:
     """What a file holds, known before any tensor is made."""
 
-    tensors: Mapping[str, Entry]
+    tensors: Mapping[str, TensorSpec]
     """All names, those of aliases included."""
     aliases: Mapping[str, str]
     """The second names of tensors that are stored once: {second name: first name}."""
@@ -64,31 +68,31 @@ class Header:
         return sum(math.prod(entry.shape) for name, entry in self.tensors.items() if name not in self.aliases)
 
 
-def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
+def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
           metadata: Mapping[str, str] | None = None) -> None:
     """Write these tensors to a file, which is there whole in the end or as it was before.
 
     Tensors that are the same part of one storage are stored once. Those that merely overlap are stored in full each.
     """
     path, metadata = Path(path), dict(metadata or {})
-    if path.suffix.lower() in PICKLED:
-        raise _pickled(path)
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise _pickle_error(path)
     _check_metadata(metadata)
     first: dict[object, str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in tensors.items():
         _check_tensor(name, tensor)
-        kept = first.setdefault(place(tensor), name)
+        kept = first.setdefault(storage_key(tensor), name)
         if kept != name:
             aliases[name] = kept
-    stored = _apart({name: tensors[name] for name in first.values()})
+    stored = _separate_storages({name: tensors[name] for name in first.values()})
     if aliases:
-        metadata[ALIASES] = json.dumps(aliases)
+        metadata[ALIASES_KEY] = json.dumps(aliases)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         _write_part(part, stored, metadata)
         os.replace(part, path)
-        system.sync(path.parent)
+        filesystem.fsync(path.parent)
     except OSError as error:
         raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from error
     finally:
@@ -96,28 +100,28 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
             part.unlink()
 
 
-def header(path: str | os.PathLike[str]) -> Header:
+def read_header(path: str | os.PathLike[str]) -> WeightsHeader:
     """What the file holds, without reading it; a ValueError where it is cut short, damaged or no safetensors at all."""
-    path = _readable(Path(path))
+    path = _checked_path(Path(path))
     try:
         with safe_open(path, framework="np") as file:  # not "pt", which reserves memory for the whole file
             slices = {name: file.get_slice(name) for name in list(file.keys())}
             codes = {name: (slice.get_dtype(), tuple(slice.get_shape())) for name, slice in slices.items()}
             metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     for name, (code, _) in codes.items():
         if code not in DTYPES:
             raise checks.wrong(str(path), f"of dtypes among {', '.join(DTYPES)}", f"with {name!r:.80} in {code}")
-    tensors = {name: Entry(DTYPES[code], shape) for name, (code, shape) in codes.items()}
-    aliases = _aliases(path, metadata.pop(ALIASES, "{}"), tensors)
+    tensors = {name: TensorSpec(DTYPES[code], shape) for name, (code, shape) in codes.items()}
+    aliases = _read_aliases(path, metadata.pop(ALIASES_KEY, "{}"), tensors)
     tensors |= {alias: tensors[kept] for alias, kept in aliases.items()}
-    return Header(tensors, aliases, metadata)
+    return WeightsHeader(tensors, aliases, metadata)
 
 
-def read(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+def read_tensors(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """All tensors of the file on this device. An alias is the very tensor that it was when it was written."""
-    path, about = Path(path), header(path)
+    path, about = Path(path), read_header(path)
     tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -126,11 +130,11 @@ def read(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") ->
                     # What the library gives on a CPU is the file itself in memory, and changes when the file does.
                     tensors[name] = file.get_tensor(name).to(device, copy=True)
     except (SafetensorError, OSError) as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     return {name: tensors[about.aliases.get(name, name)] for name in about.tensors}
 
 
-def place(tensor: Tensor) -> object:
+def storage_key(tensor: Tensor) -> object:
     """Equal for two tensors that are the same part of one storage, read in the same way, and only for those."""
     if tensor.is_meta or tensor.numel() == 0:
         return id(tensor)
@@ -138,7 +142,7 @@ def place(tensor: Tensor) -> object:
     return *storage, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg()
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _separate_storages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same numbers, each tensor contiguous and in storage of its own: the library refuses what seems shared."""
     apart: dict[str, Tensor] = {}
     taken: set[object] = set()
@@ -163,7 +167,7 @@ def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         raise OSError(int(code[1]) if code else errno.EIO, str(error)) from error
     _sort_metadata(part)
     part.chmod(mode)
-    system.sync(part)
+    filesystem.fsync(part)
 
 
 def _sort_metadata(part: Path) -> None:
@@ -194,15 +198,15 @@ def _check_tensor(name: object, tensor: object) -> None:
 
 def _check_metadata(metadata: Mapping[Any, Any]) -> None:
     for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str) or key == ALIASES:
-            expected = f'strings by strings other than "{ALIASES}"'
+        if not isinstance(key, str) or not isinstance(value, str) or key == ALIASES_KEY:
+            expected = f'strings by strings other than "{ALIASES_KEY}"'
             raise checks.wrong("metadata", expected, f"{key!r:.80}: {value!r:.80}")
 
 
-def _readable(path: Path) -> Path:
+def _checked_path(path: Path) -> Path:
     """The path, where it is a file that may hold tensors; nothing is opened whose name says that it is a pickle."""
-    if path.suffix.lower() in PICKLED:
-        raise _pickled(path)
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise _pickle_error(path)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -212,12 +216,12 @@ def _readable(path: Path) -> Path:
     return path
 
 
-def _pickled(path: Path) -> ValueError:
+def _pickle_error(path: Path) -> ValueError:
     return checks.wrong(str(path), "a file of safetensors", "of a name that pickles have",
                         "Reading a pickle runs the code in it, so regard never opens one.")
 
 
-def _unreadable(path: Path, error: SafetensorError | OSError) -> ValueError:
+def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueError:
     """Why this file cannot be read. Its beginning is looked at only to say what it is."""
     size, start = 0, b""
     try:
@@ -226,14 +230,14 @@ def _unreadable(path: Path, error: SafetensorError | OSError) -> ValueError:
             start = file.read(256)
     except OSError as reason:
         return checks.wrong(str(path), "a file of safetensors", f"not readable ({reason.strerror})")
-    if PICKLE.match(start):
+    if PICKLE_START.match(start):
         return checks.wrong(str(path), "a file of safetensors", "a pickle or a zip archive, as torch.save writes",
                             "Reading a pickle runs the code in it, so regard never does.")
     return checks.wrong(str(path), "a whole file of safetensors", f"{size} bytes that are not ({error})",
                         "It is cut short or damaged, or something else.")
 
 
-def _aliases(path: Path, text: str, tensors: Mapping[str, Entry]) -> dict[str, str]:
+def _read_aliases(path: Path, text: str, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
     """The second names that the metadata tells, where they make sense."""
     try:
         aliases = json.loads(text)
@@ -241,5 +245,144 @@ def _aliases(path: Path, text: str, tensors: Mapping[str, Entry]) -> dict[str, s
         aliases = None
     if not isinstance(aliases, dict) or any(alias in tensors or not isinstance(kept, str) or kept not in tensors
                                             for alias, kept in aliases.items()):
-        raise checks.wrong(str(path), f'a file whose metadata "{ALIASES}" names its tensors', f"one with {text!r:.80}")
+        raise checks.wrong(str(path), f'a file whose metadata "{ALIASES_KEY}" names its tensors', f"one with {text!r:.80}")
     return aliases
+
+
+# ---- modules: Tensors by name into a module: all of them, of the right shapes, or none.
+#
+# Everything that does not fit is told at once, with the nearest name where one is close. A comparison needs no tensors,
+# only their dtypes and shapes, so that a file can be compared with a module on the device "meta" before anything is
+# allocated.
+#
+# It knows modules and names. It does not know which model it fills, nor where the tensors come from: `origin` says that,
+# for the messages.
+
+MAX_LISTED = 10
+"""How many names of each kind of difference a message lists."""
+
+
+def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
+    """Copy these tensors into the parameters and persistent buffers of the module, or refuse and write nothing.
+
+    The module keeps its dtypes and devices. Floating-point numbers are rounded to its dtype, which changes nothing
+    where that is wider; one that is finite and too large for it is refused. Other dtypes must be equal. A tensor that
+    the module has under several names may come under one of them, or under more if they are equal.
+    """
+    own = _module_tensors(module)
+    check_module(module, tensor_specs(tensors), origin=origin)
+    absent = [name for name, tensor in own.items() if tensor.is_meta]
+    if absent:
+        remedy = 'Give it storage first: module.to_empty(device="cpu").'
+        raise checks.wrong("module", "one with storage", f'on the device "meta", at {absent[0]!r}', remedy)
+    chosen: dict[str, Tensor] = {}
+    complaints: list[str] = []
+    for names in _names_by_tensor(own):
+        given = [name for name in names if name in tensors]
+        chosen[given[0]] = tensors[given[0]]
+        complaints += [f"{given[0]!r} and {other!r} are one tensor in the module, but differ"
+                       for other in given[1:] if not _bitwise_equal(tensors[given[0]], tensors[other])]
+        if _overflows(tensors[given[0]], own[given[0]].dtype):
+            complaints.append(f"{given[0]!r} has numbers too large for {own[given[0]].dtype}")
+    if complaints:
+        raise _mismatch_error(origin, type(module).__name__, complaints)
+    with torch.no_grad():
+        for name, tensor in chosen.items():
+            own[name].copy_(tensor)
+
+
+def build_module(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, origin: str) -> nn.Module:
+    """The module that `build` makes, with these tensors in it.
+
+    What the module started with is thrown away, so the random state is as if it had never been drawn.
+    """
+    with torch.random.fork_rng(devices=[]):
+        module = build()
+    fill_module(module, tensors, origin=origin)
+    return module
+
+
+def check_module(module: nn.Module, found: Mapping[str, TensorSpec], *, origin: str) -> None:
+    """Refuse names, shapes and dtypes that are not those of the module, which may be on the device "meta"."""
+    own = tensor_specs(_module_tensors(module))
+    wanted: dict[str, TensorSpec] = {}
+    for names in _names_by_tensor(_module_tensors(module)):
+        given = [name for name in names if name in found]
+        wanted |= {name: own[name] for name in given or names[:1]}  # of several names for one tensor, one is enough
+    check_specs(wanted, found, origin=origin, owner=type(module).__name__)
+
+
+def check_specs(wanted: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec], *, origin: str, owner: str) -> None:
+    """Refuse tensors that are not, by name, shape and dtype, those of their owner. Floats may differ in their width."""
+    missing = [name for name in wanted if name not in found]
+    unexpected = [name for name in found if name not in wanted]
+    complaints = _list_some("missing", missing, lambda name: f"missing: {name!r:.200}")
+    complaints += _list_some("unexpected", unexpected, lambda name: " ".join(
+        filter(None, (f"unexpected: {name!r:.200}", checks.nearest(name[:200], missing)))))
+    common = {name: (wanted[name], found[name]) for name in wanted if name in found}
+    differing = [name for name, (ours, theirs) in common.items() if not _same_kind(ours, theirs)]
+    complaints += _list_some("different", differing, lambda name: "different: {!r:.200} must be {}, but is {}".format(
+        name, *map(_describe_spec, common[name])))
+    if complaints:
+        raise _mismatch_error(origin, owner, complaints)
+
+
+def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    """What `match` needs to know of tensors."""
+    return {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, under all their names."""
+    state = module.state_dict(keep_vars=True)
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            got = f"one with {name!r}, {checks.kind(value)[0]}"
+            raise checks.wrong("module", "one whose state is of tensors only", got)
+    return dict(state)
+
+
+def _names_by_tensor(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names, those of one and the same tensor together."""
+    groups: dict[object, list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(storage_key(tensor), []).append(name)
+    return list(groups.values())
+
+
+def _same_kind(ours: TensorSpec, theirs: TensorSpec) -> bool:
+    floating = ours.dtype.is_floating_point and theirs.dtype.is_floating_point
+    return ours.shape == theirs.shape and (ours.dtype == theirs.dtype or floating)
+
+
+def _bitwise_equal(first: Tensor, second: Tensor) -> bool:
+    """Equal to the bit, so that NaN is equal to itself."""
+    if storage_key(first) == storage_key(second):
+        return True
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    left, right = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (first, second))
+    return torch.equal(left, right)
+
+
+def _overflows(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a finite number is larger than all of this dtype."""
+    if not tensor.is_floating_point() or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
+        return False
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()  # bfloat16 does not have float16's largest
+    return bool((wide.isfinite() & (wide.abs() > torch.finfo(dtype).max)).any())
+
+
+def _list_some(kind: str, names: list[str], worded: Callable[[str], str]) -> list[str]:
+    """A line for each of the first names, and how many more there are."""
+    more = [f"and {len(names) - MAX_LISTED} more {kind}"] if len(names) > MAX_LISTED else []
+    return [worded(name) for name in names[:MAX_LISTED]] + more
+
+
+def _describe_spec(entry: TensorSpec) -> str:
+    return f"{entry.dtype} of shape {entry.shape}"
+
+
+def _mismatch_error(origin: str, owner: str, complaints: Iterable[str]) -> ValueError:
+    remedy = "\n  ".join(("These do not fit:", *complaints))
+    return checks.wrong(origin, f"the tensors of this {owner}", "not", remedy)

@@ -1,1 +1,1 @@
-"""What a person holds: a model, the ids that mean something to it, and the search that uses it."""
+"""What a user holds: a model with its tokenizer, ready to translate, complete, fill in, classify or embed."""

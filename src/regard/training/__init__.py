@@ -1,1 +1,1 @@
-"""From data and a config to a trained model."""
+"""Training: from a request and data files to a model folder."""

@@ -1,17 +1,24 @@
-"""The loss of the output layer: from states to a number, without ever holding all logits.
+"""Cross entropy of the output layer with label smoothing, and R-Drop, without ever holding all logits.
 
     logits = W x + b;   loss = Σ over tokens of  (1 - ε) (-log p_label) + ε · mean over the vocabulary of (-log p)
 
-ε is label smoothing (Szegedy et al. 2016). The sum is divided by the number of tokens by whoever knows all of them;
-over micro-batches and processes that is another number than over one batch. Tokens whose label is `IGNORED` count
-nothing.
+ε is label smoothing (Szegedy et al. 2016). R-Drop (Liang, Wu et al. 2021) runs two passes with different dropout and
+penalises their disagreement; with p, q = softmax(W x + b) of the two passes, for each token
+
+    loss = ½ (CE(p) + CE(q)) + weight · ¼ (KL(p‖q) + KL(q‖p))
+
+This is half of what the paper writes, CE(p) + CE(q) + α · ½ (KL(p‖q) + KL(q‖p)) with α = weight: so a token counts as
+much as in one pass, and learning rates that suit one pass suit two. With z the logits that p is made of
+
+    ∂KL(p‖q)/∂z = p ⊙ (log p − log q − KL(p‖q)),      ∂KL(q‖p)/∂z = p − q
 
 For a vocabulary of V the logits of N tokens are N·V numbers, often more than all else in a small model. Here they are
-made for some tokens at a time, and turned into their own gradient at once: the backward pass has nothing left to do but
-to scale it. On a GPU a kernel does so in the precision that the logits have; elsewhere torch, in float32 at least. It
-does not know models: they give states, and the layer that makes logits.
+computed for a chunk of tokens at a time, and turned into their own gradient at once: the backward pass only scales it.
+On a GPU a Triton kernel does so in the precision of the logits (`regard.kernels.launch.loss`); elsewhere torch, in float32 at
+least. Losses are sums: the caller divides by the number of tokens over all micro-batches and processes. Tokens whose
+label is `IGNORED` do not count.
 
-Legend: N tokens, D width, V vocabulary, C tokens of a chunk.
+Legend: P passes (2), N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
 from collections.abc import Callable
@@ -23,16 +30,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
-from regard.kernels import once_differentiable, usable
-from regard.models.contract import IGNORED
-from regard.training.kernels import blocked
+from regard.kernels.launch import once_differentiable, usable
+from regard.tokens import IGNORED_LABEL
 
-HELD = {"cpu": 1 << 21}
+LOGITS_PER_CHUNK = {"cpu": 1 << 21}
 """How many logits are held at a time, by device: on a CPU 8 MiB, which its last cache holds."""
-HELD_ELSEWHERE = 1 << 27
-FEWEST = 256
+LOGITS_PER_CHUNK_GPU = 1 << 27
+MIN_CHUNK = 256
 """Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
-OFTEN = 3
+MIN_PACKED_CHUNKS = 3
 """Chunks of one size: for fewer it is not worth to lay the weights out."""
 
 
@@ -55,23 +61,23 @@ def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: flo
                            f"of shape {checks.shape(labels)}")
     states, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1)
     if labels.device.type == "cpu":  # elsewhere to select would wait for the device
-        counted = labels != IGNORED
+        counted = labels != IGNORED_LABEL
         states, labels = states[counted], labels[counted]
         check_labels(labels, output.out_features)
-    tokens = (labels != IGNORED).sum()
-    walk = partial(_walk, smoothing=smoothing)
-    total, nll = OutputLoss.apply(states, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
+    tokens = (labels != IGNORED_LABEL).sum()
+    walk = partial(_token_chunks, smoothing=smoothing)
+    total, nll = ChunkedOutputLoss.apply(states, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
-def plain_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
+def logits_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
     """The same from logits (..., V) that are there already."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     logits, labels = logits.reshape(-1, logits.shape[-1]).to(wide), labels.reshape(-1)
-    options: dict[str, Any] = {"ignore_index": IGNORED, "reduction": "sum"}
+    options: dict[str, Any] = {"ignore_index": IGNORED_LABEL, "reduction": "sum"}
     nll = F.cross_entropy(logits, labels, **options)
     total = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options) if smoothing else nll
-    return Loss(total, nll.detach(), (labels != IGNORED).sum())
+    return Loss(total, nll.detach(), (labels != IGNORED_LABEL).sum())
 
 
 def check_labels(labels: Tensor, vocabulary: int) -> None:
@@ -80,11 +86,11 @@ def check_labels(labels: Tensor, vocabulary: int) -> None:
         raise checks.wrong("labels", "integers", f"of dtype {labels.dtype}")
     outside = labels[(labels < 0) | (labels >= vocabulary)]
     if outside.numel():
-        raise checks.wrong("labels", f"from 0 to {vocabulary - 1}, or {IGNORED} for what counts nothing",
+        raise checks.wrong("labels", f"from 0 to {vocabulary - 1}, or {IGNORED_LABEL} for what counts nothing",
                            int(outside[0]))
 
 
-class OutputLoss(torch.autograd.Function):
+class ChunkedOutputLoss(torch.autograd.Function):
     """Loss and gradients of all chunks in one pass, made by `walk`; the backward pass only scales them."""
 
     @staticmethod
@@ -115,15 +121,15 @@ class OutputLoss(torch.autograd.Function):
                 None if bias is None else bias * scale.to(bias.dtype), None, None, None)
 
 
-def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
+def _token_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
           of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The two sums; the gradients are written where they are wanted."""
     vocabulary = weight.shape[0]
-    rows = max(FEWEST, HELD.get(states.device.type, HELD_ELSEWHERE) // vocabulary)
+    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // vocabulary)
     wide = torch.promote_types(states.dtype, torch.float32)
-    turned = _turned_by_kernel if usable(states, weight) else _turned
-    if states.device.type == "cpu" and states.dtype == wide and turned is _turned:
-        return _walk_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
+    turned = _fused_losses_and_gradient if usable(states, weight) else _losses_and_gradient
+    if states.device.type == "cpu" and states.dtype == wide and turned is _losses_and_gradient:
+        return _token_chunks_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
@@ -141,11 +147,11 @@ def _walk(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *
         else:
             of_weight += lowered_CV.t() @ x_CD
         if of_bias is not None:
-            of_bias += sums(gradient_CV)
+            of_bias += _bias_gradient(gradient_CV)
     return (total if smoothing else nll.clone()), nll
 
 
-def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int, smoothing: float,
+def _token_chunks_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int, smoothing: float,
                    of_states: Tensor | None, of_weight: Tensor | None,
                    of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """As `_walk`, on a CPU, where every pass over logits costs: softmax in place is the only one that there is.
@@ -153,16 +159,16 @@ def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: 
     What smoothing needs of all logits is linear in the states, so that means stand for it: the mean logit of a token is
     x · mean W + mean b, and the gradients of its sum follow. Labels that count nothing were left out before.
     """
-    often = len(labels) >= OFTEN * rows and blocked.usable(states, weight)
-    laid_out = blocked.laid_out(weight) if often else weight
-    turned = blocked.laid_out(weight.t()) if often and of_states is not None else weight.t()
+    often = len(labels) >= MIN_PACKED_CHUNKS * rows and onednn_usable(states, weight)
+    laid_out = onednn_weight(weight) if often else weight
+    turned = onednn_weight(weight.t()) if often and of_states is not None else weight.t()
     logits = _logits_in_place(states, weight, bias, rows)
     nll, above = states.new_zeros(()), states.new_zeros(())  # above: the logits of the labels
     smallest = torch.finfo(states.dtype).tiny / torch.finfo(states.dtype).eps
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
         by_blocks = often and len(x_CD) == rows  # the last chunk has another shape
-        logits_CV = blocked.product(x_CD, laid_out, bias) if by_blocks else logits(x_CD)
+        logits_CV = onednn_linear(x_CD, laid_out, bias) if by_blocks else logits(x_CD)
         index_C1 = label_C.unsqueeze(-1)
         above += logits_CV.gather(-1, index_C1).sum()
         chance_CV = torch.softmax(logits_CV, -1, out=logits_CV)
@@ -175,12 +181,12 @@ def _walk_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: 
             continue
         gradient_CV = chance_CV.scatter_add_(-1, index_C1, chance_CV.new_full(index_C1.shape, smoothing - 1.0))
         if by_blocks:
-            of_states[start:start + rows] = blocked.product(gradient_CV, turned)
+            of_states[start:start + rows] = onednn_linear(gradient_CV, turned)
         else:
             torch.mm(gradient_CV, weight, out=of_states[start:start + rows])
         of_weight.addmm_(gradient_CV.t(), x_CD)
         if of_bias is not None:
-            of_bias += sums(gradient_CV)
+            of_bias += _bias_gradient(gradient_CV)
         del logits_CV, chance_CV, gradient_CV  # the next chunk takes its place
     if not smoothing:
         return nll.clone(), nll
@@ -206,28 +212,28 @@ def _logits_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, rows: 
     return logits
 
 
-def sums(gradient: Tensor) -> Tensor:
+def _bias_gradient(gradient: Tensor) -> Tensor:
     """Of the columns of (..., V), in float32 at least."""
     if usable(gradient):
-        from regard.attention.kernels.columns import column_sums  # imports Triton
+        from regard.kernels.column_sums import column_sums  # imports Triton
 
         return column_sums(gradient, torch.float32)
     return gradient.flatten(0, -2).sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
 
 
-def _turned_by_kernel(logits_CV: Tensor, label_C: Tensor, smoothing: float,
+def _fused_losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float,
                       gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
     """As `_turned`, without a wider copy of the logits."""
-    from regard.training.kernels import entropy  # imports Triton
+    from regard.kernels import loss  # imports Triton
 
-    compute = entropy.losses_and_gradients if gradients else entropy.losses
-    return *compute(logits_CV, label_C, IGNORED, smoothing), logits_CV
+    compute = loss.cross_entropy_with_gradient if gradients else loss.cross_entropy
+    return *compute(logits_CV, label_C, IGNORED_LABEL, smoothing), logits_CV
 
 
-def _turned(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
     """-log p of the labels, and its mean over the vocabulary, of each token; and the gradient, where it is wanted."""
     logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
-    counts_C = label_C != IGNORED
+    counts_C = label_C != IGNORED_LABEL
     index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
     label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
     mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
@@ -243,3 +249,151 @@ def _turned(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: boo
         if label_C.device.type != "cpu":  # there all that counts nothing was left out before
             gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
     return own_C, spread_C, gradient_CV
+
+
+# ---- consistency: The loss of two passes over one batch that must agree, where dropout has hidden other things in each: R-Drop.
+#
+#     p, q = softmax(W x + b) of the two passes;   for each token
+#     loss = ½ (CE(p) + CE(q)) + weight · ¼ (KL(p‖q) + KL(q‖p)),     CE with label smoothing as in `regard.training.loss`
+#
+# This is half of what Liang, Wu et al. 2021 ("R-Drop") write, CE(p) + CE(q) + α · ½ (KL(p‖q) + KL(q‖p)) with α = weight:
+# so a token counts as much as in one pass, and rates that suit one pass suit two. With z the logits that p is made of
+#
+#     ∂KL(p‖q)/∂z = p ⊙ (log p − log q − KL(p‖q)),      ∂KL(q‖p)/∂z = p − q
+#
+# and as in `regard.training.loss` logits are made for some tokens at a time and turned into their own gradient at once.
+# It does not know models, nor that it is dropout that makes the passes differ.
+#
+# Legend: P passes (2), N tokens, D width, V vocabulary, C tokens of a chunk.
+
+
+def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float, weight: float) -> Loss:
+    """The loss of the states of two passes, (2, ..., D), whose labels are given, (...).
+
+    `nll` is the mean of both passes, and tokens are counted once.
+    """
+    checks.probability("smoothing", smoothing)
+    if not 0.0 <= weight < float("inf"):
+        raise checks.wrong("weight", "at least 0, and finite", weight)
+    if states.shape[:-1] != (2, *labels.shape):
+        raise checks.wrong("states", f"of shape {(2, *labels.shape, output.in_features)}, two for each label",
+                           f"of shape {checks.shape(states)}")
+    states_PND, labels = states.reshape(2, labels.numel(), states.shape[-1]), labels.reshape(-1)
+    if labels.device.type == "cpu":  # elsewhere to select would wait for the device
+        counted = labels != IGNORED_LABEL
+        states_PND, labels = states_PND[:, counted], labels[counted]
+        check_labels(labels, output.out_features)
+    tokens = (labels != IGNORED_LABEL).sum()
+    walk = partial(_rdrop_chunks, smoothing=smoothing, agreement=weight)
+    total, nll = ChunkedOutputLoss.apply(states_PND, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
+    return Loss(total, nll, tokens)
+
+
+def _rdrop_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float, agreement: float,
+          of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The two sums; the gradients are written where they are wanted."""
+    vocabulary = weight.shape[0]
+    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // (2 * vocabulary))
+    wide = torch.promote_types(states.dtype, torch.float32)
+    total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
+    turned = _fused_rdrop_losses_and_gradient if usable(states, weight) else _rdrop_losses_and_gradient
+    for start in range(0, len(labels), rows):
+        x_PCD, label_C = states[:, start:start + rows], labels[start:start + rows]
+        logits_PCV = F.linear(x_PCD, weight, bias)  # not used elsewhere: it is written over
+        own, each, gradient_PCV = turned(logits_PCV, label_C, smoothing, agreement, of_states is not None)
+        nll += own
+        total += each
+        if of_states is None or of_weight is None:
+            continue
+        lowered_PCV = gradient_PCV.to(states.dtype)
+        of_states[:, start:start + rows] = lowered_PCV @ weight
+        if of_weight.dtype == states.dtype:
+            of_weight.addmm_(lowered_PCV.flatten(0, 1).t(), x_PCD.flatten(0, 1))
+        else:
+            of_weight += lowered_PCV.flatten(0, 1).t() @ x_PCD.flatten(0, 1)
+        if of_bias is not None:
+            of_bias += _bias_gradient(gradient_PCV)
+    return total, nll
+
+
+def _fused_rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, agreement: float,
+                      gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_turned`, without a wider copy of the logits."""
+    from regard.kernels import loss as kernel  # imports Triton
+
+    logits_PCV = logits_PCV.contiguous()
+    compute = kernel.rdrop_with_gradient if gradients else kernel.rdrop
+    own_C, spread_C, divergence_C = compute(logits_PCV, label_C, IGNORED_LABEL, smoothing, agreement)
+    each_C = (1.0 - smoothing) * own_C + smoothing * spread_C if smoothing else own_C
+    return own_C.sum(), (each_C + 0.5 * agreement * divergence_C).sum(), logits_PCV
+
+
+def _rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, agreement: float,
+            gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums of -log p of the labels, and of the loss; and the gradient, where it is wanted."""
+    logits_PCV = logits_PCV.to(torch.promote_types(logits_PCV.dtype, torch.float32))
+    quarter = 0.25 * agreement
+    counts_C = label_C != IGNORED_LABEL
+    index_PC1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1).expand(2, -1, 1)
+    label_logit_PC1 = logits_PCV.gather(-1, index_PC1)
+    mean_PC1 = logits_PCV.mean(-1, keepdim=True) if smoothing else label_logit_PC1
+    apart_CV = logits_PCV[0] - logits_PCV[1]
+    highest_PC1 = logits_PCV.amax(-1, keepdim=True)
+    p_PCV = logits_PCV.sub_(highest_PC1).exp_()  # in place, and the exponential only once
+    sum_PC1 = p_PCV.sum(-1, keepdim=True)
+    p_PCV.mul_(sum_PC1.reciprocal())
+    log_sum_PC1 = highest_PC1 + sum_PC1.log()
+    apart_CV.sub_(log_sum_PC1[0] - log_sum_PC1[1])  # log p − log q
+    toward_PCV = p_PCV * apart_CV
+    divergence_PC1 = toward_PCV.sum(-1, keepdim=True)
+    divergence_PC1[1].neg_()  # KL(p‖q), KL(q‖p)
+
+    own_PC1 = log_sum_PC1 - label_logit_PC1
+    smooth_PC1 = (1.0 - smoothing) * own_PC1 + smoothing * (log_sum_PC1 - mean_PC1) if smoothing else own_PC1
+    each_PC1 = 0.5 * smooth_PC1 + quarter * divergence_PC1
+    own, each = (part_PC1.masked_fill(~counts_C.unsqueeze(-1), 0.0).sum() for part_PC1 in (0.5 * own_PC1, each_PC1))
+    if not gradients:
+        return own, each, p_PCV
+    toward_PCV[0].mul_(quarter)
+    toward_PCV[1].mul_(-quarter)
+    gradient_PCV = toward_PCV.addcmul_(p_PCV, 0.5 + quarter - quarter * divergence_PC1)
+    gradient_PCV[0].sub_(p_PCV[1], alpha=quarter)
+    gradient_PCV[1].sub_(p_PCV[0], alpha=quarter)
+    if smoothing:
+        gradient_PCV.sub_(0.5 * smoothing / gradient_PCV.shape[-1])
+    gradient_PCV.scatter_add_(-1, index_PC1, gradient_PCV.new_full(index_PC1.shape, 0.5 * (smoothing - 1.0)))
+    if label_C.device.type != "cpu":  # there all that counts nothing was left out before
+        gradient_PCV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
+    return own, each, gradient_PCV
+
+
+# ---- blocked: Products with one matrix of weights again and again, by oneDNN, which torch brings along: on a CPU, in float32.
+#
+#     weights = laid_out(weight)       a copy in the order in which oneDNN reads it
+#     product(x, weights, bias)        x Wᵀ + b
+#
+# Torch itself asks MKL, which lays the weights out anew for each product. For a number of rows that it has not met oneDNN
+# first writes a program, which takes longer than all that it then wins: it pays for many products of one shape alone.
+# Measured on one thread of an AMD EPYC, the output layer of a small Transformer with its gradients (2,138 tokens of width
+# 128, a vocabulary of 8,000, 262 tokens at a time): 160 ms in the place of 176. There are no gradients here. It knows
+# neither layers nor losses.
+
+
+def onednn_usable(*tensors: Tensor) -> bool:
+    """Whether oneDNN can be asked for products of these."""
+    return (all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
+                and tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors)
+            and not torch.compiler.is_compiling() and torch.backends.mkldnn.is_available()
+            and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
+
+
+def onednn_linear(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (N, in) times weights (out, in), as they are or laid out, plus bias (out,)."""
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weights, bias, "none", [], "")
+    return made
+
+
+def onednn_weight(weight: Tensor) -> Tensor:
+    """The weight (out, in), for `product` alone."""
+    made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+    return made

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from regard.attention.kernels import additive
-from regard.attention.kernels.additive import Streamed, streamed
-from regard.attention.problem import state
+from regard.attention.kernels.additive import TiledAdditive, with_tiled_score
+from regard.attention.problem import build_problem
 from regard.attention.score import Additive
 
 SHAPES = {
@@ -32,7 +32,7 @@ def test_scores_and_gradients_are_the_literal_ones(name, piece, monkeypatch):
     query, key, weight, bias = parts(name)
     for given in (Additive(weight), Additive(weight, bias)):
         inputs = [query, key, weight] + ([bias] if given.bias is not None else [])
-        literal, got = given(query, key), Streamed(given)(query, key)
+        literal, got = given(query, key), TiledAdditive(given)(query, key)
         torch.testing.assert_close(got, literal, rtol=1e-12, atol=1e-12)
         upstream = torch.randn_like(literal)
         want = torch.autograd.grad(literal, inputs, upstream)
@@ -43,7 +43,7 @@ def test_scores_and_gradients_are_the_literal_ones(name, piece, monkeypatch):
 def test_gradients_are_right(monkeypatch):
     monkeypatch.setattr(additive, "PIECE", 24)
     query, key, weight, bias = parts("a weight a head")
-    assert torch.autograd.gradcheck(lambda q, k, w, b: Streamed(Additive(w, b))(q, k), (query, key, weight, bias))
+    assert torch.autograd.gradcheck(lambda q, k, w, b: TiledAdditive(Additive(w, b))(q, k), (query, key, weight, bias))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -59,7 +59,7 @@ def test_low_precision_errs_at_most_twice_as_much_as_the_literal_score(dtype, mo
 
     exact = results(Additive, wide)
     plain = results(Additive, [query, key, weight])
-    pieces = results(lambda w: Streamed(Additive(w)), [query, key, weight])
+    pieces = results(lambda w: TiledAdditive(Additive(w)), [query, key, weight])
     for truth, literal, got in zip(exact, plain, pieces, strict=True):
         bound = 2 * (literal.double() - truth).abs().max() + 4 * torch.finfo(dtype).eps * truth.abs().max()
         assert (got.double() - truth).abs().max() <= bound
@@ -70,17 +70,17 @@ def test_no_tensor_as_large_as_pairs_times_width_is_kept(monkeypatch):
     query, key, weight = (torch.randn(s, requires_grad=True) for s in ((64, 32), (64, 32), (32,)))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        Streamed(Additive(weight))(query, key)
+        TiledAdditive(Additive(weight))(query, key)
     assert max(kept) == 64 * 32
 
 
 def test_only_additive_scores_are_changed():
     query = torch.randn(2, 3, 4)
     options = {"normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0}
-    dot = state(query, query, query, score="dot", **options)
-    assert streamed(dot) is dot
+    dot = build_problem(query, query, query, score="dot", **options)
+    assert with_tiled_score(dot) is dot
     given = Additive(torch.ones(4))
-    made = streamed(state(query, query, query, score=given, **options))
-    assert isinstance(made.score, Streamed)
+    made = with_tiled_score(build_problem(query, query, query, score=given, **options))
+    assert isinstance(made.score, TiledAdditive)
     assert made.score.score is given
     assert made.score.numbers_per_pair(4) == 1

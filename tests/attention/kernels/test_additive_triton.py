@@ -9,11 +9,11 @@ from problems import held
 
 import regard
 from regard.attention.kernels import additive, exact, tiled
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 from regard.attention.score import Additive
 
 pytest.importorskip("triton")
-from regard.attention.kernels import additive_triton
+from regard.kernels import additive as additive_triton
 
 INTERPRETED = pytest.mark.skipif(not additive_triton.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -82,7 +82,7 @@ def test_scores_and_gradients(name, size, dtype, device):
     inputs = [(torch.randn(shape, device=device) * factor).to(dtype).requires_grad_()
               for shape, factor in ((query, size), (key, size), (weight, 1.0))]
     upstream = torch.randn(Additive(inputs[2])(*inputs[:2]).shape, device=device, dtype=dtype)
-    assert_bounded(additive_triton.Scores.apply, inputs, upstream)
+    assert_bounded(additive_triton.AdditiveScores.apply, inputs, upstream)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -91,7 +91,7 @@ def test_a_small_tanh_keeps_its_digits_in_float32(width, size, device):
     """1 - 2s has only those that are left of 1: for queries and keys of 0.1 that errs up to twice what is allowed."""
     inputs = [(torch.randn(shape, device=device) * factor).requires_grad_()
               for shape, factor in (((15, width), size), ((20, width), size), ((width,), 1.0))]
-    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(15, 20, device=device))
+    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(15, 20, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -106,16 +106,16 @@ def test_numbers_that_are_almost_large(weight, dtype, device):
     with torch.no_grad():
         inputs[0][0], inputs[1][0] = 9.9, 9.9
         inputs[0][1], inputs[1][1] = -9.9, -9.9
-    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(5, 6, device=device))
+    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(5, 6, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nan_is_not_hidden(dtype, device):
     query, key, weight = (torch.randn(shape, device=device, dtype=dtype) for shape in ((3, 6), (5, 6), (6,)))
-    clean = additive_triton.Scores.apply(query, key, weight)
+    clean = additive_triton.AdditiveScores.apply(query, key, weight)
     query[1, 2] = torch.nan
-    scores = additive_triton.Scores.apply(query, key, weight)
+    scores = additive_triton.AdditiveScores.apply(query, key, weight)
     assert scores[1].isnan().all()
     torch.testing.assert_close(scores[[0, 2]], clean[[0, 2]])
 
@@ -128,7 +128,7 @@ def test_gradients_in_pieces(pairs, programs, monkeypatch):
     monkeypatch.setattr(additive_triton, "PAIRS", pairs)
     monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (3, 4))]
-    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(2, 3, 5, 7))
+    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(2, 3, 5, 7))
 
 
 @INTERPRETED
@@ -137,7 +137,7 @@ def test_queries_with_several_blocks_of_keys(programs, monkeypatch):
     """A program adds to the sums of its queries with every block of its keys."""
     monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((29, 3), (18, 3), (3,))]
-    assert_bounded(additive_triton.Scores.apply, inputs, torch.randn(29, 18))
+    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(29, 18))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -148,7 +148,7 @@ def test_tensors_that_lie_otherwise_in_memory(dtype, device):
     key, weight = (torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in ((2, 16, 5), (5,)))
     upstream = torch.randn(1 + 2 * 8 * 16, device=device, dtype=dtype)[1:].view(2, 8, 16)
     assert upstream.storage_offset() == 1
-    assert_bounded(additive_triton.Scores.apply, [query, key, weight], upstream)
+    assert_bounded(additive_triton.AdditiveScores.apply, [query, key, weight], upstream)
 
 
 @pytest.mark.parametrize(("queries", "keys", "programs"), [(4, 8, 1), (4, 8, 100), (1024, 1024, 24), (1024, 1024, 49),
@@ -165,7 +165,7 @@ def test_spans_hold_all_and_are_alike(queries, keys, programs):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_same_every_time(device):
     inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((20, 6), (35, 6), (6,))]
-    first, second = (additive_triton.Scores.apply(*inputs) for _ in range(2))
+    first, second = (additive_triton.AdditiveScores.apply(*inputs) for _ in range(2))
     assert torch.equal(first, second)
     for one, other in zip(*(torch.autograd.grad(e.square().sum(), inputs) for e in (first, second)), strict=True):
         assert torch.equal(one, other)
@@ -177,13 +177,13 @@ def test_large_numbers_that_cancel(device):
     query = torch.tensor([[60.0, -500.0, 60.0]], device=device)
     key = torch.tensor([[-59.5, 499.0, 80.0], [3e4, 3e4, -3e4]], device=device)
     want = torch.tanh(query + key).sum(-1, keepdim=True).T
-    torch.testing.assert_close(additive_triton.Scores.apply(query, key, torch.ones(3, device=device)), want)
+    torch.testing.assert_close(additive_triton.AdditiveScores.apply(query, key, torch.ones(3, device=device)), want)
 
 
 @INTERPRETED
 def test_a_second_derivative_is_an_error_and_not_a_zero():
     query = torch.randn(2, 3, requires_grad=True)
-    scores = additive_triton.Scores.apply(query, torch.randn(2, 3), torch.randn(3))
+    scores = additive_triton.AdditiveScores.apply(query, torch.randn(2, 3), torch.randn(3))
     with pytest.raises(ValueError, match="`create_graph` must be False"):
         torch.autograd.grad(scores.sum(), query, create_graph=True)
 
@@ -218,8 +218,8 @@ def test_tiled_with_fused_scores_keeps_what_attention_promises(numbers):
 def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypatch):
     monkeypatch.setattr(tiled, "KEPT", kept)
     calls = []
-    run = additive_triton.scores
-    monkeypatch.setattr(additive_triton, "scores", lambda *given: calls.append(given) or run(*given))
+    run = additive_triton.additive_scores
+    monkeypatch.setattr(additive_triton, "additive_scores", lambda *given: calls.append(given) or run(*given))
     query, key, weight = (torch.randn(shape, requires_grad=True) for shape in ((2, 5, 3), (2, 6, 3), (3,)))
     output = regard.attend(query, key, key, score=Additive(weight), backend="tiled")
     output.sum().backward()
@@ -234,7 +234,7 @@ def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypat
 def test_exact_gives_way_to_fused_scores(monkeypatch):
     def drawback(score):
         query = torch.zeros(2, 5, 3)
-        return exact.drawback(state(query, query, query, score=score, normalize="softmax", mask=None, bias=None,
+        return exact.drawback(build_problem(query, query, query, score=score, normalize="softmax", mask=None, bias=None,
                                     dropout=0.0))
 
     monkeypatch.setattr(exact, "HELD_UNFUSED", 150)
@@ -246,9 +246,9 @@ def test_exact_gives_way_to_fused_scores(monkeypatch):
 
 def test_fused_scores_are_for_cuda():
     query = torch.zeros(2, 5, 3)
-    problem = state(query, query, query, score=Additive(torch.ones(3)), normalize="softmax", mask=None, bias=None,
+    problem = build_problem(query, query, query, score=Additive(torch.ones(3)), normalize="softmax", mask=None, bias=None,
                     dropout=0.0)
-    assert not additive.fused(problem)
+    assert not additive.has_fused_scores(problem)
     assert "fused" not in tiled.detail(problem)
 
 
@@ -256,9 +256,9 @@ def test_fused_scores_are_for_cuda():
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_on_a_gpu_all_but_float64_are_fused(dtype):
     query = torch.zeros(2, 5, 3, device="cuda", dtype=dtype)
-    problem = state(query, query, query, score=Additive(torch.ones(3, device="cuda")), normalize="softmax", mask=None,
+    problem = build_problem(query, query, query, score=Additive(torch.ones(3, device="cuda")), normalize="softmax", mask=None,
                     bias=None, dropout=0.0)
-    assert additive.fused(problem) == (dtype != torch.float64)
+    assert additive.has_fused_scores(problem) == (dtype != torch.float64)
 
 
 @pytest.mark.gpu

@@ -5,13 +5,14 @@ import torch
 from problems import normal
 
 import regard
-from regard import Causal, Packed, Padding, Window, kernels
-from regard.attention.adjacent import whole
-from regard.attention.band import Band, band_of
+from regard import Causal, Packed, Padding, Window
 from regard.attention.kernels import band
+from regard.attention.mask_cache import Band, band_of
+from regard.kernels import launch
+from regard.kernels.linear import adjacent_tensor
 
 pytest.importorskip("triton")
-from regard.attention.kernels import band_triton
+from regard.kernels import band as band_triton
 
 INTERPRETED = pytest.mark.skipif(not band_triton.INTERPRETED, reason="the kernels are compiled here")
 MASKS = {
@@ -98,8 +99,8 @@ def test_heads_may_see_runs_of_their_own(group):
 def test_slices_of_one_projection_are_read_where_they_lie(monkeypatch):
     joint = normal(2, 21, 3, 2, 8).float()
     read = []
-    run = kernels._run
-    monkeypatch.setattr(kernels, "_run", lambda kernel, grid, given, sizes: (
+    run = launch._run
+    monkeypatch.setattr(launch, "_run", lambda kernel, grid, given, sizes: (
         read.append({tensor.data_ptr() for tensor in given if isinstance(tensor, torch.Tensor)}),
         run(kernel, grid, given, sizes)))
     slices = [part.transpose(1, 2) for part in joint.unbind(2)]
@@ -114,8 +115,8 @@ def test_slices_of_one_projection_are_read_where_they_lie(monkeypatch):
 @INTERPRETED
 def test_tiles_are_found_once_for_all_that_ask(monkeypatch):
     names = []
-    run = kernels._run
-    monkeypatch.setattr(kernels, "_run", lambda kernel, *given: (names.append(kernel.__name__), run(kernel, *given)))
+    run = launch._run
+    monkeypatch.setattr(launch, "_run", lambda kernel, *given: (names.append(kernel.__name__), run(kernel, *given)))
     mask = Packed([3, 17]).ready(20, 20, None)
     band = band_of(mask, 20, 20, leading=2, device=torch.device("cpu"))
     for _ in range(2):
@@ -236,8 +237,8 @@ def test_rows_may_be_farther_apart_than_32_bits_count():
 def test_there_may_be_more_heads_than_a_grid_is_high(monkeypatch):
     """The second side of a grid has 65,535 places at most, and a launch of more is an error of the device."""
     grids = []
-    run = kernels._run
-    monkeypatch.setattr(kernels, "_run", lambda kernel, grid, *given: (grids.append(grid), run(kernel, grid, *given)))
+    run = launch._run
+    monkeypatch.setattr(launch, "_run", lambda kernel, grid, *given: (grids.append(grid), run(kernel, grid, *given)))
     tensors, above = asked("none", 17, 17)
     results(tensors, above, Causal(), "band")
     assert len(grids) == 5  # tiles, and each pass for whole ones and for parts
@@ -274,8 +275,8 @@ def test_what_one_product_made_gets_gradients_side_by_side(n_keys, group, lying)
     output = regard.attend(*leaves, mask=Causal(), backend="band")
     found = torch.autograd.grad(output, leaves, above)
     flat = [gradient.transpose(1, 2).flatten(-2) for gradient in found]
-    together = whole(flat[3 - lying:], -1)
+    together = adjacent_tensor(flat[3 - lying:], -1)
     assert together is not None
     assert together.is_contiguous()
-    assert whole(flat, -1) is None or lying == 3
+    assert adjacent_tensor(flat, -1) is None or lying == 3
     assert_near(parts, above, Causal())

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from regard import Causal, Packed, Window
-from regard.attention.band import Band, band_of
+from regard.attention.mask_cache import Band, band_of
 
 pytest.importorskip("triton")
-from regard.attention.kernels import band_tiles, band_triton
+from regard.kernels import band as band_tiles
+from regard.kernels import band as band_triton
 
 pytestmark = pytest.mark.skipif(not band_triton.INTERPRETED, reason="the kernels are compiled here")
 
@@ -18,7 +19,7 @@ def band(mask, n_queries, n_keys):
 
 def found(first, last, n_keys, size):
     """Whole tiles and parts, in order."""
-    tiles, counts = band_tiles.find(first, last, n_keys, size)
+    tiles, counts = band_tiles.find_tiles(first, last, n_keys, size)
     assert (counts <= tiles.shape[1]).all()
     return [sorted(map(tuple, kind[:count].tolist())) for kind, count in zip(tiles, counts, strict=True)]
 
@@ -83,7 +84,7 @@ def test_one_sequence_for_all_is_cut():
 
 def test_rows_have_tiles_of_their_own():
     one, other = band(Packed([30, 3]), 33, 33), band(Packed([3, 2, 28]), 33, 33)
-    tiles, counts = band_tiles.find(*(torch.stack(ends).unsqueeze(0) for ends in (
+    tiles, counts = band_tiles.find_tiles(*(torch.stack(ends).unsqueeze(0) for ends in (
         (one.first, other.first), (one.last, other.last))), 33, 16)
     assert tiles.shape[:3] == (1, 2, 2)
     for row, ends in enumerate((one, other)):

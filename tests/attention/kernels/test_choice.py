@@ -5,7 +5,7 @@ import torch
 from problems import normal
 
 import regard
-from regard.attention.kernels import choice
+from regard.attention import backends
 
 ADDITIVE = regard.Additive(torch.zeros(64))
 
@@ -27,7 +27,7 @@ def tensors(length, width=64, leading=(), device=None):
 def test_the_backend_that_is_chosen(length, options, backend):
     explanation = regard.explain(*tensors(length), **options)
     assert explanation.backend == backend
-    before = list(choice.BACKENDS)[: list(choice.BACKENDS).index(backend)]
+    before = list(backends.BACKENDS)[: list(backends.BACKENDS).index(backend)]
     assert list(explanation.reasons) == before
     assert all(explanation.reasons.values())
 
@@ -66,7 +66,7 @@ def test_the_backend_that_is_named_is_the_one_that_runs(backend, monkeypatch):
     def refuse(problem):
         raise AssertionError("another backend ran")
 
-    for name, module in choice.BACKENDS.items():
+    for name, module in backends.BACKENDS.items():
         if name != backend:
             monkeypatch.setattr(module, "run", refuse)
     given = [normal(4, 3, seed=i) for i in range(3)]
@@ -78,7 +78,7 @@ def test_the_backend_that_is_named_is_the_one_that_runs(backend, monkeypatch):
     ({"score": ADDITIVE}, "sdpa"), ({"normalize": "relu"}, "sdpa"), ({}, "flex"), ({"score": ADDITIVE}, "flex"),
 ])
 def test_a_backend_that_cannot_is_an_error_and_never_another_backend(options, backend, monkeypatch):
-    for module in choice.BACKENDS.values():
+    for module in backends.BACKENDS.values():
         monkeypatch.setattr(module, "run", lambda problem: pytest.fail("something ran"))
     words = f'`backend` must be one that can do this work .*"{backend}" instead. .*(dot|softmax|CUDA)'
     for ask in (regard.attend, regard.explain):
@@ -87,7 +87,7 @@ def test_a_backend_that_cannot_is_an_error_and_never_another_backend(options, ba
 
 
 def test_the_last_backend_takes_everything():
-    *_, last = choice.BACKENDS
+    *_, last = backends.BACKENDS
     assert last == "tiled"
     for options in ({}, {"score": ADDITIVE, "normalize": torch.relu, "dropout": 0.5}):
         assert regard.explain(*tensors(100_000), **options, backend="tiled").backend == "tiled"

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from regard.attention.kernels import columns
-from regard.attention.kernels.columns import column_sums, note
+from regard.kernels import column_sums as columns
+from regard.kernels.column_sums import column_sums, note_column_sums
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -46,10 +46,10 @@ def test_what_is_noted_is_not_summed_again(sums):
     sums = sums.to(DEVICE)
     x, want = torch.randn(4, 3, 5, device=DEVICE), sums if sums.dim() == 1 else sums.sum(0)
     for dtype in (torch.float32, torch.bfloat16):
-        note(x, sums)
+        note_column_sums(x, sums)
         assert torch.equal(column_sums(x, dtype), want.to(dtype))
     torch.testing.assert_close(column_sums(x, torch.float32), x.flatten(0, 1).sum(0))  # it was taken
-    note(x, sums)
+    note_column_sums(x, sums)
     for other in (x.clone(), x.reshape(-1, 5), x[1:], 2 * x):  # they are not what was noted
         torch.testing.assert_close(column_sums(other, torch.float32), other.flatten(0, -2).sum(0))
     x.mul_(3.0)

@@ -5,13 +5,13 @@ from problems import assert_close, normal, scorer
 
 import regard
 from regard.attention.kernels import exact
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
 
 def stated(n_queries, n_keys, width, score="dot", leading=()):
     query, key = (torch.empty(1, 1).expand(*leading, n, width) for n in (n_queries, n_keys))
-    return state(query, key, key, score=score, normalize="softmax", mask=None, bias=None, dropout=0.0)
+    return build_problem(query, key, key, score=score, normalize="softmax", mask=None, bias=None, dropout=0.0)
 
 
 def test_it_holds_at_most_so_many_numbers():
@@ -34,7 +34,7 @@ def test_it_refuses_nothing_and_says_what_it_does():
 
 def test_output_and_weights_are_the_oracles():
     query, key, value = normal(2, 4, 3, 5), normal(2, 2, 6, 5, seed=1), normal(2, 2, 6, 2, seed=2)
-    problem = state(query, key, value, score="scaled_dot", normalize="relu_sum", mask=regard.Causal(), bias=None,
+    problem = build_problem(query, key, value, score="scaled_dot", normalize="relu_sum", mask=regard.Causal(), bias=None,
                     dropout=0.0)
     known = {"normalize": oracle.relu_sum, "mask": oracle.causal(3, 6)}
     assert_close(exact.run(problem), oracle.attend_many(query, key, value, **known))

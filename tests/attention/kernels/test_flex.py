@@ -14,7 +14,7 @@ from problems import Known, masks, normal, per_sequence, scorer
 
 import regard
 from regard.attention.kernels import flex
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
 # torch's compiler warns about torch itself on some versions.
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("Deprec
 
 
 def stated(query, key, value, **options):
-    return state(query, key, value, **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None,
+    return build_problem(query, key, value, **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None,
                                        "dropout": 0.0, **options})
 
 

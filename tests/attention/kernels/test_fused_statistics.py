@@ -12,21 +12,21 @@ import torch
 from problems import normal
 
 import regard
-from regard import kernels
 from regard.attention.kernels import fused_statistics as fused
 from regard.attention.kernels import statistics
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
+from regard.kernels import launch
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
 pytest.importorskip("triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = fused.Tiles(16, 16, 4, 1)
+SMALL = fused.TileSizes(16, 16, 4, 1)
 
 
 def problem_of(query, key, *, score="scaled_dot", mask=None):
-    return state(query.to(DEVICE), key.to(DEVICE), key.to(DEVICE), score=score, normalize="softmax", mask=mask,
+    return build_problem(query.to(DEVICE), key.to(DEVICE), key.to(DEVICE), score=score, normalize="softmax", mask=mask,
                  bias=None, dropout=0.0)
 
 
@@ -206,7 +206,7 @@ def test_other_problems_are_refused(change, reason):
     query, key = torch.ones(2, 5, 3, device=DEVICE), torch.ones(2, 6, 3, device=DEVICE)
     change = {name: part.to(DEVICE) if isinstance(part, torch.Tensor) else part for name, part in change.items()}
     words = {"score": "dot", "normalize": "softmax", "mask": None, "bias": None, **change}
-    assert reason in fused.refusal(state(query, key, key, dropout=0.0, **words))
+    assert reason in fused.refusal(build_problem(query, key, key, dropout=0.0, **words))
 
 
 def test_other_types_and_sizes_are_refused():
@@ -222,10 +222,10 @@ def test_other_types_and_sizes_are_refused():
 
 
 def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
-    problem = state(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None, dropout=0.0)
+    problem = build_problem(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None, dropout=0.0)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "CUDA device" in fused.refusal(problem)
-    monkeypatch.setattr(kernels, "installed", lambda: False)
+    monkeypatch.setattr(launch, "installed", lambda: False)
     assert fused.refusal(problem) == "triton is not installed"
 
 

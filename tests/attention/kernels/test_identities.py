@@ -14,7 +14,7 @@ from problems import DOTS, normal, scorer
 
 import regard
 from regard.attention.kernels import identities, statistics
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
@@ -22,7 +22,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def problem_of(query, key, *, score="scaled_dot", normalize="softmax", mask=None, bias=None):
-    return state(query, key, key, score=score, normalize=normalize, mask=mask, bias=bias, dropout=0.0)
+    return build_problem(query, key, key, score=score, normalize=normalize, mask=mask, bias=bias, dropout=0.0)
 
 
 def masks(n_queries, n_keys):

@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention.kernels import known, sdpa
+from regard.attention import attend
+from regard.attention.kernels import sdpa
 from regard.attention.mask import Causal
 
 
 @pytest.fixture(autouse=True)
 def nothing_learned(monkeypatch):
-    monkeypatch.setattr(known, "PLANS", {})
+    monkeypatch.setattr(attend, "DISPATCH_CACHE", {})
 
 
 def three(*shape, dtype=torch.float32):
@@ -27,7 +28,7 @@ def gradients(output: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 def test_the_second_time_gives_what_the_first_gave(score, mask):
     tensors = [tensor.requires_grad_() for tensor in three(2, 3, 5, 4)]
     first = regard.attend(*tensors, score=score, mask=mask)
-    assert len(known.PLANS) == 1
+    assert len(attend.DISPATCH_CACHE) == 1
     second = regard.attend(*tensors, score=score, mask=mask)
     torch.testing.assert_close(second, first, rtol=0, atol=0)
     for mine, theirs in zip(gradients(second, tensors), gradients(first, tensors), strict=True):
@@ -48,21 +49,21 @@ def test_the_second_time_nobody_is_asked(monkeypatch):
 def test_heads_that_share_keys_are_kept_too():
     query, (key, value, _) = torch.randn(2, 6, 5, 4), three(2, 3, 7, 4)
     first = regard.attend(query, key, value)
-    assert [plan.grouped for plan in known.PLANS.values()] == [True]
+    assert [plan.grouped for plan in attend.DISPATCH_CACHE.values()] == [True]
     assert torch.equal(regard.attend(query, key, value), first)
 
 
 def test_causal_is_kept_only_where_torch_aligns_as_we_do():
     query, (key, value, _) = torch.randn(1, 2, 3, 4), three(1, 2, 5, 4)
     regard.attend(query, key, value, mask=regard.Causal())
-    assert not known.PLANS, "more keys than queries: a matrix is needed"
+    assert not attend.DISPATCH_CACHE, "more keys than queries: a matrix is needed"
     regard.attend(query[:, :, :1], key, value, mask=regard.Causal())
-    assert [plan.causal for plan in known.PLANS.values()] == [False], "one query sees all"
+    assert [plan.causal for plan in attend.DISPATCH_CACHE.values()] == [False], "one query sees all"
 
 
 def test_a_matrix_is_made_once_and_not_for_learning_too(monkeypatch):
-    made, plain = [], sdpa.shape
-    monkeypatch.setattr(sdpa, "shape", lambda problem: made.append(problem) or plain(problem))
+    made, plain = [], sdpa.sdpa_inputs
+    monkeypatch.setattr(sdpa, "sdpa_inputs", lambda problem: made.append(problem) or plain(problem))
     regard.attend(torch.randn(1, 2, 3, 4), *three(1, 2, 5, 4)[:2], mask=regard.Causal())
     assert len(made) == 1
 
@@ -73,7 +74,7 @@ def test_a_matrix_is_made_once_and_not_for_learning_too(monkeypatch):
     {"score": lambda query, key: query @ key.mT}, {"dropout": 0}], ids=range(9))
 def test_what_depends_on_more_is_not_kept(options):
     regard.attend(*three(2, 3, 5, 4), **options)
-    assert not known.PLANS
+    assert not attend.DISPATCH_CACHE
 
 
 def test_a_mask_that_only_derives_from_causal_is_asked_about():
@@ -83,7 +84,7 @@ def test_a_mask_that_only_derives_from_causal_is_asked_about():
 
     tensors = three(2, 3, 5, 4)
     regard.attend(*tensors, mask=regard.Causal())
-    assert known.question(*tensors, score="dot", normalize="softmax", mask=Other(), bias=None, dropout=0.0,
+    assert attend.dispatch_key(*tensors, score="dot", normalize="softmax", mask=Other(), bias=None, dropout=0.0,
                           backend=None) is None
 
 
@@ -94,7 +95,7 @@ def test_a_mask_that_only_derives_from_causal_is_asked_about():
 def test_what_must_be_brought_into_a_form_is_not_kept(shapes):
     tensors = [torch.randn(shape) for shape in shapes]
     first = regard.attend(*tensors)
-    assert not known.PLANS
+    assert not attend.DISPATCH_CACHE
     assert torch.equal(regard.attend(*tensors), first)
 
 
@@ -112,10 +113,10 @@ def test_what_was_wrong_is_still_wrong_when_its_like_is_known():
 
 
 def test_not_more_are_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(known, "ROOM", 3)
+    monkeypatch.setattr(attend, "MAX_DISPATCHES", 3)
     for n in range(1, 9):
         regard.attend(*three(1, 1, n, 2))
-        assert 1 <= len(known.PLANS) <= 3
+        assert 1 <= len(attend.DISPATCH_CACHE) <= 3
 
 
 def test_a_compiled_graph_is_made_of_the_long_way():
@@ -130,6 +131,6 @@ def test_a_compiled_graph_is_made_of_the_long_way():
 def test_on_a_gpu_the_order_of_kernels_is_kept_and_put_back():
     tensors = [tensor.cuda() for tensor in three(2, 4, 256, 64, dtype=torch.bfloat16)]
     first, before = regard.attend(*tensors), torch._C._get_sdp_priority_order()
-    assert [bool(plan.order) for plan in known.PLANS.values()] == [torch.cuda.get_device_capability()[0] == 9]
+    assert [bool(plan.order) for plan in attend.DISPATCH_CACHE.values()] == [torch.cuda.get_device_capability()[0] == 9]
     assert torch.equal(regard.attend(*tensors), first)
     assert torch._C._get_sdp_priority_order() == before

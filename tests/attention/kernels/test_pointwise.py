@@ -10,11 +10,11 @@ from problems import ORACLE_NORMALIZERS, alibi_of, normal
 
 import regard
 from regard.attention.kernels import pointwise, sdpa
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
 pytest.importorskip("triton")
-from regard.attention.kernels import pointwise_triton
+from regard.kernels import pointwise as pointwise_triton
 
 INTERPRETED = pytest.mark.skipif(not pointwise_triton.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -57,7 +57,7 @@ def solve(tensors, **options):
     """The output of the backend; on a CPU, where it would refuse, asked directly."""
     if tensors[0].device.type == "cuda":
         return regard.attend(*tensors, **options, backend="pointwise")
-    return pointwise.run(state(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
+    return pointwise.run(build_problem(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
                                             **options}))
 
 
@@ -249,14 +249,14 @@ def test_what_it_refuses(options, words):
 ])
 def test_which_numbers_it_takes(device, dtype, width, words):
     tensors = [torch.zeros(3, width, device=device, dtype=dtype) for _ in range(3)]
-    reason = pointwise.refusal(state(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
+    reason = pointwise.refusal(build_problem(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
     assert reason is None if words is None else words in reason
 
 
 def test_when_it_is_not_the_one_to_choose(monkeypatch):
     def drawback(mask=None, bias=None, n=1024, normalize="relu"):
         tensors = [torch.empty(1, 1).expand(n, 4) for _ in range(3)]
-        return pointwise.drawback(state(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
+        return pointwise.drawback(build_problem(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
 
     assert drawback() is None
     assert "only when asked for" in drawback(normalize="relu_sum")
@@ -271,7 +271,7 @@ def test_it_says_how_it_goes_about_it():
     tensors = [torch.zeros(3, 4) for _ in range(3)]
 
     def detail(mask):
-        return pointwise.detail(state(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
+        return pointwise.detail(build_problem(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
 
     assert detail(None) == "blocks of relu_sum weights that are never held"
     assert detail(regard.Causal()).endswith("under ranges of keys")

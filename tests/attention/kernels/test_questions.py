@@ -6,14 +6,14 @@ from problems import normal
 
 import regard
 from regard.attention.kernels import fused_statistics, identities, questions, statistics
-from regard.attention.kernels.questions import Question
+from regard.attention.kernels.questions import StatisticRequest
 
 NUMBERS = {"top_k": 3, "block_map": 2}
 
 
 def ask(asked, **options):
     look = regard.Look(normal(2, 5, 3).float(), normal(2, 6, 3, seed=1).float(), **options)
-    return Question(asked, look.problem, NUMBERS.get(asked))
+    return StatisticRequest(asked, look.problem, NUMBERS.get(asked))
 
 
 def same(one, other):
@@ -22,7 +22,7 @@ def same(one, other):
         torch.testing.assert_close(left, right)
 
 
-@pytest.mark.parametrize("asked", questions.ASKED)
+@pytest.mark.parametrize("asked", questions.STATISTICS)
 def test_every_way_gives_the_answer_of_the_plain_one_or_refuses(asked):
     want = questions.answer(ask(asked), "statistics")
     for name, way in questions.BACKENDS.items():
@@ -41,7 +41,7 @@ def test_on_a_cpu_the_choice_is_told():
     assert "gradient" in told.reasons["identities"]
     for asked in ("row_max", "top_k"):
         assert "no identity" in questions.explain(ask(asked)).reasons["identities"]
-    fine = Question("block_map", regard.Look(torch.ones(9, 2), torch.ones(200, 2)).problem, 3)
+    fine = StatisticRequest("block_map", regard.Look(torch.ones(9, 2), torch.ones(200, 2)).problem, 3)
     assert "coarse maps" in questions.explain(fine).reasons["identities"]
 
 
@@ -56,7 +56,7 @@ def test_a_look_tells_it_too():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", questions.ASKED)
+@pytest.mark.parametrize("asked", questions.STATISTICS)
 def test_on_a_gpu_fused_passes_answer(asked):
     query, key = normal(2, 5, 3).cuda().half(), normal(2, 6, 3, seed=1).cuda().half()
     assert regard.Look(query, key, mask=regard.Causal()).explain(asked, NUMBERS.get(asked)).backend == "fused"
@@ -65,7 +65,7 @@ def test_on_a_gpu_fused_passes_answer(asked):
 
 
 def test_the_functions_of_every_way_have_the_names_of_the_questions():
-    for asked in questions.ASKED:
+    for asked in questions.STATISTICS:
         assert callable(getattr(fused_statistics, asked))
         assert callable(getattr(statistics, asked))
         told = questions.explain(ask(asked)).reasons.get("identities", "")

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from problems import masks, moving_masks, some_masks
 
 import regard
-from regard.attention.band import is_band
-from regard.attention.kernels import ranges
-from regard.attention.problem import state
+from regard.attention import mask_cache
+from regard.attention.mask_cache import is_band
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
 
 def stated(n_queries, n_keys, mask, leading=(2, 3)):
     query, key = (torch.zeros(*leading, n, 1) for n in (n_queries, n_keys))
-    return state(query, key, key, score="dot", normalize="relu", mask=mask, bias=None, dropout=0.0)
+    return build_problem(query, key, key, score="dot", normalize="relu", mask=mask, bias=None, dropout=0.0)
 
 
 def opened(limits, n_keys):
@@ -31,7 +31,7 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
     kind = data.draw(st.sampled_from((some_masks, moving_masks, masks)))
     known = data.draw(kind((2, 3), n_queries, n_keys))
     problem = stated(n_queries, n_keys, known.mask)
-    limits = ranges.of(problem)
+    limits = mask_cache.key_ranges(problem)
     assert limits.low.dtype == limits.high.dtype == torch.int32
     shape = (2, 3, n_queries, n_keys)
     got, want = (np.broadcast_to(matrix, shape) for matrix in (opened(limits, n_keys), known.matrix))
@@ -59,7 +59,7 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
      oracle.causal(6, 8) & oracle.padding([3, 8], 6, 8, "right")[:, None]),
 ], ids=str)
 def test_each_kind_of_mask(mask, matrix):
-    limits = ranges.of(stated(6, 8, mask))
+    limits = mask_cache.key_ranges(stated(6, 8, mask))
     assert np.array_equal(np.broadcast_to(opened(limits, 8), (2, 3, 6, 8)), np.broadcast_to(matrix, (2, 3, 6, 8)))
     assert np.array_equal(np.broadcast_to(limits.seen(8).numpy(), (2, 3, 8)),
                           np.broadcast_to(matrix.any(-2), (2, 3, 8)))
@@ -76,6 +76,6 @@ def test_which_masks_are_ranges():
 
 
 def test_empty_ranges_stand_outside():
-    limits = ranges.of(stated(4, 2, regard.Causal()))  # the first two queries stand before the first key
+    limits = mask_cache.key_ranges(stated(4, 2, regard.Causal()))  # the first two queries stand before the first key
     assert limits.low.tolist() == [2, 2, 0, 0]
     assert limits.high.tolist() == [0, 0, 1, 2]

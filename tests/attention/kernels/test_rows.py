@@ -9,11 +9,11 @@ from problems import assert_close, cases, normal
 
 import regard
 from regard.attention.kernels import rows
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 
 
 def stated(case):
-    return state(*case.tensors, **case.options, dropout=0.0).spread()
+    return build_problem(*case.tensors, **case.options, dropout=0.0).spread()
 
 
 @given(st.data(), cases(most=6))
@@ -36,7 +36,7 @@ def test_some_rows_are_cut_from_all_rows(data, case):
 
 def test_queries_may_be_cut_out_by_the_caller():
     query, key = normal(2, 5, 3), normal(2, 6, 3, seed=1)
-    problem = state(query, key, key, score="dot", normalize="softmax", mask=regard.Causal(), bias=None, dropout=0.0)
+    problem = build_problem(query, key, key, score="dot", normalize="softmax", mask=regard.Causal(), bias=None, dropout=0.0)
     asked, given_query = slice(1, 3), query[:, 1:3]
     cut, _ = rows.weigh(problem, asked, slice(0, 6))
     assert torch.equal(cut, rows.weigh(problem, asked, slice(0, 6), given_query)[0])
@@ -47,7 +47,7 @@ def test_queries_may_be_cut_out_by_the_caller():
 def test_a_run_of_keys_that_holds_all_that_may_be_seen_is_enough():
     query, key = normal(2, 6, 3), normal(2, 6, 3, seed=1)
     for normalize in ("softmax", "relu", "relu_sum", "sigmoid"):
-        problem = state(query, key, key, score="dot", normalize=normalize, mask=regard.Window(1, 0), bias=None,
+        problem = build_problem(query, key, key, score="dot", normalize=normalize, mask=regard.Window(1, 0), bias=None,
                         dropout=0.0)
         whole, _ = rows.weigh(problem, slice(2, 4), slice(0, 6))
         near, value = rows.weigh(problem, slice(2, 4), slice(1, 4))
@@ -59,6 +59,6 @@ def test_a_run_of_keys_that_holds_all_that_may_be_seen_is_enough():
 def test_dropout_falls_on_weights(dropout):
     query = normal(40, 3)
     eye = torch.eye(40, dtype=torch.float64)
-    problem = state(query, query, eye, score="dot", normalize="softmax", mask=None, bias=None, dropout=dropout)
+    problem = build_problem(query, query, eye, score="dot", normalize="softmax", mask=None, bias=None, dropout=dropout)
     output = rows.attend(problem, slice(0, 40), slice(0, 40))
     assert (output == 0).double().mean().item() == pytest.approx(dropout, abs=0.1)

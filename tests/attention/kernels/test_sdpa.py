@@ -9,11 +9,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard.attention.kernels import sdpa
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 
 
 def stated(*tensors, **options):
-    return state(*tensors, **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
+    return build_problem(*tensors, **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
                               **options})
 
 
@@ -37,8 +37,8 @@ def test_it_takes_dot_products_under_softmax_alone(name, normalize):
 @settings(suppress_health_check=list(HealthCheck))
 def test_the_form_has_four_dimensions_one_width_and_heads_that_divide(case):
     assume(case.dotted)
-    problem = state(*case.tensors, **case.options, dropout=0.0)
-    form = sdpa.shape(problem)
+    problem = build_problem(*case.tensors, **case.options, dropout=0.0)
+    form = sdpa.sdpa_inputs(problem)
     batch, heads, _, width = form.query.shape
     assert form.key.shape[::3] == form.value.shape[::3] == (batch, width)
     assert form.key.shape[1] == form.value.shape[1]
@@ -55,7 +55,7 @@ def test_the_form_has_four_dimensions_one_width_and_heads_that_divide(case):
     (5, 5, True, False), (1, 5, False, False), (1, 1, False, False), (3, 5, False, True), (5, 3, False, True),
 ])
 def test_causal_is_said_in_torchs_own_way_only_where_it_means_the_same(n_queries, n_keys, causal, matrix):
-    form = sdpa.shape(stated(*zeros(n_queries, n_keys), mask=regard.Causal()))
+    form = sdpa.sdpa_inputs(stated(*zeros(n_queries, n_keys), mask=regard.Causal()))
     assert form.causal is causal
     assert (form.matrix is not None) == matrix
 

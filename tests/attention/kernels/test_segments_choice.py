@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import Causal, Packed, Padding, Placed, Window
-from regard.attention.kernels import choice, exact, sdpa, segments, tiled
-from regard.attention.packed import Segments
-from regard.attention.problem import state
+from regard.attention import backends
+from regard.attention.kernels import exact, sdpa, segments, tiled
+from regard.attention.mask import PackedSegments
+from regard.attention.problem import build_problem
 
 
 def tensors(queries, keys, leading=(2, 4), key_heads=2, width=3):
@@ -141,19 +142,19 @@ def test_on_a_cpu_it_is_preferred_to_all_others(mask, options):
 
 
 def test_the_pieces_go_to_the_other_backends_in_their_order():
-    assert list(segments.OF_ONE) == [name for name in choice.BACKENDS if name not in ("segments", "band")]
-    assert all(choice.BACKENDS[name] is module for name, module in segments.OF_ONE.items())
+    assert list(segments.OF_ONE) == [name for name in backends.BACKENDS if name not in ("segments", "band")]
+    assert all(backends.BACKENDS[name] is module for name, module in segments.OF_ONE.items())
 
 
 def test_away_from_the_host_it_is_not_chosen():
     """Tensors on another device, or lengths alone."""
     elsewhere = [t.detach().to("meta") for t in tensors(5, 5)]
     assert "on meta it was not measured" in regard.explain(*elsewhere, mask=Packed([2, 3])).reasons["segments"]
-    problem = state(*tensors(5, 5), mask=Packed([2, 3]), score="dot", normalize="softmax", bias=None, dropout=0.0)
+    problem = build_problem(*tensors(5, 5), mask=Packed([2, 3]), score="dot", normalize="softmax", bias=None, dropout=0.0)
     assert segments.drawback(problem) is None
     far = Packed(torch.tensor([2, 3], device="meta"))
     ready = problem.mask
-    moved = replace(problem, mask=Segments(far, ready.of_query, ready.of_key, ready.position))
+    moved = replace(problem, mask=PackedSegments(far, ready.of_query, ready.of_key, ready.position))
     assert "not on the host" in segments.drawback(moved)
     assert segments.refusal(moved) is None
 

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from interpreting import only_interpreted  # noqa: F401
 
-from regard.attention.kernels import step
+from regard.kernels import decode_attention
 
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
 
@@ -32,7 +32,7 @@ def check_own(dtype, tolerance, device="cpu", heads=4, key_heads=2, width=5, val
     for row, here in enumerate(positions.tolist()):
         keys[row, :, here:], values[row, :, here:] = torch.nan, torch.inf  # nobody reads what is not there
     before = keys.clone(), values.clone()
-    found = step.own(query, key, value, keys, values, table, positions, 0.3)
+    found = decode_attention.self_attention_step(query, key, value, keys, values, table, positions, 0.3)
     for row, here in enumerate(positions.tolist()):
         lying = [table[row, c] for c in range(here)]
         mine = [torch.stack([*(old[lies, :, c] for c, lies in enumerate(lying)), new[row]], 1)
@@ -52,7 +52,7 @@ def check_context(dtype, tolerance, device="cpu", heads=4, key_heads=2, width=5,
     keys, values = keys.unflatten(-1, (key_heads, width)), values.unflatten(-1, (key_heads, value_width))
     for context, count in enumerate(lengths):
         beside[context, count:] = torch.nan
-    found = step.context(query, keys, values, torch.tensor(lengths, device=device), each, 0.3)
+    found = decode_attention.cross_attention_step(query, keys, values, torch.tensor(lengths, device=device), each, 0.3)
     for row in range(6):
         count = lengths[row // each]
         mine = [part[row // each, :count].transpose(0, 1).repeat_interleave(heads // key_heads, 0)

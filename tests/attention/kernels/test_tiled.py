@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import regard
 from regard.attention.kernels import tiled
 from regard.attention.mask import as_mask
-from regard.attention.problem import state
+from regard.attention.problem import build_problem
 
 
 def stated(query, key, value, **options):
-    return state(query, key, value, **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None,
+    return build_problem(query, key, value, **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None,
                                        "dropout": 0.0, **options})
 
 

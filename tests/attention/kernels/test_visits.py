@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.attention.kernels import visits
-from regard.attention.kernels.ranges import Ranges
-from regard.attention.problem import state
+from regard.attention import mask_cache
+from regard.attention.mask_cache import KeyRanges
+from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
 
 def problem_of(mask, n_queries, n_keys, leading=(2, 3)):
     query, key = torch.zeros(*leading, n_queries, 1), torch.zeros(*leading, n_keys, 1)
-    return state(query, key, key, score="dot", normalize="softmax", mask=mask, bias=None, dropout=0.0)
+    return build_problem(query, key, key, score="dot", normalize="softmax", mask=mask, bias=None, dropout=0.0)
 
 
 def written_out(found, n_keys):
@@ -52,8 +52,8 @@ def masks(draw):
 def test_ranges_are_the_mask(case):
     mask, n_queries, n_keys, matrix = case
     problem = problem_of(mask, n_queries, n_keys)
-    assert visits.refusal(problem) is None
-    found = visits.of(problem)
+    assert mask_cache.range_refusal(problem) is None
+    found = mask_cache.sequence_ranges(problem)
     assert found.low.dtype == found.high.dtype == torch.int32
     got = written_out(found, n_keys)
     assert np.array_equal(np.broadcast_to(got, (2, 3, n_queries, n_keys)),
@@ -67,13 +67,13 @@ def test_ranges_are_the_mask(case):
     (regard.Placed(1), oracle.placed(1, 7, 9)),
 ], ids=repr)
 def test_masks_that_say_where_queries_stand(mask, matrix):
-    got = written_out(visits.of(problem_of(mask, 7, 9)), 9)
+    got = written_out(mask_cache.sequence_ranges(problem_of(mask, 7, 9)), 9)
     assert np.array_equal(np.broadcast_to(got, (2, 3, 7, 9)), np.broadcast_to(matrix, (2, 3, 7, 9)))
 
 
 def test_one_mask_for_all_sequences_is_kept_once():
-    assert visits.of(problem_of(regard.Causal(), 4, 5)).low.shape == (4,)
-    assert visits.of(problem_of(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 3, 4)
+    assert mask_cache.sequence_ranges(problem_of(regard.Causal(), 4, 5)).low.shape == (4,)
+    assert mask_cache.sequence_ranges(problem_of(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 3, 4)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(1, 6), st.data())
@@ -82,8 +82,8 @@ def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns,
     bounds = st.tuples(st.integers(0, n_keys), st.integers(0, n_keys)).map(sorted).map(
         lambda pair: pair if pair[0] < pair[1] else (n_keys, 0))
     first, last = zip(*data.draw(st.lists(bounds, min_size=n_queries, max_size=n_queries)), strict=True)
-    found = Ranges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
-    visited = visits.across(found, n_keys, rows, columns)
+    found = KeyRanges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
+    visited = mask_cache.tile_schedule(found, n_keys, rows, columns)
     seen = written_out(found, n_keys)
     tiles = -(-n_queries // rows)
     assert visited.shape == (-(-n_keys // columns), 4)
@@ -96,11 +96,11 @@ def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns,
 
 
 def test_causal_tiles_are_skipped_and_left_unmasked():
-    found = visits.of(problem_of(regard.Causal(), 64, 64))
-    assert visits.across(found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
+    found = mask_cache.sequence_ranges(problem_of(regard.Causal(), 64, 64))
+    assert mask_cache.tile_schedule(found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
 
 
 @pytest.mark.parametrize("mask", [torch.ones(3, 4) > 0, ~regard.Causal(), regard.Causal() | regard.Window(1, 1),
                                   regard.Causal() & (torch.ones(3, 4) > 0)], ids=["tensor", "not", "or", "and"])
 def test_other_masks_are_no_ranges(mask):
-    assert "one range of keys" in visits.refusal(problem_of(mask, 3, 4))
+    assert "one range of keys" in mask_cache.range_refusal(problem_of(mask, 3, 4))

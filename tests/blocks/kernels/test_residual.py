@@ -5,21 +5,20 @@ import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
-from regard.attention.kernels import columns
-from regard.blocks.kernels import residual
-from regard.blocks.kernels.residual import Form
+from regard.kernels import blocks, column_sums
+from regard.kernels.blocks import NormParameters
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NORMS = ["layer", "layer without parameters", "rms", "rms without gain"]
-LAYER = Form(True, None, None, 1e-5)
+LAYER = NormParameters(True, None, None, 1e-5)
 
 
 def form(name, width):
     gain, shift = torch.randn(2, width, device=DEVICE)
-    return {"layer": Form(True, gain.requires_grad_(), shift.requires_grad_(), 1e-5),
+    return {"layer": NormParameters(True, gain.requires_grad_(), shift.requires_grad_(), 1e-5),
             "layer without parameters": LAYER,
-            "rms": Form(False, gain.requires_grad_(), None, 1e-3),
-            "rms without gain": Form(False, None, None, 1e-3)}[name]
+            "rms": NormParameters(False, gain.requires_grad_(), None, 1e-3),
+            "rms without gain": NormParameters(False, None, None, 1e-3)}[name]
 
 
 def plain(s, norm, dtype):
@@ -40,7 +39,7 @@ def assert_near_torch(shape, name, dtypes=(torch.float32, torch.float32)):
     norm, out = form(name, shape[-1]), torch.promote_types(*dtypes)
     wanted = [t for t in (x, part, norm.gain, norm.shift) if t is not None]
     g = torch.randn(shape, device=DEVICE).to(out)
-    y = residual.normed(x, part, 0.0, norm, out)
+    y = blocks.add_dropout_norm(x, part, 0.0, norm, out)
     exact, low = plain(x.double() + part.double(), norm, torch.double), plain(x + part, norm, out)
     assert y.dtype == out
     assert y.shape == x.shape
@@ -66,15 +65,15 @@ def test_in_low_precision_it_errs_no_more_than_torch(name, dtypes):
 
 
 def test_sums_of_many_programs(monkeypatch):
-    monkeypatch.setattr(residual, "PROGRAMS", 3)
-    monkeypatch.setattr(residual, "ELEMENTS", 32)
+    monkeypatch.setattr(blocks, "NORM_BACKWARD_PROGRAMS", 3)
+    monkeypatch.setattr(blocks, "NORM_TILE_ELEMENTS", 32)
     assert_near_torch((29, 10), "layer")
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_the_share_that_is_kept_and_its_scale(probability):
     x, part = torch.zeros(256, 96, device=DEVICE), torch.ones(256, 96, device=DEVICE)
-    y = residual.added(x, part, probability)
+    y = blocks.add_dropout(x, part, probability)
     kept = (y != 0).double()
     assert abs(kept.mean().item() - (1 - probability)) < 0.02
     assert y.max().item() == pytest.approx(1 / (1 - probability), rel=1e-4)
@@ -88,16 +87,16 @@ def test_the_share_that_is_kept_and_its_scale(probability):
 def test_each_call_draws_anew_and_follows_the_random_state():
     x, part = torch.zeros(20, 40, device=DEVICE), torch.ones(20, 40, device=DEVICE)
     torch.manual_seed(3)
-    first, second = residual.added(x, part, 0.5), residual.added(x, part, 0.5)
+    first, second = blocks.add_dropout(x, part, 0.5), blocks.add_dropout(x, part, 0.5)
     torch.manual_seed(3)
     assert not torch.equal(first, second)
-    assert torch.equal(residual.added(x, part, 0.5), first)
+    assert torch.equal(blocks.add_dropout(x, part, 0.5), first)
 
 
 @pytest.mark.parametrize("width", [1, 9, 40, 300])
 def test_the_sum_is_linear_and_its_gradient_has_the_same_mask(width):
     x, part = leaves(11, width)
-    y = residual.added(x, part, 0.375)
+    y = blocks.add_dropout(x, part, 0.375)
     g = torch.randn_like(x)
     of_x, of_part = torch.autograd.grad(y, [x, part], g)
     mask = torch.where((y - x).abs() > 1e-12, 1 / 0.625, 0.0).float()  # of y = x + mask · part
@@ -111,10 +110,10 @@ def test_the_sum_is_linear_and_its_gradient_has_the_same_mask(width):
 def test_with_dropout_the_norm_and_its_gradients_have_one_mask(name, shape):
     x, part = leaves(*shape)
     torch.manual_seed(5)
-    mask = residual.added(torch.zeros_like(x), torch.ones_like(x), 0.3).detach()  # the first seed of this state
+    mask = blocks.add_dropout(torch.zeros_like(x), torch.ones_like(x), 0.3).detach()  # the first seed of this state
     norm = form(name, shape[-1])
     torch.manual_seed(5)
-    y = residual.normed(x, part, 0.3, norm, torch.float32)
+    y = blocks.add_dropout_norm(x, part, 0.3, norm, torch.float32)
     exact = plain((x + mask * part).double(), norm, torch.double)
     wanted = [t for t in (x, part, norm.gain, norm.shift) if t is not None]
     g = torch.randn_like(x)
@@ -126,7 +125,7 @@ def test_with_dropout_the_norm_and_its_gradients_have_one_mask(name, shape):
 
 def test_numbers_that_are_not_in_order_in_memory():
     x, part = (leaf.transpose(0, 1) for leaf in leaves(9, 5))
-    y = residual.normed(x, part, 0.0, LAYER, torch.float32)
+    y = blocks.add_dropout_norm(x, part, 0.0, LAYER, torch.float32)
     (gradient,) = torch.autograd.grad(y.sum(), part)  # an expanded number
     torch.testing.assert_close(y, F.layer_norm(x + part, (9,)))
     assert gradient.abs().max() < 1e-5
@@ -134,7 +133,7 @@ def test_numbers_that_are_not_in_order_in_memory():
 
 def test_a_second_derivative_is_refused_and_not_wrong():
     x, part = leaves(3, 5)
-    for y in (residual.normed(x, part, 0.0, LAYER, torch.float32), residual.added(x, part, 0.0)):
+    for y in (blocks.add_dropout_norm(x, part, 0.0, LAYER, torch.float32), blocks.add_dropout(x, part, 0.0)):
         with pytest.raises(ValueError, match="`create_graph` must be False"):
             torch.autograd.grad(y.sum(), x, create_graph=True)
 
@@ -151,7 +150,7 @@ def test_large_ones_on_a_gpu(name, shape):
 def test_gradients_are_the_same_every_time():
     x, part = leaves(20_000, 512, dtype=torch.bfloat16)
     norm, g = form("layer", 512), torch.randn_like(x)
-    every = [torch.autograd.grad(residual.normed(x, part, 0.0, norm, x.dtype), [x, norm.gain, norm.shift], g)
+    every = [torch.autograd.grad(blocks.add_dropout_norm(x, part, 0.0, norm, x.dtype), [x, norm.gain, norm.shift], g)
              for _ in range(3)]
     for again in every[1:]:
         assert all(map(torch.equal, every[0], again))
@@ -163,7 +162,7 @@ def test_each_replay_of_a_graph_has_another_mask_and_gradients_that_fit_it():
     y, gradient = torch.empty_like(x), torch.empty_like(x)
 
     def work():
-        out = residual.added(x, part, 0.5)
+        out = blocks.add_dropout(x, part, 0.5)
         y.copy_(out.detach())
         gradient.copy_(torch.autograd.grad(out.sum(), part)[0])
 
@@ -187,12 +186,12 @@ def test_each_replay_of_a_graph_has_another_mask_and_gradients_that_fit_it():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NORMS)
 def test_the_sum_of_the_gradient_of_the_part_is_noted(name, dtype, dropout, monkeypatch):
-    monkeypatch.setattr(residual, "PROGRAMS", 3)
+    monkeypatch.setattr(blocks, "NORM_BACKWARD_PROGRAMS", 3)
     x, part = leaves(7, 33, dtype=dtype)
-    y = residual.normed(x, part, dropout, form(name, 33), dtype)
+    y = blocks.add_dropout_norm(x, part, dropout, form(name, 33), dtype)
     seen = []
     y.grad_fn.register_hook(lambda gradients, upstream: seen.append(gradients[1]))
     y.backward(torch.randn_like(y))
-    sums = vars(seen[0])[columns.NOTE][1]
+    sums = vars(seen[0])[column_sums.NOTE][1]
     torch.testing.assert_close(sums.float(), seen[0].float().sum(0), rtol=2e-2 if dtype == torch.bfloat16 else 1e-4,
                                atol=0.1 if dtype == torch.bfloat16 else 1e-5)

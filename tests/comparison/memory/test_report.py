@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from regard.comparison.memory.report import lines, picture, save, table
-from regard.comparison.memory.training import Result
+from regard.comparison.memory import MemoryResult, result_lines, results_figure, results_table, save_figures
 
-COPY = Result(task="copy", way="lstm", length=80, seed=0, tokens=100, loss=0.2, accuracy=0.2, chance=0.20794,
+COPY = MemoryResult(task="copy", way="lstm", length=80, seed=0, tokens=100, loss=0.2, accuracy=0.2, chance=0.20794,
               chance_accuracy=0.125, parameters=1000, width=8, layers=2, seen=None, steps=40, seconds=1.5,
               curve=((20, 0.3), (40, 0.2)))
 RESULTS = [COPY, replace(COPY, seed=1, loss=0.16), replace(COPY, seed=2, loss=0.18),
@@ -17,36 +16,36 @@ RECALL = replace(COPY, task="recall", length=64, accuracy=0.5, chance=3.4657, ch
 
 
 def test_lines_have_medians_ranges_and_a_star_for_what_is_solved():
-    rows = {line.split("  ")[0]: line for line in lines(RESULTS)[:5]}
+    rows = {line.split("  ")[0]: line for line in result_lines(RESULTS)[:5]}
     assert "0.180 [0.160, 0.200]" in rows["lstm"]
     assert "*" not in rows["lstm"]
     assert "all" in rows["lstm"]
     assert "1.0e-05*" in rows["convolution"]
     assert "106" in rows["convolution"]
     assert "0.208" in rows["without memory"]
-    published = next(line for line in lines(RESULTS) if "3.5e-5" in line)
+    published = next(line for line in result_lines(RESULTS) if "3.5e-5" in line)
     assert " ".join(published.split()) == "convolution (TCN) 1,000 loss 3.5e-5 Bai, Kolter, Koltun 2018"
 
 
 def test_a_star_needs_every_seed():
-    row = next(line for line in lines([COPY, replace(COPY, seed=1, loss=1e-5)]) if line.startswith("lstm"))
+    row = next(line for line in result_lines([COPY, replace(COPY, seed=1, loss=1e-5)]) if line.startswith("lstm"))
     assert "*" not in row
 
 
 def test_recall_is_shown_by_its_accuracy():
-    shown = "\n".join(lines([RECALL]))
+    shown = "\n".join(result_lines([RECALL]))
     assert "accuracy on new sequences" in shown
     assert "0.500" in shown
     assert "0.0312" in shown
 
 
 def test_a_length_that_a_way_was_not_asked_for_is_a_dash():
-    row = next(line for line in lines([*RESULTS, replace(COPY, length=5)]) if line.startswith("convolution"))
+    row = next(line for line in result_lines([*RESULTS, replace(COPY, length=5)]) if line.startswith("convolution"))
     assert row.split()[1] == "-"
 
 
 def test_the_table_is_json_with_everything_that_is_known():
-    made = json.loads(json.dumps(table(RESULTS), allow_nan=False))
+    made = json.loads(json.dumps(results_table(RESULTS), allow_nan=False))
     assert made["lengths"] == [80]
     assert made["ways"] == ["lstm", "convolution"]
     assert made["results"][3]["solved"]
@@ -64,13 +63,13 @@ def test_the_picture_has_the_published_figures_that_are_not_longer():
 
 def _crosses(results):
     """Where they stand; the one of the legend stands nowhere."""
-    found = [line for line in picture(results).axes[0].get_lines() if line.get_marker() == "x"]
+    found = [line for line in results_figure(results).axes[0].get_lines() if line.get_marker() == "x"]
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in found if len(line.get_xdata())]
 
 
 @pytest.mark.parametrize("results", [RESULTS, [RECALL]])
 def test_the_picture_has_a_line_for_every_way_and_one_for_chance(results):
-    (axes,) = picture(results).axes
+    (axes,) = results_figure(results).axes
     names = [line.get_label() for line in axes.get_lines()]
     assert names == [*dict.fromkeys(one.way for one in results), "without memory"]
     assert list(axes.get_lines()[0].get_ydata()) == ([0.18] if results is RESULTS else [0.5])
@@ -78,13 +77,13 @@ def test_the_picture_has_a_line_for_every_way_and_one_for_chance(results):
 
 def test_pictures_are_saved_under_the_name_of_the_task(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == []
-    save(RESULTS, tmp_path)
+    save_figures(RESULTS, tmp_path)
     assert (tmp_path / "copy.svg").read_bytes()[:5] == b"<?xml"
     assert (tmp_path / "copy.png").read_bytes()[1:4] == b"PNG"
 
 
 def test_results_of_two_tasks_are_refused():
     with pytest.raises(ValueError, match="`results` must be those of one task, but is copy, recall"):
-        lines([COPY, RECALL])
+        result_lines([COPY, RECALL])
     with pytest.raises(ValueError, match="empty"):
-        lines([])
+        result_lines([])

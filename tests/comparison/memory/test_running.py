@@ -3,12 +3,11 @@
 import pytest
 
 from regard.comparison import memory
-from regard.comparison.memory import published
-from regard.comparison.memory.running import SCALES
-from regard.comparison.memory.tasks import TASKS, task
-from regard.comparison.memory.ways import WAYS, reader
+from regard.comparison import memory as published
+from regard.comparison.memory import MEMORY_MIXERS, SCALES, build_model
+from regard.comparison.memory_tasks import MEMORY_TASKS, make_task
 
-TINY = memory.Budget(steps=2, rows=2, parameters=6_000, judged=4, every=1)
+TINY = memory.MemoryBudget(steps=2, rows=2, parameters=6_000, judged=4, every=1)
 
 
 def test_every_way_at_every_length_with_every_seed():
@@ -23,8 +22,8 @@ def test_every_way_at_every_length_with_every_seed():
 
 def test_all_ways_get_the_same_sequences_with_a_seed(monkeypatch):
     seen = []
-    batch = TASKS["copy"].batch
-    monkeypatch.setattr(TASKS["copy"], "batch", lambda self, rows, generator: seen.append(
+    batch = MEMORY_TASKS["copy"].batch
+    monkeypatch.setattr(MEMORY_TASKS["copy"], "batch", lambda self, rows, generator: seen.append(
         batch(self, rows, generator)) or seen[-1])
     memory.run("copy", ("rnn", "convolution"), (3,), TINY)
     first, second = seen[:len(seen) // 2], seen[len(seen) // 2:]
@@ -33,17 +32,17 @@ def test_all_ways_get_the_same_sequences_with_a_seed(monkeypatch):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", MEMORY_TASKS)
 def test_every_way_fits_into_the_parameters_of_a_scale(scale, name):
     for length in SCALES[scale].lengths[name]:
-        for way in WAYS:
-            model = reader(task(name, length), way, SCALES[scale].budget.parameters)
+        for way in MEMORY_MIXERS:
+            model = build_model(make_task(name, length), way, SCALES[scale].budget.parameters)
             assert model.output.in_features >= 16
 
 
 def test_every_task_has_published_figures():
-    assert {figure.task for figure in published.FIGURES} == set(TASKS)
-    assert all(figure.source for figure in published.FIGURES)
+    assert {figure.task for figure in published.PUBLISHED} == set(MEMORY_TASKS)
+    assert all(figure.source for figure in published.PUBLISHED)
 
 
 @pytest.mark.parametrize(("call", "said"), [
@@ -56,6 +55,6 @@ def test_every_task_has_published_figures():
     ({"scale": "quik"}, 'Did you mean "quick"'),
 ])
 def test_a_wrong_call_is_refused_before_any_work(call, said, monkeypatch):
-    monkeypatch.setattr("regard.comparison.memory.running.learn", lambda *_: pytest.fail("it went to work"))
+    monkeypatch.setattr("regard.comparison.memory.learn", lambda *_: pytest.fail("it went to work"))
     with pytest.raises(ValueError, match=said):
         memory.run(**{"task": "copy", "budget": TINY, **call})

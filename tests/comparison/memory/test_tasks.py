@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regard.comparison.memory.tasks import BLANK, MARKER, TASKS, Adding, Copy, Recall, task
+from regard.comparison.memory_tasks import BLANK, MARKER, MEMORY_TASKS, AddingTask, CopyTask, RecallTask, make_task
 
 
 def generator(seed=0):
@@ -13,7 +13,7 @@ def generator(seed=0):
 
 
 def test_copy_asks_for_ten_symbols_after_the_marker_and_blanks_before():
-    batch = Copy(5).batch(50, generator())
+    batch = CopyTask(5).batch(50, generator())
     assert batch.inputs.shape == (50, 25)
     symbols = batch.inputs[:, :10]
     assert set(symbols.unique().tolist()) == set(range(1, 9))
@@ -28,14 +28,14 @@ def test_copy_asks_for_ten_symbols_after_the_marker_and_blanks_before():
 
 
 def test_copy_repeats_a_symbol_as_many_tokens_later_as_the_task_says():
-    batch = Copy(7).batch(3, generator())
+    batch = CopyTask(7).batch(3, generator())
     for place in range(10):
         assert (batch.targets[:, place + 10 + 7] == batch.inputs[:, place]).all()
 
 
 @pytest.mark.parametrize("length", [16, 40, 64, 200])
 def test_recall_asks_every_key_once_and_the_answer_is_the_token_behind_it(length):
-    made = Recall(length)
+    made = RecallTask(length)
     batch = made.batch(20, generator())
     for ids, answers, asked in zip(batch.inputs, batch.targets, batch.asked, strict=True):
         pairs = ids[:2 * made.pairs].reshape(-1, 2)
@@ -51,7 +51,7 @@ def test_recall_asks_every_key_once_and_the_answer_is_the_token_behind_it(length
 
 
 def test_recall_begins_with_few_pairs_of_the_same_ids_and_ends_as_it_is():
-    made = Recall(1024)
+    made = RecallTask(1024)
     steps = [made.after(share) for share in (0.0, 0.099, 0.1, 0.2, 0.39, 0.4, 0.7, 1.0)]
     assert [one.length for one in steps] == [64, 64, 128, 256, 512, 1024, 1024, 1024]
     assert [one.pairs for one in steps] == [4, 4, 8, 16, 32, 64, 64, 64]
@@ -62,13 +62,13 @@ def test_recall_begins_with_few_pairs_of_the_same_ids_and_ends_as_it_is():
     assert steps[-1] == made == made.after(0.5)
 
 
-@pytest.mark.parametrize("made", [Recall(16), Recall(64), Copy(1000), Adding(1000)])
+@pytest.mark.parametrize("made", [RecallTask(16), RecallTask(64), CopyTask(1000), AddingTask(1000)])
 def test_other_tasks_are_learned_as_they_are(made):
     assert made.after(0.0) is made
 
 
 def test_adding_asks_for_the_sum_of_one_marked_number_in_each_half():
-    batch = Adding(9).batch(200, generator())
+    batch = AddingTask(9).batch(200, generator())
     numbers, marks = batch.inputs.unbind(-1)
     assert (marks[:, :4].sum(1) == 1).all()
     assert (marks[:, 4:].sum(1) == 1).all()
@@ -79,7 +79,7 @@ def test_adding_asks_for_the_sum_of_one_marked_number_in_each_half():
 
 
 def test_chance_of_copy_is_that_of_someone_who_knows_the_rules_and_has_no_memory():
-    made, many = Copy(12), 2000
+    made, many = CopyTask(12), 2000
     batch = made.batch(many, generator())
     outputs = torch.full((many, made.tokens, made.outputs), -math.inf)
     outputs[:, :22, BLANK] = 0
@@ -87,25 +87,25 @@ def test_chance_of_copy_is_that_of_someone_who_knows_the_rules_and_has_no_memory
     score = made.score(outputs, batch)
     assert float(score.loss) == pytest.approx(made.chance, rel=1e-5)
     assert float(score.accuracy) == pytest.approx(made.chance_accuracy, abs=0.01)
-    assert Copy(1000).chance == pytest.approx(0.0204, abs=5e-5)
+    assert CopyTask(1000).chance == pytest.approx(0.0204, abs=5e-5)
 
 
 def test_chance_of_recall_and_adding():
-    made, many = Recall(32), 3000
+    made, many = RecallTask(32), 3000
     batch = made.batch(many, generator())
     score = made.score(torch.zeros(many, made.tokens, made.outputs), batch)
     assert float(score.loss) == pytest.approx(made.chance, rel=1e-5)
     assert float(score.accuracy) == pytest.approx(made.chance_accuracy, rel=0.15)
-    adding = Adding(20)
+    adding = AddingTask(20)
     sums = adding.batch(50_000, generator())
     score = adding.score(torch.ones(50_000, 20, 1), sums)
     assert float(score.loss) == pytest.approx(adding.chance, rel=0.02)
     assert score.accuracy is None
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", MEMORY_TASKS)
 def test_who_knows_the_answers_has_no_loss(name):
-    made = task(name, 20)
+    made = make_task(name, 20)
     batch = made.batch(4, generator())
     if made.symbols is None:
         outputs = batch.targets.unsqueeze(-1).clone()
@@ -116,9 +116,9 @@ def test_who_knows_the_answers_has_no_loss(name):
     assert score.accuracy is None or float(score.accuracy) == 1
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", MEMORY_TASKS)
 def test_sequences_follow_from_the_seed(name):
-    made = task(name, 20)
+    made = make_task(name, 20)
     first, second, other = (made.batch(4, generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.inputs, second.inputs)
     assert not torch.equal(first.inputs, other.inputs)
@@ -126,6 +126,6 @@ def test_sequences_follow_from_the_seed(name):
 
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match="Did you mean \"recall\""):
-        task("recal", 20)
+        make_task("recal", 20)
     with pytest.raises(ValueError, match="`length` must be a whole number, at least 8 for recall"):
-        task("recall", 4)
+        make_task("recall", 4)

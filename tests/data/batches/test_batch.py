@@ -7,12 +7,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.batch import LAYOUTS, Ends, Sampled, Shifted, Stored, packed, padded
+from regard.data.batches.batch import (
+    LAYOUTS,
+    BoundaryIds,
+    SamplingReader,
+    ShiftedCollator,
+    StoredReader,
+    pack_sequences,
+    pad_sequences,
+)
 from regard.data.store import open_or_make_pairs
-from regard.models.contract import IGNORED, PackedTokens, Tokens
-from regard.models.special import SpecialConfig
+from regard.special_tokens import SpecialTokens
+from regard.tokens import IGNORED_LABEL, PackedTokens, Tokens
 
-ENDS = Ends(start=1, end=2, padding=0)
+ENDS = BoundaryIds(start=1, end=2, padding=0)
 
 
 def rows(tokens):
@@ -26,19 +34,19 @@ def labels(batch):
     """The labels of every row, without those that fill up."""
     if isinstance(batch.inputs, PackedTokens):
         return [part.tolist() for part in batch.labels[0].split(batch.inputs.lengths.tolist())]
-    return [[label for label in row if label != IGNORED] for row in batch.labels.tolist()]
+    return [[label for label in row if label != IGNORED_LABEL] for row in batch.labels.tolist()]
 
 
 def test_a_target_is_shifted_and_filled_up_on_the_right(stored):
     store = stored([(2, 1), (3, 2), (1, 0)])  # ids from 10: [10 11] [12], [13 14 15] [16 17], [18] []
-    batch = Shifted(Stored(store), ENDS, padded)(np.array([1, 2, 0]), 0)
+    batch = ShiftedCollator(StoredReader(store), ENDS, pad_sequences)(np.array([1, 2, 0]), 0)
     assert isinstance(batch.source, Tokens)
     assert batch.source.ids.tolist() == [[13, 14, 15], [18, 0, 0], [10, 11, 0]]
     assert batch.source.lengths.tolist() == [3, 1, 2]
     assert batch.source.side == "right"
     assert batch.inputs.ids.tolist() == [[1, 16, 17], [1, 0, 0], [1, 12, 0]]
     assert batch.inputs.lengths.tolist() == [3, 1, 2]
-    assert batch.labels.tolist() == [[16, 17, 2], [2, IGNORED, IGNORED], [12, 2, IGNORED]]
+    assert batch.labels.tolist() == [[16, 17, 2], [2, IGNORED_LABEL, IGNORED_LABEL], [12, 2, IGNORED_LABEL]]
     assert (batch.tokens, batch.rows, batch.numbers.tolist()) == (6, 3, [1, 2, 0])
 
 
@@ -46,16 +54,16 @@ def test_a_target_is_shifted_and_filled_up_on_the_right(stored):
 def test_packed_has_the_tokens_of_padded(stored, lengths, data):
     store = stored(lengths)
     numbers = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)), np.int64)
-    filled, dense = (Shifted(Stored(store), ENDS, layout)(numbers, 0) for layout in (padded, packed))
+    filled, dense = (ShiftedCollator(StoredReader(store), ENDS, layout)(numbers, 0) for layout in (pad_sequences, pack_sequences))
     assert rows(filled.source) == rows(dense.source) == [store[n][0].tolist() for n in numbers]
     assert rows(filled.inputs) == rows(dense.inputs) == [[1, *store[n][1].tolist()] for n in numbers]
     assert labels(filled) == labels(dense) == [[*store[n][1].tolist(), 2] for n in numbers]
-    assert filled.tokens == dense.tokens == int((filled.labels != IGNORED).sum()) == dense.labels.numel()
+    assert filled.tokens == dense.tokens == int((filled.labels != IGNORED_LABEL).sum()) == dense.labels.numel()
     assert filled.rows == dense.rows == len(numbers)
     for batch in (filled, dense):
         assert batch.labels.shape == batch.inputs.ids.shape
         assert {batch.labels.dtype, batch.inputs.ids.dtype, batch.source.ids.dtype} == {torch.long}
-    assert (filled.inputs.ids[filled.labels == IGNORED] == 0).all()
+    assert (filled.inputs.ids[filled.labels == IGNORED_LABEL] == 0).all()
 
 
 def test_a_model_has_one_loss_for_both_layouts_and_none_without_rows(tmp_path):
@@ -65,18 +73,18 @@ def test_a_model_has_one_loss_for_both_layouts_and_none_without_rows(tmp_path):
     model = tiny.built(tiny.translating())
 
     def loss(layout, numbers):
-        batch = Shifted(Stored(store), ENDS, layout)(numbers, 0)
+        batch = ShiftedCollator(StoredReader(store), ENDS, layout)(numbers, 0)
         logits = model.decode(batch.inputs, model.encode(batch.source)).detach()
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED,
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED_LABEL,
                                                  reduction="sum").item()
 
-    assert loss(padded, np.arange(20)) == pytest.approx(loss(packed, np.arange(20)), rel=1e-12)
-    assert loss(padded, np.zeros(0, np.int64)) == loss(packed, np.zeros(0, np.int64)) == 0
+    assert loss(pad_sequences, np.arange(20)) == pytest.approx(loss(pack_sequences, np.arange(20)), rel=1e-12)
+    assert loss(pad_sequences, np.zeros(0, np.int64)) == loss(pack_sequences, np.zeros(0, np.int64)) == 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_texts_have_no_source(written, layout):
-    batch = Shifted(Stored(written([[5, 6], [7]])), ENDS, LAYOUTS[layout])(np.array([1, 0]), 0)
+    batch = ShiftedCollator(StoredReader(written([[5, 6], [7]])), ENDS, LAYOUTS[layout])(np.array([1, 0]), 0)
     assert batch.source is None
     assert rows(batch.inputs) == [[1, 7], [1, 5, 6]]
     assert labels(batch) == [[7, 2], [5, 6, 2]]
@@ -84,25 +92,25 @@ def test_texts_have_no_source(written, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_batch_without_rows(stored, layout):
-    batch = Shifted(Stored(stored([(1, 1)])), ENDS, LAYOUTS[layout])(np.zeros(0, np.int64), 0)
+    batch = ShiftedCollator(StoredReader(stored([(1, 1)])), ENDS, LAYOUTS[layout])(np.zeros(0, np.int64), 0)
     assert (batch.rows, batch.tokens, batch.labels.numel(), batch.source.rows) == (0, 0, 0, 0)
     assert batch.labels.shape == batch.inputs.ids.shape
 
 
 def test_the_ends_are_those_of_the_model():
-    assert Ends.of(SpecialConfig(start=4, end=(6, 7), padding=3)) == (4, 6, 3)
-    assert Ends.of(SpecialConfig(start=4, end=(6,))) == (4, 6, 0)
+    assert BoundaryIds.of(SpecialTokens(start=4, end=(6, 7), padding=3)) == (4, 6, 3)
+    assert BoundaryIds.of(SpecialTokens(start=4, end=(6,))) == (4, 6, 0)
     with pytest.raises(ValueError, match="`special` must be with a start and an end, but is without start"):
-        Ends.of(SpecialConfig(end=(6,)))
+        BoundaryIds.of(SpecialTokens(end=(6,)))
     with pytest.raises(ValueError, match="without end"):
-        Ends.of(SpecialConfig(start=1))
+        BoundaryIds.of(SpecialTokens(start=1))
 
 
 def test_a_batch_goes_to_a_device(stored):
     for layout in LAYOUTS.values():
-        batch = Shifted(Stored(stored([(1, 2), (3, 1)])), ENDS, layout)(np.array([0, 1]), 0).to("meta")
+        batch = ShiftedCollator(StoredReader(stored([(1, 2), (3, 1)])), ENDS, layout)(np.array([0, 1]), 0).to("meta")
         assert {batch.source.ids.device.type, batch.inputs.ids.device.type, batch.labels.device.type} == {"meta"}
-    texts = Shifted(Stored(stored([(1, 2)])), ENDS, padded)(np.array([0]), 0)
+    texts = ShiftedCollator(StoredReader(stored([(1, 2)])), ENDS, pad_sequences)(np.array([0]), 0)
     assert texts.to("cpu").labels.tolist() == texts.labels.tolist()
 
 
@@ -116,7 +124,7 @@ def test_texts_are_encoded_anew_in_every_epoch(tmp_path):
         seen.append((text, seed))
         return [10 + seed % 2, *(100 + len(word) for word in text.split())]
 
-    read = Sampled(texts, (encode, encode), seed=3)
+    read = SamplingReader(texts, (encode, encode), seed=3)
     first, *_ = [read(np.array(numbers), epoch) for numbers, epoch in (([2, 0, 1], 0), ([1, 2], 0), ([2, 0, 1], 1))]
     assert [text for text, _ in seen[:6]] == ["ja", "Größe 😀", "", "", "taille", "x"]
     assert first[0].lengths.tolist() == [2, 3, 1]

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config import dumps, make
-from regard.data.batches import config as config_module
-from regard.data.batches.config import BatchConfig, batch_feed, masked_feed
-from regard.data.batches.masking import MaskingConfig
+from regard import toml
+from regard.config import read_config, to_toml
+from regard.data.batches import feed as config_module
+from regard.data.batches.batch import MaskingConfig
+from regard.data.batches.feed import BatchConfig, batch_feed, masked_feed
 from regard.data.store import Ragged
-from regard.models.contract import IGNORED, PackedTokens, Tokens
-from regard.models.special import SpecialConfig
-from regard.toml import document
+from regard.special_tokens import SpecialTokens
+from regard.tokens import IGNORED_LABEL, PackedTokens, Tokens
 
-SPECIAL = SpecialConfig(start=1, end=(2,), padding=0, mask=3)
+SPECIAL = SpecialTokens(start=1, end=(2,), padding=0, mask=3)
 
 
 @pytest.mark.parametrize(("layout", "kind"), [("padded", Tokens), ("packed", PackedTokens)])
@@ -37,10 +37,10 @@ def shapes(feed):
 
 
 def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
-    monkeypatch.setattr(config_module, "MOST", 4)
+    monkeypatch.setattr(config_module, "MAX_SHAPES", 4)
     pairs = lognormal(500)
     store = stored(pairs)
-    feed = batch_feed(store, SpecialConfig(start=1, end=(2,), padding=5), BatchConfig(tokens=300, shapes="few"), seed=1)
+    feed = batch_feed(store, SpecialTokens(start=1, end=(2,), padding=5), BatchConfig(tokens=300, shapes="few"), seed=1)
     batches = [feed.at(step) for step in range(feed.steps)]
     drawn = batch_feed(store, SPECIAL, BatchConfig(tokens=300), seed=1)
     assert len(shapes(feed)) <= 4 < len(shapes(drawn))
@@ -127,11 +127,11 @@ def test_masked(written):
     assert feed.steps == 5
     batch = feed.at(0)
     assert batch.inputs.ids.shape == (10, 4)
-    assert 0 < batch.tokens == int((batch.labels != IGNORED).sum()) < 40
+    assert 0 < batch.tokens == int((batch.labels != IGNORED_LABEL).sum()) < 40
 
 
 def test_masked_in_few_shapes(written, monkeypatch):
-    monkeypatch.setattr(config_module, "MOST", 2)
+    monkeypatch.setattr(config_module, "MAX_SHAPES", 2)
     texts = written([[10] * (1 + number % 9) for number in range(90)], 20)
     config = BatchConfig(tokens=30, shapes="few")
     feed = masked_feed(texts, SPECIAL, config, MaskingConfig(share=0.5), vocabulary=20, seed=1)
@@ -140,8 +140,8 @@ def test_masked_in_few_shapes(written, monkeypatch):
 
 def test_from_a_file(tmp_path):
     config = BatchConfig(tokens=100, layout="packed")
-    (tmp_path / "a.toml").write_text(dumps({"batches": config}))
-    assert make(BatchConfig, document.read(tmp_path / "a.toml"), ("batches",)) == config
+    (tmp_path / "a.toml").write_text(to_toml({"batches": config}))
+    assert read_config(BatchConfig, toml.read_document(tmp_path / "a.toml"), ("batches",)) == config
     with pytest.raises(ValueError, match="layout"):
         BatchConfig(layout="pakced")
     with pytest.raises(ValueError, match="tokens"):

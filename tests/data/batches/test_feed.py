@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.batch import Ends, Shifted, Stored, packed, padded
-from regard.data.batches.buckets import Limits
-from regard.data.batches.feed import Feed, Place, prefetched
-from regard.data.batches.plan import plan_batches
+from regard.data.batches.batch import BoundaryIds, ShiftedCollator, StoredReader, pack_sequences, pad_sequences
+from regard.data.batches.feed import PlanFeed, StepPosition, prefetch_steps
+from regard.data.batches.plan import BatchLimits, plan_batches
 
 PROCESSES = (1, 2, 3, 7)
 lengths = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=50)
 
 
-def feeds(store, tokens, processes, seed=0, layout=padded):
-    plan = plan_batches(store, Limits(tokens, tokens), seed=seed)
-    make = Shifted(Stored(store), Ends(1, 2, 0), layout)
-    return [Feed(plan, make, rank=rank, processes=processes) for rank in range(processes)]
+def feeds(store, tokens, processes, seed=0, layout=pad_sequences):
+    plan = plan_batches(store, BatchLimits(tokens, tokens), seed=seed)
+    make = ShiftedCollator(StoredReader(store), BoundaryIds(1, 2, 0), layout)
+    return [PlanFeed(plan, make, rank=rank, processes=processes) for rank in range(processes)]
 
 
 def in_order(ranks, first, last):
@@ -46,7 +45,7 @@ def test_every_pair_comes_exactly_once_an_epoch(stored, lengths, tokens, seed, e
     assert orders == [orders[0]] * len(PROCESSES)  # one order for any number of processes
 
 
-@pytest.mark.parametrize("layout", [padded, packed])
+@pytest.mark.parametrize("layout", [pad_sequences, pack_sequences])
 def test_a_step_is_reached_at_once(stored, lognormal, layout):
     (feed,) = feeds(stored(lognormal(200)), 300, 1, layout=layout)
     walked = list(islice(feed.since(0), 3 * feed.steps))
@@ -63,14 +62,14 @@ def test_a_step_is_reached_at_once(stored, lognormal, layout):
 def test_the_largest_batches_are_those_that_are_named_or_the_first(stored):
     (feed,) = feeds(stored([(1, 1)] * 10), 6, 1)
     assert [batch.numbers.tolist() for batch in feed.largest()] == [feed.at(0).numbers.tolist()]
-    named = Feed(feed.plan, feed.maker, largest=[np.array([1, 2]), np.array([3])])
+    named = PlanFeed(feed.plan, feed.maker, largest=[np.array([1, 2]), np.array([3])])
     assert [batch.numbers.tolist() for batch in named.largest()] == [[1, 2], [3]]
 
 
 def test_where_a_step_stands(stored):
     feed, _ = feeds(stored([(1, 1)] * 10), 3, 2)
     assert feed.steps == 5
-    assert [feed.place(step) for step in (0, 4, 5, 12)] == [Place(0, 0), Place(0, 4), Place(1, 0), Place(2, 2)]
+    assert [feed.place(step) for step in (0, 4, 5, 12)] == [StepPosition(0, 0), StepPosition(0, 4), StepPosition(1, 0), StepPosition(2, 2)]
     with pytest.raises(ValueError, match="`step` must be at least 0, but is -1"):
         feed.at(-1)
 
@@ -92,7 +91,7 @@ def test_a_late_step_takes_no_longer_than_an_early_one(stored):
 def test_what_is_no_process(stored, rank, processes):
     (feed,) = feeds(stored([(1, 1)]), 10, 1)
     with pytest.raises(ValueError, match="`rank` must be from 0 up to the number of processes"):
-        Feed(feed.plan, feed.maker, rank=rank, processes=processes)
+        PlanFeed(feed.plan, feed.maker, rank=rank, processes=processes)
 
 
 def test_nothing_to_feed(stored):
@@ -106,7 +105,7 @@ def threads():
 
 @pytest.mark.parametrize("ahead", [1, 2, 100])
 def test_batches_made_ahead_come_in_their_order(ahead):
-    assert list(prefetched(lambda step: step * step, range(5, 40), ahead=ahead)) == [n * n for n in range(5, 40)]
+    assert list(prefetch_steps(lambda step: step * step, range(5, 40), ahead=ahead)) == [n * n for n in range(5, 40)]
     assert threads() == []
 
 
@@ -119,7 +118,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
             free.set()
         return step
 
-    batches = prefetched(make, iter(range(1000)), ahead=3)
+    batches = prefetch_steps(make, iter(range(1000)), ahead=3)
     assert next(batches) == 0
     assert free.wait(10)  # three more, while nobody asks
     time.sleep(0.05)
@@ -138,13 +137,13 @@ def test_an_error_comes_when_its_turn_comes():
 
     found = []
     with pytest.raises(ValueError, match=r"corpus\.de:7"):
-        found.extend(prefetched(make, range(10), ahead=5))
+        found.extend(prefetch_steps(make, range(10), ahead=5))
     assert found == [0, 1, 2]
     assert threads() == []
 
 
 def test_a_forgotten_iterator_ends_its_thread():
-    for step in prefetched(lambda step: step, range(10**9)):
+    for step in prefetch_steps(lambda step: step, range(10**9)):
         if step == 5:
             break
     del step
@@ -153,11 +152,11 @@ def test_a_forgotten_iterator_ends_its_thread():
 
 def test_prefetching_needs_room():
     with pytest.raises(ValueError, match="`ahead` must be at least 1"):
-        prefetched(lambda step: step, range(3), ahead=0)
+        prefetch_steps(lambda step: step, range(3), ahead=0)
 
 
 def test_a_feed_prefetched(stored, lognormal):
     (feed,) = feeds(stored(lognormal(100)), 200, 1)
     plain = [batch.numbers for batch in islice(feed.since(3), 20)]
-    ahead = [batch.numbers for batch in prefetched(feed.at, range(3, 23))]
+    ahead = [batch.numbers for batch in prefetch_steps(feed.at, range(3, 23))]
     assert all(np.array_equal(one, other) for one, other in zip(plain, ahead, strict=True))

@@ -8,15 +8,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.batch import LAYOUTS, Stored, padded
-from regard.data.batches.buckets import Limits
-from regard.data.batches.labelled import FittedRows, ImageRows, TextRows, in_order, labelled_feed, moved
-from regard.data.batches.plan import plan_batches
-from regard.data.batches.windows import WindowPlan
-from regard.data.images.reading import Shape
-from regard.models.contract import IGNORED, PackedTokens
+from regard.data.batches.batch import (
+    LAYOUTS,
+    FittedLabelledCollator,
+    ImageCollator,
+    LabelledTextCollator,
+    StoredReader,
+    batch_by_length,
+    pad_sequences,
+    shift_images,
+)
+from regard.data.batches.feed import WindowPlan, labelled_feed
+from regard.data.batches.plan import BatchLimits, plan_batches
+from regard.data.images import ImageShape
+from regard.tokens import IGNORED_LABEL, PackedTokens
 
-SHAPE = Shape(3, 4, 2)
+SHAPE = ImageShape(3, 4, 2)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,7 @@ def images(written):
 def test_every_image_once_an_epoch_with_its_label(images, rows, processes, epoch):
     labels, found = np.arange(10) * 3, []
     for rank in range(processes):
-        feed = labelled_feed(WindowPlan(10, rows, seed=1), ImageRows(images, labels, SHAPE), rank=rank,
+        feed = labelled_feed(WindowPlan(10, rows, seed=1), ImageCollator(images, labels, SHAPE), rank=rank,
                              processes=processes)
         for step in range(epoch * feed.steps, (epoch + 1) * feed.steps):
             batch = feed.at(step)
@@ -44,14 +51,14 @@ def test_every_image_once_an_epoch_with_its_label(images, rows, processes, epoch
 
 def test_images_are_moved_by_seed_epoch_and_number_alone(images):
     labels = np.zeros(10, np.int64)
-    rows = ImageRows(images, labels, SHAPE, shift=1, seed=5)
+    rows = ImageCollator(images, labels, SHAPE, shift=1, seed=5)
     together, epoch = rows(np.arange(10), 2).inputs, 2
     for number in range(10):
         assert torch.equal(rows(np.array([number]), epoch).inputs[0], together[number])
     assert not torch.equal(rows(np.arange(10), 3).inputs, together)
-    assert not torch.equal(ImageRows(images, labels, SHAPE, shift=1, seed=6)(np.arange(10), 2).inputs, together)
-    still = ImageRows(images, labels, SHAPE)(np.arange(10), 2).inputs
-    near = [any(torch.equal(one, torch.from_numpy(moved(own[None].numpy(), np.array([down]), np.array([right]))[0]))
+    assert not torch.equal(ImageCollator(images, labels, SHAPE, shift=1, seed=6)(np.arange(10), 2).inputs, together)
+    still = ImageCollator(images, labels, SHAPE)(np.arange(10), 2).inputs
+    near = [any(torch.equal(one, torch.from_numpy(shift_images(own[None].numpy(), np.array([down]), np.array([right]))[0]))
                 for down in (-1, 0, 1) for right in (-1, 0, 1)) for one, own in zip(together, still, strict=True)]
     assert all(near)
     assert not torch.equal(still, together)
@@ -59,14 +66,14 @@ def test_images_are_moved_by_seed_epoch_and_number_alone(images):
 
 def test_an_image_is_moved_down_and_to_the_right_and_its_edge_repeated():
     image = np.array([[[[1, 2], [3, 4]]]], np.uint8)
-    assert moved(image, np.array([1]), np.array([0])).tolist() == [[[[1, 2], [1, 2]]]]
-    assert moved(image, np.array([0]), np.array([1])).tolist() == [[[[1, 1], [3, 3]]]]
-    assert moved(image, np.array([-1]), np.array([-1])).tolist() == [[[[4, 4], [4, 4]]]]
+    assert shift_images(image, np.array([1]), np.array([0])).tolist() == [[[[1, 2], [1, 2]]]]
+    assert shift_images(image, np.array([0]), np.array([1])).tolist() == [[[[1, 1], [3, 3]]]]
+    assert shift_images(image, np.array([-1]), np.array([-1])).tolist() == [[[[4, 4], [4, 4]]]]
 
 
 def test_images_of_another_shape_are_refused(images):
     with pytest.raises(ValueError, match="`store` must be of 10 images of 3 × 4 pixels, grey"):
-        ImageRows(images, np.zeros(10, np.int64), Shape(3, 4, 1))
+        ImageCollator(images, np.zeros(10, np.int64), ImageShape(3, 4, 1))
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +85,8 @@ def texts(written):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_texts_keep_their_labels(texts, layout):
     labels = np.arange(40) + 100
-    plan = plan_batches(texts, Limits(64, 8), seed=3, extra=(0,))
-    feed = labelled_feed(plan, TextRows(Stored(texts), labels, LAYOUTS[layout]), largest=plan.largest())
+    plan = plan_batches(texts, BatchLimits(64, 8), seed=3, extra=(0,))
+    feed = labelled_feed(plan, LabelledTextCollator(StoredReader(texts), labels, LAYOUTS[layout]), largest=plan.largest())
     found = []
     for step in range(feed.steps):
         batch = feed.at(step)
@@ -94,9 +101,9 @@ def test_texts_keep_their_labels(texts, layout):
 
 def test_few_shapes_change_nothing_but_padding(texts):
     labels = np.arange(40)
-    plan = plan_batches(texts, Limits(64, 8), seed=3, extra=(0,), most=2)
-    rows = TextRows(Stored(texts), labels, padded, padding=999)
-    plain, fitted = labelled_feed(plan, rows), labelled_feed(plan, FittedRows(rows, plan.shapes))
+    plan = plan_batches(texts, BatchLimits(64, 8), seed=3, extra=(0,), most=2)
+    rows = LabelledTextCollator(StoredReader(texts), labels, pad_sequences, padding=999)
+    plain, fitted = labelled_feed(plan, rows), labelled_feed(plan, FittedLabelledCollator(rows, plan.shapes))
     seen = set()
     for step in range(plain.steps):
         own, filled = plain.at(step), fitted.at(step)
@@ -104,7 +111,7 @@ def test_few_shapes_change_nothing_but_padding(texts):
         count = own.rows
         assert filled.tokens == count
         assert torch.equal(filled.labels[:count], own.labels)
-        assert (filled.labels[count:] == IGNORED).all()
+        assert (filled.labels[count:] == IGNORED_LABEL).all()
         assert torch.equal(filled.inputs.lengths[:count], own.inputs.lengths)
         assert (filled.inputs.lengths[count:] == 0).all()
         assert torch.equal(filled.inputs.ids[:count, :own.inputs.ids.shape[1]], own.inputs.ids)
@@ -112,12 +119,12 @@ def test_few_shapes_change_nothing_but_padding(texts):
     nothing = fitted.maker(np.zeros(0, np.int64), 0)  # for a process that has no more
     assert nothing.tokens == 0
     assert nothing.rows > 0
-    assert (nothing.labels == IGNORED).all()
+    assert (nothing.labels == IGNORED_LABEL).all()
     assert (nothing.inputs.lengths == 0).all()
 
 
 def test_a_batch_goes_to_a_device(texts):
-    batch = TextRows(Stored(texts), np.arange(40), padded)(np.array([3, 1]), 0)
+    batch = LabelledTextCollator(StoredReader(texts), np.arange(40), pad_sequences)(np.array([3, 1]), 0)
     there = batch.to("meta")
     assert there.labels.device.type == there.inputs.ids.device.type == "meta"
     assert there.tokens == 2
@@ -126,7 +133,7 @@ def test_a_batch_goes_to_a_device(texts):
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_in_order_of_lengths_within_a_budget(lengths, budget):
     lengths = np.array(lengths, np.int64)
-    parts = list(in_order(lengths, budget))
+    parts = list(batch_by_length(lengths, budget))
     assert sorted(np.concatenate([*parts, np.zeros(0, np.int64)]).tolist()) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or len(part) * lengths[part].max() <= budget

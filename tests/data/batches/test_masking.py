@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from regard.config import Config
-from regard.data.batches.batch import LAYOUTS, Stored, padded
-from regard.data.batches.masking import Masked, MaskingConfig
-from regard.models.contract import IGNORED
-from regard.models.special import SpecialConfig
+from regard.data.batches.batch import LAYOUTS, MaskedCollator, MaskingConfig, StoredReader, pad_sequences
+from regard.special_tokens import SpecialTokens
+from regard.tokens import IGNORED_LABEL
 
-SPECIAL = SpecialConfig(start=1, end=(2, 3), padding=0, unknown=4, mask=5, first=6, separator=7)
+SPECIAL = SpecialTokens(start=1, end=(2, 3), padding=0, unknown=4, mask=5, first=6, separator=7)
 VOCABULARY = 50
 
 
@@ -20,8 +19,8 @@ def masked(written):
     texts = [chance.integers(0, VOCABULARY, chance.integers(0, 60)) for _ in range(600)]
     store = written(texts, VOCABULARY)
 
-    def make(layout=padded, seed=0, **config):
-        return Masked(Stored(store), SPECIAL, VOCABULARY, MaskingConfig(**config), layout, seed), texts
+    def make(layout=pad_sequences, seed=0, **config):
+        return MaskedCollator(StoredReader(store), SPECIAL, VOCABULARY, MaskingConfig(**config), layout, seed), texts
 
     return make
 
@@ -29,7 +28,7 @@ def masked(written):
 def flat(batch):
     """Inputs and labels of all tokens, padding left out."""
     there = np.arange(batch.inputs.ids.shape[1]) < batch.inputs.lengths.numpy()[:, None]
-    assert (batch.labels.numpy()[~there] == IGNORED).all()
+    assert (batch.labels.numpy()[~there] == IGNORED_LABEL).all()
     return batch.inputs.ids.numpy()[there], batch.labels.numpy()[there]
 
 
@@ -39,7 +38,7 @@ def test_shares_are_as_asked(masked, config):
     batch = make(np.arange(len(texts)), 0)
     seen, labels = flat(batch)
     truth, ordinary = np.concatenate(texts), np.concatenate(texts) > 7
-    chosen = labels != IGNORED
+    chosen = labels != IGNORED_LABEL
     assert (labels[chosen] == truth[chosen]).all()
     assert (seen[~chosen] == truth[~chosen]).all()
     assert not chosen[~ordinary].any()
@@ -70,7 +69,7 @@ def test_all_and_nothing(masked):
     seen, labels = flat(make(np.arange(len(texts)), 0))
     truth = np.concatenate(texts)
     assert (seen == np.where(truth > 7, 5, truth)).all()
-    assert (labels == np.where(truth > 7, truth, IGNORED)).all()
+    assert (labels == np.where(truth > 7, truth, IGNORED_LABEL)).all()
     assert masked(share=0.0)[0](np.arange(9), 0).tokens == 0
 
 
@@ -87,11 +86,11 @@ def test_a_batch_without_rows(masked):
 
 
 def test_what_cannot_be_masked(written):
-    read = Stored(written([[1]]))
+    read = StoredReader(written([[1]]))
     with pytest.raises(ValueError, match="`special` must be with a mask"):
-        Masked(read, SpecialConfig(), 10, MaskingConfig(), padded, 0)
+        MaskedCollator(read, SpecialTokens(), 10, MaskingConfig(), pad_sequences, 0)
     with pytest.raises(ValueError, match="`vocabulary` must be larger than the special ids"):
-        Masked(read, SpecialConfig(mask=0), 1, MaskingConfig(), padded, 0)
+        MaskedCollator(read, SpecialTokens(mask=0), 1, MaskingConfig(), pad_sequences, 0)
 
 
 def test_shares_that_are_no_shares():

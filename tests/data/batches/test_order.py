@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regard.data.batches import order
-from regard.data.batches.order import Order, below, key, uniform, words
+from regard.data.batches import plan
+from regard.data.batches.plan import Permutation, derive_key, random_below, random_bits, random_uniform
 
 ALL = 2**64 - 1
 
@@ -28,9 +28,9 @@ def slow(count, seed, place):
     rows = -(-count // columns)
     while True:
         row, column = divmod(place, columns)
-        for turn in range(order.ROUNDS):
-            row = (row + mixed(mixed(column + 0x9E3779B97F4A7C15 & ALL) ^ key(seed, turn, 0))) % rows
-            column = (column + mixed(mixed(row + 0x9E3779B97F4A7C15 & ALL) ^ key(seed, turn, 1))) % columns
+        for turn in range(plan.ROUNDS):
+            row = (row + mixed(mixed(column + 0x9E3779B97F4A7C15 & ALL) ^ derive_key(seed, turn, 0))) % rows
+            column = (column + mixed(mixed(row + 0x9E3779B97F4A7C15 & ALL) ^ derive_key(seed, turn, 1))) % columns
         place = row * columns + column
         if place < count:
             return place
@@ -41,14 +41,14 @@ def test_the_mixer_is_that_of_splitmix64():
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     states = [1234567 + turn * 0x9E3779B97F4A7C15 & ALL for turn in range(1, 6)]
     assert [mixed(state) for state in states] == known
-    assert order._mixed(np.array(states, np.uint64)).tolist() == known
-    assert [order._mix(state) for state in states] == known
+    assert plan._mix_array(np.array(states, np.uint64)).tolist() == known
+    assert [plan._mix(state) for state in states] == known
 
 
 @pytest.mark.parametrize("counts", [range(1, 700), range(700, 3000, 37), [10**5, 2**16, 2**16 + 1, 999_983]])
 def test_every_number_comes_exactly_once(counts):
     for count in counts:
-        found = Order(count, key(count))(np.arange(count))
+        found = Permutation(count, derive_key(count))(np.arange(count))
         assert found.dtype == np.int64
         assert np.array_equal(np.sort(found), np.arange(count)), count
 
@@ -56,16 +56,16 @@ def test_every_number_comes_exactly_once(counts):
 @given(st.integers(1, 2**48), st.integers(0, ALL), st.data())
 def test_large_orders(count, seed, data):
     places = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=40)))
-    found = Order(count, seed)(places).tolist()
+    found = Permutation(count, seed)(places).tolist()
     assert len(set(found)) == len(places)
     assert found == [slow(count, seed, place) for place in places]
-    assert Order(count, seed)(places[0]).tolist() == found[0]  # one by itself is as among others
+    assert Permutation(count, seed)(places[0]).tolist() == found[0]  # one by itself is as among others
 
 
 def test_every_order_of_few_is_equally_probable():
     for count in (2, 3, 4, 5):
         tries = 20 * math.factorial(count)
-        found = Counter(tuple(Order(count, key(5, seed))(np.arange(count)).tolist()) for seed in range(tries))
+        found = Counter(tuple(Permutation(count, derive_key(5, seed))(np.arange(count)).tolist()) for seed in range(tries))
         times = [*found.values(), *[0] * (math.factorial(count) - len(found))]
         assert stats.chisquare(times).pvalue > 1e-3
 
@@ -75,7 +75,7 @@ def test_every_number_is_equally_probable_at_every_place(count):
     tries, times = 1000, np.zeros((count, count))
     followers = np.zeros((count, count))
     for seed in range(tries):
-        found = Order(count, key(seed, 1))(np.arange(count))
+        found = Permutation(count, derive_key(seed, 1))(np.arange(count))
         times[np.arange(count), found] += 1
         followers[found[:-1], found[1:]] += 1
     even = tries / count
@@ -87,7 +87,7 @@ def test_every_number_is_equally_probable_at_every_place(count):
 
 def test_no_pattern_in_a_long_order():
     count = 100_000
-    found = Order(count, key(3))(np.arange(count))
+    found = Permutation(count, derive_key(3))(np.arange(count))
     assert abs(stats.pearsonr(np.arange(count), found)[0]) < 0.02
     assert abs(stats.pearsonr(found[:-1], found[1:])[0]) < 0.02
     assert stats.kstest(np.diff(found) / count, stats.triang(0.5, -1, 2).cdf).pvalue > 1e-3
@@ -98,7 +98,7 @@ def test_no_pattern_in_a_long_order():
 
 def test_other_keys_give_other_orders():
     places = np.arange(1000)
-    orders = [Order(1000, key(seed, epoch, what))(places) for seed in range(4) for epoch in range(4) for what in (0, 1)]
+    orders = [Permutation(1000, derive_key(seed, epoch, what))(places) for seed in range(4) for epoch in range(4) for what in (0, 1)]
     for number, one in enumerate(orders):
         for other in orders[:number]:
             assert (one == other).sum() < 10
@@ -106,15 +106,15 @@ def test_other_keys_give_other_orders():
 
 def test_keys_differ_by_every_number_and_by_their_order():
     parts = [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (2**64 - 1,), (0, 0, 0)]
-    assert len({key(*each) for each in parts}) == len(parts)
-    bits = np.unpackbits(np.array([key(1, number) ^ key(1, number + 1) for number in range(500)], ">u8").view(np.uint8))
+    assert len({derive_key(*each) for each in parts}) == len(parts)
+    bits = np.unpackbits(np.array([derive_key(1, number) ^ derive_key(1, number + 1) for number in range(500)], ">u8").view(np.uint8))
     assert abs(bits.mean() - 0.5) < 0.02  # half of all bits change
 
 
 @pytest.mark.parametrize("part", [-1, 2**64, 1.0, True, "1"])
 def test_what_is_no_part_of_a_key(part):
     with pytest.raises(ValueError, match="`parts` must be whole numbers from 0"):
-        key(1, part)
+        derive_key(1, part)
 
 
 @pytest.mark.parametrize(("count", "places", "message"), [
@@ -126,18 +126,18 @@ def test_what_is_no_part_of_a_key(part):
 ])
 def test_what_is_no_place(count, places, message):
     with pytest.raises(ValueError, match=message):
-        Order(count, 0)(places)
+        Permutation(count, 0)(places)
 
 
 def test_nothing_of_nothing():
-    assert Order(0, 0)([]).tolist() == []
-    assert Order(9, 0)(np.zeros((0, 2), int)).shape == (0, 2)
+    assert Permutation(0, 0)([]).tolist() == []
+    assert Permutation(9, 0)(np.zeros((0, 2), int)).shape == (0, 2)
 
 
 def test_numbers_by_chance():
-    found = uniform(key(1), np.arange(20_000))
+    found = random_uniform(derive_key(1), np.arange(20_000))
     assert stats.kstest(found, "uniform").pvalue > 1e-3
     assert 0 <= found.min() <= found.max() < 1
-    assert stats.chisquare(np.bincount(below(7, key(2), np.arange(20_000)), minlength=7)).pvalue > 1e-3
-    assert words(5, np.arange(6).reshape(2, 3)).tolist() == [words(5, row).tolist() for row in ([0, 1, 2], [3, 4, 5])]
-    assert not np.array_equal(words(5, np.arange(6)), words(6, np.arange(6)))
+    assert stats.chisquare(np.bincount(random_below(7, derive_key(2), np.arange(20_000)), minlength=7)).pvalue > 1e-3
+    assert random_bits(5, np.arange(6).reshape(2, 3)).tolist() == [random_bits(5, row).tolist() for row in ([0, 1, 2], [3, 4, 5])]
+    assert not np.array_equal(random_bits(5, np.arange(6)), random_bits(6, np.arange(6)))

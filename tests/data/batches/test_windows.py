@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.feed import Feed
-from regard.data.batches.windows import Streams, WindowConfig, WindowPlan, Windows, window_feed
-from regard.models.contract import IGNORED
+from regard.data.batches.feed import PlanFeed, StreamFeed, WindowCollator, WindowConfig, WindowPlan, window_feed
+from regard.tokens import IGNORED_LABEL
 
 sizes = st.tuples(st.integers(2, 300), st.integers(1, 30), st.integers(1, 12))
 
@@ -19,8 +18,8 @@ def rows(batch):
     count = batch.inputs.ids.shape[1]
     lengths = [count] * batch.rows if batch.inputs.lengths is None else batch.inputs.lengths.tolist()
     for labels, length in zip(batch.labels.tolist(), lengths, strict=True):
-        assert all(label == IGNORED for label in labels[length:])
-        assert IGNORED not in labels[:length]
+        assert all(label == IGNORED_LABEL for label in labels[length:])
+        assert IGNORED_LABEL not in labels[:length]
     assert batch.tokens == sum(lengths)
     return [(ids[:length], labels[:length])
             for ids, labels, length in zip(batch.inputs.ids.tolist(), batch.labels.tolist(), lengths, strict=True)]
@@ -34,7 +33,7 @@ def test_a_row_goes_on_where_it_was(written, sizes, epoch, data):
     text = written([range(total // 3), range(total // 3, total)])
     parts = []
     for rank in range(processes):
-        stream = Streams(text, length=length, rows=width, rank=rank, processes=processes)
+        stream = StreamFeed(text, length=length, rows=width, rank=rank, processes=processes)
         steps = [rows(stream.at(epoch * stream.steps + step)) for step in range(stream.steps)]
         assert all(len(row[0]) <= length for step in steps for row in step)
         for row in zip(*steps, strict=True):
@@ -50,11 +49,11 @@ def test_a_row_goes_on_where_it_was(written, sizes, epoch, data):
 @given(sizes, st.sampled_from([1, 2, 3, 7]), st.integers(0, 5))
 def test_shuffled_windows_come_exactly_once(written, sizes, processes, epoch):
     total, length, width = sizes
-    windows = Windows(written([range(total)]), length)
+    windows = WindowCollator(written([range(total)]), length)
     plan = WindowPlan(windows.count, width, seed=4)
     found = []
     for rank in range(processes):
-        feed = Feed(plan, windows, rank=rank, processes=processes)
+        feed = PlanFeed(plan, windows, rank=rank, processes=processes)
         for step in range(epoch * feed.steps, (epoch + 1) * feed.steps):
             found += rows(feed.at(step))
     assert Counter(label for _, labels in found for label in labels) == Counter(range(1, total))
@@ -72,26 +71,26 @@ def test_an_epoch_is_shuffled_anew():
 
 
 def test_full_windows_have_no_lengths_and_short_ones_are_filled_up(written):
-    stream = Streams(written([range(10, 21)]), length=3, rows=2, padding=9)
+    stream = StreamFeed(written([range(10, 21)]), length=3, rows=2, padding=9)
     full, short = stream.at(0), stream.at(1)
     assert full.inputs.lengths is None
     assert full.inputs.ids.tolist() == [[10, 11, 12], [15, 16, 17]]
     assert full.labels.tolist() == [[11, 12, 13], [16, 17, 18]]
     assert short.inputs.lengths is None  # shorter, but all alike
     assert short.inputs.ids.tolist() == [[13, 14], [18, 19]]
-    uneven = Streams(written([range(10, 20)]), length=3, rows=2, padding=9).at(1)
+    uneven = StreamFeed(written([range(10, 20)]), length=3, rows=2, padding=9).at(1)
     assert uneven.inputs.ids.tolist() == [[13, 9], [17, 18]]
     assert uneven.inputs.lengths.tolist() == [1, 2]
-    assert uneven.labels.tolist() == [[14, IGNORED], [18, 19]]
+    assert uneven.labels.tolist() == [[14, IGNORED_LABEL], [18, 19]]
 
 
 def test_a_config_says_which(written):
     text = written([range(100)])
     stream = window_feed(text, WindowConfig(length=5, rows=4, order="continuous"), seed=0, rank=1, processes=2)
-    assert isinstance(stream, Streams)
+    assert isinstance(stream, StreamFeed)
     assert stream.at(0).rows == 2
     shuffled = window_feed(text, WindowConfig(length=5, rows=4), seed=0)
-    assert isinstance(shuffled, Feed)
+    assert isinstance(shuffled, PlanFeed)
     assert shuffled.at(0).rows == 4
     assert shuffled.at(0).numbers.tolist() != window_feed(text, WindowConfig(length=5, rows=4),
                                                           seed=1).at(0).numbers.tolist()
@@ -105,4 +104,4 @@ def test_a_config_says_which(written):
 ])
 def test_what_cannot_be_cut(written, total, width, processes, message):
     with pytest.raises(ValueError, match=message):
-        Streams(written([range(total)]), length=4, rows=width, processes=processes)
+        StreamFeed(written([range(total)]), length=4, rows=width, processes=processes)

@@ -4,16 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.feed import Feed
-from regard.data.batches.windows import MovingWindows, WindowPlan
+from regard.data.batches.feed import MovingWindowCollator, PlanFeed, WindowPlan
 
 
 @given(st.integers(2, 300), st.integers(1, 30), st.integers(1, 12), st.integers(0, 5), st.sampled_from([1, 2, 3]))
 def test_every_id_but_the_first_once_an_epoch(written, total, length, rows, epoch, processes):
-    windows = MovingWindows(written([range(total)]), length, seed=3)
+    windows = MovingWindowCollator(written([range(total)]), length, seed=3)
     found = []
     for rank in range(processes):
-        feed = Feed(WindowPlan(windows.count, rows, seed=4), windows, rank=rank, processes=processes)
+        feed = PlanFeed(WindowPlan(windows.count, rows, seed=4), windows, rank=rank, processes=processes)
         for step in range(epoch * feed.steps, (epoch + 1) * feed.steps):
             batch = feed.at(step)
             lengths = batch.inputs.lengths
@@ -28,8 +27,8 @@ def test_every_id_but_the_first_once_an_epoch(written, total, length, rows, epoc
 
 
 def test_other_epochs_have_other_windows(written):
-    windows = MovingWindows(written([range(200)]), 16, seed=0)
+    windows = MovingWindowCollator(written([range(200)]), 16, seed=0)
     begins = {epoch: int(windows(np.array([5]), epoch).inputs.ids[0, 0]) for epoch in range(40)}
     assert len(set(begins.values())) > 10
     assert set(begins.values()) <= set(range(65, 81))
-    assert begins[7] == int(MovingWindows(windows.text, 16, seed=0)(np.array([5]), 7).inputs.ids[0, 0])
+    assert begins[7] == int(MovingWindowCollator(windows.text, 16, seed=0)(np.array([5]), 7).inputs.ids[0, 0])

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.doctor.measures import Agreement, Measures, Scripts, Words, percentiles
-from regard.data.pair import Pair, Where
+from regard.data.doctor import CorpusStatistics, DistinctWords, LengthCorrelation, ScriptTable, compute_percentiles
+from regard.data.sources.text import Location, SentencePair
 
 
 def pairs(texts):
-    return [Pair(*both, Where("c", line)) for line, both in enumerate(texts, 1)]
+    return [SentencePair(*both, Location("c", line)) for line, both in enumerate(texts, 1)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1))
 def test_percentiles_are_values_that_enough_do_not_exceed(values):
-    found = percentiles(Counter(values))
+    found = compute_percentiles(Counter(values))
     ordered = sorted(values)
     for percent in (5, 50, 95, 99):
         assert found[str(percent)] == ordered[max(0, math.ceil(percent * len(values) / 100) - 1)]
@@ -28,12 +28,12 @@ def test_percentiles_are_values_that_enough_do_not_exceed(values):
 
 
 def test_percentiles_of_nothing():
-    assert percentiles({}) == {}
+    assert compute_percentiles({}) == {}
 
 
 @given(st.lists(st.lists(st.text("abc", max_size=3), max_size=20), max_size=10))
 def test_few_words_are_counted_exactly(blocks):
-    words = Words()
+    words = DistinctWords()
     for block in blocks:
         words.add(block)
     assert words.exact
@@ -43,7 +43,7 @@ def test_few_words_are_counted_exactly(blocks):
 @pytest.mark.parametrize("count", [1000, 20_000, 100_000])
 def test_many_words_are_estimated(count):
     """1.2 / sqrt(512) is the standard error of sampling; three of them, for one fixed set of words."""
-    words = Words(largest=1024)
+    words = DistinctWords(largest=1024)
     for start in range(0, count, 500):
         words.add([f"word{number}" for number in range(start, start + 500)] * 2)
         words.add(f"word{number}" for number in range(start // 2, start // 2 + 10))
@@ -63,7 +63,7 @@ def test_many_words_are_estimated(count):
     ],
 )  # fmt: skip
 def test_the_script_of_a_text(text, script):
-    scripts = Scripts()
+    scripts = ScriptTable()
     assert scripts.of(text) == script
     assert scripts.of_all([text]) == scripts.of_all([text, "я"])[:1] == [script]
 
@@ -71,7 +71,7 @@ def test_the_script_of_a_text(text, script):
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=2))
 def test_agreement_is_the_correlation(lengths):
     left, right = (list(side) for side in zip(*lengths, strict=True))
-    agreement = Agreement()
+    agreement = LengthCorrelation()
     for start in range(0, len(left), 3):
         agreement.add(left[start : start + 3], right[start : start + 3])
     if len(set(left)) == 1 or len(set(right)) == 1:
@@ -96,13 +96,13 @@ def corpus(count, shift, spread):
     ],
 )
 def test_sides_that_are_shifted_do_not_agree(data, missing):
-    agreement = Agreement()
+    agreement = LengthCorrelation()
     agreement.add([len(pair.source) for pair in data], [len(pair.target) for pair in data])
     assert agreement.missing is missing
 
 
 def test_where_the_sides_come_apart():
-    measures = Measures()
+    measures = CorpusStatistics()
     good, bad = corpus(1024, 0, 40), corpus(1024, 1, 40)
     for block in (good[:512], good[512:], bad[:512], bad[512:]):
         measures.add(block)
@@ -115,7 +115,7 @@ TEXT = st.text(st.sampled_from("ab é\u0301яА1.北 \u00a0"), max_size=8)
 
 @given(st.lists(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5), max_size=4))
 def test_sides_are_measured_as_one_would_by_hand(blocks):
-    measures = Measures()
+    measures = CorpusStatistics()
     for block in blocks:
         measures.add(pairs(block))
     texts = [both for block in blocks for both in block]
@@ -125,14 +125,14 @@ def test_sides_are_measured_as_one_would_by_hand(blocks):
         assert side.characters == Counter(map(len, own))
         assert side.words == Counter(len(text.split()) for text in own)
         assert side.distinct.count == len({word for text in own for word in text.split()})
-        assert side.scripts == Counter(map(Scripts().of, own))
+        assert side.scripts == Counter(map(ScriptTable().of, own))
         for script, shown in side.shown.items():
-            assert [pair for pair in shown if Scripts().of(pair[side is measures.target]) != script] == []
+            assert [pair for pair in shown if ScriptTable().of(pair[side is measures.target]) != script] == []
             assert len(shown) == min(3, side.scripts[script])
 
 
 def test_the_script_of_a_side():
-    measures = Measures()
+    measures = CorpusStatistics()
     measures.add(pairs([("ja", "да")] * 18 + [("ja", "12")] * 5))
     assert (measures.source.main_script(), measures.target.main_script()) == ("LATIN", "")  # 18 targets are too few
     measures.add(pairs([("ja", "да")] * 9 + [("да", "ja")] * 3))

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.doctor import report
-from regard.data.doctor.report import EACH, LOOK, LeftOut, check
-from regard.data.doctor.rules import NAMES, FilterConfig
-from regard.data.pair import Pair, Where
+from regard.data import doctor
+from regard.data.doctor import FINDINGS_PER_RULE, FINDINGS_SHOWN, SkippedEntries, check_corpus
+from regard.data.filters import RULE_NAMES, FilterConfig
+from regard.data.sources.text import Location, SentencePair
 
 CONFIG = FilterConfig(longest_words=3, longest_characters=12, ratio=2, ratio_from=4)
 
 
 def pairs(texts, file="c.tsv"):
-    return [Pair(*both, Where(file, line)) for line, both in enumerate(texts, 1)]
+    return [SentencePair(*both, Location(file, line)) for line, both in enumerate(texts, 1)]
 
 
 def slowly(data, config):
@@ -52,7 +52,7 @@ TEXT = st.text(st.sampled_from("ab 1\u00a0\u200b\t"), max_size=14)
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=30))
 def test_counts_are_those_of_a_slow_check(texts):
     data = pairs(texts)
-    tables = check(data, CONFIG).tables()
+    tables = check_corpus(data, CONFIG).tables()
     reasons = slowly(data, CONFIG)
     assert tables["pairs"] == {
         "read": len(data), "kept": reasons.count(None), "dropped": len(data) - reasons.count(None)}  # fmt: skip
@@ -104,19 +104,19 @@ TABLES = {
 
 
 def test_the_keys_stay():
-    left_out = LeftOut()
-    left_out(Where("x.po", 3), "fuzzy")
+    left_out = SkippedEntries()
+    left_out(Location("x.po", 3), "fuzzy")
     data = pairs([("one", "uno"), ("twothree", "dos"), ("twothree", "cafÃ©"), ("", "d")])
-    tables = check(data, validation=pairs([("One", "uno"), ("e", "f")], "dev.tsv"), left_out=left_out).tables()
+    tables = check_corpus(data, validation=pairs([("One", "uno"), ("e", "f")], "dev.tsv"), left_out=left_out).tables()
     assert shape(tables) == TABLES
     assert list(tables) == list(TABLES)
     assert json.loads(json.dumps(tables)) == tables
-    assert all(f"    {key}" in report.__doc__ for key in TABLES)  # where they are explained
+    assert all(f"    {key}" in doctor.__doc__ for key in TABLES)  # where they are explained
 
 
 @pytest.mark.parametrize("texts", [[], [("", "")], [("a", "b")], [("a", "a")] * 3, [("a", "b")] * 700])
 def test_small_and_odd_corpora(texts):
-    found = check(pairs(texts))
+    found = check_corpus(pairs(texts))
     tables = found.tables()
     assert tables["pairs"]["read"] == len(texts)
     assert tables["pairs"]["kept"] == found.kept == len({pair for pair in texts if all(pair) and pair[0] != pair[1]})
@@ -125,27 +125,27 @@ def test_small_and_odd_corpora(texts):
 
 
 def test_what_is_wrong_with_a_corpus_of_nothing():
-    assert check([]).warnings() == ["There is no pair."]
-    assert check(pairs([("", "b")])).warnings() == ["No pair is kept."]
-    assert "More than half" in check(pairs([("a", "b")] * 3)).warnings()[0]
-    assert check(pairs([("a", "b"), ("c", "d")])).warnings() == []
+    assert check_corpus([]).warnings() == ["There is no pair."]
+    assert check_corpus(pairs([("", "b")])).warnings() == ["No pair is kept."]
+    assert "More than half" in check_corpus(pairs([("a", "b")] * 3)).warnings()[0]
+    assert check_corpus(pairs([("a", "b"), ("c", "d")])).warnings() == []
 
 
 def test_sides_that_are_not_aligned():
     random.seed(1)
     texts = [" ".join(["word"] * random.randrange(2, 20)) + f" {number}" for number in range(2000)]
     same = [(text, text.upper()) for text in texts]
-    assert check(pairs(same)).warnings() == []
+    assert check_corpus(pairs(same)).warnings() == []
     shifted = same[:1000] + [(text, other) for (text, _), (_, other) in pairwise(same[1000:])]
-    (warning,) = check(pairs(shifted)).warnings()
+    (warning,) = check_corpus(pairs(shifted)).warnings()
     assert warning.startswith("c.tsv:1025: ")
     assert "aligned" in warning
 
 
 def test_normal_forms_that_are_mixed():
-    (warning,) = check(pairs([("é", "a"), ("e\u0301", "b"), ("e\u0301x", "c")])).warnings()
+    (warning,) = check_corpus(pairs([("é", "a"), ("e\u0301", "b"), ("e\u0301x", "c")])).warnings()
     assert warning.startswith("The sources mix normal forms: 1 texts have accented letters in one character, 2 in two.")
-    assert check(pairs([("e\u0301", "a"), ("e\u0301x", "c")])).warnings() == []
+    assert check_corpus(pairs([("e\u0301", "a"), ("e\u0301x", "c")])).warnings() == []
 
 
 TRAINING = [("one", "uno"), ("two", "dos"), ("three", "tres"), ("", "x")]
@@ -162,19 +162,19 @@ TRAINING = [("one", "uno"), ("two", "dos"), ("three", "tres"), ("", "x")]
     ],
 )
 def test_validation_pairs_in_the_training_data(validation, said):
-    (warning,) = check(pairs(TRAINING), validation=pairs(validation, "dev.tsv")).warnings()
+    (warning,) = check_corpus(pairs(TRAINING), validation=pairs(validation, "dev.tsv")).warnings()
     assert said in warning
 
 
 def test_validation_pairs_that_are_new():
-    found = check(pairs(TRAINING), validation=pairs([("x", "y")]))
+    found = check_corpus(pairs(TRAINING), validation=pairs([("x", "y")]))
     assert found.warnings() == []
-    assert check(pairs(TRAINING)).tables()["overlap"] is None
+    assert check_corpus(pairs(TRAINING)).tables()["overlap"] is None
 
 
 def test_a_text_in_another_script():
     data = pairs([(f"word {number}", f"слово {number}") for number in range(30)] + [("слово", "word"), ("12", "13")])
-    found = check(data)
+    found = check_corpus(data)
     assert found.tables()["noticed"]["script"] == {"count": 2, "first": ["c.tsv:31", "c.tsv:31"]}
     (finding,) = found.look_at()  # the pair once
     assert (finding.rule, finding.what) == ("script", "source, CYRILLIC where the others are LATIN")
@@ -183,29 +183,29 @@ def test_a_text_in_another_script():
 def test_the_lines_to_look_at_first():
     bad = [("x\ufffd", "a"), ("cafÃ©", "b"), ("a\x1b", "c"), ("d", ""), ("", "")]
     good = [(f" source {number}", f"target {number}") for number in range(40)]
-    found = check(pairs(good + bad)).look_at()
+    found = check_corpus(pairs(good + bad)).look_at()
     assert [finding.rule for finding in found] == [
         "replacement", "mojibake", "control", "empty", "outer_spaces", "empty", "outer_spaces",
         "outer_spaces"]  # fmt: skip
     assert [finding.where.line for finding in found[:6]] == [41, 42, 43, 44, 1, 45]
-    assert len({finding.where for finding in found}) == len(found) <= LOOK
-    assert max(Counter(finding.rule for finding in found).values()) <= EACH
+    assert len({finding.where for finding in found}) == len(found) <= FINDINGS_SHOWN
+    assert max(Counter(finding.rule for finding in found).values()) <= FINDINGS_PER_RULE
 
 
 def test_a_pair_with_two_reasons_stands_where_the_first_puts_it():
-    found = check(pairs([("a\x1b", "b"), (" x\ufffd", "c"), (" y", "d")])).look_at()
+    found = check_corpus(pairs([("a\x1b", "b"), (" x\ufffd", "c"), (" y", "d")])).look_at()
     assert [(finding.where.line, finding.rule) for finding in found] == [
         (2, "replacement"), (1, "control"), (3, "outer_spaces")]  # fmt: skip
 
 
 def test_ten_lines_and_no_more():
     texts = [("x\ufffd", "a"), ("cafÃ©", "b"), ("a\x1b", "c"), ("d", ""), ("same", "same"), (" a", "b")]
-    found = check(pairs([(a, b + "!" * bool(b and a != b) * turn) for turn in range(4) for a, b in texts])).look_at()
-    assert len(found) == LOOK
+    found = check_corpus(pairs([(a, b + "!" * bool(b and a != b) * turn) for turn in range(4) for a, b in texts])).look_at()
+    assert len(found) == FINDINGS_SHOWN
 
 
 def test_long_texts_are_shortened():
-    found = check(pairs([("a" * 50 + "\ufffd" + "b" * 500, "c" * 400), ("d" * 10_000_000, "e")]))
+    found = check_corpus(pairs([("a" * 50 + "\ufffd" + "b" * 500, "c" * 400), ("d" * 10_000_000, "e")]))
     for finding in found.look_at():
         assert len(finding.source) < 80
         assert len(finding.target) < 80
@@ -213,7 +213,7 @@ def test_long_texts_are_shortened():
 
 
 def test_every_rule_is_dropped_or_noticed():
-    for drop in (NAMES, (), ("mojibake", "empty")):
-        tables = check(pairs([("a", "b")]), FilterConfig(drop=drop)).tables()
+    for drop in (RULE_NAMES, (), ("mojibake", "empty")):
+        tables = check_corpus(pairs([("a", "b")]), FilterConfig(drop=drop)).tables()
         assert {*tables["dropped"]} == {*drop}
-        assert {*tables["noticed"]} == {*NAMES, "script"} - {*drop}
+        assert {*tables["noticed"]} == {*RULE_NAMES, "script"} - {*drop}

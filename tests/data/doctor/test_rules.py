@@ -2,14 +2,14 @@
 
 import pytest
 
-from regard.data.doctor.rules import NAMES, RULES, FilterConfig, started
-from regard.toml.document import ConfigError
+from regard.data.filters import RULE_NAMES, RULES, FilterConfig, start_rules
+from regard.toml import ConfigError
 
 CONFIG = FilterConfig(longest_words=4, longest_characters=20, ratio=3, ratio_from=10)
 
 
 def find(name, source, target, config=CONFIG):
-    ((rule, test),) = started(config, [name])
+    ((rule, test),) = start_rules(config, [name])
     assert rule.name == name
     return test(source, target)
 
@@ -68,14 +68,14 @@ def test_a_rule_lets_pass(name, source, target):
 
 
 def test_duplicates_are_equal_pairs():
-    ((_, test),) = started(CONFIG, ["duplicate"])
+    ((_, test),) = start_rules(CONFIG, ["duplicate"])
     pairs = [("a", "b"), ("a", "c"), ("ab", ""), ("a", "b"), ("b", "a"), ("a", "b"), ("A", "b")]
     assert [test(*pair) is not None for pair in pairs] == [False, False, False, True, False, True, False]
 
 
 @pytest.mark.parametrize("config", [CONFIG, FilterConfig(drop=("repeated_source",))])
 def test_a_source_that_comes_again(config):
-    ((_, test),) = started(config, ["repeated_source"])
+    ((_, test),) = start_rules(config, ["repeated_source"])
     pairs = [("a", "b"), ("a", "c"), ("b", "a"), ("a", "d"), ("", "")]
     assert [test(*pair) is not None for pair in pairs] == [False, True, False, True, False]
 
@@ -99,11 +99,11 @@ def test_a_line_of_ten_megabytes():
 
 
 def test_every_rule_has_a_name_a_sentence_and_its_own_rank():
-    assert {rule.name for rule in RULES} == set(NAMES)
+    assert {rule.name for rule in RULES} == set(RULE_NAMES)
     assert all(rule.sentence for rule in RULES)
     ranks = [rule.rank for rule in RULES if rule.rank]
     assert len(ranks) == len(set(ranks))
-    assert [rule.name for rule, _ in started(CONFIG, reversed(NAMES))] == [rule.name for rule in RULES]
+    assert [rule.name for rule, _ in start_rules(CONFIG, reversed(RULE_NAMES))] == [rule.name for rule in RULES]
 
 
 def test_the_defaults_leave_ordinary_pairs_alone():
@@ -112,7 +112,7 @@ def test_the_defaults_leave_ordinary_pairs_alone():
         ("你好，世界。今天天气很好。", "Hello, world. The weather is lovely today."),
         ("2", "II"),
     ]
-    for _, test in started(FilterConfig(), FilterConfig().drop):
+    for _, test in start_rules(FilterConfig(), FilterConfig().drop):
         assert [test(*pair) for pair in pairs] == [None] * len(pairs)
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from regard.data.images import idx
-from regard.data.pair import DataError
+from regard.data import images
+from regard.data.sources.text import DataError
 
 
 def packed(array, kind=0x08):
@@ -28,8 +28,8 @@ def place(tmp_path_factory):
 def test_what_is_written_comes_back(place, array, squeezed):
     path = place / "anything"
     path.write_bytes(gzip.compress(packed(array)) if squeezed else packed(array))
-    assert idx.is_idx(path)
-    assert np.array_equal(idx.read(path), array)
+    assert images.is_idx(path)
+    assert np.array_equal(images.read_idx(path), array)
 
 
 @pytest.mark.parametrize("text", [
@@ -38,9 +38,9 @@ def test_what_is_written_comes_back(place, array, squeezed):
 def test_what_is_no_idx(tmp_path, text):
     path = tmp_path / "images-idx3-ubyte"
     path.write_bytes(text)
-    assert not idx.is_idx(path)
+    assert not images.is_idx(path)
     with pytest.raises(DataError, match="images-idx3-ubyte: This is no IDX file"):
-        idx.read(path)
+        images.read_idx(path)
 
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -57,16 +57,16 @@ def test_a_header_that_does_not_fit(tmp_path, data, message):
     path = tmp_path / "some.idx"
     path.write_bytes(data)
     with pytest.raises(DataError, match=f"some.idx: .*{message}"):
-        idx.read(path)
+        images.read_idx(path)
 
 
 def test_a_file_that_cannot_be_unpacked_or_read(tmp_path):
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(packed(IMAGES))[:-9])
     with pytest.raises(DataError, match=r"cut.gz: The gzip data ends too early"):
-        idx.read(cut)
+        images.read_idx(cut)
     with pytest.raises(DataError, match="There is no such file"):
-        idx.is_idx(tmp_path / "none")
+        images.is_idx(tmp_path / "none")
 
 
 def written(folder, **files):
@@ -81,7 +81,7 @@ def test_images_and_labels_in_either_order(tmp_path):
     labels = np.array([7, 1], np.uint8)
     paths = written(tmp_path, one=IMAGES, other=labels)
     for order in (paths, paths[::-1]):
-        found = idx.read_images(order)
+        found = images.read_idx_images(order)
         assert np.array_equal(found.images, IMAGES)
         assert np.array_equal(found.labels, labels)
 
@@ -96,4 +96,4 @@ def test_images_and_labels_in_either_order(tmp_path):
 ])
 def test_files_that_do_not_belong_together(tmp_path, files, message):
     with pytest.raises(DataError, match=re.compile(message, re.DOTALL)):
-        idx.read_images(written(tmp_path, **files))
+        images.read_idx_images(written(tmp_path, **files))

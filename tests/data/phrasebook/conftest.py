@@ -6,18 +6,18 @@ import random
 import pytest
 
 from regard.data.phrasebook import grammar
-from regard.data.phrasebook.clauses import write
-from regard.data.phrasebook.lexicon import count, lexicon
-from regard.data.phrasebook.sampling import Sampler
-from regard.data.phrasebook.tables import WHOLE, tables
-from regard.data.phrasebook.tree import Clause, Nominal, Sentence
+from regard.data.phrasebook.derivation import Clause, NounPhrase, Sentence
+from regard.data.phrasebook.generator import RandomChooser
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, make_tables
+from regard.data.phrasebook.lexicon import full_lexicon, number_word
+from regard.data.phrasebook.realization import write_pair
 
 
 class Words:
     """Finds words by their English lemma, and builds phrases of them."""
 
     def __init__(self):
-        self.lexicon = lexicon()
+        self.lexicon = full_lexicon()
         for field in dataclasses.fields(self.lexicon):
             value = getattr(self.lexicon, field.name)
             if isinstance(value, tuple) and value and hasattr(value[0], "lemma"):
@@ -30,14 +30,14 @@ class Words:
         determiner, *described, lemma = text.split()
         noun = self.nouns[lemma]
         adjectives = [self.adjectives[word] for word in described]
-        return Nominal(
+        return NounPhrase(
             self.determiner(determiner, noun), noun,
             next((word for word in adjectives if word.before), None),
             next((word for word in adjectives if not word.before), None), **more)
 
     def determiner(self, text, noun):
         if text.isdigit():
-            return count(int(text))
+            return number_word(int(text))
         lemma = text.rstrip("+").replace("_", " ")
         fits = [word for word in self.lexicon.determiners if word.lemma == lemma]
         if lemma == "some":
@@ -61,7 +61,7 @@ def words():
 
 def small(**kept):
     """The lexicon with only these lemmas in each field named; other fields are whole."""
-    whole = lexicon()
+    whole = full_lexicon()
     fields = {}
     for name, lemmas in kept.items():
         value = getattr(whole, name)
@@ -83,11 +83,11 @@ def small_fixture():
 @pytest.fixture(scope="session")
 def whole_sample():
     """Derivations of the whole language, of one to three clauses; some come twice."""
-    sampler = Sampler(tables(lexicon(), WHOLE), random.Random(7).random)
-    return [grammar.sentence(sampler, sampler.pick((1, 1, 1, 2, 3))) for _ in range(20_000)]
+    sampler = RandomChooser(make_tables(full_lexicon(), EQUAL_WEIGHTS), random.Random(7).random)
+    return [grammar.sentence_rule(sampler, sampler.pick((1, 1, 1, 2, 3))) for _ in range(20_000)]
 
 
 @pytest.fixture(scope="session")
 def whole_pairs(whole_sample):
     """The same, written."""
-    return [write(sentence) for sentence in whole_sample]
+    return [write_pair(sentence) for sentence in whole_sample]

@@ -7,46 +7,46 @@ letter are linked.
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook.lexicon import count
-from regard.data.phrasebook.tree import (
-    Action,
-    Ago,
-    Both,
-    Company,
-    Comparison,
-    Date,
-    Existence,
-    Hence,
+from regard.data.phrasebook.derivation import (
+    ActionPredicate,
+    AdjectivePredicate,
+    AgoPhrase,
+    CompanyPhrase,
+    ComparisonPredicate,
+    Coordination,
+    DatePhrase,
+    ExistencePredicate,
+    HencePhrase,
     ObjectRelative,
-    Place,
-    Quality,
-    Relative,
+    PassivePredicate,
+    PlacePhrase,
     Sentence,
-    Suffering,
+    SubjectRelative,
 )
+from regard.data.phrasebook.lexicon import number_word
 
 
 def do(w, verb, tense="present", thing=None, **more):
     modal = more.pop("modal", None)
     to = more.pop("to", None)
     thing = w.subject(thing) if thing is not None else None
-    return Action(w.verbs[verb], tense, w.modals[modal] if modal else None, thing, w.subject(to) if to else None)
+    return ActionPredicate(w.verbs[verb], tense, w.modals[modal] if modal else None, thing, w.subject(to) if to else None)
 
 
 def be(w, adjective, tense="present", degree=None):
-    return Quality(w.adjectives[adjective], tense, w.degrees[degree] if degree else None)
+    return AdjectivePredicate(w.adjectives[adjective], tense, w.degrees[degree] if degree else None)
 
 
 def suffer(w, verb, tense, agent):
-    return Suffering(w.verbs[verb], tense, w.subject(agent))
+    return PassivePredicate(w.verbs[verb], tense, w.subject(agent))
 
 
 def than(w, comparison, adjective, other):
-    return Comparison(w.adjectives[adjective], "present", w.comparisons[comparison], w.phrase(other))
+    return ComparisonPredicate(w.adjectives[adjective], "present", w.comparisons[comparison], w.phrase(other))
 
 
 def at(w, preposition, phrase):
-    return Place(w.prepositions[preposition], w.phrase(phrase))
+    return PlacePhrase(w.prepositions[preposition], w.phrase(phrase))
 
 
 GOLDEN = [
@@ -83,10 +83,10 @@ GOLDEN = [
     (lambda w: w.sentence("my sister", do(w, "arrive", "past"), front=w.times["yesterday"]),
      "Yesterday, my sister arrived.", "Hier, ma sœur est arrivée.",
      "Yesterday/a ,/b my/c sister/d arrived/e ./f", "Hier/a ,/b ma/c sœur/d est/e arrivée/e ./f"),
-    (lambda w: w.sentence("they", do(w, "leave", "past"), front=Date(1, w.months["May"], 1998)),
+    (lambda w: w.sentence("they", do(w, "leave", "past"), front=DatePhrase(1, w.months["May"], 1998)),
      "On 1 May 1998, they left.", "Le premier mai 1998, ils sont partis.",
      "On/a 1/b May/c 1998/d ,/e they/f left/g ./h", "Le/a premier/b mai/c 1998/d ,/e ils/f sont/g partis/g ./h"),
-    (lambda w: w.sentence("21 orange", Existence("present"), where=at(w, "on", "the table")),
+    (lambda w: w.sentence("21 orange", ExistencePredicate("present"), where=at(w, "on", "the table")),
      "There are twenty-one oranges on the table.", "Il y a vingt et une oranges sur la table.",
      "There/a are/b twenty-one/c oranges/d on/e the/f table/g ./h",
      "Il/a y/a a/b vingt/c et/c une/c oranges/d sur/e la/f table/g ./h"),
@@ -100,7 +100,7 @@ GOLDEN = [
      "The/a letter/b that/c she/d wrote/e was/f found/g by/h Paul/i ./j",
      "La/a lettre/b qu'/c elle/d a/e écrite/e a/f été/f trouvée/g par/h Paul/i ./j"),
     (lambda w: w.sentence(
-        w.phrase("the man", relative=Relative(w.verbs["look at"], "present", None, w.phrase("the star"))),
+        w.phrase("the man", relative=SubjectRelative(w.verbs["look at"], "present", None, w.phrase("the star"))),
         do(w, "sleep")),
      "The man who looks at the star sleeps.", "L'homme qui regarde l'étoile dort.",
      "The/a man/b who/c looks/d at/d the/e star/f sleeps/g ./h",
@@ -110,10 +110,10 @@ GOLDEN = [
     (lambda w: w.sentence("we", do(w, "wait for", "future", "they"), "not"),
      "We will not wait for them.", "Nous ne les attendrons pas.",
      "We/a will/b not/c wait/d for/d them/e ./f", "Nous/a ne/c les/e attendrons/bd pas/c ./f"),
-    (lambda w: w.sentence(Both(w.names["Paul"], w.phrase("my aunt")), do(w, "arrive", "past")),
+    (lambda w: w.sentence(Coordination(w.names["Paul"], w.phrase("my aunt")), do(w, "arrive", "past")),
      "Paul and my aunt arrived.", "Paul et ma tante sont arrivés.",
      "Paul/a and/b my/c aunt/d arrived/e ./f", "Paul/a et/b ma/c tante/d sont/e arrivés/e ./f"),
-    (lambda w: w.sentence(Both(w.names["Alice"], w.phrase("my aunt")), do(w, "fall asleep", "past")),
+    (lambda w: w.sentence(Coordination(w.names["Alice"], w.phrase("my aunt")), do(w, "fall asleep", "past")),
      "Alice and my aunt fell asleep.", "Alice et ma tante se sont endormies.",
      "Alice/a and/b my/c aunt/d fell/eg asleep/e ./f", "Alice/a et/b ma/c tante/d se/e sont/g endormies/e ./f"),
     (lambda w: w.sentence("the mouse", than(w, "more", "small", "the elephant")),
@@ -128,7 +128,7 @@ GOLDEN = [
      "The hero cannot open the old cupboard.", "Le héros ne peut pas ouvrir la vieille armoire.",
      "The/a hero/b cannot/cd open/e the/f old/g cupboard/h ./i",
      "Le/a héros/b ne/d peut/c pas/d ouvrir/e la/f vieille/g armoire/h ./i"),
-    (lambda w: w.sentence("I", do(w, "go to", thing="the market", modal="want"), where=Company(w.names["Marie"])),
+    (lambda w: w.sentence("I", do(w, "go to", thing="the market", modal="want"), where=CompanyPhrase(w.names["Marie"])),
      "I want to go to the market with Marie.", "Je veux aller au marché avec Marie.",
      "I/a want/b to/c go/c to/d the/e market/f with/g Marie/h ./i",
      "Je/a veux/b aller/c au/de marché/f avec/g Marie/h ./i"),
@@ -152,7 +152,7 @@ GOLDEN = [
     (lambda w: w.sentence("you", do(w, "come back", "past"), asked=True, question=w.questions["why"]),
      "Why did you come back?", "Pourquoi est-ce que vous êtes revenus ?",
      "Why/a did/bc you/d come/e back/e ?/f", "Pourquoi/a est-ce/b que/b vous/d êtes/c revenus/e ?/f"),
-    (lambda w: w.sentence("many owl", Existence("past"), where=at(w, "near", "the house")),
+    (lambda w: w.sentence("many owl", ExistencePredicate("past"), where=at(w, "near", "the house")),
      "There were many owls near the house.", "Il y avait beaucoup de hiboux près de la maison.",
      "There/a were/b many/c owls/d near/e the/f house/g ./h",
      "Il/a y/a avait/b beaucoup/c de/c hiboux/d près/e de/e la/f maison/g ./h"),
@@ -164,7 +164,7 @@ GOLDEN = [
      "Two hundred and one women danced.", "Deux cent une femmes ont dansé.",
      "Two/a hundred/b and/- one/c women/d danced/e ./f", "Deux/a cent/b une/c femmes/d ont/e dansé/e ./f"),
     (lambda w: w.sentence("the new hotel", suffer(w, "destroy", "past", "the king"),
-                          front=Ago(count(3), w.units["day"])),
+                          front=AgoPhrase(number_word(3), w.units["day"])),
      "Three days ago, the new hotel was destroyed by the king.",
      "Il y a trois jours, le nouvel hôtel a été détruit par le roi.",
      "Three/a days/b ago/c ,/d the/e new/f hotel/g was/h destroyed/i by/j the/k king/l ./m",
@@ -202,7 +202,7 @@ GOLDEN = [
      "An/a honest/b lawyer/c entered/d the/e school/f ./g",
      "Un/a avocat/c honnête/b est/d entré/d dans/d l'/e école/f ./g"),
     (lambda w: w.sentence("Louise", do(w, "send", "future", "80 letter", to="our uncle"),
-                          last=Hence(count(2), w.units["week"])),
+                          last=HencePhrase(number_word(2), w.units["week"])),
      "Louise will send eighty letters to our uncle in two weeks.",
      "Louise enverra quatre-vingts lettres à notre oncle dans deux semaines.",
      "Louise/a will/b send/c eighty/d letters/e to/f our/g uncle/h in/i two/j weeks/k ./l",
@@ -229,7 +229,7 @@ def tagged(text):
 @pytest.mark.parametrize("golden", GOLDEN, ids=[golden[1] for golden in GOLDEN])
 def test_translation_and_links_by_hand(words, golden):
     derivation, source, target, english, french = golden
-    pair = phrasebook.write(derivation(words))
+    pair = phrasebook.write_pair(derivation(words))
     assert (pair.source, pair.target) == (source, target)
     source_words, source_letters = tagged(english)
     target_words, target_letters = tagged(french)

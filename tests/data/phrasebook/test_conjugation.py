@@ -2,8 +2,7 @@
 
 import pytest
 
-from regard.data.phrasebook.conjugation import IRREGULAR, conjugate
-from regard.data.phrasebook.lexicon import lexicon
+from regard.data.phrasebook.lexicon import IRREGULAR_VERBS, conjugate, full_lexicon
 
 # infinitive: je, il, nous, vous, ils in the present; il in the imparfait and nous in it; il in the future; participles.
 FORMS = {
@@ -52,7 +51,7 @@ def test_forms(infinitive):
 
 
 def test_endings_of_all_verbs():
-    for verb in lexicon().verbs:
+    for verb in full_lexicon().verbs:
         forms = verb.french
         for made, ends in ((forms.future, "rai ras ra rons rez ront"), (forms.imperfect, "ais ais ait ions iez aient")):
             assert all(map(str.endswith, made, ends.split())), forms.infinitive
@@ -61,7 +60,7 @@ def test_endings_of_all_verbs():
 
 
 def test_every_irregular_verb_has_six_forms_and_is_needed():
-    used = {verb.french.infinitive for verb in lexicon().verbs} | {verb.french.infinitive for verb in lexicon().modals}
-    for infinitive, (present, _, _) in IRREGULAR.items():
+    used = {verb.french.infinitive for verb in full_lexicon().verbs} | {verb.french.infinitive for verb in full_lexicon().modals}
+    for infinitive, (present, _, _) in IRREGULAR_VERBS.items():
         assert len(present.split()) == 6
         assert infinitive in used | {"être", "avoir"}

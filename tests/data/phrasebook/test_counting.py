@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook import choosing, counting, grammar
+from regard.data.phrasebook import generator, grammar
+from regard.data.phrasebook import grammar as choosing
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, make_tables
 from regard.data.phrasebook.lexicon import Month
-from regard.data.phrasebook.tables import WHOLE, tables
 
 
 class Everything:
@@ -34,16 +35,16 @@ class Everything:
 
 def written(words):
     """Every derivation of a lexicon, written."""
-    options = tables(words, WHOLE)
+    options = make_tables(words, EQUAL_WEIGHTS)
     script = []
     while True:
         answers = Everything(options, script)
         try:
-            sentence = grammar.sentence(answers, 1)
+            sentence = grammar.sentence_rule(answers, 1)
         except LookupError:
             pass
         else:
-            yield phrasebook.write(sentence)
+            yield phrasebook.write_pair(sentence)
         script = [script[place] if place < len(script) else 0 for place in range(len(answers.widths))]
         while script and script[-1] + 1 == answers.widths[len(script) - 1]:
             script.pop()
@@ -81,7 +82,7 @@ def test_the_count_is_the_number_of_distinct_sentences(small, name):
         words = dataclasses.replace(words, months=(Month("May", "mai", 2),))
     pairs = list(written(words))
     assert len(pairs) > 300
-    assert len({pair.source for pair in pairs}) == len(pairs) == counting.count(words)
+    assert len({pair.source for pair in pairs}) == len(pairs) == generator.count_in_lexicon(words)
     translation = {pair.source: pair.target for pair in pairs}
     assert all(translation[pair.source] == pair.target for pair in pairs)
 
@@ -89,8 +90,8 @@ def test_the_count_is_the_number_of_distinct_sentences(small, name):
 def test_one_english_sentence_has_one_derivation(whole_sample):
     derivations = {}
     for sentence in whole_sample:
-        assert derivations.setdefault(phrasebook.write(sentence).source, sentence) == sentence
+        assert derivations.setdefault(phrasebook.write_pair(sentence).source, sentence) == sentence
 
 
 def test_there_are_more_than_a_billion():
-    assert phrasebook.sentences() > 10**9
+    assert phrasebook.count_sentences() > 10**9

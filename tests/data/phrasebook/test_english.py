@@ -11,12 +11,12 @@ from regard.data.phrasebook import english
     ("princess", "princesses"), ("toy", "toys"), ("wash", "washes"), ("carry", "carries"), ("buy", "buys"),
 ])
 def test_s(base, form):
-    assert english.with_s(base) == form
-    assert english.third(base) == form
+    assert english.add_s(base) == form
+    assert english.third_person(base) == form
 
 
 def test_irregular_third_persons():
-    assert (english.third("have"), english.third("go")) == ("has", "goes")
+    assert (english.third_person("have"), english.third_person("go")) == ("has", "goes")
 
 
 @pytest.mark.parametrize(("following", "article"), [
@@ -24,4 +24,4 @@ def test_irregular_third_persons():
     ("umbrella", "an"), ("English", "an"), ("French", "a"), ("uncle", "an"), ("Italian", "an"), ("ugly", "an"),
 ])
 def test_a_or_an(following, article):
-    assert english.article(following) == article
+    assert english.indefinite_article(following) == article

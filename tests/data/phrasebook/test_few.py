@@ -3,12 +3,11 @@
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook.few import few
-from regard.data.phrasebook.lexicon import lexicon
+from regard.data.phrasebook.lexicon import full_lexicon, small_lexicon
 
 
 def test_it_is_a_part_of_the_lexicon_with_every_kind_of_noun():
-    small, whole = few(), lexicon()
+    small, whole = small_lexicon(), full_lexicon()
     assert set(small.nouns) < set(whole.nouns)
     assert set(small.verbs) < set(whole.verbs)
     assert {noun.kind for noun in small.nouns} == {noun.kind for noun in whole.nouns}

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.data.phrasebook import french
-from regard.data.phrasebook.lexicon import count, lexicon
+from regard.data.phrasebook.lexicon import full_lexicon, number_word
 
 
 @pytest.mark.parametrize(("singular", "plural"), [
@@ -12,11 +12,11 @@ from regard.data.phrasebook.lexicon import count, lexicon
     ("bleu", "bleus"),
 ])
 def test_plurals(singular, plural):
-    assert french.plural(singular) == plural
+    assert french.french_plural(singular) == plural
 
 
 def test_adjectives():
-    forms = {word.lemma: " ".join(word.french) for word in lexicon().adjectives}
+    forms = {word.lemma: " ".join(word.french) for word in full_lexicon().adjectives}
     expected = {
         "beautiful": "beau belle beaux belles", "old": "vieux vieille vieux vieilles",
         "new": "nouveau nouvelle nouveaux nouvelles", "white": "blanc blanche blancs blanches",
@@ -52,13 +52,13 @@ def test_adjectives():
     (971, "nine hundred and seventy-one", "neuf cent soixante et onze", None),
 ])
 def test_numbers(value, english, masculine, feminine):
-    number = count(value)
+    number = number_word(value)
     assert number.masculine.lemma == english
     assert " ".join(word for word, _ in number.masculine.french) == masculine
     assert " ".join(word for word, _ in number.feminine.french) == (feminine or masculine)
 
 
 def test_numbers_differ():
-    counts = lexicon().counts
+    counts = full_lexicon().counts
     for form in (lambda number: number.masculine.english, lambda number: number.feminine.french):
         assert len({" ".join(word for word, _ in form(number)) for number in counts}) == len(counts) == 998

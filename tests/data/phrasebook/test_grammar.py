@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from regard.data.phrasebook.tree import Action
+from regard.data.phrasebook.derivation import ActionPredicate
 
 ASPIRATED = {"héros", "haricot", "haricots", "hibou", "hiboux", "haut", "haute", "hauts", "hautes", "hollandais",
              "hollandaise", "hollandaises", "huit", "onze"}
@@ -243,6 +243,6 @@ def test_the_rules_look_at_something(whole_pairs):
 
 def test_nothing_follows_the_relative_clause_of_an_object(whole_sample):
     found = [clause for sentence in whole_sample for clause in sentence.clauses
-             if isinstance(clause.predicate, Action) and getattr(clause.predicate.object, "relative", None)]
+             if isinstance(clause.predicate, ActionPredicate) and getattr(clause.predicate.object, "relative", None)]
     assert len(found) > 500
     assert not [clause for clause in found if clause.where or clause.last]

@@ -5,15 +5,15 @@ import itertools
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook.pair import Page, joined
+from regard.data.phrasebook.realization import ClauseText, join_clauses
 
 
 def french(*words):
     """The French words as they are where they meet, with their bits."""
-    page = Page()
+    page = ClauseText()
     page.english.append(("x", 0))
     page.french += [(word, 1 << place) for place, word in enumerate(words)]
-    pair = joined([page], ".")
+    pair = join_clauses([page], ".")
     return pair.target_words[:-1]
 
 
@@ -39,18 +39,18 @@ def test_french_words_that_meet(written, met):
 
 
 def test_a_contraction_has_the_links_of_both():
-    page = Page()
+    page = ClauseText()
     page.english += [("of", 1), ("the", 2), ("king", 4)]
     page.french += [("de", 1), ("le", 2), ("roi", 4)]
-    assert joined([page], ".").alignment == ((0, 0), (1, 0), (2, 1), (3, 2))
+    assert join_clauses([page], ".").alignment == ((0, 0), (1, 0), (2, 1), (3, 2))
 
 
 def test_pages_are_linked_apart():
-    pages = [Page(), Page()]
+    pages = [ClauseText(), ClauseText()]
     for page in pages:
         page.word("a", "un")
         page.word("b", "deux")
-    assert joined(pages, ".").alignment == tuple((place, place) for place in range(5))
+    assert join_clauses(pages, ".").alignment == tuple((place, place) for place in range(5))
 
 
 def test_offsets_point_at_the_words():

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from regard.data.phrasebook import grammar
-from regard.data.phrasebook.clauses import write
-from regard.data.phrasebook.sampling import Sampler
-from regard.data.phrasebook.tables import WHOLE, tables
-from regard.data.phrasebook.tree import Sentence
+from regard.data.phrasebook.derivation import Sentence
+from regard.data.phrasebook.generator import RandomChooser
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, make_tables
+from regard.data.phrasebook.realization import write_pair
 
 # What every English word of the small language can be in French.
 CONTENT = {
@@ -37,10 +37,10 @@ def small_pairs(small):
         adjectives=["big", "small", "old", "red", "black", "sick"], determiners=["the", "a", "some"],
         names=["Paul", "Alice"], middles=["not", "never", "often"], manners=["quickly"], modals=["can", "want"],
         times=["yesterday", "tomorrow", "now"])
-    sampler = Sampler(tables(words, WHOLE), random.Random(11).random)
+    sampler = RandomChooser(make_tables(words, EQUAL_WEIGHTS), random.Random(11).random)
     while True:
         try:
-            pair = write(Sentence((grammar.transitive(sampler, grammar.STATEMENT),)))
+            pair = write_pair(Sentence((grammar.transitive_clause(sampler, grammar.STATEMENT),)))
         except IndexError:  # the small language has no place to be in
             continue
         plain = [word[0].lower() + word[1:] if index == 0 and word not in CONTENT else word
@@ -100,8 +100,8 @@ def test_links_do_not_depend_on_where_a_clause_stands(words, whole_sample):
     joiner = words.joiners["and"]
     clauses = [sentence.clauses[0] for sentence in whole_sample[:400] if not sentence.clauses[0].asked]
     for first, second in itertools.pairwise(clauses):
-        single = write(Sentence((second,)))
-        double = write(Sentence((first, second), (joiner,)))
+        single = write_pair(Sentence((second,)))
+        double = write_pair(Sentence((first, second), (joiner,)))
         start, other = len(double.source_words) - len(single.source_words), len(double.target_words) - len(
             single.target_words)
         moved = {(i + start, j + other) for i, j in single.alignment}

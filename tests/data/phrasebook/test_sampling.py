@@ -10,17 +10,17 @@ import time
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook import grammar, sampling
-from regard.data.phrasebook.combinations import TEST, TRAIN, VALIDATION, combinations
-from regard.data.phrasebook.words import Adjective, Name, Noun, Verb
+from regard.data.phrasebook import generator, grammar, lexicon
+from regard.data.phrasebook.derivation import TEST, TRAIN, VALIDATION, find_combinations
+from regard.data.phrasebook.lexicon import Adjective, Noun, PersonName, Verb
 
 SPLITS = (TRAIN, VALIDATION, TEST)
 
 
 def derivations(split, count, seed=0):
     """Derivations as `pairs` draws them, before those of another split are left out."""
-    sampler = sampling.Sampler(sampling._tables(split), random.Random(seed).random)
-    return [grammar.sentence(sampler, 1) for _ in range(count)]
+    sampler = generator.RandomChooser(generator._split_tables(split), random.Random(seed).random)
+    return [grammar.sentence_rule(sampler, 1) for _ in range(count)]
 
 
 def test_pairs_are_distinct_and_splits_share_none():
@@ -42,18 +42,18 @@ def test_english_says_what_french_says():
 
 def test_training_holds_no_combination_that_is_held_out():
     for sentence in derivations(TRAIN, 10_000):
-        assert {phrasebook.share(*found) for found in combinations(sentence)} <= {TRAIN}
+        assert {phrasebook.split_of_combination(*found) for found in find_combinations(sentence)} <= {TRAIN}
 
 
 @pytest.mark.parametrize("split", [VALIDATION, TEST])
 def test_what_is_held_out(split, monkeypatch):
     written = []
-    write = sampling.writing.write
-    monkeypatch.setattr(sampling.writing, "write", lambda sentence: written.append(sentence) or write(sentence))
+    write = generator.writing.write
+    monkeypatch.setattr(generator.writing, "write", lambda sentence: written.append(sentence) or write(sentence))
     given = list(phrasebook.pairs(3000, split=split))
     by_source = {write(sentence).source: sentence for sentence in written}
     for pair in given:
-        shares = {phrasebook.share(*found) for found in combinations(by_source[pair.source])}
+        shares = {phrasebook.split_of_combination(*found) for found in find_combinations(by_source[pair.source])}
         assert split in shares
         assert split == TEST or TEST not in shares
 
@@ -68,12 +68,12 @@ def lemmas(node):
     """All words of a derivation."""
     if isinstance(node, tuple):
         return {word for part in node for word in lemmas(part)}
-    return {node} if isinstance(node, Noun | Verb | Adjective | Name) else set()
+    return {node} if isinstance(node, Noun | Verb | Adjective | PersonName) else set()
 
 
 def test_every_word_of_a_held_out_sentence_occurs_in_training():
     known = set().union(*(lemmas(sentence) for sentence in derivations(TRAIN, 10_000)))
-    words = sampling.lexicon()
+    words = lexicon.full_lexicon()
     assert known >= {*words.nouns, *words.verbs, *words.adjectives, *words.names}
     for split in (VALIDATION, TEST):
         for sentence in derivations(split, 5000):
@@ -127,7 +127,7 @@ def test_wrong_arguments_are_refused_at_once(arguments, message):
 
 
 def test_more_than_there_is(monkeypatch):
-    monkeypatch.setattr(sampling, "PATIENCE", 500)
+    monkeypatch.setattr(generator, "PATIENCE", 500)
     with pytest.raises(ValueError, match="`count` must be at most 0 for longest=2"):
         list(phrasebook.pairs(5, longest=2))
     assert list(phrasebook.pairs(0)) == []

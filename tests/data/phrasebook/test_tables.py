@@ -2,15 +2,15 @@
 
 import pytest
 
-from regard.data.phrasebook.combinations import TEST, TRAIN, VALIDATION, share
-from regard.data.phrasebook.lexicon import lexicon
-from regard.data.phrasebook.tables import WEIGHTS, WHOLE, tables
+from regard.data.phrasebook.derivation import TEST, TRAIN, VALIDATION, split_of_combination
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, SPLIT_WEIGHTS, make_tables
+from regard.data.phrasebook.lexicon import full_lexicon
 
 
 @pytest.mark.parametrize("split", [TRAIN, VALIDATION, TEST])
 def test_every_word_can_be_used(split):
-    words = lexicon()
-    options = tables(words, WEIGHTS[split])
+    words = full_lexicon()
+    options = make_tables(words, SPLIT_WEIGHTS[split])
     assert all(options.objects[verb] for verb in words.verbs if verb.objects)
     assert all(options.subjects[verb] for verb in words.verbs)
     assert all(options.bearers[word] for word in words.adjectives)
@@ -24,18 +24,18 @@ def test_every_word_can_be_used(split):
 
 
 def test_shares_are_where_they_should_be():
-    words = lexicon()
+    words = full_lexicon()
     for split, kept in ((TRAIN, {TRAIN}), (VALIDATION, {TRAIN, VALIDATION}), (TEST, {TRAIN, VALIDATION, TEST})):
-        options = tables(words, WEIGHTS[split])
-        found = {share(verb, noun) for verb, nouns in options.objects.items() for noun in nouns}
-        found |= {share(word, noun) for word, nouns in options.bearers.items() for noun in nouns}
-        found |= {share(word, noun) for noun, owned in options.before.items() for word in owned}
-        found |= {share(verb, noun) for noun, verbs in options.takers.items() for verb in verbs}
+        options = make_tables(words, SPLIT_WEIGHTS[split])
+        found = {split_of_combination(verb, noun) for verb, nouns in options.objects.items() for noun in nouns}
+        found |= {split_of_combination(word, noun) for word, nouns in options.bearers.items() for noun in nouns}
+        found |= {split_of_combination(word, noun) for noun, owned in options.before.items() for word in owned}
+        found |= {split_of_combination(verb, noun) for noun, verbs in options.takers.items() for verb in verbs}
         assert found == kept
 
 
 def test_a_verb_and_its_noun_fit():
-    options = tables(lexicon(), WHOLE)
+    options = make_tables(full_lexicon(), EQUAL_WEIGHTS)
     by_lemma = {verb.lemma: {noun.lemma for noun in nouns} for verb, nouns in options.objects.items()}
     assert by_lemma["drink"] == {"water", "milk", "coffee", "tea", "wine", "beer"}
     assert "lion" not in by_lemma["wear"]
@@ -44,7 +44,7 @@ def test_a_verb_and_its_noun_fit():
 
 
 def test_masses_are_not_counted():
-    options = tables(lexicon(), WHOLE)
+    options = make_tables(full_lexicon(), EQUAL_WEIGHTS)
     for role in ("any", "definite", "denied", "indefinite", "only the"):
         mass, counted = options.determiners[role, True], options.determiners[role, False]
         assert not any(word == "number" or word.plural or word.lemma in ("a", "every") for word in mass)
@@ -57,5 +57,5 @@ def test_masses_are_not_counted():
     ("she", {"I", "you", "he", "she", "we", "they"}),
 ])
 def test_pronouns_beside_each_other(words, pronoun, beside):
-    options = tables(lexicon(), WHOLE)
+    options = make_tables(full_lexicon(), EQUAL_WEIGHTS)
     assert {word.english for word in options.beside[words.pronouns[pronoun]]} == beside

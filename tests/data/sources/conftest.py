@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from regard.data.pair import DataError
+from regard.data.sources.text import DataError
 
 
 @pytest.fixture

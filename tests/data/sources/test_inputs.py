@@ -13,16 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.data.sources import inputs
-from regard.data.sources.inputs import Input, shown, with_head
+from regard.data.sources import text
+from regard.data.sources.text import DataError, InputFile, printable, read_head
 
 TEXT = b"".join(b"line %d\n" % number for number in range(1000))
 PACKED = gzip.compress(TEXT)
 
 
 def content(path):
-    return b"".join(Input(path).blocks())
+    return b"".join(InputFile(path).blocks())
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz", "a b", "[a]{b}*?.txt", "-rf", "--", "ä€😀", "a\nb", "a\x1b[31m", "%s"])
@@ -42,7 +41,7 @@ def test_gzip_in_members_with_zeros_behind_them(file):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_gzip_cut_into_blocks_anywhere(file, monkeypatch, size):
-    monkeypatch.setattr(inputs, "BLOCK", size)
+    monkeypatch.setattr(text, "BLOCK_BYTES", size)
     assert content(file("a.gz", TEXT)) == TEXT
     assert content(file("b", gzip.compress(b"a") + b"\0\0" + gzip.compress(b"b") + b"\0")) == b"ab"
     assert content(file("c", TEXT)) == TEXT
@@ -79,7 +78,7 @@ def test_every_flipped_bit_behind_the_header_is_seen_or_harmless(file):
 ])
 def test_what_is_packed_wrongly(tmp_path, refused, name, data, parts):
     (tmp_path / name).write_bytes(data)
-    message = refused(Input(tmp_path / name).blocks)
+    message = refused(InputFile(tmp_path / name).blocks)
     assert all(part in message for part in parts), message
 
 
@@ -89,12 +88,12 @@ def test_a_text_may_begin_like_a_packer(file):
 
 def test_what_is_no_file(tmp_path, file, refused):
     (tmp_path / "folder").mkdir()
-    assert refused(lambda: Input(tmp_path / "folder")) == "folder: This is a directory. Name the files in it."
-    assert refused(lambda: Input(tmp_path / "none")) == "none: There is no such file. Check the name."
+    assert refused(lambda: InputFile(tmp_path / "folder")) == "folder: This is a directory. Name the files in it."
+    assert refused(lambda: InputFile(tmp_path / "none")) == "none: There is no such file. Check the name."
     inside = os.path.join(file("a", b""), "b")
-    assert refused(lambda: Input(inside)) == "a/b: There is no such file. Check the name."
-    assert refused(lambda: Input(f"{tmp_path}/a\0b")).startswith(r"a\x00b: No file can have this name")
-    assert "cannot be read" in refused(lambda: Input(f"{tmp_path}/{'a' * 5000}"))
+    assert refused(lambda: InputFile(inside)) == "a/b: There is no such file. Check the name."
+    assert refused(lambda: InputFile(f"{tmp_path}/a\0b")).startswith(r"a\x00b: No file can have this name")
+    assert "cannot be read" in refused(lambda: InputFile(f"{tmp_path}/{'a' * 5000}"))
 
 
 def test_no_permission(file, refused, monkeypatch):
@@ -102,25 +101,25 @@ def test_no_permission(file, refused, monkeypatch):
     os.chmod(path, 0)
     if os.geteuid() == 0:  # who may read everything
         monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert refused(lambda: Input(path)) == "a: No permission to read it. Ask its owner, or `chmod +r`."
+    assert refused(lambda: InputFile(path)) == "a: No permission to read it. Ask its owner, or `chmod +r`."
 
 
 def test_a_file_that_goes_away_or_fails_later(file, refused, monkeypatch):
-    input = Input(file("a", b"text"))
+    input = InputFile(file("a", b"text"))
     os.unlink(input.path)
     assert refused(input.blocks) == "a: There is no such file. Check the name."
 
 
 def test_standard_input_is_read_once(monkeypatch, refused):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(PACKED)))
-    input = Input("-")
+    input = InputFile("-")
     assert b"".join(input.blocks()) == TEXT
     assert refused(input.blocks).startswith("standard input: It was read already, and can be read only once.")
 
 
 def test_closed_standard_input(monkeypatch, refused):
     monkeypatch.setattr(sys, "stdin", None)
-    assert refused(Input("-").blocks).startswith("standard input: It is closed.")
+    assert refused(InputFile("-").blocks).startswith("standard input: It is closed.")
 
 
 def test_a_pipe_is_read_once(tmp_path, refused):
@@ -128,19 +127,19 @@ def test_a_pipe_is_read_once(tmp_path, refused):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(TEXT,))
     writer.start()
-    input = Input(pipe)
+    input = InputFile(pipe)
     assert b"".join(input.blocks()) == TEXT
     writer.join()
     assert "only once" in refused(input.blocks)
 
 
 def test_a_file_is_read_again_and_again(file):
-    input = Input(file("a.gz", TEXT))
+    input = InputFile(file("a.gz", TEXT))
     assert [b"".join(input.blocks()) for _ in range(3)] == [TEXT] * 3
 
 
 def test_standard_input_gives_what_is_there_without_waiting_for_more():
-    code = ("import sys; from regard.data.sources.inputs import Input\n"
+    code = ("import sys; from regard.data.sources.text import Input\n"
             "for block in Input('-').blocks(): sys.stdout.buffer.write(block); sys.stdout.flush()")
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         for line in (b"hi\n", b"there\n"):
@@ -156,7 +155,7 @@ def test_names_in_the_c_locale(tmp_path, name):
     path = os.path.join(os.fsencode(tmp_path), os.fsencode(name))
     with open(path, "wb") as file:
         file.write(b"text\n")
-    code = ("import sys; from regard.data.sources.inputs import Input\n"
+    code = ("import sys; from regard.data.sources.text import Input\n"
             "input = Input(sys.argv[1]); sys.stdout.buffer.write(b''.join(input.blocks()))\n"
             "print(input.name, file=sys.stderr)")
     environment = {**os.environ, "LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -169,21 +168,21 @@ def test_names_in_the_c_locale(tmp_path, name):
 def test_memory_does_not_grow_with_what_gzip_unpacks(file):
     path = file("bomb.gz", b"\0" * (64 << 20))
     tracemalloc.start()
-    assert sum(map(len, Input(path).blocks())) == 64 << 20
+    assert sum(map(len, InputFile(path).blocks())) == 64 << 20
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
 
 
 def test_shown_obeys_nothing():
-    assert shown("a b[c]äל😀") == "a b[c]äל😀"
-    assert shown("\x1b[2J\r\n\t\x00\u202e\u200b\udc9b") == r"\x1b[2J\r\n\t\x00\u202e\u200b\x9b"
+    assert printable("a b[c]äל😀") == "a b[c]äל😀"
+    assert printable("\x1b[2J\r\n\t\x00\u202e\u200b\udc9b") == r"\x1b[2J\r\n\t\x00\u202e\u200b\x9b"
 
 
 def test_the_head_is_no_longer_than_it_must_be():
     blocks = iter([b"a", b"b", b"c", b"d"])
-    head, rest = with_head(blocks, [b"abX"])
+    head, rest = read_head(blocks, [b"abX"])
     assert (head, list(rest)) == (b"abc", [b"d"])
-    head, rest = with_head(iter([b"x", b"y"]), [b"abX"])
+    head, rest = read_head(iter([b"x", b"y"]), [b"abX"])
     assert (head, list(rest)) == (b"x", [b"y"])
-    assert with_head(iter([]), [b"a"])[0] == b""
+    assert read_head(iter([]), [b"a"])[0] == b""

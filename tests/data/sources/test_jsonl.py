@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.pair import Pair, Where
 from regard.data.sources import jsonl
-from regard.data.sources.inputs import Input
-from regard.data.sources.slots import Slot
+from regard.data.sources.text import InputFile, Location, SentencePair, TargetSlot
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -18,15 +16,15 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 def pairs(path, source=None, target=None):
-    return list(jsonl.pairs(Input(path), source, target))
+    return list(jsonl.read_pairs(InputFile(path), source, target))
 
 
 def test_keys(file):
     path = file("a.jsonl", '{"source": "one\\n\\u2028", "target": "un", "id": 7}\r\n'
                            ' {"target":"","source":"\u2028"} \n')
-    assert pairs(path) == [Pair("one\n\u2028", "un", Where(path, 1)), Pair("\u2028", "", Where(path, 2))]
+    assert pairs(path) == [SentencePair("one\n\u2028", "un", Location(path, 1)), SentencePair("\u2028", "", Location(path, 2))]
     path = file("b.jsonl", '{"source": "x", "target": "y", "en": "one", "fr": "un"}')
-    assert pairs(path, "en", "fr") == [Pair("one", "un", Where(path, 1))]
+    assert pairs(path, "en", "fr") == [SentencePair("one", "un", Location(path, 1))]
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -50,7 +48,7 @@ def test_keys(file):
 ])
 def test_what_is_no_pair(file, refused, line, message):
     path = file("a.jsonl", f'{{"source": "x", "target": "y"}}\n{line}\n')
-    for read in (pairs, lambda path: list(jsonl.pieces(Input(path), None, None))):
+    for read in (pairs, lambda path: list(jsonl.pieces(InputFile(path), None, None))):
         if "target" in message and "missing" in message and read is not pairs:
             continue  # a target that is missing can be added
         assert refused(lambda read=read: read(path)).startswith(f"a.jsonl:2: {message}")
@@ -66,7 +64,7 @@ def test_only_the_target_changes(others, source, target, new, ascii_only, blank)
     say = json.JSONEncoder(ensure_ascii=ascii_only).encode
     line = "{" + ",".join(f"{blank}{say(key)}{blank}:{blank}{say(value)}{blank}" for key, value in items) + "}" + blank
     pieces = list(jsonl.pieces(Fed(f"{line}\n".encode()), None, None))
-    slot = next(piece for piece in pieces if isinstance(piece, Slot))
+    slot = next(piece for piece in pieces if isinstance(piece, TargetSlot))
     assert (slot.source, slot.target) == (source, target or "")
     assert b"".join(piece.raw if piece is slot else piece for piece in pieces) == f"{line}\n".encode()
     written = b"".join(slot.write(new) if piece is slot else piece for piece in pieces).decode()

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.pair import DataError
-from regard.data.sources.inputs import Input
-from regard.data.sources.lines import ended_lines, lines, marked
+from regard.data.sources.text import DataError, InputFile, has_bom, read_lines, read_lines_with_ends
 
 MARKS = [b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"]  # the first begins UTF-32 too
 # What breaks lines elsewhere, what breaks decoders, and letters of every length.
@@ -88,7 +86,7 @@ def test_any_bytes_are_their_lines_or_an_error_with_its_place(strategy):
         if any(data.startswith(mark) for mark in MARKS):
             return
         expected, wrong = literal(data)
-        found, message = read(ended_lines, Fed(*cut(data, places)))
+        found, message = read(read_lines_with_ends, Fed(*cut(data, places)))
         assert found == expected
         if wrong is None:
             assert message is None
@@ -96,7 +94,7 @@ def test_any_bytes_are_their_lines_or_an_error_with_its_place(strategy):
             assert message.startswith("corpus.de: Its lines end with a lone CR")
         else:
             assert message.startswith("corpus.de:{}: byte {}: 0x{:02X} ".format(*wrong))
-        plain = read(lines, Fed(*cut(data, places)))
+        plain = read(read_lines, Fed(*cut(data, places)))
         assert plain == ([text for text, _ in expected], message)
 
     check()
@@ -107,7 +105,7 @@ def test_any_bytes_are_their_lines_or_an_error_with_its_place(strategy):
 def test_what_is_joined_is_what_is_read(texts, end):
     data = "".join(f"{text}{end}" for text in texts).encode()
     if not data.startswith(b"\xef\xbb\xbf"):
-        assert list(lines(Fed(data))) == texts
+        assert list(read_lines(Fed(data))) == texts
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -127,42 +125,42 @@ def test_what_is_joined_is_what_is_read(texts, end):
                            "a line. Convert it: tr '\\r' '\\n'."),
 ])
 def test_what_is_refused(data, message):
-    assert read(lines, Fed(data))[1].startswith(message)
-    assert read(lines, Fed(*(bytes([byte]) for byte in data)))[1].startswith(message[:40])
+    assert read(read_lines, Fed(data))[1].startswith(message)
+    assert read(read_lines, Fed(*(bytes([byte]) for byte in data)))[1].startswith(message[:40])
 
 
 def test_only_lf_and_crlf_end_a_line():
     inside = "a\u2028b\u2029c\x85d\ve\ff\x1cg\x1dh\x1ei\rj"
     text = f"{inside}\r\n{inside}\r\r\n\n\r\n{inside}"
-    assert list(lines(Fed(text.encode()))) == [inside, f"{inside}\r", "", "", inside]
+    assert list(read_lines(Fed(text.encode()))) == [inside, f"{inside}\r", "", "", inside]
 
 
 def test_a_mark_is_removed_at_the_start_alone():
-    assert list(lines(Fed(b"\xef", b"\xbb", b"\xbfa\n\xef\xbb\xbfb"))) == ["a", "\ufeffb"]
-    assert marked(Fed(b"\xef\xbb", b"\xbfa"))
-    assert not marked(Fed(b"a\xef\xbb\xbf"))
-    assert list(lines(Fed(b"\xef\xbb\xbf"))) == []
+    assert list(read_lines(Fed(b"\xef", b"\xbb", b"\xbfa\n\xef\xbb\xbfb"))) == ["a", "\ufeffb"]
+    assert has_bom(Fed(b"\xef\xbb", b"\xbfa"))
+    assert not has_bom(Fed(b"a\xef\xbb\xbf"))
+    assert list(read_lines(Fed(b"\xef\xbb\xbf"))) == []
 
 
 def test_nothing_has_no_lines_and_an_empty_line_is_one():
-    assert list(lines(Fed())) == []
-    assert list(lines(Fed(b"\n"))) == [""]
-    assert list(lines(Fed(b"a\n\n"))) == ["a", ""]
+    assert list(read_lines(Fed())) == []
+    assert list(read_lines(Fed(b"\n"))) == [""]
+    assert list(read_lines(Fed(b"a\n\n"))) == ["a", ""]
 
 
 def test_a_line_of_ten_megabytes(file):
     long = "é" * (5 << 20)
     path = file("a", f"a\n{long}\nb\n")
-    assert list(lines(Input(path))) == ["a", long, "b"]
+    assert list(read_lines(InputFile(path))) == ["a", long, "b"]
     bad = file("b", f"a\n{long}".encode() + b"\xff\n")
     with pytest.raises(DataError, match=f"b:2: byte {(10 << 20) + 1}: 0xFF"):
-        list(lines(Input(bad)))
+        list(read_lines(InputFile(bad)))
 
 
 def test_memory_does_not_grow_with_the_file(file):
     path = file("a", b"a short line of text\n" * (2 << 20))  # 42 MiB
     tracemalloc.start()
-    assert sum(1 for _ in lines(Input(path))) == 2 << 20
+    assert sum(1 for _ in read_lines(InputFile(path))) == 2 << 20
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16 << 20
@@ -172,5 +170,5 @@ def test_it_is_as_fast_as_a_person_may_expect(file):
     """Half a million lines a second is far below what it does; a reader that goes letter by letter does not."""
     path = file("a", "Ein kurzer Satz über dies und das.\n" * 500_000)
     begin = time.perf_counter()
-    assert sum(1 for _ in lines(Input(path))) == 500_000
+    assert sum(1 for _ in read_lines(InputFile(path))) == 500_000
     assert time.perf_counter() - begin < 1.0

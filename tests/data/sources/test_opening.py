@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.data.pair import DataError, Line, Pair, Where
-from regard.data.sources.opening import kind_of, pairs, texts
+from regard.data.sources.formats import format_of, read_pairs, read_texts
+from regard.data.sources.text import DataError, Location, SentencePair, TextLine
 
 TMX = '<tmx><body><tu><tuv xml:lang="en"><seg>e</seg></tuv><tuv xml:lang="fr"><seg>f</seg></tuv></tu></body></tmx>'
 PO = 'msgid "i"\nmsgstr "s"\n\n#, fuzzy\nmsgid "z"\nmsgstr "z"\n'
@@ -23,12 +23,12 @@ def test_every_format_at_once_in_the_order_given(file):
     paths = [file("a.jsonl", '{"en": "j", "fr": "k"}'), file("a.en", "1\n2\n"), file("a.fr.gz", "un\ndeux\n"),
              file("B.TSV.GZ", "t\tu\n"), file("a.po", PO), file("a.tmx.gz", TMX), file("b", "3\n"),
              file("c", "trois\n")]
-    found = pairs(paths, source="en", target="fr")
+    found = read_pairs(paths, source="en", target="fr")
     assert found.files == tuple(paths)
     for _ in range(2):  # again and again
         assert short(found) == [("j", "k"), ("1", "un"), ("2", "deux"), ("t", "u"), ("i", "s"), ("e", "f"),
                                 ("3", "trois")]
-    assert list(found)[2] == Pair("2", "deux", Where(paths[1], 2))
+    assert list(found)[2] == SentencePair("2", "deux", Location(paths[1], 2))
     assert [line.rpartition("/")[2] for line in found.describe().split("\n")] == [
         "a.jsonl (JSONL)", "a.fr.gz (plain text)", "B.TSV.GZ (TSV)", "a.po (PO; without fuzzy and obsolete entries)",
         "a.tmx.gz (TMX)", "c (plain text)"]
@@ -38,20 +38,20 @@ def test_every_format_at_once_in_the_order_given(file):
     ("a.tsv", "tsv"), ("A.TSV.gz", "tsv"), ("a.po", "po"), ("a.pot.gz", "po"), ("-", "tsv"), ("a.tmx", "tmx"),
     ("a.jsonl", "jsonl"), ("a.gz", "plain"), ("a.tsv.bak", "plain"), ("tsv", "plain"), ("a.json", "plain")])
 def test_the_format_of_a_name(path, kind):
-    assert kind_of(path, None) == kind
+    assert format_of(path, None) == kind
 
 
 def test_a_format_that_is_said_wins(file):
-    assert short(pairs([file("a.txt", "a\tb\n")], format="tsv")) == [("a", "b")]
-    assert short(pairs([file("a.tsv", "a\tb\n"), file("b.tsv", "c\n")], format="plain")) == [("a\tb", "c")]
+    assert short(read_pairs([file("a.txt", "a\tb\n")], format="tsv")) == [("a", "b")]
+    assert short(read_pairs([file("a.tsv", "a\tb\n"), file("b.tsv", "c\n")], format="plain")) == [("a\tb", "c")]
     with pytest.raises(ValueError, match=r'`format` must be one of "plain", .* but is "tvs" instead. .* "tsv"'):
-        pairs([file("a.txt", "")], format="tvs")
+        read_pairs([file("a.txt", "")], format="tvs")
 
 
 def test_what_is_left_out_is_told(file):
     left = []
     paths = [file("a.po", PO), file("a.tsv", "a\tb\n")]
-    found = pairs(paths, left_out=lambda where, reason: left.append((where.line, reason)))
+    found = read_pairs(paths, left_out=lambda where, reason: left.append((where.line, reason)))
     assert left == []
     assert short(found) == [("i", "s"), ("a", "b")]
     assert left == [(5, "fuzzy")]
@@ -59,11 +59,11 @@ def test_what_is_left_out_is_told(file):
 
 def test_a_plain_file_alone(file, refused):
     one, two = file("a.txt", "a\tb\n"), file("b.tsv", "a\tb\n")
-    message = refused(lambda: pairs([one]))
+    message = refused(lambda: read_pairs([one]))
     assert message.startswith("a.txt: Plain files come in twos, sources and then targets, but nothing comes behind")
     assert "*.tsv, *.jsonl, *.po, *.tmx" in message
-    assert "but b.tsv comes, which holds pairs itself, behind" in refused(lambda: pairs([one, two]))
-    assert "but nothing comes behind this one" in refused(lambda: pairs([two, one]))
+    assert "but b.tsv comes, which holds pairs itself, behind" in refused(lambda: read_pairs([one, two]))
+    assert "but nothing comes behind this one" in refused(lambda: read_pairs([two, one]))
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -75,7 +75,7 @@ def test_a_plain_file_alone(file, refused):
 ])
 def test_names_that_cannot_be_meant(file, names, message):
     with pytest.raises(ValueError, match=message):
-        pairs([file("a.tsv", "a\tb\n")], **names)
+        read_pairs([file("a.tsv", "a\tb\n")], **names)
 
 
 @pytest.mark.parametrize(("paths", "message"), [
@@ -83,59 +83,59 @@ def test_names_that_cannot_be_meant(file, names, message):
     ("a.tsv", "`paths` must be a list of paths, but is 'a.tsv'"),
     (["-", "-"], '`paths` must be files, and "-" at most once')])
 def test_paths_that_cannot_be_meant(paths, message):
-    for opened in (pairs, texts):
+    for opened in (read_pairs, read_texts):
         with pytest.raises(ValueError, match=message):
             opened(paths)
 
 
 def test_what_cannot_be_read_is_seen_at_once(tmp_path, file, refused):
     with pytest.raises(DataError, match="no such file"):
-        pairs([file("a.en", "a\n"), tmp_path / "a.fr"])
+        read_pairs([file("a.en", "a\n"), tmp_path / "a.fr"])
     with pytest.raises(DataError, match="directory"):
-        texts([tmp_path])
+        read_texts([tmp_path])
 
 
 @pytest.mark.parametrize("content", ["", "\ufeff"])
 def test_nothing_is_an_error(file, refused, content):
     empty, other = file("a.en", content), file("b.fr", content)
-    assert refused(lambda: pairs([empty, other])) == \
+    assert refused(lambda: read_pairs([empty, other])) == \
         "a.en, b.fr: There is not a single pair in it. Give a file with some."
-    assert refused(lambda: texts([empty])) == "a.en: There is not a single line in it. Give a file with some."
-    assert "not a single pair" in refused(lambda: pairs([file("a.po", content)]))
-    assert "not a single pair" in refused(lambda: pairs([file("a.tsv.gz", content)]))
+    assert refused(lambda: read_texts([empty])) == "a.en: There is not a single line in it. Give a file with some."
+    assert "not a single pair" in refused(lambda: read_pairs([file("a.po", content)]))
+    assert "not a single pair" in refused(lambda: read_pairs([file("a.tsv.gz", content)]))
 
 
 def test_one_pair_is_something(file):
-    assert short(pairs([file("a.tsv", "\t")])) == [("", "")]
+    assert short(read_pairs([file("a.tsv", "\t")])) == [("", "")]
 
 
 def test_texts(file, refused):
     first, second = file("a", "1\n\n2"), file("b.txt.gz", "\u20283\r\n")
-    found = texts([first, second])
+    found = read_texts([first, second])
     for _ in range(2):
-        assert list(found) == [Line("1", Where(first, 1)), Line("", Where(first, 2)), Line("2", Where(first, 3)),
-                               Line("\u20283", Where(second, 1))]
+        assert list(found) == [TextLine("1", Location(first, 1)), TextLine("", Location(first, 2)), TextLine("2", Location(first, 3)),
+                               TextLine("\u20283", Location(second, 1))]
     assert found.files == (first, second)
     assert found.describe() == f"{first} (plain text)\n{second} (plain text)"
     table = file("a.tsv", "a\tb\n")
-    assert refused(lambda: texts([table])).startswith("a.tsv: This is TSV, but plain text is wanted")
-    assert [line.text for line in texts([table], format="plain")] == ["a\tb"]
+    assert refused(lambda: read_texts([table])).startswith("a.tsv: This is TSV, but plain text is wanted")
+    assert [line.text for line in read_texts([table], format="plain")] == ["a\tb"]
 
 
 def test_standard_input(monkeypatch, refused, file):
-    for opened, expected in ((pairs, ("a", "b")), (texts, "a\tb")):
+    for opened, expected in ((read_pairs, ("a", "b")), (read_texts, "a\tb")):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\n")))
         found = opened(["-"])
-        assert next(iter(found))[:2 if opened is pairs else 1] == (expected if opened is pairs else (expected,))
+        assert next(iter(found))[:2 if opened is read_pairs else 1] == (expected if opened is read_pairs else (expected,))
         assert refused(lambda found=found: found).startswith("standard input: It was read already")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
-    assert refused(lambda: pairs(["-"])).startswith("standard input:2: 1 column instead of 2")
+    assert refused(lambda: read_pairs(["-"])).startswith("standard input:2: 1 column instead of 2")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
-    assert short(pairs(["-", file("a.fr", "b\n")], format="plain")) == [("a", "b")]
+    assert short(read_pairs(["-", file("a.fr", "b\n")], format="plain")) == [("a", "b")]
 
 
 def test_real_standard_input_and_no_torch():
-    code = ("import sys; from regard.data.sources.opening import pairs\n"
+    code = ("import sys; from regard.data.sources.formats import pairs\n"
             "print([tuple(pair) for pair in pairs(['-'])], 'torch' in sys.modules, 'numpy' in sys.modules)")
     text = "a\u2028\té\r\n".encode()
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, timeout=60)
@@ -148,7 +148,7 @@ def test_memory_does_not_grow(file):
              file("a.po", "".join(f'msgid "{number}"\nmsgstr "x"\n\n' for number in range(20_000))),
              file("a.tmx", f"<tmx><body>{unit * 20_000}</body></tmx>")]
     tracemalloc.start()
-    count = sum(1 for _ in pairs(paths))
+    count = sum(1 for _ in read_pairs(paths))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 240_000

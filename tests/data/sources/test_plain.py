@@ -2,21 +2,19 @@
 
 import pytest
 
-from regard.data.pair import DataError, Line, Pair, Where
-from regard.data.sources import plain
-from regard.data.sources.inputs import Input
-from regard.data.sources.slots import Slot
+from regard.data.sources import text as plain
+from regard.data.sources.text import DataError, InputFile, Location, SentencePair, TargetSlot, TextLine
 
 
 def pairs(first, second):
-    return plain.pairs(Input(first), Input(second))
+    return plain.read_aligned_lines(InputFile(first), InputFile(second))
 
 
 def test_lines_side_by_side(file):
     source, target = file("a.en", "one\n\n three\u2028\n"), file("a.fr.gz", "un\r\n\u00a0\r\ntrois\r\n")
     found = list(pairs(source, target))
-    assert found == [Pair("one", "un", Where(source, 1)), Pair("", "\u00a0", Where(source, 2)),
-                     Pair(" three\u2028", "trois", Where(source, 3))]
+    assert found == [SentencePair("one", "un", Location(source, 1)), SentencePair("", "\u00a0", Location(source, 2)),
+                     SentencePair(" three\u2028", "trois", Location(source, 3))]
 
 
 @pytest.mark.parametrize(("first", "second", "message"), [
@@ -45,13 +43,13 @@ def test_a_bad_byte_on_either_side_is_named(file, refused):
 
 def test_texts(file):
     path = file("a", "one\n\ntwo")
-    assert list(plain.texts(Input(path))) == \
-        [Line("one", Where(path, 1)), Line("", Where(path, 2)), Line("two", Where(path, 3))]
+    assert list(plain.read_text_lines(InputFile(path))) == \
+        [TextLine("one", Location(path, 1)), TextLine("", Location(path, 2)), TextLine("two", Location(path, 3))]
 
 
 def test_pieces_keep_the_ends(file):
-    pieces = list(plain.pieces(Input(file("a", "one\r\n\ntwo"))))
-    assert [piece.source if isinstance(piece, Slot) else piece for piece in pieces] == \
+    pieces = list(plain.parse_plain_document(InputFile(file("a", "one\r\n\ntwo"))))
+    assert [piece.source if isinstance(piece, TargetSlot) else piece for piece in pieces] == \
         ["one", b"\r\n", "", b"\n", "two", b""]
 
 
@@ -59,8 +57,8 @@ def test_pieces_keep_the_ends(file):
     ("a\nb", "line break"), ("a\r", "line break"), ("\0", "NUL"), ("\ud800", "surrogate")])
 def test_a_target_must_be_one_line_of_text(text, reason):
     with pytest.raises(DataError, match=f"^f:3: .*{reason}"):
-        plain.one_line(Where("f", 3), text)
+        plain.encode_line(Location("f", 3), text)
 
 
 def test_a_target_may_have_what_breaks_lines_elsewhere():
-    assert plain.one_line(Where("f", 1), "a\u2028\rb\x85") == "a\u2028\rb\x85".encode()
+    assert plain.encode_line(Location("f", 1), "a\u2028\rb\x85") == "a\u2028\rb\x85".encode()

@@ -3,8 +3,7 @@
 import pytest
 
 from regard.data.sources import po
-from regard.data.sources.inputs import Input
-from regard.data.sources.slots import Slot
+from regard.data.sources.text import InputFile, TargetSlot
 
 HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {};\\n"\n\n'
 FILES = 'msgid "a file"\nmsgid_plural "%d files"\n'
@@ -12,7 +11,7 @@ FILES = 'msgid "a file"\nmsgid_plural "%d files"\n'
 
 def pairs(path):
     left = []
-    found = [pair[:2] for pair in po.pairs(Input(path), lambda where, reason: left.append((where.line, reason)))]
+    found = [pair[:2] for pair in po.read_pairs(InputFile(path), lambda where, reason: left.append((where.line, reason)))]
     return found, left
 
 
@@ -34,7 +33,7 @@ msgstr "vier"
     found, left = pairs(path)
     assert found == [("one", "eins"), ("two", "")]
     assert left == [(9, "fuzzy"), (12, "obsolete")]
-    assert [str(pair.where).rpartition("/")[2] for pair in po.pairs(Input(path), print)][:2] == ["a.po:1", "a.po:5"]
+    assert [str(pair.where).rpartition("/")[2] for pair in po.read_pairs(InputFile(path), print)][:2] == ["a.po:1", "a.po:5"]
 
 
 def test_comments_at_the_end_are_no_entry_that_is_left_out(file):
@@ -60,7 +59,7 @@ def test_plural_forms(file, forms, sources):
     strings = "".join(f'msgstr[{index}] "{index}"\n' for index in range(len(sources)))
     path = file("a.po", HEADER.format(forms) + FILES + strings)
     assert pairs(path)[0] == [(source, str(index)) for index, source in enumerate(sources)]
-    slots = [piece for piece in po.pieces(Input(path)) if isinstance(piece, Slot)]
+    slots = [piece for piece in po.pieces(InputFile(path)) if isinstance(piece, TargetSlot)]
     assert [slot.source for slot in slots] == sources
 
 
@@ -91,6 +90,6 @@ def test_these_charsets_are_read(file, charset):
 def test_pieces_are_the_file(file):
     text = HEADER.format("nplurals=2; plural=n != 1") + \
         '#, fuzzy\nmsgid "a"\nmsgstr  "b"  \n#~ msgid "c"\n#~ msgstr "d"\n# e'
-    pieces = list(po.pieces(Input(file("a.po", text))))
-    assert b"".join(piece.raw if isinstance(piece, Slot) else piece for piece in pieces) == text.encode()
-    assert [(piece.source, piece.target) for piece in pieces if isinstance(piece, Slot)] == [("a", "b")]
+    pieces = list(po.pieces(InputFile(file("a.po", text))))
+    assert b"".join(piece.raw if isinstance(piece, TargetSlot) else piece for piece in pieces) == text.encode()
+    assert [(piece.source, piece.target) for piece in pieces if isinstance(piece, TargetSlot)] == [("a", "b")]

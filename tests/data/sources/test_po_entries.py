@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.data.sources.inputs import Input
-from regard.data.sources.po_entries import entries, escaped
+from regard.data.sources.po import escape_string, read_entries
+from regard.data.sources.text import DataError, InputFile
 
 FULL = r'''# A translator's comment
 #. an extracted one
@@ -37,7 +36,7 @@ msgstr"letzte"'''
 
 
 def read(path):
-    return list(entries(Input(path)))
+    return list(read_entries(InputFile(path)))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -145,5 +144,5 @@ def test_what_gettext_refuses_is_refused(file):
 
 def test_escapes_go_both_ways(file):
     text = '\a\b\f\n\r\t\v\\"\x1b é\u2028'
-    (entry,) = read(file("a.po", f'msgid "{escaped(text)}"\nmsgstr ""\n'))
+    (entry,) = read(file("a.po", f'msgid "{escape_string(text)}"\nmsgstr ""\n'))
     assert entry.id.text == text

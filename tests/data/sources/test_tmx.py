@@ -2,10 +2,8 @@
 
 import pytest
 
-from regard.data.pair import Pair, Where
 from regard.data.sources import tmx
-from regard.data.sources.inputs import Input
-from regard.data.sources.slots import Slot
+from regard.data.sources.text import InputFile, Location, SentencePair, TargetSlot
 
 
 def document(*units, srclang="en"):
@@ -18,14 +16,14 @@ def document(*units, srclang="en"):
 
 def pairs(path, source=None, target=None):
     left = []
-    found = list(tmx.pairs(Input(path), source, target, lambda where, reason: left.append((where.line, reason))))
+    found = list(tmx.read_pairs(InputFile(path), source, target, lambda where, reason: left.append((where.line, reason))))
     return [pair[:2] for pair in found], left
 
 
 def test_two_languages_need_no_names(file):
     path = file("a.tmx", document([("EN", "one"), ("fr", "un")], [("fr", "deux"), ("en-US", "two")]))
     assert pairs(path) == ([("one", "un"), ("two", "deux")], [])
-    assert next(tmx.pairs(Input(path), None, None, print)) == Pair("one", "un", Where(path, 2))
+    assert next(tmx.read_pairs(InputFile(path), None, None, print)) == SentencePair("one", "un", Location(path, 2))
 
 
 @pytest.mark.parametrize("srclang", ["", "*all*"])
@@ -75,9 +73,9 @@ def test_a_variant_without_a_segment_says_nothing(file):
 
 
 def slots(path, *names):
-    pieces = list(tmx.pieces(Input(path), *(names or (None, None))))
-    joined = b"".join(piece.raw if isinstance(piece, Slot) else piece for piece in pieces)
-    return [piece for piece in pieces if isinstance(piece, Slot)], joined
+    pieces = list(tmx.pieces(InputFile(path), *(names or (None, None))))
+    joined = b"".join(piece.raw if isinstance(piece, TargetSlot) else piece for piece in pieces)
+    return [piece for piece in pieces if isinstance(piece, TargetSlot)], joined
 
 
 def test_pieces_are_the_file(file):

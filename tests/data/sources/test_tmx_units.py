@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.data.sources.tmx_units import Units
+from regard.data.sources.text import DataError
+from regard.data.sources.tmx import TmxParser
 
 BODY = """<tmx version="1.4"><header srclang="en"><note>a tu: &lt;tu&gt;</note></header><body>
 <tu tuid="1"><note>n</note><tuv xml:lang="en"><prop type="x">p</prop><seg a='>"' b="'/">A &amp; B &#228;</seg></tuv>
@@ -16,7 +16,7 @@ TEXTS = [[("en", "A & B ä"), ("de", "fett und so!")], [("EN", ""), ("de", ""), 
 
 
 def units(data, size=1 << 20):
-    reader = Units("a.tmx")
+    reader = TmxParser("a.tmx")
     found = [unit for place in range(0, len(data), size) for unit in reader.feed(data[place:place + size])]
     return found + reader.feed(b"")
 

@@ -2,20 +2,18 @@
 
 import pytest
 
-from regard.data.pair import Pair, Where
 from regard.data.sources import tsv
-from regard.data.sources.inputs import Input
-from regard.data.sources.slots import Slot
+from regard.data.sources.text import InputFile, Location, SentencePair, TargetSlot
 
 
 def pairs(path, source=None, target=None):
-    return list(tsv.pairs(Input(path), source, target))
+    return list(tsv.read_pairs(InputFile(path), source, target))
 
 
 def test_two_columns(file):
     path = file("a.tsv", 'one\tun\r\n"two"\t "deux\n\t\nthree\u2028\ttrois')
-    assert pairs(path) == [Pair("one", "un", Where(path, 1)), Pair('"two"', ' "deux', Where(path, 2)),
-                           Pair("", "", Where(path, 3)), Pair("three\u2028", "trois", Where(path, 4))]
+    assert pairs(path) == [SentencePair("one", "un", Location(path, 1)), SentencePair('"two"', ' "deux', Location(path, 2)),
+                           SentencePair("", "", Location(path, 3)), SentencePair("three\u2028", "trois", Location(path, 4))]
 
 
 def test_languages_choose_no_columns(file):
@@ -41,12 +39,12 @@ def test_chosen_columns(file, refused):
 @pytest.mark.parametrize("names", [("1", "1"), ("0", "1"), ("1", "fr"), ("01", "1"), ("00", "1")])
 def test_columns_that_cannot_be_chosen(names):
     with pytest.raises(ValueError, match="`source, target` must be two different columns, counted from 1"):
-        tsv.columns(*names)
+        tsv.parse_columns(*names)
 
 
 def read(path, *names):
-    return [(piece.source, piece.target, piece.raw) if isinstance(piece, Slot) else piece
-            for piece in tsv.pieces(Input(path), *(names or (None, None))) if piece != b""]
+    return [(piece.source, piece.target, piece.raw) if isinstance(piece, TargetSlot) else piece
+            for piece in tsv.pieces(InputFile(path), *(names or (None, None))) if piece != b""]
 
 
 def test_pieces(file):
@@ -61,4 +59,4 @@ def test_pieces(file):
     ("a\tb\tc", (None, None)), ("a", ("1", "3")), ("a", ("2", "1")), ("a", ("3", "2"))])
 def test_pieces_of_a_line_with_other_columns(file, refused, line, names):
     path = file("a.tsv", f"{line}\n")
-    assert refused(lambda: tsv.pieces(Input(path), *names)).startswith("a.tsv:1: ")
+    assert refused(lambda: tsv.pieces(InputFile(path), *names)).startswith("a.tsv:1: ")

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.data.sources.opening import pairs
-from regard.data.sources.writing import sources, translated
+from regard.data.sources.formats import read_pairs, read_sources, write_translations
+from regard.data.sources.text import DataError
 
 PO = r'''#  Kopf
 msgid ""
@@ -45,7 +44,7 @@ def written(tmp_path):
     def write(path, targets, **options):
         output = tmp_path / "output"
         output.unlink(missing_ok=True)
-        assert translated(path, iter(targets), output, **options) == len(targets)
+        assert write_translations(path, iter(targets), output, **options) == len(targets)
         return output.read_bytes().decode()
 
     return write
@@ -55,7 +54,7 @@ def written(tmp_path):
 def test_po(file, written, end):
     before = PO.replace("\n", end)
     path = file("a.po", before)
-    assert [(line.text, line.where.line) for line in sources(path)] == [("open %s", 11), ("a file", 15), ("files", 15)]
+    assert [(line.text, line.where.line) for line in read_sources(path)] == [("open %s", 11), ("a file", 15), ("files", 15)]
     after = written(path, ['"%s"\t\\', "eine\nDatei\n", "Dateien"])
     expected = before.replace(f'"öffne "{end}   "%s"   ', r'"\"%s\"\t\\"   ') \
         .replace('msgstr[0] ""', f'msgstr[0] ""{end}"eine\\n"{end}"Datei\\n"')
@@ -64,7 +63,7 @@ def test_po(file, written, end):
 
 def test_po_where_the_translation_is_missing(file, written):
     path = file("a.po", PO)
-    assert [line.text for line in sources(path, entries="missing")] == ["a file"]
+    assert [line.text for line in read_sources(path, entries="missing")] == ["a file"]
     assert written(path, ["eine Datei"], entries="missing") == PO.replace('[0] ""', '[0] "eine Datei"')
 
 
@@ -84,20 +83,20 @@ TMX = """<?xml version='1.0'   encoding="{}"?>\r
 def test_tmx(file, tmp_path, name, codec):
     before = TMX.format(name)
     path, output = file("a.tmx", before.encode(codec)), tmp_path / "out.tmx"
-    assert [line.text for line in sources(path, source="en", target="de")] == ["one", "two", "three"]
+    assert [line.text for line in read_sources(path, source="en", target="de")] == ["one", "two", "three"]
     targets = ["<ä> & ]]>\r\n", "zwei €", "drei"]
-    assert translated(path, targets, output, source="en", target="de") == 3
+    assert write_translations(path, targets, output, source="en", target="de") == 3
     euro = "&#8364;" if codec == "iso-8859-1" else "€"
     expected = before.replace("eins <b>!</b>", "&lt;ä&gt; &amp; ]]&gt;&#13;\n")
     expected = expected.replace("<seg  />", f"<seg  >zwei {euro}</seg>")
     expected = expected.replace("trois</seg></tuv>", 'trois</seg></tuv><tuv xml:lang="de"><seg>drei</seg></tuv>')
     assert output.read_bytes() == expected.encode(codec)
-    assert [pair.target for pair in pairs([output], source="en", target="de")] == targets
+    assert [pair.target for pair in read_pairs([output], source="en", target="de")] == targets
 
 
 def test_plain_has_as_many_lines_out_as_in(file, written):
     path = file("a.en", "\ufeffone\r\n\ntwo\u2028\nthree")
-    assert [line.text for line in sources(path)] == ["one", "", "two\u2028", "three"]
+    assert [line.text for line in read_sources(path)] == ["one", "", "two\u2028", "three"]
     assert written(path, ["eins", "", "zwei\x85", "drei"]) == "\ufeffeins\r\n\nzwei\x85\ndrei"
     assert written(file("empty", ""), []) == ""
 
@@ -123,8 +122,8 @@ def test_jsonl(file, written):
     ("a.tsv", "\ufeffa\tb\tc\n", {"source": "3", "target": "1"})])
 def test_the_same_targets_leave_the_same_file(file, written, name, content, names):
     path = file(name, content)
-    kept = {pair.where: pair.target for pair in pairs([path], **names)}
-    targets = [kept.get(line.where, "") for line in sources(path, **names)]
+    kept = {pair.where: pair.target for pair in read_pairs([path], **names)}
+    targets = [kept.get(line.where, "") for line in read_sources(path, **names)]
     if name == "a.po":
         targets = ["öffne %s", "", "Dateien"]  # the fuzzy one is no pair
     assert written(path, targets, **names) == content
@@ -133,16 +132,16 @@ def test_the_same_targets_leave_the_same_file(file, written, name, content, name
 def test_gzip_in_and_out(file, tmp_path):
     path = file("a.po.gz", PO)
     for name, unpack in (("out.po.gz", gzip.decompress), ("out.po", bytes)):
-        translated(path, ["öffne %s", "", "Dateien"], tmp_path / name)
+        write_translations(path, ["öffne %s", "", "Dateien"], tmp_path / name)
         assert unpack((tmp_path / name).read_bytes()).decode() == PO
 
 
 def test_too_few_and_too_many_targets(file, tmp_path):
     path, output = file("a", "1\n2\n3\n"), tmp_path / "out"
     with pytest.raises(ValueError, match=r"`targets` must be as many as .*a has sources, but is only 2 .* at .*a:3\."):
-        translated(path, ["a", "b"], output)
+        write_translations(path, ["a", "b"], output)
     with pytest.raises(ValueError, match=r"`targets` must be as many as .*a has sources, 3, but is more instead"):
-        translated(path, "abcd", output)
+        write_translations(path, "abcd", output)
     assert not output.exists()
 
 
@@ -154,15 +153,15 @@ def test_where_anything_fails_no_output_is_left(file, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        translated(file("a", "1\n2\n"), failing(), output)
+        write_translations(file("a", "1\n2\n"), failing(), output)
     with pytest.raises(DataError, match="b:2: byte 1: 0xFF"):
-        translated(file("b", b"1\n\xff\n"), "ab", output)
+        write_translations(file("b", b"1\n\xff\n"), "ab", output)
     with pytest.raises(DataError, match=r"a\.tsv:1: A target with a tab"):
-        translated(file("a.tsv", "1\n"), ["\t"], output)
+        write_translations(file("a.tsv", "1\n"), ["\t"], output)
     with pytest.raises(DataError, match=r"a\.jsonl:1: A target with half a surrogate pair"):
-        translated(file("a.jsonl", '{"source": "a"}'), ["\ud800"], output)
+        write_translations(file("a.jsonl", '{"source": "a"}'), ["\ud800"], output)
     with pytest.raises(DataError, match=r"a\.po:1: A target with half a surrogate pair"):
-        translated(file("a.po", 'msgid "a"\nmsgstr ""\n'), ["\ud800"], output)
+        write_translations(file("a.po", 'msgid "a"\nmsgstr ""\n'), ["\ud800"], output)
     assert not output.exists()
 
 
@@ -172,24 +171,24 @@ def test_the_output_is_not_the_input_nor_anything_that_is_there(file, tmp_path):
     os.symlink(path, tmp_path / "soft")
     for output in (path, os.path.join(tmp_path, ".", "a"), tmp_path / "hard", tmp_path / "soft"):
         with pytest.raises(DataError, match="The output is the input"):
-            translated(path, ["x"], output)
+            write_translations(path, ["x"], output)
     with pytest.raises(DataError, match="It is there already, and is not written over"):
-        translated(path, ["x"], file("b", "precious"))
+        write_translations(path, ["x"], file("b", "precious"))
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
     with pytest.raises(DataError, match="It is there already"):
-        translated(path, ["x"], tmp_path / "dangling")
+        write_translations(path, ["x"], tmp_path / "dangling")
     with pytest.raises(DataError, match="It cannot be written: No such file or directory"):
-        translated(path, ["x"], tmp_path / "none" / "b")
+        write_translations(path, ["x"], tmp_path / "none" / "b")
     assert (tmp_path / "a").read_text() == "1\n"
     assert (tmp_path / "b").read_text() == "precious"
 
 
 def test_standard_input_and_output(file, monkeypatch, tmp_path):
     with pytest.raises(DataError, match="standard input: It can be read only once"):
-        translated("-", ["x"], tmp_path / "out")
+        write_translations("-", ["x"], tmp_path / "out")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
-    assert [line.text for line in sources("-")] == ["a\tb", "c"]
-    code = "import sys; from regard.data.sources.writing import translated; translated(sys.argv[1], ['\\xe9'], '-')"
+    assert [line.text for line in read_sources("-")] == ["a\tb", "c"]
+    code = "import sys; from regard.data.sources.formats import translated; translated(sys.argv[1], ['\\xe9'], '-')"
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", code, file("ä", "a\r\n")]
     done = subprocess.run(command, capture_output=True, timeout=60, env=environment)
@@ -198,4 +197,4 @@ def test_standard_input_and_output(file, monkeypatch, tmp_path):
 
 def test_entries_by_name(file):
     with pytest.raises(ValueError, match='`entries` must be one of "all", "missing"'):
-        sources(file("a", ""), entries="mising")
+        read_sources(file("a", ""), entries="mising")

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.data.sources.inputs import Input
+from regard.data.sources.formats import read_sources, write_translations
 from regard.data.sources.po import pieces
-from regard.data.sources.slots import Slot
-from regard.data.sources.writing import sources, translated
+from regard.data.sources.text import InputFile, TargetSlot
 
 # Any text, and more often what PO, terminals and line readers make something of.
 PARTS = ['"', "\\", "\n", "\t", "\r", "\a", "%s", "#", "#~", "msgid", "\u2028", "\x85", "\x1b", "é", "😀", " "]
@@ -85,18 +84,18 @@ def test_nothing_else_changes(tmp_path, parts, data):
     before = "".join(part if isinstance(part, str) else part[2] for part in parts)
     path.write_bytes(before.encode())
     slots = [part for part in parts if not isinstance(part, str)]
-    found = [piece for piece in pieces(Input(path)) if isinstance(piece, Slot)]
+    found = [piece for piece in pieces(InputFile(path)) if isinstance(piece, TargetSlot)]
     assert [(slot.source, slot.target, slot.raw.decode()) for slot in found] == slots
-    assert [line.text for line in sources(path)] == [source for source, _, _ in slots]
+    assert [line.text for line in read_sources(path)] == [source for source, _, _ in slots]
 
     targets = data.draw(st.lists(TEXTS, min_size=len(slots), max_size=len(slots)))
-    assert translated(path, targets, output) == len(slots)
+    assert write_translations(path, targets, output) == len(slots)
     # The whole file again, with a hole for each target and nothing else left open.
     pattern = b"".join(re.escape(part.encode()) if isinstance(part, str) else b"(" + STRINGS + b")" for part in parts)
     match = re.fullmatch(pattern, output.read_bytes(), re.DOTALL)
     assert match is not None
     assert [meant(raw) for raw in match.groups()] == targets
-    assert [slot.target for slot in pieces(Input(output)) if isinstance(slot, Slot)] == targets
+    assert [slot.target for slot in pieces(InputFile(output)) if isinstance(slot, TargetSlot)] == targets
 
 
 @slow
@@ -106,7 +105,7 @@ def test_polib_reads_what_is_written(tmp_path, text):
     path, output = tmp_path / "in.po", tmp_path / "out.po"
     output.unlink(missing_ok=True)
     path.write_text('#, fuzzy\nmsgctxt "c"\nmsgid "i"\nmsgstr ""\n', encoding="utf-8")
-    translated(path, [text], output)
+    write_translations(path, [text], output)
     (entry,) = polib.pofile(str(output))
     assert entry.msgstr == text.replace("\a", "\\a")  # which polib does not know
     assert (entry.msgid, entry.msgctxt, entry.flags) == ("i", "c", ["fuzzy"])

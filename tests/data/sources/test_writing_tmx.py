@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.data.sources import inputs
-from regard.data.sources.opening import pairs
-from regard.data.sources.writing import sources, translated
+from regard.data.sources import text as inputs
+from regard.data.sources.formats import read_pairs, read_sources, write_translations
 
 LETTERS = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")
 PARTS = ["<", ">", "&", "]]>", "&lt;", '"', "'", "\n", "\t", "\r", "\u2028", "\x85", "</seg>", "<!--", "é", "😀", " ",
@@ -71,11 +70,11 @@ def test_nothing_else_changes(tmp_path, parts, data, codec, size):
     path.write_bytes("".join(part if isinstance(part, str) else part[2] for part in parts).encode(codec))
     slots = [part for part in parts if not isinstance(part, str)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs, "BLOCK", size)
-        assert [pair[:2] for pair in pairs([path])] == [slot[:2] for slot in slots]
-        assert [line.text for line in sources(path)] == [source for source, _, _ in slots]
+        patch.setattr(inputs, "BLOCK_BYTES", size)
+        assert [pair[:2] for pair in read_pairs([path])] == [slot[:2] for slot in slots]
+        assert [line.text for line in read_sources(path)] == [source for source, _, _ in slots]
         targets = data.draw(st.lists(TEXTS, min_size=len(slots), max_size=len(slots)))
-        assert translated(path, targets, output) == len(slots)
+        assert write_translations(path, targets, output) == len(slots)
     places = iter(zip(slots, targets, strict=True))
     pattern = ""
     for part in parts:
@@ -89,7 +88,7 @@ def test_nothing_else_changes(tmp_path, parts, data, codec, size):
     assert match is not None
     for raw, (_, target, _), new in zip(match.groups(), slots, targets, strict=True):
         assert new == target or html.unescape(raw) == new
-    assert [pair[:2] for pair in pairs([output])] == [(slot[0], new) for slot, new in zip(slots, targets, strict=True)]
+    assert [pair[:2] for pair in read_pairs([output])] == [(slot[0], new) for slot, new in zip(slots, targets, strict=True)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,5 +99,5 @@ def test_lxml_reads_what_is_written(tmp_path, text):
     output.unlink(missing_ok=True)
     path.write_text("<tmx><body><tu a='1'><tuv xml:lang='en'><seg>x</seg></tuv><tuv xml:lang='de'><seg/></tuv></tu>"
                     "</body></tmx>", encoding="utf-8")
-    translated(path, [text], output)
+    write_translations(path, [text], output)
     assert ["".join(seg.itertext()) for seg in etree.parse(str(output)).iter("seg")] == ["x", text]

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from regard.data import phrasebook
-from regard.data.tokenizer.settings import BpeConfig, BytesConfig, CharactersConfig, UnigramConfig
-from regard.data.tokenizer.training import train
+from regard.data.tokenizer.training import BpeConfig, BytesConfig, CharactersConfig, UnigramConfig, train_tokenizer
 
 KINDS = {
     "unigram": UnigramConfig(vocabulary=700),
@@ -50,7 +49,7 @@ def corpus():
 @pytest.fixture(scope="session")
 def tokenizers(corpus):
     """Every kind by its name."""
-    return {name: train(corpus, config).tokenizer for name, config in KINDS.items()}
+    return {name: train_tokenizer(corpus, config).tokenizer for name, config in KINDS.items()}
 
 
 @pytest.fixture(scope="session", params=KINDS)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from regard.data.tokenizer.characters import ByteTokenizer, CharacterTokenizer
-from regard.data.tokenizer.surface import FIRST_BYTE, FIRST_PIECE, byte_ids
+from regard.data.tokenizer.subwords import FIRST_BYTE, FIRST_PIECE, ByteTokenizer, CharacterTokenizer, byte_ids
 
 
 def test_a_character_has_its_id_or_its_bytes():

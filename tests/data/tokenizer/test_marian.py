@@ -9,9 +9,8 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.marian import MarianTokenizer
-from regard.data.tokenizer.storing import load
-from regard.models.special import SpecialConfig
+from regard.data.tokenizer.loading import MarianTokenizer, load_tokenizer
+from regard.special_tokens import SpecialTokens
 
 
 def spm(texts):
@@ -60,7 +59,7 @@ def test_ids_are_those_of_transformers(files, source, target, corpus, tmp_path):
 
 
 def test_a_vocabulary_of_its_own_and_what_it_lacks(source):
-    assert source.special == SpecialConfig(start=source.size - 1, end=(0,), padding=source.size - 1, unknown=1)
+    assert source.special == SpecialTokens(start=source.size - 1, end=(0,), padding=source.size - 1, unknown=1)
     assert source.encode("語")[-1] == 1
     assert source.decode([*source.encode("the dog"), 0, 1]) == "the dog"
     assert source.pieces([source.piece_id(">>fra<<"), 0]) == [">>fra<<", "</s>"]
@@ -94,17 +93,17 @@ def test_no_text_gives_a_special_id(source, texts, data):
 def test_a_piece_whose_id_is_special_is_unknown_and_so_is_what_the_model_does_not_know(files, source):
     the, other = source.piece_id("▁the"), source.piece_id(">>fra<<")
     assert source.encode("the") == [the]
-    tokenizer = MarianTokenizer(files[0], files[2], SpecialConfig(end=(the,), unknown=other))
+    tokenizer = MarianTokenizer(files[0], files[2], SpecialTokens(end=(the,), unknown=other))
     assert tokenizer.encode("the") == [other]
     assert tokenizer.encode("語")[-1] == other
 
 
 def test_it_is_stored_and_comes_back(source, target):
-    again = load(source.files(), sha256=source.sha256)
+    again = load_tokenizer(source.files(), sha256=source.sha256)
     assert again.encode("the big dog") == source.encode("the big dog")
     assert sorted(source.files()) == ["tokenizer.model", "tokenizer.toml", "tokenizer.vocab.json"]
     with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
-        load(target.files(), sha256=source.sha256)
+        load_tokenizer(target.files(), sha256=source.sha256)
 
 
 @pytest.mark.parametrize("vocabulary", [
@@ -118,8 +117,8 @@ def test_what_does_not_fit(files):
     with pytest.raises(ValueError, match=r"`source.spm or target.spm` must be a model of sentencepiece"):
         MarianTokenizer(b"", files[2])
     with pytest.raises(ValueError, match="`ids` must be at least 0 and below"):
-        MarianTokenizer(files[0], files[2], SpecialConfig(unknown=10**6))
+        MarianTokenizer(files[0], files[2], SpecialTokens(unknown=10**6))
     with pytest.raises(ValueError, match=r"`special.unknown` must be an id"):
-        MarianTokenizer(files[0], files[2], SpecialConfig(start=0))
+        MarianTokenizer(files[0], files[2], SpecialTokens(start=0))
     with pytest.raises(ValueError, match="`piece` must be one of the 1 of the vocabulary, but is '<pad>'"):
         MarianTokenizer(files[0], b'{"</s>": 0}')

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.normalisation import NORMALISATIONS, trace
+from regard.data.tokenizer.subwords import NORMALISATIONS, trace_normalisation
 
 NAMES = [*NORMALISATIONS]
 NO_BREAK = "\xa0\u2007\u202f"
@@ -41,7 +41,7 @@ def test_white_space_is_what_python_says_less_the_no_break_spaces():
 @given(data=st.data())
 def test_the_trace_has_the_same_text_and_points_at_its_characters(name, texts, data):
     text = data.draw(texts)
-    traced = trace(name, text)
+    traced = trace_normalisation(name, text)
     assert traced.text == NORMALISATIONS[name](text)
     assert len(traced.spans) == len(traced.text)
     reached = 0
@@ -69,7 +69,7 @@ def test_the_trace_has_the_same_text_and_points_at_its_characters(name, texts, d
     (" \t\n", "", []),
 ])
 def test_examples(text, result, spans):
-    traced = trace("line", text)
+    traced = trace_normalisation("line", text)
     assert (traced.text, [tuple(span) for span in traced.spans]) == (result, spans)
 
 
@@ -77,12 +77,12 @@ def test_groups_are_cut_where_nothing_changes_across(traps):
     for one in traps:
         for other in traps:
             text = f"e\u0301{one}{other}\u0323{one}\u1161"
-            assert trace("nfc", text).text == unicodedata.normalize("NFC", text)
+            assert trace_normalisation("nfc", text).text == unicodedata.normalize("NFC", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lone_surrogate_is_refused_by_its_place(name):
-    for call in (NORMALISATIONS[name], lambda text: trace(name, text)):
+    for call in (NORMALISATIONS[name], lambda text: trace_normalisation(name, text)):
         with pytest.raises(ValueError, match=r"`text` must be text of whole characters.*U\+D800 at character 3"):
             call("abc\ud800")
         with pytest.raises(ValueError, match="`text` must be text, but is a bytes"):

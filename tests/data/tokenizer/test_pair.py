@@ -2,10 +2,9 @@
 
 import pytest
 
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.data.tokenizer.contract import digest
-from regard.data.tokenizer.pair import PairTokenizer
-from regard.models.special import SpecialConfig
+from regard.data.tokenizer.interface import PairTokenizer, hash_files
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.special_tokens import SpecialTokens
 
 
 def test_a_joint_pair_has_the_files_of_one(tokenizers):
@@ -20,7 +19,7 @@ def test_a_separate_pair_has_the_files_of_both(tokenizers):
     pair = PairTokenizer(tokenizers["unigram"], tokenizers["bytes"])
     assert not pair.joint
     assert sorted(pair.files()) == ["tokenizer.source.model", "tokenizer.source.toml", "tokenizer.target.toml"]
-    assert pair.sha256 == digest(pair.files())
+    assert pair.sha256 == hash_files(pair.files())
     assert pair.sha256 != PairTokenizer(pair.target, pair.source).sha256
 
 
@@ -38,7 +37,7 @@ def test_a_source_without_an_end_is_refused():
     class Endless(ByteTokenizer):
         def __init__(self):
             super().__init__()
-            self.special = SpecialConfig(padding=0)
+            self.special = SpecialTokens(padding=0)
 
     with pytest.raises(ValueError, match="`source` must be a tokenizer with an end"):
         PairTokenizer(Endless(), ByteTokenizer()).source_ids(["a"])

@@ -2,21 +2,21 @@
 
 import pytest
 
-from regard.data.tokenizer.record import BytesRecord, CharactersRecord, packed, sha256, unpacked
+from regard.data.tokenizer.subwords import BytesRecord, CharactersRecord, hash_data, pack_files, unpack_files
 
-RECORD = CharactersRecord(normalisation="nfc", sha256=sha256(b'["a"]'))
+RECORD = CharactersRecord(normalisation="nfc", sha256=hash_data(b'["a"]'))
 OTHER = b'["b"]'
-FILES = packed("tokenizer", RECORD, {"json": b'["a"]'})
+FILES = pack_files("tokenizer", RECORD, {"json": b'["a"]'})
 
 
 def test_what_is_packed_is_unpacked_among_other_files():
-    assert unpacked({**FILES, "config.toml": b"\xff"}, "tokenizer") == (RECORD, {"json": b'["a"]'})
-    assert unpacked(packed("x.y", BytesRecord(normalisation="exact"), {}), "x.y")[1] == {}
+    assert unpack_files({**FILES, "config.toml": b"\xff"}, "tokenizer") == (RECORD, {"json": b'["a"]'})
+    assert unpack_files(pack_files("x.y", BytesRecord(normalisation="exact"), {}), "x.y")[1] == {}
 
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"tokenizer.json": OTHER}, f"`tokenizer.json` must be as it was recorded, with sha256 {RECORD.sha256}, but is "
-                                f"another, with sha256 {sha256(OTHER)}"),
+                                f"another, with sha256 {hash_data(OTHER)}"),
     ({"tokenizer.json": None}, "`files` must be with tokenizer.json, but is without it: tokenizer.toml"),
     ({"tokenizer.toml": None}, "`files` must be with tokenizer.toml"),
     ({"tokenizer.toml": b"\xff"}, "`tokenizer.toml` must be a record of a tokenizer, but is no UTF-8"),
@@ -29,5 +29,5 @@ def test_what_is_packed_is_unpacked_among_other_files():
 def test_what_does_not_belong_together(change, message):
     files = {name: data for name, data in (FILES | change).items() if data is not None}
     with pytest.raises(ValueError, match="tokenizer") as error:
-        unpacked(files, "tokenizer")
+        unpack_files(files, "tokenizer")
     assert message in str(error.value)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.sampling import BpeSampler, Piece, UnigramSampler
-from regard.data.tokenizer.surface import byte_ids
+from regard.data.tokenizer.subwords import BpeSampler, ScoredPiece, UnigramSampler, byte_ids
 
-PIECES = {piece: Piece(300 + at, score) for at, (piece, score) in enumerate([
+PIECES = {piece: ScoredPiece(300 + at, score) for at, (piece, score) in enumerate([
     (" ", -3.0), ("a", -2.0), ("b", -2.5), ("c", -4.0), (" a", -2.2), ("ab", -1.5), ("bc", -3.5), ("abc", -4.5)])}
 
 

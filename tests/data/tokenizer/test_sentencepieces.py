@@ -7,7 +7,7 @@ import threading
 import pytest
 import sentencepiece
 
-from regard.data.tokenizer.sentencepieces import MANY, SentencePieceTokenizer
+from regard.data.tokenizer.subwords import MULTITHREADED, SentencePieceTokenizer
 
 
 def foreign(**options):
@@ -50,7 +50,7 @@ def test_what_it_was_trained_as_must_be_known(tokenizers):
 
 
 def test_several_threads_give_what_one_gives(tokenizers, corpus):
-    texts = (corpus * (MANY // len(corpus) + 1))[:MANY + 7]
+    texts = (corpus * (MULTITHREADED // len(corpus) + 1))[:MULTITHREADED + 7]
     for name in ("unigram", "bpe"):
         assert tokenizers[name].encode_many(texts) == [tokenizers[name].encode(text) for text in texts]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.surface import FIRST_BYTE, FIRST_PIECE, SHOWN, SPACE_SHOWN, SPECIAL
+from regard.data.tokenizer.subwords import FIRST_BYTE, FIRST_PIECE, SPACE_SYMBOL, SPECIAL_IDS, SPECIAL_PIECES
 
 
 @given(data=st.data())
@@ -14,7 +14,7 @@ def test_decoding_gives_the_normalised_text(tokenizer, texts, data):
     text = data.draw(texts)
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == tokenizer.normalise(text)
-    assert not SPECIAL.ids().intersection(ids)
+    assert not SPECIAL_IDS.ids().intersection(ids)
     assert max(ids, default=0) < tokenizer.size
 
 
@@ -23,17 +23,17 @@ def test_every_character_there_is(tokenizer):
     texts = ["".join(map(chr, codes[at:at + 1024])) for at in range(0, len(codes), 1024)]
     for text, ids in zip(texts, tokenizer.encode_many(texts), strict=True):
         assert tokenizer.decode(ids) == tokenizer.normalise(text)
-        assert min(ids) > max(SPECIAL.ids())
+        assert min(ids) > max(SPECIAL_IDS.ids())
 
 
-@pytest.mark.parametrize("typed", [*SHOWN, "<0x41>", "<0xE2>", SPACE_SHOWN, "a▁b", "▁▁", "⁇", "</s></s>", "<s>a"])
+@pytest.mark.parametrize("typed", [*SPECIAL_PIECES, "<0x41>", "<0xE2>", SPACE_SYMBOL, "a▁b", "▁▁", "⁇", "</s></s>", "<s>a"])
 def test_what_is_typed_is_never_a_control_token(tokenizer, typed):
     for text in (typed, f"a {typed} b", f"a{typed}b"):
         ids = tokenizer.encode(text)
-        assert not SPECIAL.ids().intersection(ids)
+        assert not SPECIAL_IDS.ids().intersection(ids)
         assert tokenizer.decode(ids) == text
         sampled = tokenizer.sample(text, alpha=0.3, seed=1)
-        assert not SPECIAL.ids().intersection(sampled)
+        assert not SPECIAL_IDS.ids().intersection(sampled)
         assert tokenizer.decode(sampled) == text
 
 
@@ -103,7 +103,7 @@ def test_any_ids_can_be_decoded_and_shown(tokenizer, ids):
     reached = 0
     for id_, (start, end) in zip(ids, spans, strict=True):
         assert start <= reached <= max(end, reached) <= len(text)
-        if id_ in SPECIAL.ids():
+        if id_ in SPECIAL_IDS.ids():
             assert start == end
         reached = max(end, reached)
     assert reached == len(text)
@@ -113,13 +113,13 @@ def test_any_ids_can_be_decoded_and_shown(tokenizer, ids):
 
 def test_special_ids_are_skipped_and_belong_to_no_word(tokenizers):
     tokenizer = tokenizers["unigram"]
-    ids = [SPECIAL.start, *tokenizer.encode("the dog"), SPECIAL.mask, *SPECIAL.end, SPECIAL.padding]
+    ids = [SPECIAL_IDS.start, *tokenizer.encode("the dog"), SPECIAL_IDS.mask, *SPECIAL_IDS.end, SPECIAL_IDS.padding]
     assert tokenizer.decode(ids) == "the dog"
     words = tokenizer.decoded_words(ids)
     assert [("the dog"[word.start:word.end]) for word in words] == ["the", "dog"]
     assert words[0].first_token == 1
     assert words[-1].last_token == len(ids) - 4
-    assert tokenizer.pieces([0, 1, 2, 3, 4, 5 + 0xE2]) == [*SHOWN, "<0xE2>"]
+    assert tokenizer.pieces([0, 1, 2, 3, 4, 5 + 0xE2]) == [*SPECIAL_PIECES, "<0xE2>"]
 
 
 def test_bytes_that_are_no_text_become_replacement_characters(tokenizer):

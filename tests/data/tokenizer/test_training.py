@@ -7,13 +7,20 @@ import sys
 import pytest
 
 from regard.data.tokenizer import training
-from regard.data.tokenizer.settings import BpeConfig, BytesConfig, CharactersConfig, UnigramConfig
-from regard.data.tokenizer.training import train, train_joint, train_separate
+from regard.data.tokenizer.training import (
+    BpeConfig,
+    BytesConfig,
+    CharactersConfig,
+    UnigramConfig,
+    train_joint_tokenizer,
+    train_separate_tokenizers,
+    train_tokenizer,
+)
 
 SUBWORDS = pytest.mark.parametrize("config", [UnigramConfig, BpeConfig])
 PROGRAM = """
 from regard.data import phrasebook
-from regard.data.tokenizer.settings import BpeConfig, UnigramConfig
+from regard.data.tokenizer.training import BpeConfig, UnigramConfig
 from regard.data.tokenizer.training import train
 texts = [pair.source for pair in phrasebook.pairs(200)]
 for config in (UnigramConfig, BpeConfig):
@@ -31,7 +38,7 @@ def test_another_process_with_another_seed_of_hashes_trains_the_same():
 
 @SUBWORDS
 def test_the_vocabulary_is_as_large_as_asked(corpus, config):
-    trained = train(corpus, config(vocabulary=512))
+    trained = train_tokenizer(corpus, config(vocabulary=512))
     assert trained.tokenizer.size == 512
     assert trained.notes == ()
 
@@ -39,7 +46,7 @@ def test_the_vocabulary_is_as_large_as_asked(corpus, config):
 @SUBWORDS
 @pytest.mark.parametrize("texts", [["Hello."], ["a"], ["</s>"], ["語"], ["a b", "b a"]])
 def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(config, texts):
-    trained = train(texts, config(vocabulary=32_000))
+    trained = train_tokenizer(texts, config(vocabulary=32_000))
     assert 261 < trained.tokenizer.size < 300
     assert trained.notes == (f"the text allows for a vocabulary of {trained.tokenizer.size}, not of 32,000",)
     for text in (*texts, "something else"):
@@ -50,34 +57,34 @@ def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(confi
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n\t"], iter(())])
 def test_nothing_to_learn_from(config, texts):
     with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank, but is none"):
-        train(texts, config())
+        train_tokenizer(texts, config())
 
 
 def test_no_characters_to_learn_from():
     with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank"):
-        train([""], CharactersConfig())
+        train_tokenizer([""], CharactersConfig())
 
 
 @SUBWORDS
 def test_a_vocabulary_too_small_for_the_characters(config):
     letters = "".join(map(chr, range(0x4E00, 0x4E80)))
     with pytest.raises(ValueError, match=r"`vocabulary` must be at least 3\d\d, for the characters .* but is 300"):
-        train([letters], config(vocabulary=300, coverage=1.0))
+        train_tokenizer([letters], config(vocabulary=300, coverage=1.0))
 
 
 @SUBWORDS
 @pytest.mark.timeout(30)
 def test_of_equal_lines_two_are_shown_so_that_repetition_takes_no_time(config, corpus):
-    once, twice, often = (train([*corpus[:100], *["a zebra"] * count], config(vocabulary=450)).tokenizer.sha256
+    once, twice, often = (train_tokenizer([*corpus[:100], *["a zebra"] * count], config(vocabulary=450)).tokenizer.sha256
                           for count in (1, 2, 20_000))
     assert once != twice == often
     for texts in (corpus * 50, ["-" * 3_000_000, "a b c"], ["the dog " * 200_000], ["語" * 1000] * 1000 + ["a"]):
-        train(texts, config(vocabulary=500))
+        train_tokenizer(texts, config(vocabulary=500))
 
 
 def test_one_text_in_the_place_of_several():
     with pytest.raises(ValueError, match="`texts` must be several texts, but is one text instead"):
-        train("a text", UnigramConfig())
+        train_tokenizer("a text", UnigramConfig())
 
 
 def test_what_goes_wrong_in_the_source_is_not_swallowed():
@@ -86,23 +93,23 @@ def test_what_goes_wrong_in_the_source_is_not_swallowed():
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        train(source(), UnigramConfig())
+        train_tokenizer(source(), UnigramConfig())
     with pytest.raises(ValueError, match="lone surrogate"):
-        train(["a\ud800"], UnigramConfig())
+        train_tokenizer(["a\ud800"], UnigramConfig())
 
 
 @SUBWORDS
 def test_nothing_is_said_on_the_way(config, corpus, capfd):
-    train(corpus, config(vocabulary=600))
-    train(["x"], config(vocabulary=600))
+    train_tokenizer(corpus, config(vocabulary=600))
+    train_tokenizer(["x"], config(vocabulary=600))
     assert capfd.readouterr() == ("", "")
 
 
 @SUBWORDS
 def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
     for text in ("zebra\x00zebra", "zebra▅zebra", "zebra\tzebra", "zebra▁zebra", "zebra " * 4000, "zebra" * 4000):
-        assert len(text) < 20 or len(text) > 10 * training.LONGEST
-        tokenizer = train([text, "apple"], config(normalisation="exact")).tokenizer
+        assert len(text) < 20 or len(text) > 10 * training.LINE_CHARACTERS
+        tokenizer = train_tokenizer([text, "apple"], config(normalisation="exact")).tokenizer
         pieces = tokenizer.pieces(tokenizer.encode("zebra"))
         assert not any(piece.startswith("<0x") for piece in pieces)
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -110,15 +117,15 @@ def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
 
 def test_all_of_a_long_text_is_shown_in_parts_cut_at_spaces():
     for text in ("zebra" * 4000, "a zebra and " * 500 + "x" * 3000 + " y"):
-        lines = [*training._lines(text)]
+        lines = [*training._training_lines(text)]
         assert "".join(lines) == " " + text
-        assert max(map(len, lines)) <= training.LONGEST
-    assert {word for line in training._lines("a zebra and " * 500) for word in line.split()} == {"a", "zebra", "and"}
+        assert max(map(len, lines)) <= training.LINE_CHARACTERS
+    assert {word for line in training._training_lines("a zebra and " * 500) for word in line.split()} == {"a", "zebra", "and"}
 
 
 @SUBWORDS
 def test_a_space_is_a_piece_however_rare(config):
-    tokenizer = train(["語" * 1000] * 30 + ["a b"], config(coverage=0.98)).tokenizer
+    tokenizer = train_tokenizer(["語" * 1000] * 30 + ["a b"], config(coverage=0.98)).tokenizer
     assert tokenizer.decode(tokenizer.encode("a  ▁ b")) == "a ▁ b"
     assert "".join(tokenizer.pieces(tokenizer.encode("語 語"))) == "▁語▁語"
 
@@ -126,52 +133,52 @@ def test_a_space_is_a_piece_however_rare(config):
 @SUBWORDS
 def test_control_symbols_in_the_text_are_text(config):
     texts = ["a </s> b <pad> <0x41> <mask>"] * 40
-    tokenizer = train(texts, config(vocabulary=290)).tokenizer
+    tokenizer = train_tokenizer(texts, config(vocabulary=290)).tokenizer
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
 
 
 def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
     config = UnigramConfig(vocabulary=400, sentences=100)
-    trained = train(corpus, config)
+    trained = train_tokenizer(corpus, config)
     assert trained.notes == (f"100 of {len(corpus)} texts were looked at",)
-    assert train(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
-    other = train(corpus, UnigramConfig(vocabulary=400, sentences=100, seed=1))
+    assert train_tokenizer(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
+    other = train_tokenizer(corpus, UnigramConfig(vocabulary=400, sentences=100, seed=1))
     assert other.tokenizer.sha256 != trained.tokenizer.sha256
     seen = [0] * 40
     for seed in range(400):
-        for text in training._drawn(iter(map(str, range(40))), UnigramConfig(sentences=10, seed=seed))[0]:
+        for text in training._reservoir_sample(iter(map(str, range(40))), UnigramConfig(sentences=10, seed=seed))[0]:
             seen[int(text)] += 1
     assert all(60 < count < 145 for count in seen)  # 100 on average, with a deviation of 9
 
 
 def test_digits_can_be_apart():
     texts = ["in 1999", "in 1998", "in 1990"] * 30
-    whole, apart = (train(texts, UnigramConfig(split_digits=split)).tokenizer for split in (False, True))
+    whole, apart = (train_tokenizer(texts, UnigramConfig(split_digits=split)).tokenizer for split in (False, True))
     digits = ["1", "9", "9", "9"]
     assert [piece for piece in apart.pieces(apart.encode("in 1999")) if piece.isdigit()] == digits
     assert [piece for piece in whole.pieces(whole.encode("in 1999")) if piece.isdigit()] != digits
 
 
 def test_characters_are_counted():
-    trained = train(["abc ab", "a▁"], CharactersConfig())
+    trained = train_tokenizer(["abc ab", "a▁"], CharactersConfig())
     assert trained.tokenizer.characters == ("a", "b", " ", "c")
     assert trained.notes == ()
-    few = train(["abc ab", "a▁"], CharactersConfig(vocabulary=263))
+    few = train_tokenizer(["abc ab", "a▁"], CharactersConfig(vocabulary=263))
     assert few.tokenizer.characters == ("a", "b")
     assert few.notes == ("2 of 4 characters have no id of their own, and are cut into bytes",)
     assert few.tokenizer.decode(few.tokenizer.encode("abc")) == "abc"
 
 
 def test_bytes_need_no_texts():
-    assert train([], BytesConfig()).tokenizer.size == 261
+    assert train_tokenizer([], BytesConfig()).tokenizer.size == 261
 
 
 def test_joint_is_one_tokenizer_and_separate_are_two(corpus):
     sources, targets = corpus[0:200:2], corpus[1:200:2]
-    joint = train_joint(sources, targets, BpeConfig(vocabulary=400))
+    joint = train_joint_tokenizer(sources, targets, BpeConfig(vocabulary=400))
     assert joint.tokenizer.joint
-    assert joint.tokenizer.source.sha256 == train(sources + targets, BpeConfig(vocabulary=400)).tokenizer.sha256
-    separate = train_separate(sources, ["a"], BpeConfig(vocabulary=400), BpeConfig(vocabulary=401))
+    assert joint.tokenizer.source.sha256 == train_tokenizer(sources + targets, BpeConfig(vocabulary=400)).tokenizer.sha256
+    separate = train_separate_tokenizers(sources, ["a"], BpeConfig(vocabulary=400), BpeConfig(vocabulary=401))
     assert not separate.tokenizer.joint
-    assert separate.tokenizer.source.sha256 == train(sources, BpeConfig(vocabulary=400)).tokenizer.sha256
+    assert separate.tokenizer.source.sha256 == train_tokenizer(sources, BpeConfig(vocabulary=400)).tokenizer.sha256
     assert [note.split(":")[0] for note in separate.notes] == ["target"]

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import phrasebook
-from regard.data.tokenizer.words import Span, Word, group, units
+from regard.data.tokenizer.interface import Span, Word, find_units, group_tokens
 
 
 def test_units_are_the_words_of_the_phrasebook():
     for pair in phrasebook.pairs(500, clauses=(1, 3)):
-        assert tuple(units(pair.source)) == pair.source_offsets
-        assert tuple(units(pair.target)) == pair.target_offsets
+        assert tuple(find_units(pair.source)) == pair.source_offsets
+        assert tuple(find_units(pair.target)) == pair.target_offsets
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -32,35 +32,35 @@ def test_units_are_the_words_of_the_phrasebook():
     ("", ""), (" \n", ""),
 ])
 def test_units(text, expected):
-    assert [text[start:end] for start, end in units(text)] == [part for part in expected.split("|") if part]
+    assert [text[start:end] for start, end in find_units(text)] == [part for part in expected.split("|") if part]
 
 
 def test_units_that_share_a_token_are_one_word():
-    assert group("ab, c", [Span(0, 1), Span(1, 3), Span(3, 5)]) == [Word(0, 3, 0, 1), Word(4, 5, 2, 2)]
-    assert group("你好吗", [Span(0, 2), Span(2, 3)]) == [Word(0, 2, 0, 0), Word(2, 3, 1, 1)]
+    assert group_tokens("ab, c", [Span(0, 1), Span(1, 3), Span(3, 5)]) == [Word(0, 3, 0, 1), Word(4, 5, 2, 2)]
+    assert group_tokens("你好吗", [Span(0, 2), Span(2, 3)]) == [Word(0, 2, 0, 0), Word(2, 3, 1, 1)]
 
 
 def test_the_bytes_of_a_character_are_one_word():
-    assert group("你好", [Span(0, 1)] * 3 + [Span(1, 2)] * 3) == [Word(0, 1, 0, 2), Word(1, 2, 3, 5)]
+    assert group_tokens("你好", [Span(0, 1)] * 3 + [Span(1, 2)] * 3) == [Word(0, 1, 0, 2), Word(1, 2, 3, 5)]
 
 
 def test_white_space_goes_to_the_word_that_follows_or_else_to_the_last():
-    assert group("a  b ", [Span(0, 1), Span(1, 2), Span(2, 4), Span(4, 5)]) == [Word(0, 1, 0, 0), Word(3, 4, 1, 3)]
-    assert group("a", [Span(0, 0), Span(0, 1)]) == [Word(0, 1, 0, 1)]
-    assert group("  ", [Span(0, 1), Span(1, 2)]) == []
-    assert group("", []) == []
+    assert group_tokens("a  b ", [Span(0, 1), Span(1, 2), Span(2, 4), Span(4, 5)]) == [Word(0, 1, 0, 0), Word(3, 4, 1, 3)]
+    assert group_tokens("a", [Span(0, 0), Span(0, 1)]) == [Word(0, 1, 0, 1)]
+    assert group_tokens("  ", [Span(0, 1), Span(1, 2)]) == []
+    assert group_tokens("", []) == []
 
 
 def test_tokens_that_are_apart_belong_to_no_word():
     spans = [Span(0, 0), Span(0, 1), Span(1, 3), Span(3, 3)]
-    assert group("a b", spans, [True, False, False, True]) == [Word(0, 1, 1, 1), Word(2, 3, 2, 2)]
+    assert group_tokens("a b", spans, [True, False, False, True]) == [Word(0, 1, 1, 1), Word(2, 3, 2, 2)]
 
 
 @given(data=st.data())
 def test_units_cover_all_but_white_space(texts, data):
     text = data.draw(texts)
     reached = 0
-    for start, end in units(text):
+    for start, end in find_units(text):
         assert reached <= start < end
         assert not text[reached:start].replace("\u200b", "").strip()
         reached = end

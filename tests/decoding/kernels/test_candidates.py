@@ -7,15 +7,15 @@ pytest.importorskip("triton")
 
 from interpreting import only_interpreted  # noqa: F401
 
-from regard.decoding.candidates import exact
-from regard.decoding.kernels import candidates
-from regard.decoding.kernels.candidates import Best, find
+from regard.decoding.beam_state import exact_topk
+from regard.kernels import decoding
+from regard.kernels.decoding import TopTokens, find_top_tokens
 
 
 def found(logits, count, never=None, counts=None, each=1):
-    best = Best.room(logits, count)
+    best = TopTokens.room(logits, count)
     counts = torch.zeros(len(logits) // each, dtype=torch.int32, device=logits.device) if counts is None else counts
-    find(logits, never, counts, each, best)
+    find_top_tokens(logits, never, counts, each, best)
     return best.values, best.tokens.long()
 
 
@@ -23,7 +23,7 @@ def check(logits, count, device="cpu"):
     logits = logits.to(device)
     values, tokens = found(logits, count)
     logs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    expected = exact(logs, count)
+    expected = exact_topk(logs, count)
     torch.testing.assert_close(values, expected.values, rtol=1e-5, atol=1e-5)
     assert torch.equal(values, values.sort(-1, descending=True).values)
     # Where rounding puts two tokens in another order, their log-probabilities are as good as equal.
@@ -34,13 +34,13 @@ def check(logits, count, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("vocabulary", "count"), [(13, 1), (13, 13), (300, 6)])
 def test_they_are_those_of_an_exact_search(monkeypatch, dtype, vocabulary, count):
-    monkeypatch.setattr(candidates, "PIECE", 64)
+    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 64)
     tokens, expected = check(torch.randn(3, vocabulary).to(dtype), count)
     assert torch.equal(tokens, expected)
 
 
 def test_of_equal_tokens_the_lowest_go_first(monkeypatch):
-    monkeypatch.setattr(candidates, "PIECE", 32)
+    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 32)
     logits = torch.randint(0, 3, (4, 150)).float()  # in five pieces, with many that are equal in each
     tokens, expected = check(logits, 7)
     assert torch.equal(tokens, expected)
@@ -48,9 +48,9 @@ def test_of_equal_tokens_the_lowest_go_first(monkeypatch):
 
 
 def test_many_pieces_are_made_larger(monkeypatch):
-    monkeypatch.setattr(candidates, "PIECE", 4)
-    monkeypatch.setattr(candidates, "MERGED", 32)
-    assert candidates.piece(200, 3) == 32
+    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 4)
+    monkeypatch.setattr(decoding, "MAX_MERGED", 32)
+    assert decoding.piece_size(200, 3) == 32
     tokens, expected = check(torch.randn(2, 200), 3)
     assert torch.equal(tokens, expected)
 
@@ -79,7 +79,7 @@ def test_a_model_that_gives_no_number_is_told(spoiled):
 
 
 def test_tokens_of_probability_0_are_nothing_special(monkeypatch):
-    monkeypatch.setattr(candidates, "PIECE", 8)
+    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 8)
     logits = torch.full((1, 30), -torch.inf)
     logits[0, [3, 20]] = torch.tensor([1.0, 2.0])  # whole pieces have none
     values, tokens = found(logits, 3)

@@ -3,7 +3,7 @@
 import browsing
 import pytest
 
-from regard.inspection.page.writing import page as written
+from regard.inspection.page.document import page_html as written
 
 
 @pytest.fixture(scope="package")

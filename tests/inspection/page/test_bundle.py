@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from regard.inspection.page import bundle as bundles
+from regard.inspection.page import document as bundles
 
 SKELETON = "<title>{{title}}</title><meta {{policy}}><style>{{style}}</style><x>{{page}}</x><script>{{script}}</script>"
 MODULES = {"a.js": "// A\nexport const one = 1;\nexport function two() {\n  return one;\n}\n",
@@ -14,7 +14,7 @@ MODULES = {"a.js": "// A\nexport const one = 1;\nexport function two() {\n  retu
 
 
 def made(**changes):
-    return bundles.made(SKELETON, changes.pop("style", "a { b: c }"), MODULES | changes.pop("modules", {}))
+    return bundles.make_bundle(SKELETON, changes.pop("style", "a { b: c }"), MODULES | changes.pop("modules", {}))
 
 
 def test_modules_become_one_script():
@@ -46,7 +46,7 @@ def test_a_style_cannot_end_itself():
 
 def test_a_skeleton_has_every_place_once():
     with pytest.raises(AssertionError, match="once"):
-        bundles.made(SKELETON.replace("{{page}}", ""), "", MODULES)
+        bundles.make_bundle(SKELETON.replace("{{page}}", ""), "", MODULES)
 
 
 def test_the_policy_knows_script_and_style_by_their_hashes():
@@ -73,8 +73,8 @@ def test_a_page_without_a_title_has_one():
 
 
 def test_the_package_has_the_parts():
-    parts = bundles.bundle()
+    parts = bundles.load_bundle()
     assert len(parts.style) + len(parts.script) + len(parts.skeleton) < 100_000
     assert "innerHTML" not in parts.script
     assert not re.search(r"https?://(?!www\.w3\.org/)", parts.script + parts.style)  # only names of namespaces
-    assert bundles.bundle() is parts
+    assert bundles.load_bundle() is parts

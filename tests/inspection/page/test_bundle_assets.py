@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from noded import ASSETS
 
-from regard.inspection.page.bundle import bundle
+from regard.inspection.page.document import load_bundle
 
 MODULES = sorted(path.name for path in ASSETS.glob("*.js"))
 TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "--noUnusedParameters", "--skipLibCheck",
@@ -17,7 +17,7 @@ typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm
 
 
 def test_the_page_is_under_100_kilobytes():
-    assert sum(len(part.encode()) for part in bundle()) < 100_000
+    assert sum(len(part.encode()) for part in load_bundle()) < 100_000
 
 
 def test_every_module_is_in_the_order():

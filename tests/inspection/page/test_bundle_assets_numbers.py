@@ -9,7 +9,7 @@ import torch
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
-from regard.inspection.matrix import Matrix
+from regard.inspection.records import WeightMatrix
 
 pytestmark = noded.needed
 
@@ -66,7 +66,7 @@ def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, ke
             "return { ...block, values: [...block.values] };"
     told = noded.run(tmp_path, ["source"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
     whole = look.weights()[3:, top:top + pane["rows"], left:left + pane["columns"]]
-    expected = Matrix(whole).block_map(size)[0]
+    expected = WeightMatrix(whole).block_map(size)[0]
     assert (told["rows"], told["columns"]) == tuple(expected.shape)
     found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -75,7 +75,7 @@ def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, ke
 @pytest.mark.parametrize("kind", ["overview", "overview inside", "weights"])
 @pytest.mark.parametrize("size", [2, 4, 16])
 def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size):
-    weights = Matrix(torch.randn(3, 37, 21))
+    weights = WeightMatrix(torch.randn(3, 37, 21))
     coarse = weights.block_map(2)
     overview = {"size": 2, "rows": coarse.shape[1], "columns": coarse.shape[2], "values": packed(coarse)}
     data = {"overview": {"kind": "overview", **overview}, "overview inside": {"kind": "overview", "overview": overview},
@@ -132,7 +132,7 @@ def test_what_a_head_looks_at_is_measured(tmp_path, name):
     trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
     told = noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)
     assert told["name"] == name
-    assert told["entropy"] == pytest.approx(float(Matrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
+    assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
     shares = {share["name"]: share["share"] for share in told["shares"]}
     assert shares["itself"] == pytest.approx(float(weights.diagonal().sum() / weights.sum()), rel=1e-5)
     before = float(weights.diagonal(-1).sum() / weights[1:].sum())

@@ -7,7 +7,7 @@ import unicodedata
 import noded
 import pytest
 
-from regard.inspection.pictures import signs
+from regard.inspection import labels
 
 pytestmark = noded.needed
 SHOWN = {
@@ -32,8 +32,8 @@ def test_what_has_no_shape_is_shown(tmp_path):
 def assert_as_in_pictures(tmp_path, tokens):
     """Compared in NFC, which pictures bring texts to."""
     told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=tokens)
-    other = [(token, got, signs.word(token, 10_000)) for token, got in zip(tokens, told, strict=True)
-             if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", signs.word(token, 10_000))]
+    other = [(token, got, labels.word_label(token, 10_000)) for token, got in zip(tokens, told, strict=True)
+             if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", labels.word_label(token, 10_000))]
     assert other == []
 
 

@@ -12,9 +12,10 @@ from refusals import assert_named
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
 from regard.attention.score import Bilinear
-from regard.inspection.matrix import Matrix
 from regard.inspection.page import document
-from regard.inspection.trace.trace import Attention, Pointer, Side, Trace
+from regard.inspection.records import WeightMatrix
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import AlignmentPointer, TracedAttention, TraceSide
 
 
 def unpacked(text, kind, *shape):
@@ -24,8 +25,8 @@ def unpacked(text, kind, *shape):
 def alone(look, name="one"):
     """A trace of one attention."""
     rows, columns = look.weights().shape[-2:]
-    sides = {"a": Side(("x",) * rows), "b": Side(("y",) * columns)}
-    return Trace(sides, (Attention(name, "a", "b", look),))
+    sides = {"a": TraceSide(("x",) * rows), "b": TraceSide(("y",) * columns)}
+    return Trace(sides, (TracedAttention(name, "a", "b", look),))
 
 
 def only(table):
@@ -44,7 +45,7 @@ def windowed(data, rows, columns, mask):
 
 def test_a_small_attention_is_written_out():
     trace = traced.translation()
-    table = document.embedded([trace])
+    table = document.embedded_document([trace])
     assert (table["version"], table["served"], table["title"]) == (1, False, "The black cat sleeps.")
     for one, told in zip(trace.attentions, table["traces"][0]["attentions"], strict=True):
         data = told["data"]
@@ -59,47 +60,47 @@ def test_a_small_attention_is_written_out():
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(5, 2)])
 def test_a_large_attention_can_be_computed_from_what_is_projected(mask, monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 0)
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     look = traced.looks(4, 40, 50, mask=mask)
     look = Look(look.query, look.key[:2], mask=mask)
-    data = only(document.embedded([alone(look)]))
+    data = only(document.embedded_document([alone(look)]))
     assert data["kind"] == "projected"
     assert data["mask"] == {None: None, "Causal()": "causal"}.get(repr(mask) if mask else None, {"left": 5, "right": 2})
     got, want = windowed(data, 40, 50, mask), look.weights().double().numpy()
     assert np.abs(got - want).max() <= 2 * data["error"] + 1e-6
-    assert 0 < data["error"] < document.EXACT
+    assert 0 < data["error"] < document.VISIBLE_ERROR
     assert data["width"] in (8, 24)
     np.testing.assert_allclose(got.sum(-1)[want.sum(-1) > 0], 1.0, atol=1e-5)
 
 
 def test_digits_are_left_out_where_there_is_no_room(monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 0)
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     plain = traced.looks(2, 40, 40)
     trace = alone(Look(plain.query * 9, plain.key))
-    found = {room: only(document.embedded([trace], room=room)) for room in (1 << 20, 25_000, 5_000)}
+    found = {room: only(document.embedded_document([trace], room=room)) for room in (1 << 20, 25_000, 5_000)}
     assert [found[room]["kind"] for room in found] == ["projected", "projected", "overview"]
     assert [found[room].get("width") for room in found] == [24, 8, None]
-    assert found[1 << 20]["error"] < document.EXACT < found[25_000]["error"]
+    assert found[1 << 20]["error"] < document.VISIBLE_ERROR < found[25_000]["error"]
 
 
 def test_a_bilinear_score_is_a_product_too(monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 0)
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     plain = traced.looks(2, 9, 12)
     look = Look(plain.query, plain.key, score=Bilinear(torch.randn(2, 8, 8) / 8))
-    data = only(document.embedded([alone(look)]))
+    data = only(document.embedded_document([alone(look)]))
     np.testing.assert_allclose(windowed(data, 9, 12, None), look.weights().numpy(), atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["matrix", "relu", "tensor mask", "bias", "huge"])
 def test_what_is_no_softmax_of_products_has_an_overview(name, monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 0)
-    monkeypatch.setattr(document, "COARSE", (4,))
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
+    monkeypatch.setattr(document, "OVERVIEW_BLOCKS", (4,))
     plain = traced.looks(2, 9, 13)
-    look = {"matrix": Matrix(torch.randn(2, 9, 13)), "relu": Look(plain.query, plain.key, normalize="relu"),
+    look = {"matrix": WeightMatrix(torch.randn(2, 9, 13)), "relu": Look(plain.query, plain.key, normalize="relu"),
             "tensor mask": Look(plain.query, plain.key, mask=torch.ones(9, 13).tril().bool()),
             "bias": Look(plain.query, plain.key, bias=torch.randn(2, 9, 13)),
             "huge": Look(plain.query * 1e6, plain.key)}[name]
-    data = only(document.embedded([alone(look)]))
+    data = only(document.embedded_document([alone(look)]))
     assert data["kind"] == "overview"
     table = data["overview"]
     assert (table["size"], table["rows"], table["columns"]) == (4, 3, 4)
@@ -109,39 +110,39 @@ def test_what_is_no_softmax_of_products_has_an_overview(name, monkeypatch):
 
 def test_there_is_so_much_room_and_the_alignment_goes_first():
     looks = [traced.looks(2, 6, 6, seed=seed) for seed in range(3)]
-    side = {"a": Side(("x",) * 6)}
-    attentions = tuple(Attention(f"{number}", "a", "a", look) for number, look in enumerate(looks))
+    side = {"a": TraceSide(("x",) * 6)}
+    attentions = tuple(TracedAttention(f"{number}", "a", "a", look) for number, look in enumerate(looks))
     one = 4 * -(-4 * 2 * 36 // 3)
     kinds = {}
-    for pointer in (None, Pointer(2)):
-        table = document.embedded([Trace(side, attentions, alignment=pointer)], room=one + 10)
+    for pointer in (None, AlignmentPointer(2)):
+        table = document.embedded_document([Trace(side, attentions, alignment=pointer)], room=one + 10)
         kinds[pointer] = [told["data"]["kind"] for told in table["traces"][0]["attentions"]]
-    assert kinds == {None: ["weights", "overview", "overview"], Pointer(2): ["overview", "overview", "weights"]}
+    assert kinds == {None: ["weights", "overview", "overview"], AlignmentPointer(2): ["overview", "overview", "weights"]}
 
 
 def test_an_overview_is_as_fine_as_there_is_room(monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 0)
-    trace = alone(Matrix(torch.rand(1, 600, 600)))
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
+    trace = alone(WeightMatrix(torch.rand(1, 600, 600)))
     for room, size in ((1 << 30, 2), (4 * 4 * 90_000 * 4 // 3 + 100, 2), (4 * 4 * 90_000, 4), (0, 16)):
-        assert only(document.embedded([trace], room=room))["overview"]["size"] == size
+        assert only(document.embedded_document([trace], room=room))["overview"]["size"] == size
 
 
 def test_a_page_knows_its_file():
-    assert "file" not in document.embedded([traced.one_token()])
-    assert document.embedded([traced.one_token()], file="a.safetensors")["file"] == "a.safetensors"
+    assert "file" not in document.embedded_document([traced.one_token()])
+    assert document.embedded_document([traced.one_token()], file="a.safetensors")["file"] == "a.safetensors"
 
 
 def test_served_ones_hold_only_what_is_small(monkeypatch):
-    monkeypatch.setattr(document, "SMALL", 6 * 6 * 4)
-    table = document.served([traced.translation()])
+    monkeypatch.setattr(document, "MAX_WEIGHTS", 6 * 6 * 4)
+    table = document.served_document([traced.translation()])
     kinds = [told["data"] for told in table["traces"][0]["attentions"]]
     assert [data["kind"] for data in kinds] == ["served", "served", "weights", "served", "weights", "served"]
     assert table["served"] is True
 
 
 def test_text_of_a_document_is_inert_and_means_the_same():
-    table = document.embedded([traced.hostile()])
-    text = document.dumps(table)
+    table = document.embedded_document([traced.hostile()])
+    text = document.dump_document(table)
     assert "<" not in text
     assert text.isascii()
     assert json.loads(text) == table
@@ -149,7 +150,7 @@ def test_text_of_a_document_is_inert_and_means_the_same():
 
 
 def test_numbers_that_are_none_stay_so():
-    data = only(document.embedded([traced.hostile()]))
+    data = only(document.embedded_document([traced.hostile()]))
     weights = unpacked(data["values"], "<f4", 1, len(traced.HOSTILE), len(traced.HOSTILE))
     assert np.isnan(weights[0, 0, 0])
     assert weights[0, 1, 1] == 0.0
@@ -157,24 +158,24 @@ def test_numbers_that_are_none_stay_so():
 
 
 def test_numbers_are_little_endian():
-    assert document.packed(torch.tensor([1.0])) == base64.b64encode(b"\0\0\x80?").decode()
-    assert document.packed(torch.tensor([1.0]).half()) == base64.b64encode(b"\0<").decode()
+    assert document.encode_numbers(torch.tensor([1.0])) == base64.b64encode(b"\0\0\x80?").decode()
+    assert document.encode_numbers(torch.tensor([1.0]).half()) == base64.b64encode(b"\0<").decode()
 
 
 def test_two_traces_at_most():
     trace = traced.one_token()
-    both = document.embedded([trace, trace])
+    both = document.embedded_document([trace, trace])
     assert (len(both["traces"]), both["title"]) == (2, "x")
     for traces in ([], [trace] * 3):
-        assert_named(lambda traces=traces: document.embedded(traces), ["`traces`", str(len(traces))])
+        assert_named(lambda traces=traces: document.embedded_document(traces), ["`traces`", str(len(traces))])
 
 
 def test_a_look_that_no_file_could_hold_has_a_page():
     look = traced.looks(1, 3000, 3000, width=2, score=lambda query, key: query @ key.mT)
-    data = only(document.served([Trace({"a": Side(("x",) * 3000)}, (Attention("one", "a", "a", look),))]))
+    data = only(document.served_document([Trace({"a": TraceSide(("x",) * 3000)}, (TracedAttention("one", "a", "a", look),))]))
     assert data == {"kind": "served"}
 
 
 def test_a_model_without_attention_has_no_page():
     with pytest.raises(ValueError, match="no attention"):
-        document.embedded([Trace({"text": Side(("a",))})])
+        document.embedded_document([Trace({"text": TraceSide(("a",))})])

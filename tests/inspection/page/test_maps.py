@@ -10,11 +10,10 @@ from refusals import assert_named
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Window
 from regard.attention.score import Additive, Bilinear
-from regard.inspection.matrix import Matrix
-from regard.inspection.page import maps
-from regard.inspection.page.heads import single
-from regard.inspection.page.maps import Maps
-from regard.inspection.trace.trace import Attention
+from regard.inspection.page import tiles
+from regard.inspection.page.tiles import TileCache
+from regard.inspection.records import WeightMatrix, single_head
+from regard.inspection.trace_format import TracedAttention
 from regard.position.bias import ALiBi
 
 HEADS, ROWS, COLUMNS = 4, 23, 31
@@ -45,7 +44,7 @@ def every_look():
         "own score": Look(plain.query, plain.key, score=lambda q, k: -torch.cdist(q, k)),
         "relu": Look(plain.query, plain.key, normalize="relu"),
         "half": Look(plain.query.bfloat16(), plain.key.bfloat16()),
-        "matrix": Matrix(draw(HEADS, ROWS, COLUMNS)),
+        "matrix": WeightMatrix(draw(HEADS, ROWS, COLUMNS)),
     }
 
 
@@ -53,7 +52,7 @@ KINDS = sorted(every_look())
 
 
 def attention(look):
-    return Attention("one", "a", "b", look)
+    return TracedAttention("one", "a", "b", look)
 
 
 def means(weights, size):
@@ -66,7 +65,7 @@ def means(weights, size):
 @pytest.mark.parametrize("head", [0, 3])
 def test_a_window_is_a_part_of_the_matrix(kind, head):
     one = attention(every_look()[kind])
-    got = Maps().window(one, head, maps.Window(5, 7, 9, 11))
+    got = TileCache().window(one, head, tiles.TileWindow(5, 7, 9, 11))
     want = one.look.weights()[head].float()[5:14, 7:18]
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, want, atol=1e-6 if kind != "half" else 1e-2, rtol=1e-5)
@@ -75,11 +74,11 @@ def test_a_window_is_a_part_of_the_matrix(kind, head):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("whole", [0, 1 << 30])
 def test_blocks_are_means(kind, whole, monkeypatch):
-    monkeypatch.setattr(maps, "FINE", whole)  # by stripes, and whole
-    monkeypatch.setattr(maps, "STRIPE", 2)
-    monkeypatch.setattr(maps, "HELD", 100)
+    monkeypatch.setattr(tiles, "MAX_OVERVIEW", whole)  # by stripes, and whole
+    monkeypatch.setattr(tiles, "STRIPE_BLOCKS", 2)
+    monkeypatch.setattr(tiles, "WEIGHTS_AT_ONCE", 100)
     one = attention(every_look()[kind])
-    got = Maps().window(one, 1, maps.Window(4, 8, 18, 23), size=4)
+    got = TileCache().window(one, 1, tiles.TileWindow(4, 8, 18, 23), size=4)
     want = means(one.look.weights()[1].float(), 4)[1:6, 2:8].float()
     torch.testing.assert_close(got, want, atol=1e-6 if kind != "half" else 1e-2, rtol=1e-4)
 
@@ -89,7 +88,7 @@ def test_blocks_are_means(kind, whole, monkeypatch):
 def test_any_window_of_any_size(top, left, rows, columns, size):
     one = attention(traced.looks(1, ROWS, COLUMNS, mask=Causal()))
     top, left = top * size % ROWS // size * size, left * size % COLUMNS // size * size
-    got = Maps().window(one, 0, maps.Window(top, left, rows, columns), size=size)
+    got = TileCache().window(one, 0, tiles.TileWindow(top, left, rows, columns), size=size)
     want = means(one.look.weights()[0], size)[top // size:, left // size:].float()
     want = want[:-(-min(rows, ROWS - top) // size), :-(-min(columns, COLUMNS - left) // size)]
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-4)
@@ -98,48 +97,48 @@ def test_any_window_of_any_size(top, left, rows, columns, size):
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"padding", "alibi", "own score"}))
 def test_one_head_is_cut_out_where_it_can_be(kind):
     look = every_look()[kind]
-    alone = single(look, 2)
+    alone = single_head(look, 2)
     assert alone is not None
     torch.testing.assert_close(alone.weights()[0], look.weights()[2])
 
 
 @pytest.mark.parametrize("kind", ["padding", "alibi", "own score"])
 def test_what_cannot_be_cut_is_not(kind):
-    assert single(every_look()[kind], 2) is None
+    assert single_head(every_look()[kind], 2) is None
 
 
 def asked_of(monkeypatch):
     """The sizes of the overviews that are computed from now on."""
-    asked, plain = [], maps.overview
-    monkeypatch.setattr(maps, "overview", lambda *given: asked.append(given[2]) or plain(*given))
+    asked, plain = [], tiles.head_overview
+    monkeypatch.setattr(tiles, "head_overview", lambda *given: asked.append(given[2]) or plain(*given))
     return asked
 
 
 def test_what_was_computed_is_remembered_and_given_up(monkeypatch):
     one, asked = attention(traced.looks(1, 64, 64)), asked_of(monkeypatch)
-    kept = Maps(kept=2 * 4 * 22 * 22)
+    kept = TileCache(kept=2 * 4 * 22 * 22)
     for size in (3, 3, 5, 3, 7, 3):
-        kept.window(one, 0, maps.Window(0, 0, 64, 64), size=size)
+        kept.window(one, 0, tiles.TileWindow(0, 0, 64, 64), size=size)
     assert asked == [3, 5, 7]
-    small = Maps(kept=0)
+    small = TileCache(kept=0)
     for size in (3, 5, 3):
-        small.window(one, 0, maps.Window(0, 0, 64, 64), size=size)
+        small.window(one, 0, tiles.TileWindow(0, 0, 64, 64), size=size)
     assert asked == [3, 5, 7, 3, 5, 3]
 
 
 def test_one_computation_serves_all_coarser_maps(monkeypatch):
-    monkeypatch.setattr(maps, "FINE", 16 * 16)
-    one, asked, kept = attention(traced.looks(1, 61, 57)), asked_of(monkeypatch), Maps()
+    monkeypatch.setattr(tiles, "MAX_OVERVIEW", 16 * 16)
+    one, asked, kept = attention(traced.looks(1, 61, 57)), asked_of(monkeypatch), TileCache()
     weights = one.look.weights()[0]
     for size in (16, 4, 8, 32, 64):
-        got = kept.window(one, 0, maps.Window(0, 0, 61, 57), size=size)
+        got = kept.window(one, 0, tiles.TileWindow(0, 0, 61, 57), size=size)
         torch.testing.assert_close(got, means(weights, size).float(), atol=1e-6, rtol=1e-4)
     assert asked == [4]
 
 
 def test_two_attentions_are_not_mixed_up():
-    kept, one, two = Maps(), attention(traced.looks(1, 8, 8)), attention(traced.looks(1, 8, 8, seed=1))
-    whole = maps.Window(0, 0, 8, 8)
+    kept, one, two = TileCache(), attention(traced.looks(1, 8, 8)), attention(traced.looks(1, 8, 8, seed=1))
+    whole = tiles.TileWindow(0, 0, 8, 8)
     assert not torch.equal(kept.window(one, 0, whole, 2), kept.window(two, 0, whole, 2))
 
 
@@ -155,16 +154,16 @@ def test_nothing_holds_the_matrix():
 
     Look.rows = watched
     try:
-        Maps().window(one, 0, maps.Window(0, 0, 512, 512), size=1)
+        TileCache().window(one, 0, tiles.TileWindow(0, 0, 512, 512), size=1)
     finally:
         Look.rows = plain
-    assert max(held) <= maps.HELD
+    assert max(held) <= tiles.WEIGHTS_AT_ONCE
 
 
 @pytest.mark.parametrize(("size", "most", "want"), [(1, 256, 1), (256, 256, 1), (257, 256, 2), (16384, 256, 64),
                                                     (100_000, 256, 512)])
 def test_the_size_of_an_overview(size, most, want):
-    assert maps.overview_size(attention(traced.looks(1, size, 1, width=1)), most) == want
+    assert tiles.overview_block_size(attention(traced.looks(1, size, 1, width=1)), most) == want
 
 
 @pytest.mark.parametrize(("change", "parts"), [
@@ -176,11 +175,11 @@ def test_a_wrong_question_is_named(change, parts):
     given = {"head": 0, "top": 0, "left": 0, "rows": 4, "columns": 4, "size": 1} | change
     head, size = given.pop("head"), given.pop("size")
     one = attention(every_look()["plain"])
-    assert_named(lambda: Maps().window(one, head, maps.Window(**given), size), parts)
+    assert_named(lambda: TileCache().window(one, head, tiles.TileWindow(**given), size), parts)
 
 
 def test_an_answer_has_a_limit(monkeypatch):
-    monkeypatch.setattr(maps, "LARGEST", 100)
+    monkeypatch.setattr(tiles, "MAX_ANSWER", 100)
     one = attention(every_look()["plain"])
-    assert_named(lambda: Maps().window(one, 0, maps.Window(0, 0, 23, 31)), ["`window`", "at most 100 blocks"])
-    assert Maps().window(one, 0, maps.Window(0, 0, 23, 31), 4).shape == (6, 8)
+    assert_named(lambda: TileCache().window(one, 0, tiles.TileWindow(0, 0, 23, 31)), ["`window`", "at most 100 blocks"])
+    assert TileCache().window(one, 0, tiles.TileWindow(0, 0, 23, 31), 4).shape == (6, 8)

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from regard.inspection.page.questions import NUMBERS, Question, RefusedError, numbers, question
+from regard.inspection.page.server import WINDOW_FIELDS, RefusedRequestError, WhatIfRequest, parse_what_if, parse_window
 
-ASKED = "&".join(f"{name}={place}" for place, name in enumerate(NUMBERS))
+ASKED = "&".join(f"{name}={place}" for place, name in enumerate(WINDOW_FIELDS))
 
 
 def test_a_window():
-    assert numbers(ASKED) == {name: place for place, name in enumerate(NUMBERS)}
+    assert parse_window(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
 
 
 @pytest.mark.parametrize("query", ["", "trace=0", ASKED + "&size=2", ASKED + "&more=1", ASKED.replace("=3", "=-3"),
@@ -18,16 +18,16 @@ def test_a_window():
                                    ASKED.replace("=3", "=" + "9" * 10), ASKED.replace("=3", "=%00"), "&" * 99,
                                    ASKED.replace("size", "trace")])
 def test_no_window(query):
-    with pytest.raises(RefusedError, match="whole numbers") as error:
-        numbers(query)
+    with pytest.raises(RefusedRequestError, match="whole numbers") as error:
+        parse_window(query)
     assert error.value.status == 400
 
 
 def test_what_if():
-    assert question(b'{"text": "Two dogs."}') == Question("Two dogs.", "", None, 0, 0)
+    assert parse_what_if(b'{"text": "Two dogs."}') == WhatIfRequest("Two dogs.", "", None, 0, 0)
     asked = {"text": "é<", "prefix": "Deux", "beams": 3, "choice": 2, "trace": 1}
-    assert question(json.dumps(asked).encode()) == Question(**asked)
-    assert question(b'{"text": "a", "prefix": null, "beams": null}') == Question("a")
+    assert parse_what_if(json.dumps(asked).encode()) == WhatIfRequest(**asked)
+    assert parse_what_if(b'{"text": "a", "prefix": null, "beams": null}') == WhatIfRequest("a")
 
 
 @pytest.mark.parametrize(("body", "said"), [
@@ -42,5 +42,5 @@ def test_what_if():
 ])
 def test_what_is_no_question(body, said):
     with pytest.raises(ValueError, match=r"must be|JSON") as error:
-        question(body)
+        parse_what_if(body)
     assert said in str(error.value)

@@ -12,7 +12,10 @@ import pytest
 import torch
 import traced
 
-from regard.inspection.page import bundle, document, server
+from regard.inspection.page import document
+from regard.inspection.page import document as bundle
+from regard.inspection.page import document as server
+from regard.inspection.page import server as page_server
 from regard.inspection.page.server import PageServer
 
 LARGE = 300
@@ -30,9 +33,9 @@ def asked(question):
 @pytest.fixture(scope="module", autouse=True)
 def _plain_parts():
     """A page of no parts: what is served is tested here, and not what is shown."""
-    whole, server.bundle = server.bundle, lambda: bundle.made(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
+    whole, server.load_bundle = server.load_bundle, lambda: bundle.make_bundle(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
     yield
-    server.bundle = whole
+    server.load_bundle = whole
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +45,15 @@ def traces():
 
 @pytest.fixture(scope="module")
 def serving(traces, _plain_parts):
-    small, document.SMALL = document.SMALL, 10_000
+    small, document.MAX_WEIGHTS = document.MAX_WEIGHTS, 10_000
     with PageServer(traces, what_if=asked) as running:
         yield running
-    document.SMALL = small
+    document.MAX_WEIGHTS = small
 
 
 def call(serving, path="", method="GET", body=None, **headers):
     """Status, headers and body of the answer."""
-    connection = http.client.HTTPConnection(server.HOST, serving.port, timeout=10)
+    connection = http.client.HTTPConnection(page_server.HOST, serving.port, timeout=10)
     path = f"/{serving.token}/{path}" if not path.startswith("/") else path
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, headers)
@@ -249,7 +252,7 @@ def test_traces_alone_have_nobody_to_ask():
 @pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",
                                   b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"G" * 70_000 + b"\r\n"])
 def test_what_is_no_request_does_no_harm(serving, sent):
-    with socket.create_connection((server.HOST, serving.port), timeout=10) as connection:
+    with socket.create_connection((page_server.HOST, serving.port), timeout=10) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         try:
@@ -261,7 +264,7 @@ def test_what_is_no_request_does_no_harm(serving, sent):
 
 
 def test_who_leaves_does_no_harm(serving, capfd):
-    with socket.create_connection((server.HOST, serving.port)) as connection:
+    with socket.create_connection((page_server.HOST, serving.port)) as connection:
         connection.sendall(f"GET /{serving.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n".encode())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert call(serving)[0] == 200
@@ -331,7 +334,7 @@ def test_it_ends_when_nothing_is_being_computed(traces):
 
 
 def test_weights_on_the_page_are_those_of_the_trace(serving, traces):
-    table = document.served(traces)
+    table = document.served_document(traces)
     data = table["traces"][0]["attentions"][5]["data"]
     got = torch.frombuffer(bytearray(base64.b64decode(data["values"])), dtype=torch.float32)
     torch.testing.assert_close(got.view(4, 6, 7), traces[0].attentions[5].look.weights())

@@ -46,7 +46,7 @@ def ended(connection):
 
 @pytest.mark.parametrize("where", ["before the end of the headers", "inside of the body", "before a second request"])
 def test_who_sends_a_byte_now_and_then_is_not_waited_for(serving, where, monkeypatch):
-    monkeypatch.setattr(server, "SECONDS", 0.4)
+    monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.4)
     post = head(serving, "translate.json", "POST", Content_Type="application/json", Content_Length=1000)
     start = {"before the end of the headers": post[:-2], "inside of the body": post,
              "before a second request": head(serving, WINDOW)}[where]
@@ -72,8 +72,8 @@ def answered(serving):
 
 
 def test_who_does_not_take_an_answer_is_not_waited_for(monkeypatch, capfd):
-    monkeypatch.setattr(server, "SECONDS", 0.3)
-    monkeypatch.setattr(server, "ABREAST", 1)
+    monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
     with PageServer([traced.one_token()]) as running:
         running.html = b"x" * (64 << 20)
         with connected(running) as connection:
@@ -84,7 +84,7 @@ def test_who_does_not_take_an_answer_is_not_waited_for(monkeypatch, capfd):
 
 
 def test_so_many_connect_at_once_and_no_more(monkeypatch):
-    monkeypatch.setattr(server, "ABREAST", 3)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
     with PageServer([traced.one_token()]) as running, contextlib.ExitStack() as stack:
         held = [stack.enter_context(connected(running)) for _ in range(3)]
         for connection in held:

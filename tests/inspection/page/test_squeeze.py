@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from regard.inspection.page import bundle as bundles
-from regard.inspection.page import squeeze
+from regard.inspection.page import document
+from regard.inspection.page import document as bundles
 
 noded = pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 
@@ -31,20 +31,20 @@ noded = pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
     ("/** what\n * @param {A} b */\nif (a) {\n  return [b];\n}\nelse d();\n", "if(a){return[b];}else d();"),
 ])
 def test_scripts_keep_what_counts(given, left):
-    assert squeeze.script(given) == left
+    assert document.minify_script(given) == left
 
 
 def test_styles_keep_what_counts():
     given = '/* a */\na:hover > b, c {\n  d: "e ; f", g;\n}\n@media (h: 1px) { i :focus { j: k } }\n'
-    assert squeeze.style(given) == 'a:hover>b,c{d:"e ; f",g;}@media (h:1px){i :focus{j:k}}'
+    assert document.minify_style(given) == 'a:hover>b,c{d:"e ; f",g;}@media (h:1px){i :focus{j:k}}'
 
 
 @noded
 def test_the_page_still_has_the_same_names_and_texts():
     """Functions by their names and texts, before and after: what node reads of both is the same, spaces apart."""
-    names = bundles._asset(bundles.ORDER).split()
-    plain = '"use strict";\n' + "".join(bundles._joined({name: bundles._asset(name) for name in names}))
-    script = bundles.bundle().script
+    names = bundles._read_asset(bundles.ORDER_FILE).split()
+    plain = '"use strict";\n' + "".join(bundles._concatenate({name: bundles._read_asset(name) for name in names}))
+    script = bundles.load_bundle().script
     assert len(script) < 0.75 * len(plain)
     program = """
     const given = JSON.parse(require("fs").readFileSync(0, "utf8"));

@@ -5,13 +5,13 @@ import re
 
 import traced
 
-from regard.inspection.page.writing import page
+from regard.inspection.page.document import page_html
 
 SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
 
 
 def test_one_file_has_everything():
-    text = page([traced.translation()])
+    text = page_html([traced.translation()])
     document, script = SCRIPT.findall(text)
     assert json.loads(document)["title"] == "The black cat sleeps."
     assert "src=" not in re.sub(SCRIPT, "", text)
@@ -23,7 +23,7 @@ def test_one_file_has_everything():
 
 
 def test_what_was_typed_is_no_markup():
-    text = page([traced.hostile()])
+    text = page_html([traced.hostile()])
     assert len(SCRIPT.findall(text)) == 2
     assert "alert(1)</script>" not in text
     assert "<img" not in text
@@ -31,4 +31,4 @@ def test_what_was_typed_is_no_markup():
 
 
 def test_the_same_traces_give_the_same_bytes():
-    assert page([traced.translation()]) == page([traced.translation()])
+    assert page_html([traced.translation()]) == page_html([traced.translation()])

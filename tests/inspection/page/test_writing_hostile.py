@@ -8,9 +8,10 @@ import torch
 import traced
 
 from regard.attention.look import Look
-from regard.inspection.matrix import Matrix
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace.trace import Attention, Node, Search, Side, Trace, Written
+from regard.inspection.records import WeightMatrix
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import GeneratedTokens, SearchNode, TracedAttention, TracedSearch, TraceSide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 ELEMENTS = """() => [...document.querySelectorAll("*")].map((one) => one.localName)"""
@@ -100,7 +101,7 @@ def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hosti
 
 def test_nothing_but_zero_is_shown_as_zero(chromium, filed):
     weights = torch.tensor([[[1e-9, 0.0], [1.0, 1e30]]])
-    trace = Trace({"a": Side(("x", "y"))}, (Attention("one", "a", "a", Matrix(weights)),))
+    trace = Trace({"a": TraceSide(("x", "y"))}, (TracedAttention("one", "a", "a", WeightMatrix(weights)),))
     with browsing.visiting(chromium, filed(trace)) as visit:
         _, rows = browsing.table(visit.open("alignment"))
     cells = [cell for _, some in rows for cell in some]
@@ -113,7 +114,7 @@ def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromiu
     """The page does not have such a mask: what is 0 may be masked, and that is what it says."""
     mask = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
     look = traced.looks(2, 3, 3, mask=mask)
-    trace = Trace({"a": Side(tuple("xyz"))}, (Attention("one", "a", "a", look),))
+    trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", look),))
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("alignment", attention=0, head=1)
         _, rows = browsing.table(page)
@@ -132,10 +133,10 @@ def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromiu
 
 def test_no_small_probability_is_shown_as_zero(chromium, filed):
     logs = (-0.1, -9.0, -40.0)
-    nodes = tuple(Node(number - 1, token, log, sum(logs[:number + 1]), number == 2, number < 2)
+    nodes = tuple(SearchNode(number - 1, token, log, sum(logs[:number + 1]), number == 2, number < 2)
                   for number, (token, log) in enumerate(zip("xyz", logs, strict=True)))
-    trace = Trace({"a": Side(tuple("xyz"))}, (Attention("one", "a", "a", traced.looks(1, 3, 3)),),
-                  written=Written("a", logs), search=Search(1, nodes, (2,), 1234))
+    trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", traced.looks(1, 3, 3)),),
+                  written=GeneratedTokens("a", logs), search=TracedSearch(1, nodes, (2,), 1234))
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("tree")
         assert "3 continuations considered with 1 beam, and 1,234 more" in page.locator("#view").inner_text()
@@ -159,7 +160,7 @@ def test_one_token(chromium, filed):
 
 def test_96_heads(chromium, filed):
     look = traced.looks(96, 6, 6, seed=4)
-    trace = Trace({"a": Side(tuple("abcdef"))}, (Attention("wide", "a", "a", look),))
+    trace = Trace({"a": TraceSide(tuple("abcdef"))}, (TracedAttention("wide", "a", "a", look),))
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("heads")
         assert page.locator("button.card").count() == 96
@@ -175,8 +176,8 @@ def test_96_heads(chromium, filed):
 
 def test_an_image_is_shown_in_patches(chromium, filed):
     tokens = ("[class]", *(f"{row},{column}" for row in range(3) for column in range(4)))
-    trace = Trace({"image": Side(tokens, grid=(3, 4), lead=1)},
-                  (Attention("encoder.0.self", "image", "image", traced.looks(2, 13, 13), 0, "self"),), "a.png")
+    trace = Trace({"image": TraceSide(tokens, grid=(3, 4), lead=1)},
+                  (TracedAttention("encoder.0.self", "image", "image", traced.looks(2, 13, 13), 0, "self"),), "a.png")
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("alignment")
         page.wait_for_selector("canvas.patches")
@@ -205,10 +206,10 @@ def test_nothing_else_runs(chromium, hostile, served):
 
 
 def test_a_look_beyond_half_precision_is_not_rounded(chromium, filed, monkeypatch):
-    monkeypatch.setattr("regard.inspection.page.document.SMALL", 0)
+    monkeypatch.setattr("regard.inspection.page.document.MAX_WEIGHTS", 0)
     plain = traced.looks(1, 9, 9)
-    trace = Trace({"a": Side(tuple("abcdefghi"))},
-                  (Attention("huge", "a", "a", Look(plain.query * 1e6, plain.key)),), "huge")
+    trace = Trace({"a": TraceSide(tuple("abcdefghi"))},
+                  (TracedAttention("huge", "a", "a", Look(plain.query * 1e6, plain.key)),), "huge")
     with browsing.visiting(chromium, filed(trace)) as visit:
         page = visit.open("long")
         page.wait_for_timeout(200)

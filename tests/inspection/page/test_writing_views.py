@@ -8,9 +8,9 @@ import pytest
 import torch
 import traced
 
-from regard.inspection.chosen import chosen
 from regard.inspection.page.server import PageServer
-from regard.inspection.trace.trace import Attention, Side, Trace
+from regard.inspection.trace import Trace, select_map
+from regard.inspection.trace_format import TracedAttention, TraceSide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 CLOSE = 6e-5
@@ -70,7 +70,7 @@ def test_tokens_in_the_table_have_the_weights_of_the_trace(visit, trace, attenti
 
 def test_words_have_the_weights_of_their_tokens(visit, trace):
     names, found = browsing.table(visit.open("alignment"))
-    best = chosen(trace)
+    best = select_map(trace)
     want = best.weights()
     assert names[:-1] == list(best.columns)  # the end of the source is no word, and is shown too
     assert names[-1] == "</s>"
@@ -102,8 +102,8 @@ def test_pointing_at_a_cell_tells_its_weight(visit, trace):
 def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
     """A map that is higher than the window: at its top, what is said of it stands at the lower edge of the window."""
     count = 30
-    tall = Trace({"a": Side(tuple(f"w{number}" for number in range(count)))},
-                 (Attention("one", "a", "a", traced.looks(1, count, count)),))
+    tall = Trace({"a": TraceSide(tuple(f"w{number}" for number in range(count)))},
+                 (TracedAttention("one", "a", "a", traced.looks(1, count, count)),))
     with browsing.visiting(chromium, filed(tall), size=(1200, 700)) as visit:
         page = visit.open("alignment")
         browsing.until(page, "() => document.querySelector('.legend canvas')")

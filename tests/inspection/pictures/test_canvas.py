@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from refusals import assert_named
 
-from regard.inspection.pictures import alignment_picture, canvas, fonts, save
-from regard.inspection.pictures.cells import DIVERGING, GREY, Scale
+from regard.inspection.pictures import alignment_picture, canvas, save
+from regard.inspection.pictures import canvas as fonts
+from regard.inspection.pictures.canvas import DIVERGING, GREYS, ColourScale
 
 
 def small(title="", notes=()):
-    with canvas.drawing() as figure:
-        axes = canvas.panel(figure, 1.0, 0.5, 2.0, 1.0)
-        image = canvas.draw(axes, np.array([[0.0, 0.5], [1.0, np.nan]]), Scale(0.0, 1.0, GREY))
-        canvas.bar(figure, image, 3.2, 0.5, 1.0, "weight")
-        return canvas.finished(figure, title, notes)
+    with canvas.new_figure() as figure:
+        axes = canvas.add_panel(figure, 1.0, 0.5, 2.0, 1.0)
+        image = canvas.draw_cells(axes, np.array([[0.0, 0.5], [1.0, np.nan]]), ColourScale(0.0, 1.0, GREYS))
+        canvas.add_colour_bar(figure, image, 3.2, 0.5, 1.0, "weight")
+        return canvas.finish_figure(figure, title, notes)
 
 
 def test_panels_keep_their_inches():
@@ -47,14 +48,14 @@ def test_title_and_notes_are_written_above_the_panels():
 
 
 def test_a_character_without_a_font_is_told_of(monkeypatch):
-    first = {fonts.FIRST: fonts._first()}
-    monkeypatch.setattr(fonts, "_fonts", lambda: first)
-    fonts._chosen.cache_clear()
-    with canvas.drawing() as figure:
-        axes = canvas.panel(figure, 0, 0, 1, 1)
-        axes.set_yticks([0.5], ["中"], **canvas.plain(["中"]))
-        canvas.finished(figure)
-    fonts._chosen.cache_clear()
+    first = {fonts.DEFAULT_FONT: fonts._default_font_file()}
+    monkeypatch.setattr(fonts, "_font_files", lambda: first)
+    fonts._choose_families.cache_clear()
+    with canvas.new_figure() as figure:
+        axes = canvas.add_panel(figure, 0, 0, 1, 1)
+        axes.set_yticks([0.5], ["中"], **canvas.text_style(["中"]))
+        canvas.finish_figure(figure)
+    fonts._choose_families.cache_clear()
     assert [text.get_text() for text in figure.texts] == ["no font here has U+4E2D: shown as boxes"]
 
 
@@ -74,11 +75,11 @@ def test_the_style_of_a_user_changes_no_picture(tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-@pytest.mark.parametrize("colours", [GREY, DIVERGING])
+@pytest.mark.parametrize("colours", [GREYS, DIVERGING])
 def test_colours_differ_in_lightness_alone(colours):
     """More is darker, on both sides of 0, so neither colour vision nor a printer is needed."""
     table = matplotlib.colormaps[colours](np.linspace(0, 1, 256))[:, :3] @ [0.2126, 0.7152, 0.0722]
-    sides = [table] if colours == GREY else [table[128:], table[127::-1]]
+    sides = [table] if colours == GREYS else [table[128:], table[127::-1]]
     for side in sides:
         assert (np.diff(side) <= 1e-3).all()
         assert side[0] > 0.9

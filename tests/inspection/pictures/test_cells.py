@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from refusals import assert_named
 
 from regard.attention.look import Look
-from regard.inspection.matrix import Matrix
-from regard.inspection.pictures import cells
-from regard.inspection.pictures.cells import DIVERGING, GREY, Scale
+from regard.inspection.pictures import canvas
+from regard.inspection.pictures.canvas import DIVERGING, GREYS, ColourScale
+from regard.inspection.records import WeightMatrix
 
 
 def block_means(weights, size):
@@ -22,7 +22,7 @@ def block_means(weights, size):
 
 def test_what_fits_is_drawn_as_it_is():
     weights = np.random.default_rng(0).normal(size=(5, 7))
-    drawn = cells.of_weights(weights, 7)
+    drawn = canvas.cells_from_weights(weights, 7)
     assert drawn.values is weights
     assert (drawn.rows, drawn.columns, drawn.size) == (5, 7, 1)
     np.testing.assert_allclose(drawn.sums, weights.sum(1))
@@ -31,7 +31,7 @@ def test_what_fits_is_drawn_as_it_is():
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 9))
 def test_what_does_not_fit_is_drawn_as_means_of_blocks(rows, columns, most):
     weights = np.random.default_rng(rows).random((rows, columns))
-    drawn = cells.of_weights(weights, most)
+    drawn = canvas.cells_from_weights(weights, most)
     assert max(drawn.values.shape) <= most
     np.testing.assert_allclose(drawn.values, block_means(weights, drawn.size))
     np.testing.assert_allclose(drawn.sums, [weights[top:top + drawn.size].sum(1).mean()
@@ -42,8 +42,8 @@ def test_what_does_not_fit_is_drawn_as_means_of_blocks(rows, columns, most):
 @pytest.mark.parametrize("kind", ["look", "matrix"])
 def test_a_look_is_drawn_as_its_weights_are(kind, most):
     look = Look(torch.randn(3, 11, 4, dtype=torch.float64), torch.randn(3, 30, 4, dtype=torch.float64))
-    asked = look if kind == "look" else Matrix(look.weights())
-    drawn, whole = cells.of_look(asked, most), cells.of_weights(look.weights().numpy(), most)
+    asked = look if kind == "look" else WeightMatrix(look.weights())
+    drawn, whole = canvas.cells_from_record(asked, most), canvas.cells_from_weights(look.weights().numpy(), most)
     np.testing.assert_allclose(drawn.values, whole.values)
     np.testing.assert_allclose(drawn.sums, whole.sums)
     assert drawn[2:] == whole[2:]
@@ -52,7 +52,7 @@ def test_a_look_is_drawn_as_its_weights_are(kind, most):
 @pytest.mark.parametrize("given", [torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True), np.ones((2, 3), np.int8),
                                    [[1.0] * 3] * 2])
 def test_tensors_arrays_and_lists_are_numbers(given):
-    found = cells.floats("weights", given, 2, "(rows, columns)")
+    found = canvas.as_floats("weights", given, 2, "(rows, columns)")
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, np.ones((2, 3)))
 
@@ -64,21 +64,21 @@ def test_tensors_arrays_and_lists_are_numbers(given):
     (np.ones((1, 2, 3)), ["`weights`", "(1, 2, 3)"]),
 ])
 def test_anything_else_is_refused(given, parts):
-    assert_named(lambda: cells.floats("weights", given, 2, "(rows, columns)"), parts)
+    assert_named(lambda: canvas.as_floats("weights", given, 2, "(rows, columns)"), parts)
 
 
 def test_the_scale_has_zero_at_one_end_or_in_the_middle():
-    assert Scale.of(np.array([0.2, 0.7])) == (0.0, 0.7, GREY)
-    assert Scale.of(np.array([-0.2, 0.7])) == (-0.7, 0.7, DIVERGING)
-    assert Scale.of(np.array([-0.9, 0.7])) == (-0.9, 0.9, DIVERGING)
-    assert Scale.of(np.array([0.2, np.nan, np.inf])) == (0.0, 0.2, GREY)
-    assert Scale.of(np.zeros(3)) == (0.0, 0.0, GREY)
-    assert Scale.of(np.array([0.2]), 1.0) == (0.0, 1.0, GREY)
+    assert ColourScale.of(np.array([0.2, 0.7])) == (0.0, 0.7, GREYS)
+    assert ColourScale.of(np.array([-0.2, 0.7])) == (-0.7, 0.7, DIVERGING)
+    assert ColourScale.of(np.array([-0.9, 0.7])) == (-0.9, 0.9, DIVERGING)
+    assert ColourScale.of(np.array([0.2, np.nan, np.inf])) == (0.0, 0.2, GREYS)
+    assert ColourScale.of(np.zeros(3)) == (0.0, 0.0, GREYS)
+    assert ColourScale.of(np.array([0.2]), 1.0) == (0.0, 1.0, GREYS)
 
 
 @pytest.mark.parametrize("largest", [-1.0, np.nan, np.inf])
 def test_a_scale_needs_an_end(largest):
-    assert_named(lambda: Scale.of(np.ones(1), largest), ["`largest`"])
+    assert_named(lambda: ColourScale.of(np.ones(1), largest), ["`largest`"])
 
 
 @pytest.mark.parametrize(("weights", "said"), [
@@ -94,16 +94,16 @@ def test_a_scale_needs_an_end(largest):
     ([[np.inf, -np.inf], [0.5, 0.5]], ["1 of 4 cells are negative", "2 of 4 cells are no finite numbers: pink"]),
 ])
 def test_what_must_be_known_is_said(weights, said):
-    assert cells.remarks([cells.of_weights(np.array(weights), 2)]) == said
+    assert canvas.describe_cells([canvas.cells_from_weights(np.array(weights), 2)]) == said
 
 
 def test_means_are_said_to_be_means():
-    assert cells.remarks([cells.of_weights(np.full((5, 5), 0.2), 2)]) == ["each cell is the mean of 3 × 3 weights"]
+    assert canvas.describe_cells([canvas.cells_from_weights(np.full((5, 5), 0.2), 2)]) == ["each cell is the mean of 3 × 3 weights"]
 
 
 def test_what_no_block_hides_is_said_of_blocks_too():
     weights = np.full((6, 6), 0.5)
     weights[0, 0] = np.nan
-    said = cells.remarks([cells.of_weights(weights, 3)])
+    said = canvas.describe_cells([canvas.cells_from_weights(weights, 3)])
     assert said == ["each cell is the mean of 2 × 2 weights", "rows sum to more than 1, up to 3",
                     "1 of 9 cells are no finite numbers: pink"]

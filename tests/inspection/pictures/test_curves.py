@@ -6,8 +6,8 @@ import torch
 from refusals import assert_named
 
 from regard.inspection.pictures import flow_picture, save, training_picture
-from regard.recurrence.cell import LSTM, RNN
-from regard.recurrence.gradient import gradient_flow
+from regard.recurrence.cells import LSTMCell, RNNCell
+from regard.recurrence.gradient_flow import gradient_flow
 
 LINE = '{{"event": "progress", "step": {}, "loss": {}, "rate": 0.1}}\n'
 JUDGED = '{{"event": "judged", "step": {}, "scores": {{"loss": 1.5, "bleu": {}}}}}\n'
@@ -30,7 +30,7 @@ def training(folder, *numbers):
 
 def test_flows_of_cells_are_lines_through_their_medians():
     x = torch.randn(5, 6, 4)
-    flows = {"RNN": gradient_flow(RNN(4, 4), x), "LSTM": gradient_flow(LSTM(4, 4), x)}
+    flows = {"RNN": gradient_flow(RNNCell(4, 4), x), "LSTM": gradient_flow(LSTMCell(4, 4), x)}
     figure = flow_picture(flows, title="Flow")
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.lines}

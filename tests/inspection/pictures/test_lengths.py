@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from regard.inspection.pictures.lengths import length_picture
+from regard.inspection.pictures.curves import length_picture
 
 
 def test_the_line_is_the_median_and_the_band_goes_from_the_smallest_to_the_largest():

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from regard.inspection.pictures.lines import Line, lines_svg
+from regard.inspection.pictures.svg import ChartLine, lines_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -15,7 +15,7 @@ def drawn(*lines, **options):
 
 
 def test_higher_numbers_are_higher_and_every_line_is_named():
-    root = drawn(Line("up", [0, 1, 2], [1, 2, 4]), Line("down", [0, 1, 2], [3, 2, 1]))
+    root = drawn(ChartLine("up", [0, 1, 2], [1, 2, 4]), ChartLine("down", [0, 1, 2], [3, 2, 1]))
     routes = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "2"]
     points = [[tuple(map(float, point.split())) for point in route[1:].split("L")] for route in routes if "L" in route]
     assert [len(line) for line in points] == [3, 3]
@@ -27,14 +27,14 @@ def test_higher_numbers_are_higher_and_every_line_is_named():
 
 
 def test_places_may_have_names_and_numbers_a_spread():
-    root = drawn(Line("a", [0, 1], [5, 6], [4, 5], [7, 8]), names=["1-10", "11-20"])
+    root = drawn(ChartLine("a", [0, 1], [5, 6], [4, 5], [7, 8]), names=["1-10", "11-20"])
     assert {"1-10", "11-20"} <= {text.text for text in root.iter(f"{SVG}text")}
     assert any(path.get("opacity") == "0.18" for path in root.iter(f"{SVG}path"))
     assert "a, 11-20: 6 (5 to 8)" in [title.text for title in root.iter(f"{SVG}title")]
 
 
 def test_powers_of_ten_are_equally_far_apart_and_zero_is_said_to_be_left_out():
-    root = drawn(Line("fades", [0, 1, 2, 3], [1, 0.1, 0.01, 0]), powers=True)
+    root = drawn(ChartLine("fades", [0, 1, 2, 3], [1, 0.1, 0.01, 0]), powers=True)
     route = next(path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "2")
     tops = [float(point.split()[1]) for point in route[1:].split("L")]
     assert len(tops) == 3
@@ -43,20 +43,20 @@ def test_powers_of_ten_are_equally_far_apart_and_zero_is_said_to_be_left_out():
 
 
 def test_very_many_points_are_thinned_and_nothing_is_no_error():
-    many = lines_svg([Line("a", range(100_000), range(100_000))], across="x", down="y")
+    many = lines_svg([ChartLine("a", range(100_000), range(100_000))], across="x", down="y")
     assert len(many) < 20_000
-    ET.fromstring(lines_svg([Line("a", [], [])], across="x", down="y"))
-    ET.fromstring(lines_svg([Line("a", [0, 1], [float("nan"), float("inf")])], across="x", down="y"))
-    assert drawn(Line("same", [1, 2], [3, 3])) is not None
-    assert drawn(Line("one", [1], [3])) is not None
+    ET.fromstring(lines_svg([ChartLine("a", [], [])], across="x", down="y"))
+    ET.fromstring(lines_svg([ChartLine("a", [0, 1], [float("nan"), float("inf")])], across="x", down="y"))
+    assert drawn(ChartLine("same", [1, 2], [3, 3])) is not None
+    assert drawn(ChartLine("one", [1], [3])) is not None
 
 
 def test_words_are_text():
-    told = lines_svg([Line('<script>"&', [0, 1], [1, 2])], across="<b>", down="</svg>", title='"><img>')
+    told = lines_svg([ChartLine('<script>"&', [0, 1], [1, 2])], across="<b>", down="</svg>", title='"><img>')
     assert not re.search("<script|<b>|<img", told)
     ET.fromstring(told)
 
 
 def test_as_many_numbers_as_places_are_needed():
     with pytest.raises(ValueError, match="as many numbers as places"):
-        drawn(Line("a", [0, 1], [1]))
+        drawn(ChartLine("a", [0, 1], [1]))

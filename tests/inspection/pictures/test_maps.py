@@ -7,7 +7,7 @@ from PIL import Image
 from refusals import assert_named
 
 from regard.inspection.pictures import alignment_picture, save
-from regard.inspection.pictures.cells import DIVERGING, GREY
+from regard.inspection.pictures.canvas import DIVERGING, GREYS
 
 SOURCE, TARGET = ["the", "black", "cat", "sleeps"], ["le", "chat", "noir"]
 WEIGHTS = np.array([[0.95, 0.01, 0.03, 0.01], [0.02, 0.22, 0.75, 0.01], [0.01, 0.70, 0.28, 0.01]])
@@ -57,7 +57,7 @@ def test_the_first_row_is_on_top(tmp_path):
 def test_a_scale_goes_from_zero_to_the_largest_weight():
     figure = alignment_picture(WEIGHTS, TARGET, SOURCE)
     assert image_of(figure).get_clim() == (0.0, 0.95)
-    assert image_of(figure).get_cmap().name == GREY
+    assert image_of(figure).get_cmap().name == GREYS
     assert figure.axes[1].get_ylabel() == "weight"
     assert image_of(alignment_picture(WEIGHTS, TARGET, SOURCE, largest=1.0)).get_clim() == (0.0, 1.0)
 

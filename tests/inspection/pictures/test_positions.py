@@ -6,7 +6,7 @@ import torch
 from refusals import assert_named
 
 from regard.inspection.pictures import position_picture, save
-from regard.position.encoding import Linear, Sinusoidal
+from regard.position.encoding import LinearEncoding, SinusoidalEncoding
 
 
 def images(figure):
@@ -18,7 +18,7 @@ def head(figure):
 
 
 def test_vectors_and_the_cosines_between_them():
-    vectors = Sinusoidal(16)(torch.arange(30))
+    vectors = SinusoidalEncoding(16)(torch.arange(30))
     figure = position_picture({"sinusoidal": vectors, "other one": torch.randn(30, 16)}, title="Positions")
     numbers, alike = images(figure)[:2]
     np.testing.assert_allclose(numbers.get_array(), vectors)
@@ -32,14 +32,14 @@ def test_vectors_and_the_cosines_between_them():
 
 
 def test_a_vector_of_zeros_is_like_none():
-    figure = position_picture({"linear": Linear(0.5, width=3)(torch.arange(4))})
+    figure = position_picture({"linear": LinearEncoding(0.5, width=3)(torch.arange(4))})
     alike = images(figure)[1].get_array()
     assert np.ma.getmaskarray(alike)[0].all()
     assert head(figure) == "linear: a vector of zeros is like none: pink"
 
 
 def test_axes_count_positions_whatever_a_cell_is(tmp_path):
-    figure = position_picture({"long": Sinusoidal(8)(torch.arange(3000))})
+    figure = position_picture({"long": SinusoidalEncoding(8)(torch.arange(3000))})
     numbers, alike = images(figure)
     assert numbers.get_array().shape == (1000, 3)
     assert alike.get_array().shape == (1000, 1000)

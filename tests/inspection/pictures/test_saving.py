@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from refusals import assert_named
 
-from regard.inspection.pictures import alignment_picture, format_of, rendered, save
+from regard.inspection.pictures import alignment_picture, picture_format, render_figure, save
 
 WORDS = ["le", "chat", "<script>alert(1)</script>", "שלום", "مرحبا", "\u200b", "$x^2$", "中", "👩\u200d👧", "\ud800"]
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -79,9 +79,9 @@ def test_what_cannot_be_drawn_leaves_the_old_file(tmp_path, monkeypatch):
 def test_the_bytes_can_be_had_without_a_file(tmp_path):
     figure = picture()
     save(figure, tmp_path / "a.svg")
-    assert rendered(figure, "svg") == (tmp_path / "a.svg").read_bytes()
-    assert_named(lambda: rendered(figure, "jpg"), ["`format`", '"png"'])
+    assert render_figure(figure, "svg") == (tmp_path / "a.svg").read_bytes()
+    assert_named(lambda: render_figure(figure, "jpg"), ["`format`", '"png"'])
 
 
 def test_the_format_can_be_asked_for_before():
-    assert [format_of(name) for name in ("a.png", "b.SVG", "c.d.pdf")] == ["png", "svg", "pdf"]
+    assert [picture_format(name) for name in ("a.png", "b.SVG", "c.d.pdf")] == ["png", "svg", "pdf"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.inspection.pictures import signs
+from regard.inspection import labels
 
 SHOWN = [
     ("chat", "chat"),
@@ -43,55 +43,55 @@ SHOWN = [
 
 @pytest.mark.parametrize(("text", "shown"), SHOWN)
 def test_a_word(text, shown):
-    assert signs.word(text) == shown
+    assert labels.word_label(text) == shown
 
 
 def test_a_sentence_keeps_its_spaces():
-    assert signs.sentence("Two  dogs.", 40) == "Two  dogs."
-    assert signs.sentence("a\tb", 40) == "a‹U+0009›b"
-    assert signs.sentence("", 40) == ""
+    assert labels.text_label("Two  dogs.", 40) == "Two  dogs."
+    assert labels.text_label("a\tb", 40) == "a‹U+0009›b"
+    assert labels.text_label("", 40) == ""
 
 
 def test_long_words_are_cut_and_say_so():
-    assert signs.word("a" * 24) == "a" * 24
-    assert signs.word("a" * 25) == "a" * 23 + "…"
-    assert signs.word("中" * 20) == "中" * 11 + "…"  # each is two columns wide
+    assert labels.word_label("a" * 24) == "a" * 24
+    assert labels.word_label("a" * 25) == "a" * 23 + "…"
+    assert labels.word_label("中" * 20) == "中" * 11 + "…"  # each is two columns wide
 
 
 def test_emoji_are_not_cut_in_the_middle():
     family = "👩\u200d👩\u200d👧"
-    assert signs.word(family * 10, 16) in {family * count + "…" for count in range(1, 5)}
+    assert labels.word_label(family * 10, 16) in {family * count + "…" for count in range(1, 5)}
 
 
 def test_a_tower_of_marks_ends():
-    shown = signs.word("a" + "\u0301" * 500)
+    shown = labels.word_label("a" + "\u0301" * 500)
     assert len(shown) < 20
     assert shown.endswith("…")
 
 
 @given(st.text(st.characters(codec=None), max_size=40))
 def test_any_text_can_be_seen_and_stands_in_xml(text):
-    shown = signs.word(text)
-    assert signs.width(shown) <= signs.ROOM
+    shown = labels.word_label(text)
+    assert labels.display_width(shown) <= labels.MAX_COLUMNS
     assert shown
-    assert all(char.isprintable() or char in signs.JOINERS or "\U000e0020" <= char <= "\U000e007f" for char in shown)
+    assert all(char.isprintable() or char in labels.JOINERS or "\U000e0020" <= char <= "\U000e007f" for char in shown)
     assert ElementTree.fromstring(f"<a>{escape(shown)}</a>").text == shown
 
 
 def test_few_words_are_all_named():
-    assert signs.labels(["a", "b", "c"], 1, 3) == ([0.0, 1.0, 2.0], ["a", "b", "c"])
-    assert signs.thinned(3, 3, 1, 3) == []
+    assert labels.axis_labels(["a", "b", "c"], 1, 3) == ([0.0, 1.0, 2.0], ["a", "b", "c"])
+    assert labels.describe_label_step(3, 3, 1, 3) == []
 
 
 def test_of_many_words_some_are_named_with_their_positions():
-    places, names = signs.labels(list("abcdefg"), 1, 3)
+    places, names = labels.axis_labels(list("abcdefg"), 1, 3)
     assert (places, names) == ([0.0, 3.0, 6.0], ["0 a", "3 d", "6 g"])
-    assert signs.thinned(7, 3, 1, 3) == ["one row in 3 is named"]
-    assert signs.thinned(7, 4, 1, 3) == ["one row in 3 and one column in 2 are named"]
+    assert labels.describe_label_step(7, 3, 1, 3) == ["one row in 3 is named"]
+    assert labels.describe_label_step(7, 4, 1, 3) == ["one row in 3 and one column in 2 are named"]
 
 
 def test_no_two_words_are_named_in_one_cell():
-    places, names = signs.labels(list("abcdefghij"), 4, 6)
+    places, names = labels.axis_labels(list("abcdefghij"), 4, 6)
     assert names == ["0 a", "4 e", "8 i"]
     assert places == [-0.375, 0.625, 1.625]  # at the first word of a cell that is four words wide
-    assert signs.thinned(10, 2, 4, 6) == ["one row in 4 and one column in 4 are named"]
+    assert labels.describe_label_step(10, 2, 4, 6) == ["one row in 4 and one column in 4 are named"]

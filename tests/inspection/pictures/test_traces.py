@@ -11,14 +11,15 @@ from refusals import assert_named
 from regard.attention.look import Look
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
-from regard.data.tokenizer.words import Word
-from regard.inspection.matrix import Matrix
-from regard.inspection.pictures import attention_picture, save, trace_picture, trace_svg, traces, views
-from regard.inspection.trace.trace import Attention, Pointer, Side, Trace
+from regard.data.tokenizer.interface import Word
+from regard.inspection.pictures import attention_picture, maps, save, trace_picture, trace_svg, trace_views
+from regard.inspection.records import WeightMatrix
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import AlignmentPointer, TracedAttention, TraceSide
 
-SOURCE = Side(("▁Two", "▁dogs", "▁pl", "ay", ".", "</s>"), "Two dogs play.",
+SOURCE = TraceSide(("▁Two", "▁dogs", "▁pl", "ay", ".", "</s>"), "Two dogs play.",
               (Word(0, 3, 0, 0), Word(4, 8, 1, 1), Word(9, 13, 2, 3), Word(13, 14, 4, 4)))
-TARGET = Side(("▁Zwei", "▁Hunde", "▁sp", "iel", "en", ".", "</s>"), "Zwei Hunde spielen.",
+TARGET = TraceSide(("▁Zwei", "▁Hunde", "▁sp", "iel", "en", ".", "</s>"), "Zwei Hunde spielen.",
               (Word(0, 4, 0, 0), Word(5, 10, 1, 1), Word(11, 18, 2, 4), Word(18, 19, 5, 5)))
 
 
@@ -26,8 +27,8 @@ def pair(**more):
     torch.manual_seed(0)
     own = Look(torch.randn(4, 7, 8), torch.randn(2, 7, 8), mask=Causal())
     cross = Look(torch.randn(4, 7, 8), torch.randn(4, 6, 8))
-    attentions = (Attention("decoder.0.self", "target", "target", own, 0, "self"),
-                  Attention("decoder.0.cross", "target", "source", cross, 0, "cross"))
+    attentions = (TracedAttention("decoder.0.self", "target", "target", own, 0, "self"),
+                  TracedAttention("decoder.0.cross", "target", "source", cross, 0, "cross"))
     return Trace({"source": SOURCE, "target": TARGET}, attentions, title="Two dogs play.", model="a model", **more)
 
 
@@ -45,7 +46,7 @@ def head(figure):
 
 @pytest.mark.parametrize(("number", "offset"), [(None, 0), (2, 0), (2, 1)])
 def test_the_map_of_a_pair_is_of_words(number, offset):
-    trace = pair(alignment=Pointer(1, number, offset))
+    trace = pair(alignment=AlignmentPointer(1, number, offset))
     weights = trace.attentions[1].look.weights().double().numpy()
     weights = weights.mean(0) if number is None else weights[number]
     rows = []
@@ -65,7 +66,7 @@ def test_the_map_of_a_pair_is_of_words(number, offset):
 
 
 def test_a_notebook_shows_the_same_map():
-    trace = pair(alignment=Pointer(1, 2))
+    trace = pair(alignment=AlignmentPointer(1, 2))
     svg = ElementTree.fromstring(trace_svg(trace))
     told = dict(title.text.rsplit(": ", 1) for title in svg.iter("{http://www.w3.org/2000/svg}title"))
     drawn = image(trace_picture(trace))
@@ -76,8 +77,8 @@ def test_a_notebook_shows_the_same_map():
 
 
 def test_without_words_the_map_is_of_tokens():
-    trace = Trace({"a": Side(("x", "y")), "b": Side(("u", "v", "w"))},
-                  (Attention("cross", "b", "a", Matrix(torch.rand(1, 3, 2))),), alignment=Pointer(0, None, 1))
+    trace = Trace({"a": TraceSide(("x", "y")), "b": TraceSide(("u", "v", "w"))},
+                  (TracedAttention("cross", "b", "a", WeightMatrix(torch.rand(1, 3, 2))),), alignment=AlignmentPointer(0, None, 1))
     figure = trace_picture(trace, "map")
     np.testing.assert_allclose(image(figure), trace.attentions[0].look.given[0])
     assert names(figure.axes[0].get_yticklabels()) == ["u", "v", "w"]
@@ -85,12 +86,12 @@ def test_without_words_the_map_is_of_tokens():
 
 
 def test_the_views_that_a_trace_has():
-    assert views(pair()) == ("map", "heads", "entropy")
-    assert views(picture()) == ("patches", "heads", "entropy", "map")
-    own = tuple(Attention(name, "a", "a", Matrix(torch.eye(2)[None])) for name in ("one", "two"))
-    assert views(Trace({"a": Side(("x", "y"))}, own[:1])) == ("map", "heads", "entropy")
-    assert views(Trace({"a": Side(("x", "y"))}, own)) == ("heads", "entropy", "map")
-    assert views(Trace({"a": Side(("x", "y"))}, own, alignment=Pointer(0))) == ("map", "heads", "entropy")
+    assert trace_views(pair()) == ("map", "heads", "entropy")
+    assert trace_views(picture()) == ("patches", "heads", "entropy", "map")
+    own = tuple(TracedAttention(name, "a", "a", WeightMatrix(torch.eye(2)[None])) for name in ("one", "two"))
+    assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own[:1])) == ("map", "heads", "entropy")
+    assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own)) == ("heads", "entropy", "map")
+    assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own, alignment=AlignmentPointer(0))) == ("map", "heads", "entropy")
 
 
 @pytest.mark.parametrize("number", [None, 0, 3])
@@ -105,7 +106,7 @@ def test_one_attention_is_of_tokens(number):
 
 def test_rows_that_are_asked_for_in_parts_are_the_same(monkeypatch):
     whole = image(attention_picture(pair(), "decoder.0.cross", 1))
-    monkeypatch.setattr(traces, "AT_ONCE", 50)
+    monkeypatch.setattr(maps, "WEIGHTS_AT_ONCE", 50)
     np.testing.assert_allclose(image(attention_picture(pair(), "decoder.0.cross", 1)), whole, rtol=1e-6)
 
 
@@ -132,13 +133,13 @@ def test_entropies_and_the_largest_that_the_masks_allow():
 
 
 def test_weights_without_a_largest_entropy_are_told_of():
-    side = {"a": Side(("x", "y"))}
+    side = {"a": TraceSide(("x", "y"))}
     look = Look(torch.randn(1, 2, 4), torch.randn(1, 2, 4), normalize="sigmoid")
-    trace = Trace(side, (Attention("own", "a", "a", look),
-                         Attention("given", "a", "a", Matrix(torch.full((1, 2, 2), 0.5))),
-                         Attention("more", "a", "a", Matrix(torch.full((1, 2, 2), 0.9))),
-                         Attention("less", "a", "a", Matrix(torch.tensor([[[-0.5, 1.5]] * 2]))),
-                         Attention("object", "a", "a", Look(look.query, look.key, normalize=Softmax()))))
+    trace = Trace(side, (TracedAttention("own", "a", "a", look),
+                         TracedAttention("given", "a", "a", WeightMatrix(torch.full((1, 2, 2), 0.5))),
+                         TracedAttention("more", "a", "a", WeightMatrix(torch.full((1, 2, 2), 0.9))),
+                         TracedAttention("less", "a", "a", WeightMatrix(torch.tensor([[[-0.5, 1.5]] * 2]))),
+                         TracedAttention("object", "a", "a", Look(look.query, look.key, normalize=Softmax()))))
     figure = trace_picture(trace, "entropy")
     assert names(figure.axes[0].get_yticklabels()) == ["own", "given (at most 0.69)", "more", "less",
                                                        "object (at most 0.69)"]
@@ -146,9 +147,9 @@ def test_weights_without_a_largest_entropy_are_told_of():
 
 
 def picture(lead=1):
-    side = Side((*["[CLS]"] * lead, *map(str, range(6))), grid=(2, 3), lead=lead)
+    side = TraceSide((*["[CLS]"] * lead, *map(str, range(6))), grid=(2, 3), lead=lead)
     look = Look(torch.randn(2, 6 + lead, 4), torch.randn(2, 6 + lead, 4))
-    return Trace({"image": side}, (Attention("encoder.0.self", "image", "image", look),))
+    return Trace({"image": side}, (TracedAttention("encoder.0.self", "image", "image", look),))
 
 
 def test_patches_are_what_the_first_token_looks_at():
@@ -177,8 +178,8 @@ def test_patches_without_a_first_token_are_what_all_look_at():
 def test_4096_tokens_are_asked_for_as_blocks(monkeypatch):
     tokens = tuple(f"w{number}" for number in range(4096))
     look = Look(torch.randn(2, 4096, 4), torch.randn(2, 4096, 4), mask=Causal())
-    trace = Trace({"text": Side(tokens)}, (Attention("encoder.0.self", "text", "text", look),),
-                  alignment=Pointer(0, 1, 1))
+    trace = Trace({"text": TraceSide(tokens)}, (TracedAttention("encoder.0.self", "text", "text", look),),
+                  alignment=AlignmentPointer(0, 1, 1))
     expected = look.block_map(3)
 
     def never(self):
@@ -195,8 +196,8 @@ def test_4096_tokens_are_asked_for_as_blocks(monkeypatch):
 @pytest.mark.parametrize("view", ["entropy", "heads", "map"])
 def test_a_view_of_hostile_words_can_be_saved(tmp_path, view):
     words = ("$\\frac", "<script>", "\u200b", "\u202e", "\x00")
-    trace = Trace({"$a": Side(words)}, (Attention("$own", "$a", "$a", Matrix(torch.eye(5)[None] - 0.1)),), title="${",
-                  model="\n", alignment=Pointer(0))
+    trace = Trace({"$a": TraceSide(words)}, (TracedAttention("$own", "$a", "$a", WeightMatrix(torch.eye(5)[None] - 0.1)),), title="${",
+                  model="\n", alignment=AlignmentPointer(0))
     save(trace_picture(trace, view), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -208,7 +209,7 @@ def test_a_view_of_hostile_words_can_be_saved(tmp_path, view):
     (lambda: attention_picture(pair(), "decoder.0.cross", 4), ["`head`", "4 heads"]),
     (lambda: attention_picture(pair(), "decoder.0.cross", -1), ["`head`"]),
     (lambda: trace_picture(picture(), "heads", image=np.ones((2, 2))), ["`image`", '"heads"']),
-    (lambda: trace_picture(Trace({"a": Side(("x",))})), ["`trace`", "at least one attention"]),
+    (lambda: trace_picture(Trace({"a": TraceSide(("x",))})), ["`trace`", "at least one attention"]),
 ])
 def test_what_a_trace_does_not_have_is_refused(call, parts):
     assert_named(call, parts)

@@ -5,7 +5,7 @@ import tiny
 import torch
 
 import regard
-from regard.models.contract import Tokens
+from regard.tokens import Tokens
 
 SOURCE, IDS = Tokens.of([[1, 2, 3, 4, 5], [6, 7, 3]]), torch.tensor([[1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 8, 2]])
 STEPPED = ["attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear", "lstmn"]

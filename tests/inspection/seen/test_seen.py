@@ -6,9 +6,10 @@ import torch
 
 import regard
 from regard.attention.mask import Padding
-from regard.inspection.seen.seen import NotSeenError
-from regard.inspection.trace.trace import Side, Trace
-from regard.models.contract import Tokens
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import TraceSide
+from regard.inspection.watch import NotRecordedError
+from regard.tokens import Tokens
 
 SOURCE, TARGET = [[1, 2, 3, 4, 5], [6, 7, 3], [1, 2, 3, 4]], [[1, 2, 3], [4, 5, 6], [7, 2]]
 MIXERS = ["attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear", "lstmn"]
@@ -36,7 +37,7 @@ def test_a_row_is_what_the_sequence_alone_would_be(mixer, side):
 
 @pytest.mark.parametrize("mixer", ["attention", "alibi"])
 def test_long_masks_are_not_written_out(mixer, monkeypatch):
-    monkeypatch.setattr("regard.attention.looked.MATRIX_HELD", 0)
+    monkeypatch.setattr("regard.attention.mask_cache.MAX_MATRIX_ENTRIES", 0)
     model = tiny.built(tiny.language(mixer))
     seen = watched(model, Tokens.of(SOURCE))
     look = seen.row(1)["decoder.1.self"]
@@ -63,7 +64,7 @@ def test_calls_are_numbered_for_each_attention():
     assert seen.calls[-1]["decoder.0.self"].weights().shape[-1] == 1
     assert [call["decoder.0.self"].weights().shape[-1] for call in seen.calls[:]] == [2, 1]
     assert seen["encoder.0.self"] is seen.calls[0]["encoder.0.self"]
-    with pytest.raises(NotSeenError, match=r'"encoder\.0\.self" did not run in this call'):
+    with pytest.raises(NotRecordedError, match=r'"encoder\.0\.self" did not run in this call'):
         seen.calls[1]["encoder.0.self"]
     with pytest.raises(IndexError, match="There were 2 calls, and number 2 is none of them"):
         seen.calls[2]
@@ -80,7 +81,7 @@ def test_a_name_that_is_not_there_has_a_suggestion():
 def test_a_trace_of_a_translation(tmp_path):
     model = tiny.built(tiny.translating("alibi"))
     seen = watched(model, Tokens.of(SOURCE), Tokens.of(TARGET))
-    seen.save(tmp_path / "a.safetensors", row=2, source=list("abcd"), target=Side(("x", "y"), "x y"), title="abcd")
+    seen.save(tmp_path / "a.safetensors", row=2, source=list("abcd"), target=TraceSide(("x", "y"), "x y"), title="abcd")
     trace = Trace.load(tmp_path / "a.safetensors")
     assert trace.title == "abcd"
     assert trace.sides["source"].tokens == ("a", "b", "c", "d")
@@ -130,7 +131,7 @@ def test_a_model_without_attention_says_so():
     seen = watched(tiny.built(tiny.TRANSLATING["seq2seq"]), Tokens.of(SOURCE), Tokens.of(TARGET))
     assert repr(seen) == "Seen(nothing)"
     for ask in (lambda: seen["decoder.cross"], seen.trace):
-        with pytest.raises(NotSeenError, match="no attention of this model ran"):
+        with pytest.raises(NotRecordedError, match="no attention of this model ran"):
             ask()
 
 

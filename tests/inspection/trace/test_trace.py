@@ -8,14 +8,22 @@ import torch
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Placed, Window
 from regard.attention.score import Additive, Bilinear
-from regard.data.tokenizer.words import Word
-from regard.inspection.matrix import Matrix
-from regard.inspection.trace.trace import Attention, Node, Pointer, Search, Side, Trace, Written
+from regard.data.tokenizer.interface import Word
+from regard.inspection.records import WeightMatrix
+from regard.inspection.trace import Trace
+from regard.inspection.trace_format import (
+    AlignmentPointer,
+    GeneratedTokens,
+    SearchNode,
+    TracedAttention,
+    TracedSearch,
+    TraceSide,
+)
 from regard.position.bias import ALiBi, BucketedBias, RelativeBias
 
 H, n, N, D = 4, 5, 6, 3
-SOURCE = Side(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2, 2), Word(5, 8, 3, 5)))
-TARGET = Side(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
+SOURCE = TraceSide(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2, 2), Word(5, 8, 3, 5)))
+TARGET = TraceSide(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
 
 
 HALF = " that can be written as UTF-8, but there is half of a surrogate pair in it"
@@ -58,12 +66,12 @@ LOOKS = {
     "bilinear a head": lambda q, k: Look(q, k, score=Bilinear(numbers(H, D, D)), normalize="relu"),
     "own score": lambda q, k: Look(q, k, score=lambda a, b: -(a.unsqueeze(-2) - b.unsqueeze(-3)).pow(2).sum(-1)),
     "own normaliser": lambda q, k: Look(q, k, normalize=lambda scores: scores.pow(2)),
-    "weights": lambda q, k: Matrix(numbers(H, n, N)),
+    "weights": lambda q, k: WeightMatrix(numbers(H, n, N)),
 }
 
 
 def of(look, **options):
-    return Trace({"source": SOURCE, "target": TARGET}, (Attention("cross", "target", "source", look),), **options)
+    return Trace({"source": SOURCE, "target": TARGET}, (TracedAttention("cross", "target", "source", look),), **options)
 
 
 @pytest.mark.parametrize("name", sorted(LOOKS))
@@ -78,14 +86,14 @@ def test_a_look_is_the_same_after_a_file(tmp_path, name):
 
 
 def test_all_else_is_the_same_after_a_file(tmp_path):
-    image = Side(tuple(map(str, range(7))), grid=(2, 3), lead=1)
-    nodes = (Node(-1, "a", -0.5, -0.5, False, True), Node(-1, "</s>", -2.0, -2.0, True, False),
-             Node(0, "b", -0.25, -0.75, False, False))
+    image = TraceSide(tuple(map(str, range(7))), grid=(2, 3), lead=1)
+    nodes = (SearchNode(-1, "a", -0.5, -0.5, False, True), SearchNode(-1, "</s>", -2.0, -2.0, True, False),
+             SearchNode(0, "b", -0.25, -0.75, False, False))
     trace = Trace({"source": SOURCE, "target": TARGET, "x-image": image},
-                  (Attention("decoder.0.cross", "target", "source", Matrix(numbers(H, n, N)), 0, "cross"),
-                   Attention("own", "target", "target", Matrix(numbers(1, n, n)))),
-                  "a title", "a model", Written("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75), Pointer(0, 3, 1),
-                  Search(2, nodes, (2, 1), 7))
+                  (TracedAttention("decoder.0.cross", "target", "source", WeightMatrix(numbers(H, n, N)), 0, "cross"),
+                   TracedAttention("own", "target", "target", WeightMatrix(numbers(1, n, n)))),
+                  "a title", "a model", GeneratedTokens("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75), AlignmentPointer(0, 3, 1),
+                  TracedSearch(2, nodes, (2, 1), 7))
     trace.save(tmp_path / "a.safetensors")
     read = Trace.load(str(tmp_path / "a.safetensors"))
     for part in ("sides", "title", "model", "written", "alignment", "search"):
@@ -112,16 +120,16 @@ def test_lower_precisions_are_kept_small_and_read_wide(tmp_path, dtype):
 
 def test_a_long_causal_trace_with_alibi_is_small(tmp_path):
     long = 3000
-    side = Side(("a",) * long)
+    side = TraceSide(("a",) * long)
     look = Look(torch.randn(2, long, 4), torch.randn(1, long, 4), mask=Causal(), bias=ALiBi.for_heads(2))
-    Trace({"text": side}, (Attention("a", "text", "text", look),)).save(tmp_path / "a.safetensors")
+    Trace({"text": side}, (TracedAttention("a", "text", "text", look),)).save(tmp_path / "a.safetensors")
     assert (tmp_path / "a.safetensors").stat().st_size < 300_000
     read = Trace.load(tmp_path / "a.safetensors").attentions[0].look
     torch.testing.assert_close(read.rows([0, 1234, 2999]), look.rows([0, 1234, 2999]))
 
 
 def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.inspection.trace.tensors.MATRIX_HELD", 100)
+    monkeypatch.setattr("regard.inspection.trace_format.MATRIX_HELD", 100)
     trace = of(Look(numbers(H, n, D), numbers(H, N, D), normalize=lambda scores: scores))
     with pytest.raises(ValueError, match='"cross" cannot be written: its weights would be a matrix of 120 numbers'):
         trace.save(tmp_path / "a.safetensors")
@@ -130,38 +138,38 @@ def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, m
 
 def test_only_a_name_that_says_what_it_is(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.safetensors, but is '.*a\.json'"):
-        of(Matrix(numbers(H, n, N))).save(tmp_path / "a.json")
+        of(WeightMatrix(numbers(H, n, N))).save(tmp_path / "a.json")
 
 
 GOOD = {"sides": {"source": SOURCE, "target": TARGET}}
-WEIGHTS = Matrix(torch.zeros(2, 5, 6))
-CROSS = Attention("c", "target", "source", WEIGHTS)
+WEIGHTS = WeightMatrix(torch.zeros(2, 5, 6))
+CROSS = TracedAttention("c", "target", "source", WEIGHTS)
 BAD = {
     "no side": ({"sides": {}}, '"sides": expected at least one side'),
-    "no token": ({"sides": {"a": Side(())}}, '"tokens" in [sides.a]: expected at least one token'),
-    "words without text": ({"sides": {"a": Side(("b",), words=(Word(0, 1, 0, 0),))}}, '"words" in [sides.a]'),
-    "words past the text": ({"sides": {"a": Side(("b",), "b", (Word(0, 2, 0, 0),))}}, "is not in the text of 1"),
-    "words past the tokens": ({"sides": {"a": Side(("b",), "b", (Word(0, 1, 0, 1),))}}, "not among the 1 tokens"),
-    "another grid": ({"sides": {"a": Side(("b",) * 5, grid=(2, 2))}}, '"grid" in [sides.a]: 2 × 2 patches and 0'),
-    "a lead without a grid": ({"sides": {"a": Side(("b",), lead=1)}}, '"lead" in [sides.a]'),
+    "no token": ({"sides": {"a": TraceSide(())}}, '"tokens" in [sides.a]: expected at least one token'),
+    "words without text": ({"sides": {"a": TraceSide(("b",), words=(Word(0, 1, 0, 0),))}}, '"words" in [sides.a]'),
+    "words past the text": ({"sides": {"a": TraceSide(("b",), "b", (Word(0, 2, 0, 0),))}}, "is not in the text of 1"),
+    "words past the tokens": ({"sides": {"a": TraceSide(("b",), "b", (Word(0, 1, 0, 1),))}}, "not among the 1 tokens"),
+    "another grid": ({"sides": {"a": TraceSide(("b",) * 5, grid=(2, 2))}}, '"grid" in [sides.a]: 2 × 2 patches and 0'),
+    "a lead without a grid": ({"sides": {"a": TraceSide(("b",), lead=1)}}, '"lead" in [sides.a]'),
     "unknown side": (GOOD | {"attentions": (replace(CROSS, keys="sources"),)}, 'Did you mean "source"?'),
-    "sides exchanged": (GOOD | {"attentions": (Attention("c", "source", "target", WEIGHTS),)},
+    "sides exchanged": (GOOD | {"attentions": (TracedAttention("c", "source", "target", WEIGHTS),)},
                         '"queries" in [attentions[0]]: side "source" has 6 tokens, but there are 5 rows'),
     "one name twice": (GOOD | {"attentions": (CROSS, CROSS)}, '"name" in [attentions[1]]: there are two'),
     "no name": (GOOD | {"attentions": (replace(CROSS, name=""),)}, "expected a name"),
     "a kind": (GOOD | {"attentions": (replace(CROSS, kind="selfish"),)}, '"kind" in [attentions[0]]: expected one of'),
     "a layer": (GOOD | {"attentions": (replace(CROSS, layer=-1),)}, '"layer" in [attentions[0]]'),
-    "a batch": (GOOD | {"attentions": (replace(CROSS, look=Matrix(torch.zeros(1, 2, 5, 6))),)}, "heads × rows"),
-    "other log-probabilities": (GOOD | {"written": Written("target", (0.0,))}, "expected one for each of the 5 tokens"),
-    "written elsewhere": (GOOD | {"written": Written("a", (0.0,))}, '"side" in [written]: there is no side "a"'),
-    "points nowhere": (GOOD | {"alignment": Pointer(0)}, '"attention" in [alignment]: there are 0'),
-    "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 2)}, '"head" in [alignment]'),
-    "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": Pointer(0, 0, 5)}, '"offset" in [alignment]'),
-    "left out": (GOOD | {"search": Search(1, (), (), -1)}, '"left_out" in [search]'),
-    "no beam": (GOOD | {"search": Search(0, (), ())}, '"beams" in [search]'),
-    "its own parent": (GOOD | {"search": Search(1, (Node(0, "a", 0.0, 0.0, False, True),), ())},
+    "a batch": (GOOD | {"attentions": (replace(CROSS, look=WeightMatrix(torch.zeros(1, 2, 5, 6))),)}, "heads × rows"),
+    "other log-probabilities": (GOOD | {"written": GeneratedTokens("target", (0.0,))}, "expected one for each of the 5 tokens"),
+    "written elsewhere": (GOOD | {"written": GeneratedTokens("a", (0.0,))}, '"side" in [written]: there is no side "a"'),
+    "points nowhere": (GOOD | {"alignment": AlignmentPointer(0)}, '"attention" in [alignment]: there are 0'),
+    "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 2)}, '"head" in [alignment]'),
+    "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 0, 5)}, '"offset" in [alignment]'),
+    "left out": (GOOD | {"search": TracedSearch(1, (), (), -1)}, '"left_out" in [search]'),
+    "no beam": (GOOD | {"search": TracedSearch(0, (), ())}, '"beams" in [search]'),
+    "its own parent": (GOOD | {"search": TracedSearch(1, (SearchNode(0, "a", 0.0, 0.0, False, True),), ())},
                        '"parent" in [search.nodes[0]]: expected an earlier node or -1, but got 0'),
-    "best of nothing": (GOOD | {"search": Search(1, (), (0,))}, "there are 0 nodes"),
+    "best of nothing": (GOOD | {"search": TracedSearch(1, (), (0,))}, "there are 0 nodes"),
 }
 
 
@@ -174,9 +182,9 @@ def test_what_does_not_fit_together_is_refused(name):
 
 
 def test_text_that_a_file_cannot_hold_is_named():
-    node = Node(-1, "\ud800", 0.0, 0.0, False, True)
+    node = SearchNode(-1, "\ud800", 0.0, 0.0, False, True)
     with pytest.raises(ValueError, match="half of a surrogate pair") as error:
-        Trace({"a": Side(("x", "\ud800"), "\udfff"), "b": Side((1,))}, title="a\udcff", search=Search(1, (node,), (0,)))
+        Trace({"a": TraceSide(("x", "\ud800"), "\udfff"), "b": TraceSide((1,))}, title="a\udcff", search=TracedSearch(1, (node,), (0,)))
     assert [line.split(": ")[1:] for line in str(error.value).splitlines()] == [
         [where, f"expected text{what}"] for where, what in (
             ('"title"', HALF), ('"text" in [sides.a]', HALF), ('"tokens"[1] in [sides.a]', HALF),
@@ -185,9 +193,9 @@ def test_text_that_a_file_cannot_hold_is_named():
 
 @pytest.mark.parametrize("number", [-torch.inf, torch.nan])
 def test_numbers_that_a_file_cannot_hold_are_named(number):
-    node = Node(-1, "a", number, number, False, True)
+    node = SearchNode(-1, "a", number, number, False, True)
     with pytest.raises(ValueError, match="finite") as error:
-        Trace({"a": Side(("x", "y"))}, written=Written("a", (0.0, number), number), search=Search(1, (node,), (0,)))
+        Trace({"a": TraceSide(("x", "y"))}, written=GeneratedTokens("a", (0.0, number), number), search=TracedSearch(1, (node,), (0,)))
     lines = str(error.value).splitlines()
     assert [line.split(":")[1].strip() for line in lines] == [
         '"log_probabilities"[1] in [written]', '"score" in [written]', '"log_probability" in [search.nodes[0]]',
@@ -196,4 +204,4 @@ def test_numbers_that_a_file_cannot_hold_are_named(number):
 
 def test_an_attention_has_a_head():
     with pytest.raises(ValueError, match="expected at least one head"):
-        Trace({"a": Side(("x",))}, (Attention("one", "a", "a", Matrix(torch.zeros(0, 1, 1))),))
+        Trace({"a": TraceSide(("x",))}, (TracedAttention("one", "a", "a", WeightMatrix(torch.zeros(0, 1, 1))),))

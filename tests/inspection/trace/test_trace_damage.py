@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from regard.inspection.trace.trace import Trace
+from regard.inspection.trace import Trace
 
 HEADER = {
     "title": "t", "x-mine": [{"anything": None}],

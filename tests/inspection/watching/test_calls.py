@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.functional import scaled_dot_product_attention as imported
 
-from regard.inspection.watching.calls import FUSED, SOFTMAX, by_mode, by_name, running
+from regard.inspection.foreign import FUSED, SOFTMAX, ListeningMode, listen_by_name, running_module
 
 X = torch.randn(1, 2, 3, 4)
 CALLS = {
@@ -27,7 +27,7 @@ def functions():
 
 
 @pytest.mark.parametrize("call", sorted(CALLS))
-@pytest.mark.parametrize("way", [by_name, by_mode])
+@pytest.mark.parametrize("way", [listen_by_name, ListeningMode])
 def test_every_call_is_told_once(way, call):
     name, run = CALLS[call]
     plain, before, told = run(), functions(), []
@@ -35,7 +35,7 @@ def test_every_call_is_told_once(way, call):
         result = run()
     assert functions() == before
     assert torch.equal(result, plain)
-    expected = [] if way is by_name and call in OWN_NAME else [name]
+    expected = [] if way is listen_by_name and call in OWN_NAME else [name]
     assert [one[0] for one in told] == expected
     for one in told:
         assert one[3] is result
@@ -45,7 +45,7 @@ def test_every_call_is_told_once(way, call):
 
 def test_listeners_end_in_any_order():
     before, first, second = functions(), [], []
-    one, other = by_name(lambda *told: first.append(told)), by_name(lambda *told: second.append(told))
+    one, other = listen_by_name(lambda *told: first.append(told)), listen_by_name(lambda *told: second.append(told))
     one.__enter__()
     other.__enter__()
     F.softmax(X, dim=-1)
@@ -59,7 +59,7 @@ def test_listeners_end_in_any_order():
 
 def test_an_exception_puts_everything_back():
     before = functions()
-    with pytest.raises(RuntimeError), by_name(lambda *told: None):
+    with pytest.raises(RuntimeError), listen_by_name(lambda *told: None):
         raise RuntimeError
     assert functions() == before
 
@@ -72,10 +72,10 @@ class Asks(nn.Module):
         self.known, self.inner, self.found = known, inner, []
 
     def forward(self):
-        self.found.append(running(self.known))
+        self.found.append(running_module(self.known))
         if self.inner is not None:
             self.inner()
-        self.found.append(running(self.known))
+        self.found.append(running_module(self.known))
 
 
 def test_the_innermost_of_the_modules_that_are_known():
@@ -87,7 +87,7 @@ def test_the_innermost_of_the_modules_that_are_known():
     outer()
     assert outer.found == [outer, outer]
     assert inner.found == stranger.found == [inner, inner]
-    assert running(known) is None
+    assert running_module(known) is None
 
 
 def test_what_runs_in_one_thread_is_not_what_runs_in_another():
@@ -96,7 +96,7 @@ def test_what_runs_in_one_thread_is_not_what_runs_in_another():
 
     class Waits(nn.Module):
         def forward(self):
-            thread = threading.Thread(target=lambda: found.append(running(known)))
+            thread = threading.Thread(target=lambda: found.append(running_module(known)))
             thread.start()
             thread.join()
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.inspection.watching.names import foreign, places
+from regard.inspection.recorder import find_attention_modules, foreign_module
 
 BOTH = ["encoder.0.self", "encoder.1.self", "decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"]
 NAMES = {
@@ -28,7 +28,7 @@ NAMES = {
 
 @pytest.mark.parametrize("model", sorted(NAMES))
 def test_names_of_models(model):
-    found = places(tiny.built(tiny.ALL[model]))
+    found = find_attention_modules(tiny.built(tiny.ALL[model]))
     assert [place.name for place in found] == NAMES[model]
     for place in found:
         assert place.kind == place.name.split(".")[-1]
@@ -42,13 +42,13 @@ def test_names_of_parts():
              decoder.stack.blocks[0]: ["self", "cross"], decoder.stack.blocks[0].mixer: ["self"],
              decoder.stack.blocks[0].cross: ["attention"], regard.LSTMN(4): ["self"], recurrent: ["cross"]}
     for part, names in named.items():
-        assert [place.name for place in places(part)] == names
+        assert [place.name for place in find_attention_modules(part)] == names
 
 
 def test_somebodys_own_module_keeps_its_names():
     own = nn.ModuleDict({"reader": regard.SelfAttention(regard.Attention(4, heads=2)),
                          "looker": regard.BasicAttention(4), "deep": nn.ModuleList([tiny.built(tiny.language())])})
-    found = {place.name: place.kind for place in places(own)}
+    found = {place.name: place.kind for place in find_attention_modules(own)}
     assert found == {"reader.layer": "self", "looker": None, "deep.0.decoder.0.self": "self",
                      "deep.0.decoder.1.self": "self"}
 
@@ -63,7 +63,7 @@ def test_two_of_one_name_have_the_names_of_their_modules():
             self.encoder = nn.Module()
             self.encoder.stack = self.stack
 
-    names = [place.name for place in places(Twice())]
+    names = [place.name for place in find_attention_modules(Twice())]
     assert len(names) == len({*names}) == 2
 
 
@@ -74,7 +74,7 @@ def test_two_of_one_name_have_the_names_of_their_modules():
     ("encoder.block.4.layer.0.SelfAttention", "self", 4), ("attention", "self", None),
 ])
 def test_foreign_names_tell_kind_and_layer(path, kind, layer):
-    place = foreign(path, nn.Identity())
+    place = foreign_module(path, nn.Identity())
     assert (place.name, place.kind, place.layer) == (path, kind, layer)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.inspection.watching.taps import watchable
+from regard.inspection.recorder import can_record
 
 
 class Kernel(nn.Module):
@@ -21,17 +21,17 @@ class Kernel(nn.Module):
     ("cpu", True, True), ("cuda", False, True), ("cuda", True, False)])
 def test_nothing_is_kept_while_a_graph_is_recorded(device, recording, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
-    assert watchable(SimpleNamespace(is_cuda=device == "cuda")) is expected
+    assert can_record(SimpleNamespace(is_cuda=device == "cuda")) is expected
 
 
 def test_nothing_is_kept_in_a_backward_pass():
     found = []
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    y.register_hook(lambda gradient: found.append(watchable(gradient)))
+    y.register_hook(lambda gradient: found.append(can_record(gradient)))
     y.sum().backward()
     assert found == [False]
-    assert watchable(x)
+    assert can_record(x)
 
 
 @pytest.mark.parametrize("model", [regard.Attention(4, heads=2), nn.MultiheadAttention(4, 2), Kernel()],
@@ -50,4 +50,4 @@ def test_what_runs_inside_of_torch_func_runs_as_it_does(model):
 
 def test_nothing_is_kept_while_something_is_compiled(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not watchable(torch.ones(1))
+    assert not can_record(torch.ones(1))

@@ -9,14 +9,13 @@ import tiny
 import torch
 
 import regard
-from regard.attention.kernels import choice
-from regard.attention.tap import taps
-from regard.inspection.seen.seen import NotSeenError
-from regard.inspection.watching.watching import size
-from regard.models.contract import PackedTokens, Tokens
+from regard.attention import backends
+from regard.attention.look import find_taps
+from regard.inspection.watch import NotRecordedError, parse_bytes
+from regard.tokens import PackedTokens, Tokens
 
 SOURCE, TARGET = [[1, 2, 3, 4, 5], [6, 7, 3], [1, 2, 3, 4]], [[1, 2, 3], [4, 5, 6], [7, 2]]
-WATCHED = sorted(name for name in tiny.ALL if taps(tiny.built(tiny.ALL[name])))
+WATCHED = sorted(name for name in tiny.ALL if find_taps(tiny.built(tiny.ALL[name])))
 
 
 def arguments(name, model):
@@ -33,16 +32,16 @@ def arguments(name, model):
 @pytest.mark.parametrize("name", sorted(tiny.ALL))
 def test_results_are_the_same_to_the_last_bit_on_the_same_backends(name, monkeypatch):
     model = tiny.built(tiny.ALL[name])
-    given, chosen, choose = arguments(name, model), [], choice.choose
-    monkeypatch.setattr(choice, "choose", lambda *asked: chosen.append(found := choose(*asked)) or found)
+    given, chosen, choose = arguments(name, model), [], backends.choose_backend
+    monkeypatch.setattr(backends, "choose_backend", lambda *asked: chosen.append(found := choose(*asked)) or found)
     plain = model(*given)
     before, chosen[:] = chosen[:], []
     with regard.watch(model) as seen:
         watched = model(*given)
     assert torch.equal(watched, plain)
     assert chosen == before
-    assert len(seen.names()) == len(taps(model))
-    assert not any(tap.listeners for tap in taps(model).values())
+    assert len(seen.names()) == len(find_taps(model))
+    assert not any(tap.listeners for tap in find_taps(model).values())
 
 
 @pytest.mark.parametrize("name", WATCHED)
@@ -50,8 +49,8 @@ def test_the_weights_are_those_that_were_used(name):
     """Those that the taps give, computed on the spot, step by step where the model steps."""
     model = tiny.built(tiny.ALL[name])
     given = arguments(name, model)
-    used = {path: [] for path in taps(model)}
-    for path, tap in taps(model).items():
+    used = {path: [] for path in find_taps(model)}
+    for path, tap in find_taps(model).items():
         tap.listeners.append(lambda look, own=used[path]: own.append(look.weights()))
     with regard.watch(model) as seen:
         model(*given)
@@ -69,7 +68,7 @@ def test_before_anything_ran_nothing_is_seen():
     with regard.watch(tiny.built(tiny.translating())) as seen:
         assert seen.names() == []
         assert "decoder.1.cross" not in seen
-        with pytest.raises(NotSeenError, match="did not run inside the `with` block"):
+        with pytest.raises(NotRecordedError, match="did not run inside the `with` block"):
             seen["decoder.1.cross"]
 
 
@@ -141,7 +140,7 @@ def test_beyond_the_limit_nothing_is_kept_and_it_is_said_once():
     assert '"encoder.0.self" (1 of 2)' in str(said[0].message)
     assert said[0].filename == __file__
     seen.calls[0]["encoder.0.self"].weights()
-    with pytest.raises(NotSeenError, match=r'Run 1 of "encoder\.0\.self" was not kept: there was no room for it'):
+    with pytest.raises(NotRecordedError, match=r'Run 1 of "encoder\.0\.self" was not kept: there was no room for it'):
         seen["encoder.0.self"]
     with pytest.raises(KeyError):
         seen.calls[1]["encoder.0.self"]
@@ -152,14 +151,14 @@ def test_a_run_of_steps_is_kept_whole_or_not_at_all():
     one = 8 * (3 * 5 * 8 + 2 * 8) + 3 * 5
     with pytest.warns(RuntimeWarning, match=r'"decoder\.cross" \(1 of 1\)'), regard.watch(model, limit=one) as seen:
         model(Tokens.of(SOURCE), Tokens.of(TARGET))
-    with pytest.raises(NotSeenError, match="was not kept"):
+    with pytest.raises(NotRecordedError, match="was not kept"):
         seen["decoder.cross"]
 
 
 @pytest.mark.parametrize(("limit", "bytes_"), [("2GiB", 2**31), ("500MB", 5 * 10**8), ("1.5 kib", 1536), (7, 7),
                                                ("12", 12), (0, 0)])
 def test_limits(limit, bytes_):
-    assert size(limit) == bytes_
+    assert parse_bytes(limit) == bytes_
 
 
 @pytest.mark.parametrize("limit", ["2 gigs", "-1GB", -1, True, None, 1.5, ""])
@@ -190,7 +189,7 @@ def test_an_exception_ends_the_watch_and_what_ran_before_is_seen():
     model = tiny.built(tiny.translating())
     with pytest.raises(ValueError, match="`memory` must be"), regard.watch(model, limit=400) as seen:
         model.start([model.encode(Tokens.of(SOURCE)), None][1], capacity=1)
-    assert not any(tap.listeners for tap in taps(model).values())
+    assert not any(tap.listeners for tap in find_taps(model).values())
     assert seen.names()[0] == "encoder.0.self"
 
 
@@ -198,7 +197,7 @@ def test_a_copy_of_a_watched_model_is_not_watched():
     model = tiny.built(tiny.language())
     with regard.watch(model) as seen:
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert not any(tap.listeners for tap in taps(other).values())
+            assert not any(tap.listeners for tap in find_taps(other).values())
             assert torch.equal(other(Tokens.of(SOURCE)), model(Tokens.of(SOURCE)))
         assert set(model.state_dict()) == set(other.state_dict())
     assert len(seen.calls) == 2
@@ -247,7 +246,7 @@ class TestCompiled:
             with regard.watch(model) as seen:
                 torch.testing.assert_close(run(x.ids), expected)
             torch.testing.assert_close(run(x.ids), expected)
-        with pytest.raises(NotSeenError, match="it ran in compiled code, as a recorded CUDA graph"):
+        with pytest.raises(NotRecordedError, match="it ran in compiled code, as a recorded CUDA graph"):
             seen["decoder.0.self"]
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recurrent import KINDS, assert_close, kinds, make, normal, seeds, widths
 
-from regard.recurrence.cell import LSTM
+from regard.recurrence.cells import LSTMCell
 from regard.recurrence.kernels import bptt, loop
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.kernels.problem import ScanProblem
 
 sizes_of_steps = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)[::-1]))
 
@@ -16,7 +16,7 @@ sizes_of_steps = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(lambda 
 def problem(kind, input_width, width, sizes, seed=0):
     made = make(kind, input_width, width, seed)
     state = tuple(normal(sizes[0], width, seed=seed + i).requires_grad_() for i in range(made.memories))
-    return Problem(made, normal(sum(sizes), input_width, seed=seed + 9).requires_grad_(), sizes, state)
+    return ScanProblem(made, normal(sum(sizes), input_width, seed=seed + 9).requires_grad_(), sizes, state)
 
 
 @given(kinds, widths, widths, sizes_of_steps, seeds)
@@ -45,7 +45,7 @@ def test_gradients_are_those_of_finite_differences(kind, sizes):
             self.cell = asked.cell
 
         def forward(self, x, *state):
-            hidden, final = bptt.run(Problem(self.cell, x, sizes, state))
+            hidden, final = bptt.run(ScanProblem(self.cell, x, sizes, state))
             return hidden, *final
 
     def run(x, *rest):
@@ -90,7 +90,7 @@ def test_only_some_gradients_are_asked_for(kind):
     hidden, _ = bptt.run(asked)
     truth, _ = loop.run(asked)
     assert_close(torch.autograd.grad(hidden.sum(), asked.inputs)[0], torch.autograd.grad(truth.sum(), asked.inputs)[0])
-    asked = Problem(make(kind, 2, 3), asked.inputs.detach(), asked.sizes, tuple(m.detach() for m in asked.state))
+    asked = ScanProblem(make(kind, 2, 3), asked.inputs.detach(), asked.sizes, tuple(m.detach() for m in asked.state))
     hidden, _ = bptt.run(asked)
     truth, _ = loop.run(asked)
     for ours, theirs in zip(torch.autograd.grad(hidden.sum(), asked.cell.parameters()),
@@ -109,7 +109,7 @@ def test_its_gradient_cannot_be_differentiated_and_says_so():
 def test_under_autocast_the_projection_decides(kind):
     asked = problem(kind, 4, 4, (2, 2))
     asked.cell.float()
-    asked = Problem(asked.cell, normal(4, 4, dtype=torch.float32), (2, 2), asked.cell.initial(2))
+    asked = ScanProblem(asked.cell, normal(4, 4, dtype=torch.float32), (2, 2), asked.cell.initial(2))
     truth, _ = bptt.run(asked)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden, _ = bptt.run(asked)
@@ -119,17 +119,17 @@ def test_under_autocast_the_projection_decides(kind):
 
 
 def test_what_it_refuses():
-    class Other(LSTM):
+    class Other(LSTMCell):
         """A subclass may compute something else."""
 
     asked = problem("lstm", 2, 3, (2, 2))
     assert bptt.refusal(asked) is None
     assert bptt.drawback(asked) is None
-    assert "Other is not written out" in bptt.refusal(Problem(Other(2, 3), asked.inputs, asked.sizes, asked.state))
+    assert "Other is not written out" in bptt.refusal(ScanProblem(Other(2, 3), asked.inputs, asked.sizes, asked.state))
     with torch.no_grad():
         assert "fewer than 32" in bptt.drawback(asked)
         assert bptt.drawback(problem("lstm", 2, 3, (2,) * bptt.FEW)) is None
-    assert bptt.drawback(Problem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
-    hidden, _ = bptt.run(Problem(asked.cell, asked.inputs[:0], (), asked.state))
+    assert bptt.drawback(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
+    hidden, _ = bptt.run(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state))
     assert hidden.shape == (0, 3)
     assert bptt.detail(asked) == "2 steps of LSTM, their backward written out"

@@ -9,14 +9,14 @@ import torch
 from recurrent import KINDS, assert_close, make, normal, options, oracle_layers
 
 import regard
-from regard import kernels
-from regard.recurrence.cell import LSTM
+from regard.kernels import launch
+from regard.recurrence.cells import LSTMCell
 from regard.recurrence.kernels import bptt, fused, loop
-from regard.recurrence.kernels.problem import Problem
-from regard.recurrence.reading import PaddedReading, Reading
+from regard.recurrence.kernels.problem import ScanProblem
+from regard.recurrence.packing import PackedOrder, PaddedOrder
 from regard.recurrence.scan import Recurrence
 
-layouts = pytest.importorskip("regard.recurrence.kernels.steps.layout")
+layouts = pytest.importorskip("regard.recurrence.kernels.triton_scan")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 2e-6
 EVEN, RAGGED = (3,) * 5, (4, 3, 3, 1)
@@ -34,7 +34,7 @@ def problem(kind, input_width, width, sizes, dtype=torch.float32, lengths=None, 
 
     state = tuple(random(sizes[0], width, seed + i) for i in range(made.memories))
     given = None if lengths is None else torch.tensor(lengths, device=DEVICE)
-    return Problem(made, random(sum(sizes), input_width, seed + 9), sizes, state, given)
+    return ScanProblem(made, random(sum(sizes), input_width, seed + 9), sizes, state, given)
 
 
 def everything(backend, asked):
@@ -91,7 +91,7 @@ def test_it_is_bptt_in_its_own_precision(kind):
         assert_close(ours, theirs, 2 * TOLERANCE)
 
 
-@pytest.mark.parametrize(("side", "order"), [("right", PaddedReading), ("left", Reading)])
+@pytest.mark.parametrize(("side", "order"), [("right", PaddedOrder), ("left", PackedOrder)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_directions_are_the_oracle(kind, side, order):
     """Padded, on whichever device the lengths are; what stands there is not a number, and touches nothing."""
@@ -168,7 +168,7 @@ def test_under_autocast_the_projection_decides():
 
 
 def test_what_it_refuses(monkeypatch):
-    class Other(LSTM):
+    class Other(LSTMCell):
         """A subclass may compute something else."""
 
     asked = problem("lstm", 2, 3, (2, 2))
@@ -180,7 +180,7 @@ def test_what_it_refuses(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
         assert "torch.compile" in fused.refusal(asked)
-    monkeypatch.setattr(kernels, "installed", lambda: False)
+    monkeypatch.setattr(launch, "installed", lambda: False)
     assert fused.refusal(asked) == "triton is not installed"
 
 

@@ -5,13 +5,13 @@ import torch
 from recurrent import KINDS, assert_close, make, normal, oracle_scan
 
 from regard.recurrence.kernels import loop
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.kernels.problem import ScanProblem
 
 
 def problem(kind, sizes, seed=0):
     made = make(kind, 2, 3, seed)
     state = tuple(normal(sizes[0] if sizes else 2, 3, seed=seed + i) for i in range(made.memories))
-    return Problem(made, normal(sum(sizes), 2, seed=seed + 9), sizes, state)
+    return ScanProblem(made, normal(sum(sizes), 2, seed=seed + 9), sizes, state)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3), (3, 1, 1), (4, 2), (1,)])
@@ -41,7 +41,7 @@ def test_its_gradient_can_be_differentiated(kind):
     asked = problem(kind, (2, 2, 1))
 
     def run(x):
-        return loop.run(Problem(asked.cell, x, asked.sizes, asked.state))[0]
+        return loop.run(ScanProblem(asked.cell, x, asked.sizes, asked.state))[0]
 
     assert torch.autograd.gradgradcheck(run, asked.inputs.requires_grad_())
 

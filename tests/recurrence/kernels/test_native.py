@@ -5,13 +5,13 @@ import torch
 from recurrent import KINDS, NATIVE, assert_close, make, normal
 
 from regard.recurrence.kernels import loop, native
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.kernels.problem import ScanProblem
 
 
 def problem(kind, sizes, dtype=torch.float64):
     made = make(kind, 2, 3).to(dtype)
     state = tuple(normal(sizes[0], 3, seed=i, dtype=dtype).requires_grad_() for i in range(made.memories))
-    return Problem(made, normal(sum(sizes), 2, seed=9, dtype=dtype).requires_grad_(), sizes, state)
+    return ScanProblem(made, normal(sum(sizes), 2, seed=9, dtype=dtype).requires_grad_(), sizes, state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # oneDNN's LSTM is in float32
@@ -39,7 +39,7 @@ def test_gradients_are_those_of_finite_differences(kind, sizes):
     asked = problem(kind, sizes)
 
     def run(x, *state):
-        hidden, final = native.run(Problem(asked.cell, x, sizes, state))
+        hidden, final = native.run(ScanProblem(asked.cell, x, sizes, state))
         return hidden, *final
 
     assert torch.autograd.gradcheck(run, (asked.inputs, *asked.state))
@@ -52,7 +52,7 @@ def test_what_it_refuses(kind):
     words = {"rnn linear": "linear", "gru": 'reset="after"', "mut1": "MUT1", "mut2": "MUT2", "mut3": "MUT3"}
     assert words.get(kind, "") in (reason or "")
     asked = problem(kind, (2, 2))
-    assert native.refusal(Problem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
+    assert native.refusal(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
 
 
 def test_when_it_is_not_the_one_to_choose_on_a_cpu():
@@ -84,7 +84,7 @@ def test_cudnn_is_the_loop(kind, sizes, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # torch's default for cuDNN rounds to 10 bits
     asked = problem(kind, sizes, torch.float32)
     truth = loop.run(asked)[0]
-    there = Problem(asked.cell.cuda(), asked.inputs.detach().cuda().requires_grad_(), sizes,
+    there = ScanProblem(asked.cell.cuda(), asked.inputs.detach().cuda().requires_grad_(), sizes,
                     tuple(memory.detach().cuda() for memory in asked.state))
     assert native.drawback(there) is None
     hidden, _ = native.run(there)

@@ -6,20 +6,20 @@ import pytest
 from tiny import ALL, LANGUAGE, TRANSLATING, language, translating
 
 from regard.attention.layer import AttentionConfig
+from regard.models import catalog
 from regard.models.build import model_config
-from regard.recipes import catalog
-from regard.storage.ctranslate2 import fit
+from regard.storage import ctranslate2
 
 FITTING = {"transformer", "gpt"}
 
 
 def keys(config):
-    return [key for key, _ in fit.problems(config)]
+    return [key for key, _ in ctranslate2.find_unsupported(config)]
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.recipe_names())
 def test_recipes(name):
-    tables = catalog.find(f"{name}-tiny").tables
+    tables = catalog.find_recipe(f"{name}-tiny").tables
     sizes = {"encoder-decoder": ("source_vocabulary", "target_vocabulary"), "seq2seq": ("source_vocabulary",
              "target_vocabulary"), "vision": ("labels",), "classifier": ("vocabulary", "labels")}
     given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocabulary",)), 9)
@@ -54,5 +54,5 @@ def test_what_must_be_one_for_both_sides():
 
 def test_a_refusal_has_every_key():
     with pytest.raises(ValueError, match=r"CTranslate2.*\n  model\.encoder\.mixer\.score: .*additive.*\n  model"):
-        fit.check(TRANSLATING["additive"])
-    fit.check(TRANSLATING["post-norm"])
+        ctranslate2.check_supported(TRANSLATING["additive"])
+    ctranslate2.check_supported(TRANSLATING["post-norm"])

@@ -8,15 +8,21 @@ import pytest
 import torch
 from tiny import ATTENTION, LANGUAGE, SOURCE, TARGET, TRANSLATING, WIDTH, built, language, stack, translating
 
-from regard.attention.layer import AttentionConfig
-from regard.attention.mixing import SelfAttentionConfig
-from regard.models.contract import Tokens
-from regard.models.special import SpecialConfig
-from regard.storage.ctranslate2 import spec
-from regard.storage.ctranslate2.writing import POSITIONS, QUANTIZATIONS, Names, room, unique, write
+from regard.attention.layer import AttentionConfig, SelfAttentionConfig
+from regard.special_tokens import SpecialTokens
+from regard.storage import ctranslate2 as spec
+from regard.storage.ctranslate2 import (
+    DEFAULT_POSITIONS,
+    QUANTIZATIONS,
+    VocabularyNames,
+    max_positions,
+    unique_names,
+    write_ctranslate2,
+)
+from regard.tokens import Tokens
 
 ctranslate2 = pytest.importorskip("ctranslate2")
-SPECIAL = SpecialConfig(start=2, end=(3,), padding=0)
+SPECIAL = SpecialTokens(start=2, end=(3,), padding=0)
 SOURCES, TARGETS = [[5, 6, 7, 3], [4, 3], [8, 9, 10, 4, 5, 6, 3]], [[5, 6], [7, 8, 9, 10], []]
 
 
@@ -46,7 +52,7 @@ CONFIGS = {
 
 
 def names(config):
-    return Names(unique((), config.source_vocabulary), unique((), config.target_vocabulary))
+    return VocabularyNames(unique_names((), config.source_vocabulary), unique_names((), config.target_vocabulary))
 
 
 def of(rows, called):
@@ -64,7 +70,7 @@ def ours(model, source, target):
 def test_a_translator(name, tmp_path):
     config = CONFIGS[name]
     model, called = built(config), names(config)
-    files = write(tmp_path, config, SPECIAL, model.state_dict(), called)
+    files = write_ctranslate2(tmp_path, config, SPECIAL, model.state_dict(), called)
     assert sorted(files) == sorted(path.name for path in tmp_path.iterdir())
     inner = ctranslate2.Translator(str(tmp_path), compute_type="float32")
     found = inner.score_batch(of(SOURCES, called.source), of(TARGETS, called.target))
@@ -77,7 +83,7 @@ def test_a_translator(name, tmp_path):
 def test_a_language_model(name, tmp_path):
     config = LANGUAGE[name]
     model = built(config)
-    files = write(tmp_path, config, SPECIAL, model.state_dict(), Names(unique((), TARGET), unique((), TARGET)))
+    files = write_ctranslate2(tmp_path, config, SPECIAL, model.state_dict(), VocabularyNames(unique_names((), TARGET), unique_names((), TARGET)))
     assert "vocabulary.json" in files
     rows = [[5, 6, 7, 8], [9, 4]]
     found = np.array(ctranslate2.Generator(str(tmp_path), compute_type="float32").forward_batch(rows))
@@ -92,16 +98,16 @@ def test_quantised_matrices_are_smaller(quantization, tmp_path):
     for name in ("float32", quantization):
         place = tmp_path / name
         place.mkdir(exist_ok=True)
-        write(place, config, SPECIAL, built(config).state_dict(), names(config), name)
-        sizes[name] = (place / "model.bin").stat().st_size - POSITIONS * WIDTH * 4
+        write_ctranslate2(place, config, SPECIAL, built(config).state_dict(), names(config), name)
+        sizes[name] = (place / "model.bin").stat().st_size - DEFAULT_POSITIONS * WIDTH * 4
     assert (sizes[quantization] < sizes["float32"]) == (quantization != "float32")
 
 
 def test_what_the_special_tokens_are_called(tmp_path):
     config = translating(shared=True, target_vocabulary=SOURCE)
     pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
-    called = unique(pieces, SOURCE)
-    files = write(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(), Names(called, called))
+    called = unique_names(pieces, SOURCE)
+    files = write_ctranslate2(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(), VocabularyNames(called, called))
     told = json.loads((tmp_path / "config.json").read_text())
     assert (told["eos_token"], told["unk_token"], told["decoder_start_token"]) == ("</s>", "<unk>", "<s>")
     assert not told["add_source_eos"]
@@ -110,25 +116,25 @@ def test_what_the_special_tokens_are_called(tmp_path):
 
 
 def test_every_id_has_a_name_of_its_own():
-    called = unique(["a", "a", "", "<4>", "b", "<2>"], 8)
+    called = unique_names(["a", "a", "", "<4>", "b", "<2>"], 8)
     assert called == ("a", "<1>", "<2>", "<3>", "b", "<5>", "<6>", "<7>")
 
 
 def test_positions():
-    assert room(language()) == 12
-    assert room(translating()) == POSITIONS
+    assert max_positions(language()) == 12
+    assert max_positions(translating()) == DEFAULT_POSITIONS
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"special": SpecialConfig(start=2)}, r"`special.end` must be an id"),
-    ({"special": SpecialConfig(end=(3,))}, r"`special.start` must be an id"),
+    ({"special": SpecialTokens(start=2)}, r"`special.end` must be an id"),
+    ({"special": SpecialTokens(end=(3,))}, r"`special.start` must be an id"),
     ({"quantization": "int4"}, r'`quantization` must be one of "float32", '),
     ({"config": TRANSLATING["rotary"]}, r"model.encoder.mixer.position"),
 ])
 def test_refusals_leave_nothing(change, message, tmp_path):
     config = change.get("config", translating())
     with pytest.raises(ValueError, match=message):
-        write(tmp_path, config, change.get("special", SPECIAL), built(config).state_dict(), names(config),
+        write_ctranslate2(tmp_path, config, change.get("special", SPECIAL), built(config).state_dict(), names(config),
               change.get("quantization", "float32"))
     assert not [*tmp_path.iterdir()]
 
@@ -136,4 +142,4 @@ def test_refusals_leave_nothing(change, message, tmp_path):
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
     with pytest.raises(ValueError, match=r"pip install 'regard\[export\]'"):
-        spec.package()
+        spec.import_ctranslate2()

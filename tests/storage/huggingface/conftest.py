@@ -5,9 +5,8 @@ import os
 import pytest
 import torch
 
-from regard.models.contract import Tokens
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.writing import write
+from regard.storage.huggingface.conversion import read_model, write_model
+from regard.tokens import Tokens
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +39,10 @@ def saved(tmp_path):
 def assert_there_and_back(tmp_path, peer):
     """Reads a folder, writes it, reads that and lets them load it: all equal to the bit. Gives what was read."""
     def walk(folder, model, missing=()):
-        foreign = read(folder)
-        write(tmp_path / "ours", foreign.config, foreign.special, foreign.tensors, labels=foreign.labels,
+        foreign = read_model(folder)
+        write_model(tmp_path / "ours", foreign.config, foreign.special, foreign.tensors, labels=foreign.labels,
               longest=foreign.longest)
-        again = read(tmp_path / "ours")
+        again = read_model(tmp_path / "ours")
         assert (again.config, again.special, again.labels, again.longest) == (
             foreign.config, foreign.special, foreign.labels, foreign.longest)
         assert again.tensors.keys() == foreign.tensors.keys()

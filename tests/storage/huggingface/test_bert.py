@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from regard.models.contract import Tokens
 from regard.storage import weights
-from regard.storage.huggingface.bert import Bert, BertSettings
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.settings import read as settings
+from regard.storage.huggingface.conversion import read_model
+from regard.storage.huggingface.encoders import Bert, BertSettings
+from regard.storage.huggingface.family import read_settings as settings
+from regard.tokens import Tokens
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
          "max_position_embeddings": 20}
@@ -26,7 +26,7 @@ HEADS = {"BertModel": ("encoder", "last_hidden_state"), "BertForMaskedLM": ("mas
 def test_numbers_are_theirs(peer, saved, head, hidden_act):
     kind, name = HEADS[head]
     theirs = getattr(peer, head)(peer.BertConfig(**SMALL, hidden_act=hidden_act, num_labels=3))
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert (foreign.config.kind, foreign.architecture, foreign.special.padding) == (kind, head, 0)
     ids, segments = torch.randint(1, 50, (3, 9)), torch.randint(0, 2, (3, 9))
     there = torch.arange(9) < LENGTHS.unsqueeze(-1)
@@ -50,7 +50,7 @@ def test_there_and_back(peer, saved, assert_there_and_back, head):
 
 
 def test_the_head_for_the_next_sentence_is_left_out_and_said(peer, saved):
-    foreign = read(saved(peer.BertForPreTraining(peer.BertConfig(**SMALL))))
+    foreign = read_model(saved(peer.BertForPreTraining(peer.BertConfig(**SMALL))))
     assert {*foreign.left_out} == {"bert.pooler.dense.weight", "bert.pooler.dense.bias",
                                    "cls.seq_relationship.weight", "cls.seq_relationship.bias"}
 
@@ -79,22 +79,22 @@ def test_names_of_old_files():
 
 def test_an_old_file_is_read_as_a_new_one(peer, saved):
     folder = saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL)))
-    new = read(folder)
+    new = read_model(folder)
     path = folder / "model.safetensors"
     names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    weights.write(path, {re.sub("LayerNorm.*", lambda found: names[found[0]], name): tensor
-                         for name, tensor in weights.read(path).items()})
-    old = read(folder)
+    weights.write_tensors(path, {re.sub("LayerNorm.*", lambda found: names[found[0]], name): tensor
+                         for name, tensor in weights.read_tensors(path).items()})
+    old = read_model(folder)
     assert old.tensors.keys() == new.tensors.keys()
     assert all(torch.equal(old.tensors[name], tensor) for name, tensor in new.tensors.items())
 
 
 def test_an_output_layer_that_is_not_tied_is_refused(peer, saved):
     with pytest.raises(ValueError, match="`tie_word_embeddings` must be true"):
-        read(saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False))))
+        read_model(saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False))))
 
 
 def test_what_a_family_cannot_be_told_with_names_the_file(peer, saved):
     folder = saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False)))
     with pytest.raises(ValueError, match=str(folder / "config.json")):
-        read(folder)
+        read_model(folder)

@@ -7,19 +7,17 @@ import pytest
 import tiny
 
 import regard.models
-from regard.models.encoder import EncoderConfig
-from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.language import LanguageConfig
-from regard.models.masked import MaskedConfig
+from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.vision import VisionConfig
-from regard.storage.huggingface.families import FAMILIES
+from regard.storage.huggingface.conversion import FAMILIES
 
 PAGE = (Path(regard.models.__file__).parent / "README.md").read_text(encoding="utf-8")
 TITLES = {"bert": "BERT", "gpt2": "GPT-2", "marian": "Marian", "pegasus": "Pegasus", "vit": "ViT", "llama": "Llama"}
 STACK = tiny.stack()
-LANGUAGE = LanguageConfig(vocabulary=5, width=8, stack=STACK)
+LANGUAGE = LanguageModelConfig(vocabulary=5, width=8, stack=STACK)
 CONFIGS = {
-    "bert": [MaskedConfig(vocabulary=5, width=8, stack=STACK)],
+    "bert": [MaskedModelConfig(vocabulary=5, width=8, stack=STACK)],
     "gpt2": [LANGUAGE],
     "marian": [EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=5, width=8, shared=shared, encoder=STACK,
                                     decoder=tiny.stack(cross=True)) for shared in (True, False)],

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import tiny
 
-from regard.models.masked import MaskedConfig
+from regard.models.language import MaskedModelConfig
 from regard.models.vision import VisionConfig
 from regard.position.encoding import LearnedConfig
 from regard.storage.huggingface.family import check_fits
 
-MASKED = MaskedConfig(vocabulary=9, width=8, stack=tiny.stack())
+MASKED = MaskedModelConfig(vocabulary=9, width=8, stack=tiny.stack())
 VISION = VisionConfig(height=4, breadth=4, patch=2, labels=2, width=8, stack=tiny.stack())
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from regard.storage import weights
-from regard.storage.huggingface import files
+from regard.storage.huggingface import conversion
 
-INDEX = files.INDEX
+INDEX = conversion.INDEX_FILE
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
@@ -23,41 +23,41 @@ A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 def test_a_config_that_is_no_json_object(tmp_path, content, said):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="must be") as error:
-        files.settings(tmp_path)
+        conversion.read_config_json(tmp_path)
     assert all(part in str(error.value) for part in said)
 
 
 def test_a_config_that_is_too_large_is_not_read(tmp_path):
     with (tmp_path / "config.json").open("wb") as file:
-        file.truncate(files.LARGEST + 1)
+        file.truncate(conversion.MAX_JSON_BYTES + 1)
     with pytest.raises(ValueError, match="at most"):
-        files.settings(tmp_path)
+        conversion.read_config_json(tmp_path)
 
 
 def test_what_is_no_folder_of_a_model(tmp_path):
     (tmp_path / "file").touch()
     for folder, said in ((tmp_path / "none", "not there"), (tmp_path / "file", "a file"), (tmp_path, "No such file")):
         with pytest.raises(ValueError, match=said):
-            files.settings(folder)
+            conversion.read_config_json(folder)
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"an adapter instead\. Merge it"):
-        files.settings(tmp_path)
+        conversion.read_config_json(tmp_path)
 
 
-@pytest.mark.parametrize("name", files.PICKLES)
+@pytest.mark.parametrize("name", conversion.PICKLE_FILES)
 def test_pickles_are_refused_with_a_remedy(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(ValueError, match="save_pretrained") as error:
-        files.tensors(tmp_path)
+        conversion.find_tensors(tmp_path)
     assert ("runs the code" in str(error.value)) == name.startswith("pytorch")
     with pytest.raises(ValueError, match=r"one without"):
-        files.tensors(tmp_path / "other")
+        conversion.find_tensors(tmp_path / "other")
 
 
 @pytest.fixture
 def sharded(tmp_path):
-    weights.write(tmp_path / A, {"a": torch.ones(2, 3)})
-    weights.write(tmp_path / B, {"b": torch.ones(4), "c": torch.ones(1)})
+    weights.write_tensors(tmp_path / A, {"a": torch.ones(2, 3)})
+    weights.write_tensors(tmp_path / B, {"b": torch.ones(4), "c": torch.ones(1)})
 
     def index(listed):
         (tmp_path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": listed}))
@@ -67,7 +67,7 @@ def sharded(tmp_path):
 
 
 def test_tensors_in_several_files(sharded):
-    found = files.tensors(sharded({"a": A, "b": B, "c": B}))
+    found = conversion.find_tensors(sharded({"a": A, "b": B, "c": B}))
     assert {name: entry.shape for name, entry in found.tensors.items()} == {"a": (2, 3), "b": (4,), "c": (1,)}
     assert found.elements == 11
 
@@ -86,4 +86,4 @@ def test_tensors_in_several_files(sharded):
 ])
 def test_an_index_that_is_not_of_its_files(sharded, listed, said):
     with pytest.raises(ValueError, match=said):
-        files.tensors(sharded(listed))
+        conversion.find_tensors(sharded(listed))

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from regard.models.contract import Tokens
-from regard.storage.huggingface.gpt2 import GPT2Settings
-from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.conversion import read_model
+from regard.storage.huggingface.decoders import GPT2Settings
+from regard.tokens import Tokens
 
 SMALL = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 30, "bos_token_id": 48,
          "eos_token_id": 49}
@@ -22,7 +22,7 @@ def theirs(peer):
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}])
 def test_numbers_are_theirs(peer, saved, side, changes):
     theirs = peer.GPT2LMHeadModel(peer.GPT2Config(**SMALL, **changes))
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert (foreign.special.start, foreign.special.end) == (48, (49,))
     tokens = Tokens.of([torch.randint(0, 48, (length,)) for length in LENGTHS], side=side)
     there = tokens.present.matrix(1, 7).squeeze(-2)
@@ -34,7 +34,7 @@ def test_numbers_are_theirs(peer, saved, side, changes):
 
 @torch.no_grad()
 def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
-    model = read(saved(theirs)).build()
+    model = read_model(saved(theirs)).build()
     prompts = [torch.randint(0, 48, (length,)) for length in LENGTHS]
     left, right = Tokens.of(prompts, side="left"), Tokens.of(prompts)
     there = left.present.matrix(1, 7).squeeze(-2).long()
@@ -51,7 +51,7 @@ def test_there_and_back(peer, saved, assert_there_and_back, changes):
 
 def test_a_bare_model_writes_with_its_table(peer, saved, tmp_path):
     bare = peer.GPT2Model(peer.GPT2Config(**SMALL))
-    foreign = read(saved(bare))
+    foreign = read_model(saved(bare))
     assert foreign.tensors["decoder.output.weight"] is foreign.tensors["decoder.embedding.tokens.weight"]
     assert torch.equal(foreign.tensors["decoder.output.weight"], bare.wte.weight)
 

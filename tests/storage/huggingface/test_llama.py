@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from regard.models.contract import Tokens
-from regard.storage.huggingface.llama import LlamaSettings
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.settings import read as settings
-from regard.toml.document import ConfigError
+from regard.storage.huggingface.conversion import read_model
+from regard.storage.huggingface.decoders import LlamaSettings
+from regard.storage.huggingface.family import read_settings as settings
+from regard.tokens import Tokens
+from regard.toml import ConfigError
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
          "max_position_embeddings": 60}
@@ -28,7 +28,7 @@ def theirs(request, peer):
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_numbers_are_theirs(theirs, saved, side):
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert (foreign.special.start, foreign.special.end, foreign.longest) == (1, (2,), 60)
     tokens = Tokens.of([torch.randint(3, 50, (length,)) for length in LENGTHS], side=side)
     there = tokens.present.matrix(1, 9).squeeze(-2)
@@ -40,7 +40,7 @@ def test_numbers_are_theirs(theirs, saved, side):
 
 @torch.no_grad()
 def test_greedy_generation_is_theirs(theirs, saved, check_greedy):
-    model = read(saved(theirs)).build()
+    model = read_model(saved(theirs)).build()
     prompts = [torch.randint(3, 50, (length,)) for length in LENGTHS]
     left, right = Tokens.of(prompts, side="left"), Tokens.of(prompts)
     there = left.present.matrix(1, 9).squeeze(-2).long()

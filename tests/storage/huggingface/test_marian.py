@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.models.contract import Tokens
-from regard.storage.huggingface.marian import MarianSettings
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.settings import read as settings
-from regard.storage.huggingface.writing import write
-from regard.toml.document import ConfigError
+from regard.storage.huggingface.conversion import read_model, write_model
+from regard.storage.huggingface.encoder_decoders import MarianSettings
+from regard.storage.huggingface.family import read_settings as settings
+from regard.tokens import Tokens
+from regard.toml import ConfigError
 
 SMALL = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
          "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 30,
@@ -29,7 +28,7 @@ def theirs(request, peer):
 
 
 def test_numbers_and_greedy_generation_are_theirs(theirs, saved, check_translator):
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert (foreign.special.start, foreign.special.end, foreign.special.padding) == (49, (0,), 49)
     assert foreign.longest == 30
     assert bool(foreign.tensors["decoder.output.bias"].all())
@@ -42,11 +41,11 @@ def test_there_and_back(theirs, saved, assert_there_and_back):
 
 @torch.no_grad()
 def test_a_model_without_a_bias_of_its_logits(peer, saved, tmp_path):
-    foreign = read(saved(peer.MarianMTModel(peer.MarianConfig(**SMALL))))
+    foreign = read_model(saved(peer.MarianMTModel(peer.MarianConfig(**SMALL))))
     config = replace(foreign.config, output_bias=False)
     tensors = {name: tensor for name, tensor in foreign.tensors.items() if name != "decoder.output.bias"}
-    write(tmp_path / "ours", config, foreign.special, tensors)
-    again = read(tmp_path / "ours")
+    write_model(tmp_path / "ours", config, foreign.special, tensors)
+    again = read_model(tmp_path / "ours")
     assert again.config == config
     theirs, info = peer.MarianMTModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not info["missing_keys"]

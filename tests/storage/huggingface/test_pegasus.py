@@ -6,16 +6,15 @@ import pytest
 import tiny
 import torch
 
-from regard.models.contract import Tokens
 from regard.models.embedding import EmbeddingConfig
 from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.special import SpecialConfig
 from regard.position.encoding import SinusoidalConfig
-from regard.storage.huggingface.pegasus import PegasusSettings
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.settings import read as settings
-from regard.storage.huggingface.writing import write
-from regard.toml.document import ConfigError
+from regard.special_tokens import SpecialTokens
+from regard.storage.huggingface.conversion import read_model, write_model
+from regard.storage.huggingface.encoder_decoders import PegasusSettings
+from regard.storage.huggingface.family import read_settings as settings
+from regard.tokens import Tokens
+from regard.toml import ConfigError
 
 SMALL = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
          "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 30,
@@ -31,7 +30,7 @@ def theirs(request, peer):
 
 
 def test_numbers_and_greedy_generation_are_theirs(theirs, saved, check_translator):
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert (foreign.special.start, foreign.special.end, foreign.special.padding) == (0, (1,), 0)
     assert foreign.longest == 30
     assert bool(foreign.tensors["decoder.output.bias"].all())
@@ -46,7 +45,7 @@ def test_there_and_back(theirs, saved, assert_there_and_back):
 def test_a_model_of_ours_is_theirs(peer, tmp_path):
     """Also one without a bias of its logits; and nothing is forced on what they write."""
     model = OURS.build().eval()
-    write(tmp_path / "ours", OURS, SpecialConfig(start=2, end=(3,), padding=0), model.state_dict())
+    write_model(tmp_path / "ours", OURS, SpecialTokens(start=2, end=(3,), padding=0), model.state_dict())
     theirs, info = peer.PegasusForConditionalGeneration.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not info["missing_keys"]
     assert theirs.config.forced_eos_token_id is None
@@ -63,7 +62,7 @@ def test_a_model_of_ours_is_theirs(peer, tmp_path):
 ])
 def test_what_has_no_place(tmp_path, config, said):
     with pytest.raises(ValueError, match=said):
-        write(tmp_path / "ours", config, SpecialConfig(), config.build().state_dict())
+        write_model(tmp_path / "ours", config, SpecialTokens(), config.build().state_dict())
 
 
 def test_the_config_of_a_real_model():

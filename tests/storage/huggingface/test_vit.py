@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.settings import read as settings
-from regard.storage.huggingface.vit import ViTSettings
-from regard.toml.document import ConfigError
+from regard.storage.huggingface.conversion import read_model
+from regard.storage.huggingface.encoders import ViTSettings
+from regard.storage.huggingface.family import read_settings as settings
+from regard.toml import ConfigError
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
          "id2label": {0: "cat", 1: "dog", 2: "newt"}}
@@ -23,7 +23,7 @@ def theirs(request, peer):
 
 @torch.no_grad()
 def test_numbers_are_theirs(theirs, saved):
-    foreign = read(saved(theirs))
+    foreign = read_model(saved(theirs))
     assert foreign.labels == ("cat", "dog", "newt")
     images = torch.randn(3, foreign.config.channels, foreign.config.height, foreign.config.breadth)
     torch.testing.assert_close(foreign.build()(images), theirs(images).logits, rtol=0, atol=1e-5)

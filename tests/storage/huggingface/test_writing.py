@@ -7,26 +7,25 @@ import pytest
 import tiny
 import torch
 
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import SelfAttentionConfig
+from regard.models.classification import ClassifierConfig
 from regard.models.embedding import EmbeddingConfig
 from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.labels import ClassifierConfig
-from regard.models.language import LanguageConfig
+from regard.models.language import LanguageModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
-from regard.models.special import SpecialConfig
 from regard.position.encoding import LearnedConfig, SinusoidalConfig
+from regard.special_tokens import SpecialTokens
 from regard.storage import weights
-from regard.storage.huggingface.reading import read
-from regard.storage.huggingface.writing import write
+from regard.storage.huggingface.conversion import read_model, write_model
 
 POSITIONS = EmbeddingConfig(positions=LearnedConfig(count=6))
-GPT = LanguageConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=tiny.stack())
+GPT = LanguageModelConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=tiny.stack())
 BERT = ClassifierConfig(vocabulary=11, width=8, labels=2, pooling="first", between="tanh",
                         embedding=replace(POSITIONS, norm="layer", segments=2), stack=tiny.stack(order="post"))
 
 
-def save(folder, config, special=SpecialConfig(), **options):  # noqa: B008 (a value, never changed)
-    write(folder, config, special, config.build().state_dict(), **options)
+def save(folder, config, special=SpecialTokens(), **options):  # noqa: B008 (a value, never changed)
+    write_model(folder, config, special, config.build().state_dict(), **options)
 
 
 def assert_without_place(folder, config, *said):
@@ -74,21 +73,21 @@ def test_what_is_as_it_would_be_anyway_and_how_a_model_runs_fit(tmp_path):
     mixer = SelfAttentionConfig(heads=2, key_heads=2, head_width=4, backend="exact", dropout=0.1)
     stack = replace(GPT.stack, mixer=mixer, checkpoint=True, feed_forward=replace(GPT.stack.feed_forward, dropout=0.3))
     save(tmp_path / "x", replace(GPT, stack=stack))
-    assert read(tmp_path / "x").config == replace(GPT, stack=replace(GPT.stack, mixer=SelfAttentionConfig(
+    assert read_model(tmp_path / "x").config == replace(GPT, stack=replace(GPT.stack, mixer=SelfAttentionConfig(
         heads=2, dropout=0.1)))
 
 
 def test_the_ids_and_the_labels_are_kept(tmp_path):
-    special = SpecialConfig(end=(3, 4), padding=0, mask=5, first=6, separator=7)
+    special = SpecialTokens(end=(3, 4), padding=0, mask=5, first=6, separator=7)
     save(tmp_path / "x", BERT, special, labels=["no", "yes"])
-    foreign = read(tmp_path / "x")
+    foreign = read_model(tmp_path / "x")
     assert (foreign.special, foreign.labels) == (special, ("no", "yes"))
     table = json.loads((tmp_path / "x" / "config.json").read_text())
     assert (table["id2label"], table["label2id"]) == ({"0": "no", "1": "yes"}, {"no": 0, "yes": 1})
     with pytest.raises(ValueError, match="`labels` must be 2 names"):
         save(tmp_path / "y", BERT, labels=["one"])
     with pytest.raises(ValueError, match="99 is no id of the 11"):
-        save(tmp_path / "y", BERT, SpecialConfig(padding=99))
+        save(tmp_path / "y", BERT, SpecialTokens(padding=99))
 
 
 def test_nothing_is_written_over(tmp_path):
@@ -104,19 +103,19 @@ def test_nothing_is_written_over(tmp_path):
 def test_tensors_must_be_those_of_the_config(tmp_path):
     state = GPT.build().state_dict()
     with pytest.raises(ValueError, match=r"missing: 'decoder.stack.last_norm.weight'"):
-        write(tmp_path / "x", GPT, SpecialConfig(), {k: v for k, v in state.items() if "last_norm.w" not in k})
+        write_model(tmp_path / "x", GPT, SpecialTokens(), {k: v for k, v in state.items() if "last_norm.w" not in k})
     state["decoder.output.weight"] = torch.ones(11, 8)
     with pytest.raises(ValueError, match=r"equal for 'decoder.embedding.tokens.weight' and 'decoder.output.weight'"):
-        write(tmp_path / "x", GPT, SpecialConfig(), state)
+        write_model(tmp_path / "x", GPT, SpecialTokens(), state)
     del state["decoder.embedding.tokens.weight"]
-    write(tmp_path / "x", GPT, SpecialConfig(), state)
-    assert torch.equal(read(tmp_path / "x").tensors["decoder.embedding.tokens.weight"], torch.ones(11, 8))
+    write_model(tmp_path / "x", GPT, SpecialTokens(), state)
+    assert torch.equal(read_model(tmp_path / "x").tensors["decoder.embedding.tokens.weight"], torch.ones(11, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_precision_is_kept_and_said(tmp_path, dtype):
-    write(tmp_path / "x", GPT, SpecialConfig(), GPT.build().to(dtype).state_dict())
+    write_model(tmp_path / "x", GPT, SpecialTokens(), GPT.build().to(dtype).state_dict())
     assert json.loads((tmp_path / "x" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
-    header = weights.header(tmp_path / "x" / "model.safetensors")
+    header = weights.read_header(tmp_path / "x" / "model.safetensors")
     assert {entry.dtype for entry in header.tensors.values()} == {dtype}
     assert (header.metadata, header.aliases) == ({"format": "pt"}, {})

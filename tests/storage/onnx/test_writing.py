@@ -7,9 +7,10 @@ import torch
 from tiny import ALL, LANGUAGE, READING, TRANSLATING, VISION, built, language
 
 from regard.blocks.stack import StackConfig
-from regard.models.contract import Memory, Tokens
-from regard.storage.onnx import writing
-from regard.storage.onnx.writing import check, write
+from regard.models.contract import Memory
+from regard.storage import onnx
+from regard.storage.onnx import check_exportable, write_onnx
+from regard.tokens import Tokens
 
 runtime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -28,7 +29,7 @@ def made(config, place):
               if isinstance(getattr(config, name, None), StackConfig)}
     config = replace(config, **stacks)
     model = built(config)
-    files = write(place, config, model)
+    files = write_onnx(place, config, model)
     assert next(model.parameters()).dtype == torch.float64  # it is left as it was
     return model.float(), files
 
@@ -79,7 +80,7 @@ def test_a_model_of_images(tmp_path):
 ])
 def test_recurrence_is_refused(config, keys, tmp_path):
     with pytest.raises(ValueError, match=rf"without recurrence, .* but is one with it, in {keys} instead\."):
-        write(tmp_path, config, torch.nn.Identity())
+        write_onnx(tmp_path, config, torch.nn.Identity())
     assert not [*tmp_path.iterdir()]
 
 
@@ -88,13 +89,13 @@ def test_all_others_pass():
                and "lstmn" not in name and "seq2seq" not in name and " old" not in name and "tagger" not in name
                and name != "reading last"}
     for name in passing:
-        check(ALL[name])
+        check_exportable(ALL[name])
 
 
 def test_without_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r"`onnxscript` must be installed.*pip install 'regard\[export\]'"):
-        write(tmp_path, LANGUAGE["attention"], torch.nn.Identity())
+        write_onnx(tmp_path, LANGUAGE["attention"], torch.nn.Identity())
 
 
 def test_what_the_exporter_cannot_follow_is_said(monkeypatch, tmp_path):
@@ -102,6 +103,6 @@ def test_what_the_exporter_cannot_follow_is_said(monkeypatch, tmp_path):
         def forward(self, ids):
             return ids if int(ids.sum()) > 3 else -ids
 
-    monkeypatch.setattr(writing, "Continuing", lambda model: Odd())
+    monkeypatch.setattr(onnx, "OnnxLanguageModel", lambda model: Odd())
     with pytest.raises(ValueError, match="`model` must be one that torch's exporter can follow, but is not"):
-        write(tmp_path, LANGUAGE["attention"], torch.nn.Linear(1, 1))
+        write_onnx(tmp_path, LANGUAGE["attention"], torch.nn.Linear(1, 1))

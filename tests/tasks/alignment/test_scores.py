@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import phrasebook
-from regard.data.tokenizer.words import Word
-from regard.reference.alignment import alignment_error_rate
-from regard.tasks.alignment.scores import between, error_rate
-from regard.tasks.alignment.words import Alignment, linked
+from regard.data.tokenizer.interface import Word
+from regard.reference.statistics import alignment_error_rate
+from regard.tasks.alignment import Alignment, find_links, links_between
+from regard.tasks.alignment import alignment_error_rate as error_rate
 
 LINKS = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8)
 
@@ -42,7 +42,7 @@ def test_shares_are_right_where_the_largest_weight_is_not():
         weights = own.clone()
         weights[::3] = 0.3 * own[::3] + 0.5 * own.roll(-1, 0)[::3] + 0.2 * own.roll(1, 0)[::3]
         largest.append({(s, t) for t, s in enumerate(weights.argmax(-1).tolist())})
-        found.append(linked(weights, 3))
+        found.append(find_links(weights, 3))
         gold.append(pair.alignment)
     assert error_rate(found, gold) < 0.1 < 0.25 < error_rate(largest, gold)
 
@@ -57,4 +57,4 @@ def test_links_between_other_words():
     weights = torch.zeros(len(target), len(source))
     weights[0, 0] = weights[1, 2] = 1
     alignment = Alignment.of(pair.source, source, pair.target, target, weights)
-    assert between(alignment, pair.source_offsets, pair.target_offsets) == {(0, 0), (0, 1), (2, 2)}
+    assert links_between(alignment, pair.source_offsets, pair.target_offsets) == {(0, 0), (0, 1), (2, 2)}

@@ -5,14 +5,22 @@ import texting
 import torch
 from tiny import TRANSLATING, built
 
-from regard.data.tokenizer.words import Span, Word
-from regard.decoding.cross import with_cross
-from regard.decoding.hypothesis import Hypothesis
-from regard.inspection.chosen import word_weights
-from regard.models.contract import Tokens
-from regard.reference import alignment as reference
-from regard.tasks.alignment.words import CLEAR, FAINT, Alignment, AlignmentConfig, aligned_words, linked, shares
-from regard.tasks.loading import fitting
+from regard.data.tokenizer.interface import Span, Word
+from regard.decoding.forced import with_cross
+from regard.decoding.request import Hypothesis
+from regard.inspection.trace import word_weights
+from regard.reference import statistics as reference
+from regard.tasks.alignment import (
+    MIN_LINK_SHARE,
+    SHARE_SMOOTHING,
+    Alignment,
+    AlignmentConfig,
+    attention_shares,
+    find_links,
+    word_alignment_weights,
+)
+from regard.tasks.load import make_task
+from regard.tokens import Tokens
 
 
 def by_hand(weights, source, target):
@@ -41,13 +49,13 @@ def test_a_layer_is_asked_for_or_points_most_clearly():
     for asked, layer in ((None, 1), (0, 0), (2, 2), (-1, 2)):
         want = by_hand(cross[layer].mean(0), words, words)
         where = None if asked is None else AlignmentConfig(layer=asked)
-        torch.testing.assert_close(aligned_words(cross, words, words, where), want)
-    assert aligned_words(cross, [], words).shape == (4, 0)
+        torch.testing.assert_close(word_alignment_weights(cross, words, words, where), want)
+    assert word_alignment_weights(cross, [], words).shape == (4, 0)
     for wrong in (3, -4):
         with pytest.raises(ValueError, match="`layer` must be one of the 3 layers"):
-            aligned_words(cross, words, words, AlignmentConfig(layer=wrong))
+            word_alignment_weights(cross, words, words, AlignmentConfig(layer=wrong))
     with pytest.raises(ValueError, match="`head` must be one of the 2 heads of a layer, from 0, but is 2"):
-        aligned_words(cross, words, words, AlignmentConfig(layer=0, head=2))
+        word_alignment_weights(cross, words, words, AlignmentConfig(layer=0, head=2))
 
 
 @pytest.mark.parametrize("offset", [-2, -1, 0, 1, 2])
@@ -57,7 +65,7 @@ def test_one_head_and_the_look_some_steps_later(offset):
     rows = [min(max(token + offset, 0), 4) for token in range(4)]
     want = by_hand(cross[1, 2][rows], source, target)
     where = AlignmentConfig(layer=1, head=2, offset=offset)
-    torch.testing.assert_close(aligned_words(cross, source, target, where), want)
+    torch.testing.assert_close(word_alignment_weights(cross, source, target, where), want)
     torch.testing.assert_close(word_weights(cross, source, target, offset)[1, 2], want)
 
 
@@ -97,7 +105,7 @@ def test_a_model_that_looks_at_nothing():
 
     both = texting.joint()
     config = replace(TRANSLATING["seq2seq"], source_vocabulary=both.source.size, target_vocabulary=both.target.size)
-    task = fitting(built(config), config, tokenizer=both)
+    task = make_task(built(config), config, tokenizer=both)
     with pytest.raises(ValueError, match="`model` must be one that attends to its memory"):
         task.aligned("the dog", "le chien")
 
@@ -112,21 +120,21 @@ def test_links_are_the_best_shares_either_way(rounds):
     faint = 0
     for _ in range(20):
         weights = torch.softmax(3 * torch.randn(5, 8, dtype=torch.float64), -1)[:, :7]
-        share = reference.shares(weights.numpy(), FAINT, rounds)
-        torch.testing.assert_close(shares(weights, rounds), torch.from_numpy(share), rtol=1e-12, atol=0)
+        share = reference.normalize_columns(weights.numpy(), SHARE_SMOOTHING, rounds)
+        torch.testing.assert_close(attention_shares(weights, rounds), torch.from_numpy(share), rtol=1e-12, atol=0)
         best = {(max(range(7), key=lambda s, t=t: share[t, s]), t) for t in range(5)}
         best |= {(s, max(range(5), key=lambda t, s=s: share[t, s])) for s in range(7)}
-        assert linked(weights, rounds) == {(s, t) for s, t in best if share[t, s] >= CLEAR}
-        faint += len(best) - len(linked(weights, rounds))
+        assert find_links(weights, rounds) == {(s, t) for s, t in best if share[t, s] >= MIN_LINK_SHARE}
+        faint += len(best) - len(find_links(weights, rounds))
     assert faint
 
 
 def test_a_word_that_many_look_at_leaves_them_their_own():
     """The article looks at its noun more than at the article, and the full stop at the last word; not so the others."""
     weights = torch.tensor([[0.2, 0.8, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.6, 0.4]])
-    assert linked(weights) == {(0, 0), (1, 1), (2, 2), (3, 3)}
+    assert find_links(weights) == {(0, 0), (1, 1), (2, 2), (3, 3)}
     weights = torch.tensor([[0.99, 0.01], [0.995, 0.005]])  # what nobody looks at gains nothing by that
-    assert linked(weights) == {(0, 0), (0, 1)}
+    assert find_links(weights) == {(0, 0), (0, 1)}
 
 
 def test_links_of_an_alignment():
@@ -139,8 +147,8 @@ def test_links_of_an_alignment():
     several = torch.softmax(3 * torch.randn(20, 4, 3), -1)
     for weights in several:
         links = found._replace(weights=weights, rounds=9).links
-        assert {(link.source, link.target) for link in links} == linked(weights, 9)
-    assert any(linked(weights, 9) != linked(weights) for weights in several)
+        assert {(link.source, link.target) for link in links} == find_links(weights, 9)
+    assert any(find_links(weights, 9) != find_links(weights) for weights in several)
     table = found.table()
     assert table["target"][3] == {"text": "g", "start": 4, "end": 5}
     assert table["links"][0] == {"source": 0, "target": 1, "weight": pytest.approx(0.5)}

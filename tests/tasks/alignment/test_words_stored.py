@@ -9,10 +9,9 @@ import torch
 from tiny import TRANSLATING, built
 
 import regard
-from regard.inspection.chosen import word_weights
-from regard.tasks.alignment.choosing import ENOUGH, candidates
-from regard.tasks.alignment.words import AlignmentConfig
-from regard.tasks.loading import fitting
+from regard.inspection.trace import word_weights
+from regard.tasks.alignment import MAX_CHOICE_PAIRS, AlignmentConfig, alignment_candidates
+from regard.tasks.load import make_task
 
 WHERE = AlignmentConfig(layer=1, head=1, offset=1, rounds=3)
 
@@ -24,7 +23,7 @@ def _without_waiting_for_the_disk(monkeypatch):
 
 def again(task, **options):
     """The same model in a task of its own."""
-    return fitting(task.model, task.config, tokenizer=task.tokenizer, **options)
+    return make_task(task.model, task.config, tokenizer=task.tokenizer, **options)
 
 
 @pytest.mark.parametrize("where", [None, WHERE, AlignmentConfig(layer=0)])
@@ -43,15 +42,15 @@ def test_it_comes_back(where, tmp_path):
 @pytest.mark.parametrize(("line", "said"), [("layer = -1.5", "layer"), ("layer = 0\nheads = 1", "heads"),
                                             ("head = 0", "layer")])
 def test_a_table_that_says_something_else(line, said, tmp_path):
-    from regard.tasks import description
-    from regard.toml import document
+    from regard import toml
+    from regard.tasks import task as description
 
     again(texting.translator(), aligned_by=WHERE).save(tmp_path / "model")
     text = (tmp_path / "model" / "config.toml").read_text()
     begin = text.index("[alignment]\n") + len("[alignment]\n")
     wrong = f"{text[:begin]}{line}\n{text[text.index('[', begin):]}"
     with pytest.raises(ValueError, match=said):
-        description.read(document.parse(wrong, "config.toml"))
+        description.read_description(toml.parse_document(wrong, "config.toml"))
 
 
 def test_it_is_used_unless_a_layer_is_asked_for():
@@ -94,11 +93,11 @@ def test_it_belongs_to_translators():
 def test_the_choice_is_of_the_pairs_alone():
     task, pairs = texting.translator(), texting.pairs()
     found = task.choose_alignment(pairs[:40])
-    assert found in candidates(*task._looked([("a", [5])])[0].cross.shape[:2])
+    assert found in alignment_candidates(*task._looked([("a", [5])])[0].cross.shape[:2])
     assert task.aligned_by is None
     assert again(task, aligned_by=WHERE).choose_alignment([list(pair) for pair in pairs[:40]]) == found
-    many = pairs[:40] * (ENOUGH // 40 + 1)
-    assert task.choose_alignment(many) == task.choose_alignment(many[:ENOUGH])
+    many = pairs[:40] * (MAX_CHOICE_PAIRS // 40 + 1)
+    assert task.choose_alignment(many) == task.choose_alignment(many[:MAX_CHOICE_PAIRS])
 
 
 @pytest.mark.parametrize(("pairs", "said"), [
@@ -118,7 +117,7 @@ def test_a_model_that_looks_at_nothing_in_particular():
     made = {}
     for kind in ("seq2seq", "seq2seq-attention", "attention"):
         config = replace(TRANSLATING[kind], **sizes)
-        made[kind] = fitting(built(config), config, tokenizer=both)
+        made[kind] = make_task(built(config), config, tokenizer=both)
     assert {kind: task.attends for kind, task in made.items()} == {
         "seq2seq": False, "seq2seq-attention": True, "attention": True}
     assert made["seq2seq-attention"].choose_alignment(texting.pairs()[:9]).head is None  # it has one

@@ -13,14 +13,12 @@ from asking import by_force, without_attention
 import regard
 from regard.cli import demo
 from regard.data import phrasebook
-from regard.data.phrasebook.nouns import NOUNS
-from regard.decoding.hypothesis import Hypothesis
-from regard.tasks.alignment.words import Alignment
-from regard.tasks.glossary.insisting import Asked, Insisting
-from regard.tasks.glossary.spelling import Spelling
-from regard.tasks.glossary.terms import Glossary
-from regard.tasks.scores import bleu, chrf
-from regard.tasks.searches import Beam
+from regard.data.phrasebook.vocabulary import NOUNS
+from regard.decoding.request import Hypothesis
+from regard.tasks.alignment import Alignment
+from regard.tasks.evaluation import bleu, chrf
+from regard.tasks.glossary import Glossary, GlossarySearch, TermSpelling, TranslationInput
+from regard.tasks.search import Beam
 
 TEXTS = ["the big dog sleeps.", "Emma sees a cat.", "no", "", "the dog and the cat"]
 TERMS = {"dog": "chameau", "cat": ["homme", "zqx é"], "big": "grand"}
@@ -70,8 +68,8 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
 
     def turns(*texts):
         rows.clear()
-        asked = [Asked(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number, text in enumerate(texts)]
-        Insisting(write, look, Spelling(tokenizer), lambda row: 99).found(asked, Beam())
+        asked = [TranslationInput(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number, text in enumerate(texts)]
+        GlossarySearch(write, look, TermSpelling(tokenizer), lambda row: 99).found(asked, Beam())
         return [sum(bool(row.beginning) for row in rows if row.source == [number]) for number in range(len(texts))]
 
     assert turns("a dog") == [1]
@@ -150,10 +148,10 @@ def own_terms(pairs):
 def test_a_model_that_has_learned_keeps_to_a_glossary_and_stays_fluent(tmp_path):
     """A hundred sentences with terms from the references, and a hundred with another noun in the place of the right
     one: all terms are there; with the first nothing is lost, with the second all around the noun is as it should be."""
-    setting = replace(demo.Setting(), pairs=20_000, longest=6, judged=40, tested=40, wanted=0.0, changes={
-        **demo.CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 450, "training.schedule.warmup": 60,
+    setting = replace(demo.DemoSetting(), pairs=20_000, longest=6, judged=40, tested=40, wanted=0.0, changes={
+        **demo.DEMO_CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 450, "training.schedule.warmup": 60,
         "training.validation.every": 450})
-    assert demo.run(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
+    assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
     task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", longest=6)]
     first, second = pairs[:100], replaced(pairs)[:100]
     sources, references = ([getattr(pair, side) for pair in first] for side in ("source", "target"))

@@ -4,18 +4,16 @@ import pytest
 import texting
 from theirs import byte_level
 
-from regard.data.tokenizer.characters import ByteTokenizer
-from regard.data.tokenizer.settings import UnigramConfig
-from regard.data.tokenizer.training import train
-from regard.tasks.glossary.spelling import Spelling, goes_on
-from regard.tasks.glossary.terms import Required
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
+from regard.tasks.glossary import RequiredTerm, TermSpelling, can_continue
 
 TEXTS = ["l'homme et l'oiseau, qu'un homme voit", "L'Homme (un homme) d'un-homme", "un homme «homme» ’homme"] * 20
 
 
 def elided():
     """With a piece for l'."""
-    return train([f"{one} l'ami d'ami" for one in TEXTS], UnigramConfig(vocabulary=330)).tokenizer
+    return train_tokenizer([f"{one} l'ami d'ami" for one in TEXTS], UnigramConfig(vocabulary=330)).tokenizer
 
 
 TOKENIZERS = {"unigram": lambda: texting.tokenizer(1), "elided": elided, "characters": texting.characters,
@@ -24,7 +22,7 @@ TOKENIZERS = {"unigram": lambda: texting.tokenizer(1), "elided": elided, "charac
 
 @pytest.fixture(scope="module", params=sorted(TOKENIZERS))
 def spelling(request):
-    return Spelling(TOKENIZERS[request.param]())
+    return TermSpelling(TOKENIZERS[request.param]())
 
 
 @pytest.mark.parametrize("word", ["homme", "le chien", "été", "Émile", "zqx"])
@@ -59,11 +57,11 @@ def test_what_goes_on_with_a_word(spelling):
             assert id_ not in joining
         elif added[0] != "\ufffd":
             behind = [added] if added.strip("-'’") else [added, f"{added}a"]  # a sign that may join what follows
-            met = [Required(0, 1, (word,)).met(f"{word}{one}") for word in ("homme", "du") for one in behind]
+            met = [RequiredTerm(0, 1, (word,)).met(f"{word}{one}") for word in ("homme", "du") for one in behind]
             assert (id_ in joining) is not all(met), added
 
 
 @pytest.mark.parametrize(("text", "goes"), [("chien", True), ("été", True), ("SA.", False), ("犬", False),
                                             ("x2", True)])
 def test_what_could_be_gone_on_with(text, goes):
-    assert goes_on(text) is goes
+    assert can_continue(text) is goes

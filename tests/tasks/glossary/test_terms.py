@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.pair import DataError
-from regard.tasks.glossary.terms import Glossary, Required
+from regard.data.sources.text import DataError
+from regard.tasks.glossary import Glossary, RequiredTerm
 
 TERMS = Glossary({"dog": "chien", "hot dog": "saucisse", "big": ["grand", "gros"], "US": "États-Unis", "l": "litre",
                   "犬": "chien", "Inc.": "SA", "e-mail": "courriel"})
@@ -36,7 +36,7 @@ def test_from_left_to_right_the_longest():
 
 
 def test_composed_and_decomposed_letters_are_one():
-    assert Glossary({"caf\u00e9": "x"}).found("un cafe\u0301.") == [Required(3, 8, ("x",))]
+    assert Glossary({"caf\u00e9": "x"}).found("un cafe\u0301.") == [RequiredTerm(3, 8, ("x",))]
 
 
 @pytest.mark.parametrize(("targets", "text", "met"), [
@@ -47,7 +47,7 @@ def test_composed_and_decomposed_letters_are_one():
     (("犬",), "白い犬です", True), (("chien",), "", False), (("iPhone",), "IPhone", False),
 ])
 def test_when_a_term_is_met(targets, text, met):
-    assert Required(0, 1, targets).met(text) is met
+    assert RequiredTerm(0, 1, targets).met(text) is met
 
 
 @given(st.text(alphabet="abC .'-é\u0301犬\u200d", max_size=20), st.text(alphabet="abC .-", min_size=1, max_size=5))

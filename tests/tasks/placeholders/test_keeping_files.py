@@ -12,14 +12,13 @@ from marked import KINDS, marked
 
 import regard
 from regard.cli import demo
-from regard.data.sources.opening import pairs
-from regard.data.tokenizer.words import Span
-from regard.tasks.alignment.words import Alignment
-from regard.tasks.documents import Document, apart
-from regard.tasks.placeholders.finding import placeholders
-from regard.tasks.placeholders.keeping import kept
-from regard.tasks.placeholders.placeless import STAND_IN
-from regard.tasks.scores import chrf
+from regard.data.sources.formats import read_pairs
+from regard.data.tokenizer.interface import Span
+from regard.tasks.alignment import Alignment
+from regard.tasks.documents import TextDocument, isolate_errors
+from regard.tasks.evaluation import chrf
+from regard.tasks.placeholder_translation import translate_with_placeholders
+from regard.tasks.placeholders import STAND_IN, find_placeholders
 
 ENTRIES = 200
 HEADER = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
@@ -88,16 +87,16 @@ def written(sentences, tmp_path_factory):
     source, target = folder / "a.po", folder / "b.po"
     source.write_text(HEADER + "".join(f'\n# c\n#: a.c:{number}\nmsgid "{escaped(one.source)}"\nmsgstr "old"\n'
                                        for number, one in enumerate(sentences)), encoding="utf-8")
-    work = partial(apart, work=lambda texts: kept(texts, model.ask, model.align))
-    Document(str(source)).translate(work, str(target), asked={}, watcher=Silent())
+    work = partial(isolate_errors, work=lambda texts: translate_with_placeholders(texts, model.ask, model.align))
+    TextDocument(str(source)).translate(work, str(target), asked={}, watcher=Silent())
     return source, target
 
 
 def test_placeholders_are_as_many_and_in_order(written, sentences):
-    found = list(pairs([written[1]]))
+    found = list(read_pairs([written[1]]))
     assert [pair.source for pair in found] == [one.source for one in sentences]
     for pair in found:
-        assert placeholders(pair.target) == placeholders(pair.source) != []
+        assert find_placeholders(pair.target) == find_placeholders(pair.source) != []
 
 
 def test_nothing_but_targets_changes(written):
@@ -110,22 +109,22 @@ def test_nothing_but_targets_changes(written):
 
 
 def test_what_is_made_with_right_links_is_right(written, sentences):
-    assert [pair.target for pair in pairs([written[1]])] == [one.target for one in sentences]
+    assert [pair.target for pair in read_pairs([written[1]])] == [one.target for one in sentences]
 
 
 @pytest.mark.parametrize(("sure", "least"), [(0.8, 95.0), (0.0, 80.0)])
 def test_wrong_links_do_some_harm_and_lose_no_placeholder(sentences, sure, least):
     model = Knowing(sentences, sure)
-    found = kept([one.source for one in sentences], model.ask, model.align)
+    found = translate_with_placeholders([one.source for one in sentences], model.ask, model.align)
     assert {one.how for one in found} == {"placed"}
     assert chrf([one.text for one in found], [one.target for one in sentences]).value > least
     for one, sentence in zip(found, sentences, strict=True):
-        assert placeholders(one.text) == placeholders(sentence.source)
+        assert find_placeholders(one.text) == find_placeholders(sentence.source)
 
 
 def test_pieces_of_a_sentence_are_not_asked_for(sentences):
     model = Knowing(sentences)
-    kept([one.source for one in sentences], model.ask, model.align)
+    translate_with_placeholders([one.source for one in sentences], model.ask, model.align)
     for kind in KINDS:
         (first, *_) = [one for one in sentences if one.kind == kind]
         asked = [text for text in model.asked if text in (first.source, first.pair.source)]
@@ -137,10 +136,10 @@ def test_pieces_of_a_sentence_are_not_asked_for(sentences):
 def test_a_model_that_has_learned_a_little(tmp_path):
     """It has never seen a placeholder or a number, and yet what it makes of texts with them is nearly as good as of
     others, and better than what it makes of pieces."""
-    setting = replace(demo.Setting(), pairs=20_000, longest=6, judged=40, tested=100, wanted=0.0, changes={
-        **demo.CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 400, "training.schedule.warmup": 60,
+    setting = replace(demo.DemoSetting(), pairs=20_000, longest=6, judged=40, tested=100, wanted=0.0, changes={
+        **demo.DEMO_CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 400, "training.schedule.warmup": 60,
         "training.validation.every": 400})
-    assert demo.run(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
+    assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
     task, given = regard.load(tmp_path / "model"), marked(ENTRIES, longest=6)
 
     def ask(texts):
@@ -151,7 +150,7 @@ def test_a_model_that_has_learned_a_little(tmp_path):
                   if sentence.kind in kinds]
         return chrf(*zip(*chosen, strict=True)).value
 
-    pieces, placed = (kept([one.source for one in given], ask, align) for align in (None, task.align))
+    pieces, placed = (translate_with_placeholders([one.source for one in given], ask, align) for align in (None, task.align))
     assert {one.how for one in placed} <= {"whole", "stand-ins", "placed"}
     assert score(placed, KINDS) > max(76.0, score(pieces, KINDS) + 5)
     assert score(placed, ["tag"]) > score(placed, ["address", "front"]) - 12

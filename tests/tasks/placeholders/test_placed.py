@@ -5,15 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linked import aligned
 
-from regard.data.tokenizer.words import units
-from regard.tasks.placeholders.finding import placeholders
-from regard.tasks.placeholders.placed import placed
-from regard.tasks.placeholders.placeless import Placeless
+from regard.data.tokenizer.interface import find_units
+from regard.tasks.placeholder_translation import restore_placeholders
+from regard.tasks.placeholders import StrippedText, find_placeholders
 
 
 def put(line, target, links):
-    bare = Placeless.of(line)
-    return placed(bare, aligned(bare.text, target, links))
+    bare = StrippedText.of(line)
+    return restore_placeholders(bare, aligned(bare.text, target, links))
 
 
 @pytest.mark.parametrize(("line", "target", "links", "want"), [
@@ -88,14 +87,14 @@ def lines(draw):
 
 @given(lines(), st.lists(st.sampled_from(["le", "gros", "chien", "dort,", "12"]), min_size=1, max_size=7), st.data())
 def test_any_text_and_any_links(line, words, data):
-    bare, target = Placeless.of(line), " ".join(words) + "."
-    here, there = len(units(bare.text)), len(units(target))
+    bare, target = StrippedText.of(line), " ".join(words) + "."
+    here, there = len(find_units(bare.text)), len(find_units(target))
     ends = data.draw(st.lists(st.integers(0, max(0, here - 1)), min_size=there, max_size=there))
     links = " ".join(f"{one}-{other}" for other, one in enumerate(ends) if here)
-    found = placed(bare, aligned(bare.text, target, links))
+    found = restore_placeholders(bare, aligned(bare.text, target, links))
     if found is None:
         return
-    assert placeholders(found) == placeholders(line)
+    assert find_placeholders(found) == find_placeholders(line)
     assert found == found.strip()
     for wrong in ("  ", "<b> ", " </b>", "<b></b>", " .", " ,", "( "):
         assert wrong not in found, (line, target, ends)

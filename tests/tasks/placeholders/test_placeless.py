@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.placeholders.finding import placeholders
-from regard.tasks.placeholders.placeless import ALONE, CLOSE, OPEN, STAND_IN, WORD, Placeless
+from regard.tasks.placeholders import ALONE, CLOSE, OPEN, STAND_IN, WORD, StrippedText, find_placeholders
 
 SIGNS = st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n,!\"", max_size=30)
 TAGGED = st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "<br/>", "{x}", "%s", "&quot;", "&amp;", "dog", "(",
@@ -53,7 +52,7 @@ TAGGED = st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "<br/>", "{x}",
      [("<a href='x'>", OPEN), ("<b>", OPEN), ("</b>", CLOSE), ("</a>", CLOSE), ("{x}", WORD)]),
 ])
 def test_what_is_left(line, text, marks):
-    bare = Placeless.of(line)
+    bare = StrippedText.of(line)
     assert (bare.text, [(mark.text, mark.kind) for mark in bare.marks]) == (text, marks)
     for number, mark in enumerate(bare.marks):
         assert text[mark.start:mark.end] == (STAND_IN if mark.kind == WORD else "")
@@ -63,7 +62,7 @@ def test_what_is_left(line, text, marks):
 
 
 def test_where_they_stood():
-    bare = Placeless.of("Open <b>%s big</b> files, {name}!")
+    bare = StrippedText.of("Open <b>%s big</b> files, {name}!")
     assert bare.text == "Open 12 big files!"
     assert [(mark.start, mark.end, mark.before, mark.after) for mark in bare.marks] == [
         (5, 5, " ", ""), (5, 7, " ", " "), (11, 11, "g", " "), (17, 17, "s", "!")]
@@ -72,20 +71,20 @@ def test_where_they_stood():
 
 def test_none_stands_behind_a_sign_that_was_behind_it():
     for line in ("the dog (%s) <br/>.", "the dog <br/>, a cat"):
-        assert [mark.start for mark in Placeless.of(line).marks] == [7]
+        assert [mark.start for mark in StrippedText.of(line).marks] == [7]
 
 
 @pytest.mark.parametrize("line", ["a" * 40_000 + " %s", "-" * 40_000 + "x %s", "x" + " " * 40_000 + "x %s."])
 def test_a_long_line_takes_no_longer_than_its_length(line):
     begin = time.process_time()
-    assert len(Placeless.of(line).marks) == 1
+    assert len(StrippedText.of(line).marks) == 1
     assert time.process_time() - begin < 1
 
 
 @given(st.one_of(SIGNS, TAGGED))
 def test_nothing_is_lost(line):
-    bare = Placeless.of(line)
-    assert [one for mark in bare.marks for one in placeholders(line) if one in mark.text] or not placeholders(line)
+    bare = StrippedText.of(line)
+    assert [one for mark in bare.marks for one in find_placeholders(line) if one in mark.text] or not find_placeholders(line)
     whole = sorted("".join(mark.text for mark in bare.marks) + bare.text)
     stand_ins = sum(mark.kind == WORD for mark in bare.marks)
     assert [one for one in whole if not one.isspace()] == sorted(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linked import aligned
 
-from regard.tasks.placeholders.placeless import Placeless
-from regard.tasks.placeholders.placing import Row, has_space, highest, places
+from regard.tasks.placeholder_translation import PlacementScores, best_places, has_space, place_marks
+from regard.tasks.placeholders import StrippedText
 
 SCORES = st.one_of(st.integers(-5, 5).map(float), st.just(float("-inf")))
 
@@ -16,12 +16,12 @@ SCORES = st.one_of(st.integers(-5, 5).map(float), st.just(float("-inf")))
 @given(st.integers(1, 5).flatmap(lambda count: st.lists(
     st.tuples(st.lists(SCORES, min_size=count, max_size=count), st.booleans()), max_size=4)))
 def test_the_highest_of_all_ways(drawn):
-    rows = [Row(scores, apart) for scores, apart in drawn]
+    rows = [PlacementScores(scores, apart) for scores, apart in drawn]
     count = len(rows[0].scores) if rows else 1
     ways = [way for way in combinations_with_replacement(range(count), len(rows))
             if all(not row.apart or way[number] < way[number + 1] for number, row in enumerate(rows[1:]))]
     totals = [sum(row.scores[g] for row, g in zip(rows, way, strict=True)) for way in ways]
-    found = highest(rows)
+    found = best_places(rows)
     if max(totals, default=float("-inf")) == float("-inf"):
         assert found is None
     else:
@@ -53,27 +53,27 @@ def test_the_highest_of_all_ways(drawn):
     ("<b>a</b> <i>b</i>", "x y z", "", [(0, 0), (1, 1), (1, 1), (2, 2)]),
 ])
 def test_places(line, target, links, want):
-    bare = Placeless.of(line)
-    assert places(bare, aligned(bare.text, target, links)) == want
+    bare = StrippedText.of(line)
+    assert place_marks(bare, aligned(bare.text, target, links)) == want
 
 
 def test_order_is_kept_where_the_translation_changes_it():
-    bare = Placeless.of("<b>big</b> <i>dog</i>")
-    found = places(bare, aligned(bare.text, "chien gros", "1-0 0-1"))
+    bare = StrippedText.of("<b>big</b> <i>dog</i>")
+    found = place_marks(bare, aligned(bare.text, "chien gros", "1-0 0-1"))
     assert found == sorted(found)
     assert found[0] < found[1] <= found[2] < found[3]
 
 
 def test_a_placeholder_is_not_put_behind_an_apostrophe():
-    bare = Placeless.of("see <br/> man")
+    bare = StrippedText.of("see <br/> man")
     assert bare.text == "see man"
-    assert places(bare, aligned(bare.text, "l'homme", "0-0 1-1")) in ([(0, 0)], [(2, 2)])
+    assert place_marks(bare, aligned(bare.text, "l'homme", "0-0 1-1")) in ([(0, 0)], [(2, 2)])
 
 
 def test_without_enough_words_there_are_no_places():
-    bare = Placeless.of("a <b>b</b> c <i>d</i> e")
-    assert places(bare, aligned(bare.text, "x", "")) is None
-    assert places(bare, aligned(bare.text, "", "")) is None
+    bare = StrippedText.of("a <b>b</b> c <i>d</i> e")
+    assert place_marks(bare, aligned(bare.text, "x", "")) is None
+    assert place_marks(bare, aligned(bare.text, "", "")) is None
 
 
 def test_spaces_between_words():

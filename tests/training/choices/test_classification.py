@@ -4,24 +4,24 @@ import pytest
 import torch
 from planned import CPU, GPU, config
 
+from regard.models import catalog
 from regard.models.build import build
-from regard.recipes import catalog
-from regard.training.choices import classification as choices
+from regard.training import defaults as choices
 
 DEVICES = {"cpu": CPU, "gpu": GPU}
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (64, 48, 3), (224, 224, 3), (7, 13, 1), (1, 1, 3)]
 
 
 def images(count, shape, device=CPU, training=None, recipe=None):
-    named, asked = choices.image_recipe(count, min(shape[:2]), device, recipe), training or {}
-    model = list(choices.image_model(count, *shape, device, recipe))
-    found = [*model, *choices.training(count, 50 * count, device, min(shape[:2]), asked)]
+    named, asked = choices.image_classifier_recipe(count, min(shape[:2]), device, recipe), training or {}
+    model = list(choices.image_classifier_model(count, *shape, device, recipe))
+    found = [*model, *choices.classification_training(count, 50 * count, device, min(shape[:2]), asked)]
     return config(named.value, found, {"model": {"labels": 3}, "training": asked}), [*found, named]
 
 
 def texts(count, device=CPU, training=None):
-    named, asked = choices.text_recipe(count, device, None), training or {}
-    found = [*choices.tokenizer(count, {}), *choices.training(count, 20 * count, device, None, asked)]
+    named, asked = choices.text_classifier_recipe(count, device, None), training or {}
+    found = [*choices.classification_tokenizer(count, {}), *choices.classification_training(count, 20 * count, device, None, asked)]
     return config(named.value, found, {"model": {"labels": 3, "vocabulary": 100}, "training": asked}), [*found, named]
 
 
@@ -65,7 +65,7 @@ def test_what_is_set_is_followed(make, device):
 @pytest.mark.parametrize("size", ["tiny", "small", "big"])
 def test_a_size_that_is_asked_for_is_as_large_as_it_is(size):
     model = images(60_000, (28, 28, 1), GPU, recipe=f"vit-{size}")[0]["model"]
-    table = catalog.find(f"vit-{size}").tables["model"]
+    table = catalog.find_recipe(f"vit-{size}").tables["model"]
     assert (model.width, model.stack.layers) == (table["width"], table["stack"]["layers"])
     open_one, left = (images(60_000, (28, 28, 1), GPU, recipe=recipe)[0]["model"] for recipe in (None, "vit"))
     assert open_one == left
@@ -85,6 +85,6 @@ def test_a_training_that_ends_before_its_time_is_told_where_there_is_patience_al
     ((3, 100_000), (16, 16_384)), ((1, 1025), (16, 1024))])
 def test_no_image_is_cut_into_too_many_patches(natural, read):
     assert choices.image_sides(*natural) == read
-    (patch,) = [choice.value for choice in choices.image_model(9, *read, 1, CPU, None) if choice.key == "model.patch"]
+    (patch,) = [choice.value for choice in choices.image_classifier_model(9, *read, 1, CPU, None) if choice.key == "model.patch"]
     assert read[0] % patch == read[1] % patch == 0
-    assert (read[0] // patch) * (read[1] // patch) <= choices.MOST_PATCHES
+    assert (read[0] // patch) * (read[1] // patch) <= choices.MAX_PATCHES

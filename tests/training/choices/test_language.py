@@ -4,10 +4,10 @@ import pytest
 import torch
 from planned import CPU, GPU, config
 
+from regard.models import catalog
 from regard.models.build import build
-from regard.recipes import catalog
-from regard.training.choices import language as choices
-from regard.training.choices.choice import Device, value
+from regard.training import defaults as choices
+from regard.training.defaults import DeviceProperties, lookup
 
 TOKENS = (10, 500, 1_000_000, 30_000_000, 3_000_000_000)
 DEVICES = {"cpu": CPU, "gpu": GPU}
@@ -16,10 +16,10 @@ RECIPES = ("gpt", "rnn", "lstm", "gru", "mut1", "mut2", "mut3")
 
 def made(tokens, device=CPU, recipe=None, training=None):
     """The config, and all choices."""
-    named = choices.recipe(tokens, device, recipe)
-    table, asked = catalog.find(named.value).tables["model"], training or {}
-    found = [*choices.tokenizer(tokens, {}), *choices.model(tokens, table),
-             *choices.training(tokens, table, device, asked)]
+    named = choices.language_recipe(tokens, device, recipe)
+    table, asked = catalog.find_recipe(named.value).tables["model"], training or {}
+    found = [*choices.language_tokenizer(tokens, {}), *choices.language_model(tokens, table),
+             *choices.language_training(tokens, table, device, asked)]
     given = {"model": {"vocabulary": 100}, "training": asked}
     return config(named.value, found, given), {choice.key: choice for choice in found}, named
 
@@ -44,13 +44,13 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
 
 
 def test_a_short_text_is_read_by_characters():
-    few, many = ({choice.key: choice.value for choice in choices.tokenizer(count, {})} for count in (10**6, 10**8))
+    few, many = ({choice.key: choice.value for choice in choices.language_tokenizer(count, {})} for count in (10**6, 10**8))
     assert few == {"tokenizer.kind": "characters"}
     assert (many["tokenizer.kind"], many["tokenizer.vocabulary"] > 1000) == ("unigram", True)
-    asked = {choice.key: choice.value for choice in choices.tokenizer(10**6, {"kind": "bpe"})}
+    asked = {choice.key: choice.value for choice in choices.language_tokenizer(10**6, {"kind": "bpe"})}
     assert asked["tokenizer.kind"] == "bpe"
     assert "tokenizer.vocabulary" in asked
-    assert [choice.key for choice in choices.tokenizer(10**8, {"kind": "bytes"})] == ["tokenizer.kind"]
+    assert [choice.key for choice in choices.language_tokenizer(10**8, {"kind": "bytes"})] == ["tokenizer.kind"]
 
 
 def test_the_less_there_is_the_more_care():
@@ -64,11 +64,11 @@ def test_what_is_set_is_followed():
     steps = made(10**6, GPU)[0]["training"]
     half = made(10**6, GPU, training={"accumulate": 2})[0]["training"]
     assert half.validation.every == pytest.approx(steps.validation.every / 2, rel=0.1)
-    four = made(10**6, Device("cuda", 2**36, True, count=4))[0]["training"]
+    four = made(10**6, DeviceProperties("cuda", 2**36, True, count=4))[0]["training"]
     assert four.validation.every == pytest.approx(steps.validation.every / 4, rel=0.1)
     tables, found, _ = made(10**6, GPU, training={"schedule": {"steps": 40}, "windows": {"length": 10}})
     assert "training.epochs" not in found
-    assert value({"training": found}, "training.epochs") is None
+    assert lookup({"training": found}, "training.epochs") is None
     assert (tables["training"].steps, tables["training"].windows.length) == (40, 10)
     assert tables["training"].schedule.warmup <= 10
     assert tables["training"].validation.every <= 4
@@ -81,6 +81,6 @@ def test_what_is_set_is_followed():
 def test_windows_go_on_where_the_model_does(mixer, positions, order):
     """A memory that is told of is one that is carried."""
     table = {"stack": {"mixer": mixer}, "embedding": {} if positions is None else {"positions": positions}}
-    found = {choice.key: choice for choice in choices.training(10**5, table, CPU, {})}["training.windows.order"]
+    found = {choice.key: choice for choice in choices.language_training(10**5, table, CPU, {})}["training.windows.order"]
     assert found.value == order
     assert ("remembered" in found.reason) == (order == "continuous")

@@ -5,15 +5,15 @@ import torch
 from planned import CPU, GPU, config
 
 from regard.models.build import build
-from regard.training.choices import masked as choices
+from regard.training import defaults as choices
 
 TEXTS = (1, 5_000, 80_000, 900_000, 10_000_000, 200_000_000)
 DEVICES = {"cpu": CPU, "gpu": GPU}
 
 
 def made(texts, device=CPU, training=None):
-    named, asked = choices.recipe(texts, device, None), training or {}
-    found = [*choices.tokenizer(texts, {}), *choices.training(texts, 20 * texts, device, asked)]
+    named, asked = choices.masked_recipe(texts, device, None), training or {}
+    found = [*choices.masked_tokenizer(texts, {}), *choices.masked_training(texts, 20 * texts, device, asked)]
     tables = config(named.value, found, {"model": {"vocabulary": 100}, "training": asked})
     return tables, {choice.key: choice for choice in (*found, named)}
 
@@ -45,4 +45,4 @@ def test_no_choice_contradicts_what_is_set(training, name):
 
 
 def test_a_tokenizer_of_their_own():
-    assert [choice.key for choice in choices.tokenizer(10, {"kind": "bytes"})] == ["tokenizer.kind"]
+    assert [choice.key for choice in choices.masked_tokenizer(10, {"kind": "bytes"})] == ["tokenizer.kind"]

@@ -6,8 +6,8 @@ import torch
 from planned import CPU, GPU, SIZES, ready
 
 from regard.models.build import build
-from regard.training.choices import translation as choices
-from regard.training.choices.choice import Device
+from regard.training import defaults as choices
+from regard.training.defaults import DeviceProperties
 
 ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
 DEVICES = {"cpu": CPU, "gpu": GPU}
@@ -99,7 +99,7 @@ def test_every_choice_has_a_reason_and_is_what_is_used(count, name):
     assert len({choice.key for choice in made.choices}) == len(made.choices) > 20
     for choice in made.choices:
         assert choice.reason.strip(), choice.key
-        assert choices.value(made.tables, choice.key) == choice.value, choice.key
+        assert choices.lookup(made.tables, choice.key) == choice.value, choice.key
 
 
 def test_what_is_set_wins_and_is_not_told_as_chosen():
@@ -109,7 +109,7 @@ def test_what_is_set_wins_and_is_not_told_as_chosen():
     made = ready(29_000, GPU, **changes)
     for key, value in changes.items():
         key = key.replace("__", ".")
-        assert choices.value(made.tables, key) == value
+        assert choices.lookup(made.tables, key) == value
         assert key not in chosen(made)
     assert made.model.decoder.dropout == 0.3  # which nobody has set
     assert made.model.shared is False  # as each side has its own tokenizer
@@ -144,7 +144,7 @@ def test_what_depends_on_other_settings_follows_them():
                           (2, {"training__batches__tokens": 2 * batch})):
         assert ready(29_000, GPU, **changes).settings.steps == pytest.approx(plain.settings.steps / part, rel=0.02)
     assert ready(29_000, GPU, training__validation__every=77).settings.checkpoints.every == 77
-    several = ready(29_000, Device("cuda", GPU.memory, True, count=4)).settings  # each has batches of its own
+    several = ready(29_000, DeviceProperties("cuda", GPU.memory, True, count=4)).settings  # each has batches of its own
     assert several.steps == pytest.approx(plain.settings.steps / 4, rel=0.02)
     assert several.validation.every == pytest.approx(plain.settings.validation.every / 4, rel=0.05)
 
@@ -156,13 +156,13 @@ def test_what_depends_on_other_settings_follows_them():
     {"training__schedule__shape": "constant"}, {"training__average": 0.0}, {"training__clip": 0.0},
     {"training__epochs": 0.001}, {"training__validation__patience": 1},
 ])
-@pytest.mark.parametrize("device", [CPU, GPU, Device("cuda", 2**33, lowered=False)])
+@pytest.mark.parametrize("device", [CPU, GPU, DeviceProperties("cuda", 2**33, lowered=False)])
 def test_no_choice_contradicts_what_is_set(device, changes):
     """Each of these alone is good, and so must be all that is chosen beside it."""
     for count in (300, 29_000, 2_000_000):
         made = ready(count, device, **changes)
         for key, value in changes.items():
-            assert choices.value(made.tables, key.replace("__", ".")) == value
+            assert choices.lookup(made.tables, key.replace("__", ".")) == value
 
 
 def test_a_score_that_a_part_of_the_model_can_tell():
@@ -171,7 +171,7 @@ def test_a_score_that_a_part_of_the_model_can_tell():
 
 
 def test_a_device_without_bfloat16():
-    assert ready(300, Device("cuda", 2**33, lowered=False)).settings.precision == "float32"
+    assert ready(300, DeviceProperties("cuda", 2**33, lowered=False)).settings.precision == "float32"
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, 0.0), (19, 0.0), (20, 0.04), (300, 0.04), (50_000, 0.04),

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
-from regard.models.contract import IGNORED
-from regard.training.kernels import entropy
+from regard.kernels import loss as entropy
+from regard.tokens import IGNORED_LABEL
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(1, 1), (1, 9), (7, 33), (5, 100), pytest.param((1000, 50_257), marks=pytest.mark.gpu),
@@ -16,14 +16,14 @@ SHAPES = [(1, 1), (1, 9), (7, 33), (5, 100), pytest.param((1000, 50_257), marks=
 def problem(shape, dtype):
     logits = (3 * torch.randn(shape, device=DEVICE)).to(dtype)
     labels = torch.randint(shape[1], shape[:1], device=DEVICE)
-    labels[1::3] = IGNORED
+    labels[1::3] = IGNORED_LABEL
     return logits, labels
 
 
 def plain(logits, labels, smoothing):
     """own and the loss of each token, and the gradient of all losses."""
     logits = logits.detach().requires_grad_()
-    options = {"ignore_index": IGNORED, "reduction": "none"}
+    options = {"ignore_index": IGNORED_LABEL, "reduction": "none"}
     loss = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options)
     return F.cross_entropy(logits, labels, **options), loss, torch.autograd.grad(loss.sum(), logits)[0]
 
@@ -42,25 +42,25 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
     logits, labels = problem(shape, dtype)
     own, loss, gradient = plain(logits.double(), labels, smoothing)
     got = logits.clone()
-    mine, spread = entropy.losses_and_gradients(got, labels, IGNORED, smoothing)
+    mine, spread = entropy.cross_entropy_with_gradient(got, labels, IGNORED_LABEL, smoothing)
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(((1 - smoothing) * mine + smoothing * spread).double(), loss, rtol=1e-5, atol=1e-5)
     assert got.dtype == dtype
     assert (got.double() - gradient).abs().max() <= 2 * torch.finfo(dtype).eps  # of numbers up to 1
-    assert (got[labels == IGNORED] == 0).all()
+    assert (got[labels == IGNORED_LABEL] == 0).all()
 
 
 def test_without_gradients_the_logits_stay():
     logits, labels = problem((7, 33), torch.float32)
     before = logits.clone()
-    alone = entropy.losses(logits, labels, IGNORED, 0.1)
+    alone = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1)
     assert torch.equal(logits, before)
-    assert all(map(torch.equal, alone, entropy.losses_and_gradients(logits, labels, IGNORED, 0.1)))
+    assert all(map(torch.equal, alone, entropy.cross_entropy_with_gradient(logits, labels, IGNORED_LABEL, 0.1)))
 
 
 def test_where_all_is_ignored_all_is_zero_even_of_nan():
     logits = torch.full((3, 40), float("nan"), device=DEVICE)
-    own, spread = entropy.losses_and_gradients(logits, torch.full((3,), IGNORED, device=DEVICE), IGNORED, 0.1)
+    own, spread = entropy.cross_entropy_with_gradient(logits, torch.full((3,), IGNORED_LABEL, device=DEVICE), IGNORED_LABEL, 0.1)
     assert not own.any()
     assert not spread.any()
     assert not logits.any()
@@ -70,7 +70,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 2.0, 2.0]], device=DEVICE).repeat(1, 11)
     labels = torch.tensor([0, 1], device=DEVICE)
     own, _, gradient = plain(logits.double(), labels, 0.0)
-    mine, _ = entropy.losses_and_gradients(logits, labels, IGNORED, 0.0)
+    mine, _ = entropy.cross_entropy_with_gradient(logits, labels, IGNORED_LABEL, 0.0)
     torch.testing.assert_close(mine.double(), own)
     torch.testing.assert_close(logits.double(), gradient)
 
@@ -78,7 +78,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
 def test_a_block_that_is_all_minus_infinity():
     logits = torch.full((1, 40), float("-inf"), device=DEVICE)
     logits[0, 30:] = 1.0
-    own, _ = entropy.losses_and_gradients(logits, torch.tensor([35], device=DEVICE), IGNORED, 0.0)
+    own, _ = entropy.cross_entropy_with_gradient(logits, torch.tensor([35], device=DEVICE), IGNORED_LABEL, 0.0)
     assert own.item() == pytest.approx(torch.tensor(10.0).log().item(), rel=1e-5)
     assert logits.isfinite().all()
 
@@ -86,5 +86,5 @@ def test_a_block_that_is_all_minus_infinity():
 @pytest.mark.parametrize("label", [-1, 9, 1 << 40])
 def test_a_label_that_names_no_token_makes_the_loss_nan(label):
     logits = torch.randn(1, 9, device=DEVICE)
-    own, _ = entropy.losses(logits, torch.tensor([label], device=DEVICE), IGNORED, 0.1)
+    own, _ = entropy.cross_entropy(logits, torch.tensor([label], device=DEVICE), IGNORED_LABEL, 0.1)
     assert own.isnan().all()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from planned import CPU, plain
 
-from regard.training.plans.classification import ClassificationPlan
-from regard.training.plans.plan import Request
-from regard.training.settings import DataConfig
+from regard.training.config import DataConfig
+from regard.training.tasks.classification import ClassificationSetup
+from regard.training.tasks.interface import TrainingRequest
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def request_of(tmp_path):
         images = np.arange(count * height * breadth, dtype=np.int64).astype(np.uint8)
         (tmp_path / "images").write_bytes(struct.pack(">IIII", 0x803, count, height, breadth) + images.tobytes())
         (tmp_path / "labels").write_bytes(struct.pack(">II", 0x801, count) + bytes(n % 2 for n in range(count)))
-        return Request("classify", (str(tmp_path / "images"), str(tmp_path / "labels")), Path("model"))
+        return TrainingRequest("classify", (str(tmp_path / "images"), str(tmp_path / "labels")), Path("model"))
 
     return make
 
@@ -32,7 +32,7 @@ def request_of(tmp_path):
     ((97, 97), {"height": 12, "breadth": 8}, (12, 8), ""),
 ])
 def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_path, natural, model, read, told):
-    plan = ClassificationPlan()
+    plan = ClassificationSetup()
     survey = plan.survey(request_of(*natural), DataConfig())
     prepared = plan.prepare(survey, plain({"data": {}, "model": model}), tmp_path / "data")
     assert prepared.shape == (*read, 1)

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from regard.training.plans.plan import Request, held
+from regard.training.tasks.interface import TrainingRequest, validation_fraction_default
 
 
 def test_what_is_held_out_and_why():
-    assert held(True, 0.0, "some", "too few") == ("data.held", 0.0, "validation data is given")
-    assert held(False, 0.1, "some", "too few") == ("data.held", 0.1, "some")
-    assert held(False, 0.0, "some", "too few") == ("data.held", 0.0, "too few")
+    assert validation_fraction_default(True, 0.0, "some", "too few") == ("data.held", 0.0, "validation data is given")
+    assert validation_fraction_default(False, 0.1, "some", "too few") == ("data.held", 0.1, "some")
+    assert validation_fraction_default(False, 0.0, "some", "too few") == ("data.held", 0.0, "too few")
 
 
 def test_a_request_needs_little():
-    request = Request("seq2seq", ("pairs.tsv",), Path("model"))
+    request = TrainingRequest("seq2seq", ("pairs.tsv",), Path("model"))
     assert (request.validation, request.recipe, request.changes, request.resume) == ((), None, {}, False)
     assert (request.source, request.target, request.format, request.device) == (None, None, None, "auto")
     assert list(request.counted([1, 2])) == [1, 2]

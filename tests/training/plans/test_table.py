@@ -11,8 +11,9 @@ from trained import Recorder
 
 import regard
 from regard.data import phrasebook
-from regard.training import run
-from regard.training.plans.table import PLANS
+from regard.training import train
+from regard.training.resolution import TASKS as PLANS
+from regard.training.tasks import interface
 
 STACK = {"model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.inner": 32}
 TRAINING = {"training.schedule.steps": 6, "training.validation.every": 3, "training.checkpoints.every": 2,
@@ -62,7 +63,7 @@ def finished(files, tmp_path_factory):
     def make(name):
         if name not in made:
             made[name] = tmp_path_factory.mktemp("finished") / "model", Recorder()
-            run.train(request(files, name, made[name][0]), [made[name][1]])
+            train.train(request(files, name, made[name][0]), [made[name][1]])
         return made[name]
 
     return make
@@ -71,7 +72,7 @@ def finished(files, tmp_path_factory):
 def request(files, name, output, **options):
     task, recipe, changes, _ = TASKS[name]
     changes = {**changes, **TRAINING}
-    return run.Request(task, files[name], output, recipe=recipe, changes=changes, device="cpu", **options)
+    return interface.TrainingRequest(task, files[name], output, recipe=recipe, changes=changes, device="cpu", **options)
 
 
 def test_every_task_is_here():
@@ -103,9 +104,9 @@ def test_interrupted_and_resumed_is_never_interrupted(files, finished, tmp_path,
     """Every file, but for times: with the state that recurrent models keep from window to window."""
     output = tmp_path / "model"
     with pytest.raises(KeyboardInterrupt):
-        run.train(request(files, name, output), [Recorder(stop=stop)])
+        train.train(request(files, name, output), [Recorder(stop=stop)])
     told = Recorder()
-    assert run.train(request(files, name, output, resume=True), [told]).finished
+    assert train.train(request(files, name, output, resume=True), [told]).finished
     whole, parts = trained.contents(finished(name)[0]), trained.contents(output)
     assert parts.keys() == whole.keys()
     for file in whole:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import trained
 
-from regard.toml import document as toml
-from regard.training.choices.choice import Device
-from regard.training.plans.plan import Request
-from regard.training.plans.translation import TranslationPlan
-from regard.training.settings import DataConfig
+from regard import toml
+from regard.training.config import DataConfig
+from regard.training.defaults import DeviceProperties
+from regard.training.tasks.interface import TrainingRequest
+from regard.training.tasks.translation import TranslationSetup
 
-CPU = Device("cpu", 2**34, lowered=False)
-PLAN = TranslationPlan()
+CPU = DeviceProperties("cpu", 2**34, lowered=False)
+PLAN = TranslationSetup()
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +27,12 @@ def data(tmp_path):
 
 
 def survey(data, **options):
-    return PLAN.survey(Request("seq2seq", (str(data),), Path("model"), **options), DataConfig())
+    return PLAN.survey(TrainingRequest("seq2seq", (str(data),), Path("model"), **options), DataConfig())
 
 
 def prepared(path, place, **tables):
     config = {"data": {"held": 0.1, "joint": True}, "tokenizer": {"kind": "characters"}} | tables
-    return PLAN.prepare(survey(path), toml.given(config), place)
+    return PLAN.prepare(survey(path), toml.document_of(config), place)
 
 
 def test_what_is_left_out_is_told(data, tmp_path):
@@ -84,7 +84,7 @@ def test_vocabularies_are_those_of_the_tokenizers(data, tmp_path, joint):
 
 def test_an_epoch_has_as_many_steps_as_its_feed(data, tmp_path):
     made = prepared(data, tmp_path / "data")
-    configs = [toml.given({"training": {"batches": {"tokens": tokens}}}) for tokens in (200, 400, 10**6)]
+    configs = [toml.document_of({"training": {"batches": {"tokens": tokens}}}) for tokens in (200, 400, 10**6)]
     few, fewer, one = (PLAN.steps(made, config) for config in configs)
     assert few > fewer > one == 1
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from regard.data.batches.config import BatchConfig
-from regard.training.schedule import ScheduleConfig
-from regard.training.settings import TrainingConfig, ValidationConfig
+from regard.data.batches.feed import BatchConfig
+from regard.training.config import TrainingConfig, ValidationConfig
+from regard.training.optimizer import ScheduleConfig
 
 
 @pytest.fixture(autouse=True)

@@ -6,19 +6,17 @@ import torch
 from tiny import EMBEDDINGS, READING, stack
 from torch.nn import functional as F
 
-from regard.data.batches.config import BatchConfig
-from regard.data.images.reading import Shape
-from regard.data.images.scaling import scaled
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import CharactersConfig
-from regard.models.contract import Tokens
-from regard.models.labels import ClassifierConfig
+from regard.data.batches.feed import BatchConfig
+from regard.data.images import ImageShape, scale_pixels
+from regard.data.sources.text import DataError
+from regard.data.tokenizer.training import CharactersConfig
+from regard.models.classification import ClassifierConfig
 from regard.models.vision import VisionConfig
-from regard.training.settings import DataConfig
-from regard.training.work import Work
-from regard.training.works import classification
-from regard.training.works.labelled_images import ImageSurvey
-from regard.training.works.labelled_texts import TextSurvey
+from regard.tokens import Tokens
+from regard.training.config import DataConfig
+from regard.training.tasks import classification
+from regard.training.tasks.interface import TrainingTask
+from regard.training.tasks.labelled_data import ImageSurvey, TextSurvey
 
 TSV = "".join(f"{number} {word}\t{label}\n" for number in range(40)
               for word, label in (("good", "plus"), ("bad", "minus")))
@@ -41,15 +39,15 @@ def idx(folder, count, first=0):
 
 
 def texts(file, tmp_path, **options):
-    survey = classification.survey([file("a.tsv", TSV)], [], DataConfig(held=0.2, **options))
-    prepared = classification.prepare(survey, CharactersConfig(), tmp_path / "data")
+    survey = classification.survey_labelled([file("a.tsv", TSV)], [], DataConfig(held=0.2, **options))
+    prepared = classification.prepare_labelled(survey, CharactersConfig(), tmp_path / "data")
     return prepared, ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2,
                                       embedding=EMBEDDINGS["learned"], stack=stack())
 
 
 def images(file, tmp_path, **options):
-    survey = classification.survey(idx(tmp_path / "idx", 60), [], DataConfig(held=0.2, **options))
-    prepared = classification.prepare(survey, None, tmp_path / "data")
+    survey = classification.survey_labelled(idx(tmp_path / "idx", 60), [], DataConfig(held=0.2, **options))
+    prepared = classification.prepare_labelled(survey, None, tmp_path / "data")
     return prepared, VisionConfig(height=6, breadth=4, channels=1, patch=2, labels=2, width=8, stack=stack())
 
 
@@ -62,20 +60,20 @@ def made(request, file, tmp_path):
 
 
 def test_data_is_known_by_what_it_is(file, tmp_path):
-    survey = classification.survey([file("labels.idx", TSV)], [], DataConfig())
+    survey = classification.survey_labelled([file("labels.idx", TSV)], [], DataConfig())
     assert isinstance(survey, TextSurvey)  # in spite of its name
     paths = idx(tmp_path / "one", 30)
-    survey = classification.survey(paths, idx(tmp_path / "two", 4, first=1), DataConfig())
+    survey = classification.survey_labelled(paths, idx(tmp_path / "two", 4, first=1), DataConfig())
     assert isinstance(survey, ImageSurvey)
     assert survey.labels == ("0", "1")
-    assert classification.held_share(survey) == 0.0
-    assert classification.held_share(classification.survey(paths, [], DataConfig())) == 0.1
+    assert classification.labelled_validation_fraction(survey) == 0.0
+    assert classification.labelled_validation_fraction(classification.survey_labelled(paths, [], DataConfig())) == 0.1
     for data, validation, message in (([file("a.tsv", TSV)], paths, "These are images, but the training data is text"),
                                       (paths, [file("a.tsv", TSV)], "This is text, but the training data is images"),
                                       (paths[:1], [], "Images come in two IDX files"),
                                       ([str(tmp_path / "one")], [], "There are no folders in it")):
         with pytest.raises(DataError, match=message):
-            classification.survey(data, validation, DataConfig())
+            classification.survey_labelled(data, validation, DataConfig())
 
 
 def test_a_folder_of_classes(tmp_path):
@@ -84,18 +82,18 @@ def test_a_folder_of_classes(tmp_path):
         folder = tmp_path / "set" / "abc"[number % 3]
         folder.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((4, 4), 10 * number, np.uint8)).save(folder / f"{number}.png")
-    survey = classification.survey([str(tmp_path / "set")], [], DataConfig(held=0.1))
-    prepared = classification.prepare(survey, None, tmp_path / "data", shape=Shape(2, 2, 3))
+    survey = classification.survey_labelled([str(tmp_path / "set")], [], DataConfig(held=0.1))
+    prepared = classification.prepare_labelled(survey, None, tmp_path / "data", shape=ImageShape(2, 2, 3))
     assert prepared.labels == ("a", "b", "c")
-    assert prepared.shape == Shape(2, 2, 3)
+    assert prepared.shape == ImageShape(2, 2, 3)
     assert len(prepared.training) + len(prepared.validation) == 24
     assert prepared.shown[0][:2] in ("a/", "b/", "c/")
 
 
 def test_it_learns_and_is_judged(made, settings):
     prepared, made_from = made
-    work = classification.work(prepared, made_from, settings(tokens=120))
-    assert isinstance(work, Work)
+    work = classification.classification_task(prepared, made_from, settings(tokens=120))
+    assert isinstance(work, TrainingTask)
     model = made_from.build()
     task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
     model.train()
@@ -118,12 +116,12 @@ def test_it_learns_and_is_judged(made, settings):
 
 def test_the_scores_are_those_of_all_examples(made, settings):
     prepared, made_from = made
-    work = classification.work(prepared, made_from, settings(tokens=30, most=7))
+    work = classification.classification_task(prepared, made_from, settings(tokens=30, most=7))
     model = made_from.build().eval()
     store, labels = prepared.validation, torch.from_numpy(prepared.validation_labels[:7])
     rows = [store[number] for number in range(7)]
     given = (Tokens.of([row[:12].tolist() for row in rows]) if isinstance(made_from, ClassifierConfig)
-             else scaled(torch.from_numpy(np.stack(rows)).reshape(7, 1, 6, 4)))
+             else scale_pixels(torch.from_numpy(np.stack(rows)).reshape(7, 1, 6, 4)))
     with torch.no_grad():
         logits = model(given)
     scores = work.validate(work.task(model)).scores
@@ -133,12 +131,12 @@ def test_the_scores_are_those_of_all_examples(made, settings):
 
 def test_what_a_person_uses_gives_what_training_saw(file, tmp_path, settings):
     prepared, made_from = images(file, tmp_path)
-    work = classification.work(prepared, made_from, settings())
+    work = classification.classification_task(prepared, made_from, settings())
     model = made_from.build().eval()
     task = work.task(model)
     batch = work.judged()[0]
     loss = work.objective(model)(batch).nll
-    probabilities = task.label_images(scaled(batch.inputs))
+    probabilities = task.label_images(scale_pixels(batch.inputs))
     torch.testing.assert_close(-probabilities.log().gather(1, batch.labels[:, None]).sum(), loss.detach())
 
 
@@ -148,7 +146,7 @@ def test_every_example_once_an_epoch(made, settings):
         chosen = settings()
         chosen = type(chosen)(**{**{name: getattr(chosen, name) for name in chosen.__dataclass_fields__},
                                  "batches": BatchConfig(tokens=100, **options)})
-        work = classification.work(prepared, made_from, chosen)
+        work = classification.classification_task(prepared, made_from, chosen)
         feeds = [work.feed(rank, 2) for rank in range(2)]
         batches = [feed.at(step) for feed in feeds for step in range(feed.steps)]
         assert sorted(int(number) for batch in batches for number in batch.numbers) == list(
@@ -160,7 +158,7 @@ def test_every_example_once_an_epoch(made, settings):
 
 def test_images_are_moved_in_training_alone(file, tmp_path, settings):
     prepared, made_from = images(file, tmp_path)
-    still, moving = (classification.work(prepared, made_from, settings(), shift=shift) for shift in (0, 2))
+    still, moving = (classification.classification_task(prepared, made_from, settings(), shift=shift) for shift in (0, 2))
     one, other = still.feed(0, 1).at(0), moving.feed(0, 1).at(0)
     assert np.array_equal(one.numbers, other.numbers)
     assert not torch.equal(one.inputs, other.inputs)
@@ -171,25 +169,25 @@ def test_what_does_not_go_together(file, tmp_path, settings):
     prepared, made_from = images(file, tmp_path)
     text, text_model = texts(file, tmp_path / "text")
     with pytest.raises(ValueError, match=r'`model.kind` must be "classifier", for texts, but is "vision"'):
-        classification.work(text, made_from, settings())
+        classification.classification_task(text, made_from, settings())
     with pytest.raises(ValueError, match=r'`model.kind` must be "vision", for images, but is "classifier"'):
-        classification.work(prepared, text_model, settings())
+        classification.classification_task(prepared, text_model, settings())
     with pytest.raises(ValueError, match=r"`model.labels` must be 2, as many as the data has, but is 3"):
-        classification.work(text, READING["mean"], settings())
+        classification.classification_task(text, READING["mean"], settings())
     other = VisionConfig(height=6, breadth=6, channels=1, patch=2, labels=2, width=8, stack=stack())
     with pytest.raises(ValueError, match=r"must be those of the images, 6 × 4 pixels, grey, but is 6 × 6 pixels, grey"):
-        classification.work(prepared, other, settings())
+        classification.classification_task(prepared, other, settings())
     with pytest.raises(ValueError, match=r"`tokenizer` must be given, to cut texts"):
-        classification.prepare(text.survey, None, tmp_path / "more")
+        classification.prepare_labelled(text.survey, None, tmp_path / "more")
 
 
 def test_long_texts_are_cut(file, tmp_path, settings):
     long = TSV + "a very long text that goes on\tplus\n"
-    survey = classification.survey([file("a.tsv", long)], [], DataConfig())
-    prepared = classification.prepare(survey, CharactersConfig(), tmp_path / "data")
+    survey = classification.survey_labelled([file("a.tsv", long)], [], DataConfig())
+    prepared = classification.prepare_labelled(survey, CharactersConfig(), tmp_path / "data")
     made_from = ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2, embedding=EMBEDDINGS["learned"],
                                  stack=stack())
-    work = classification.work(prepared, made_from, settings())
+    work = classification.classification_task(prepared, made_from, settings())
     assert work.notes == ("1 of 81 texts are longer than the 12 positions of the model, and are cut.",)
     feed = work.feed(0, 1)
     assert max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps)) == 12

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention.mixing import SelfAttentionConfig
+from regard.attention.layer import SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
-from regard.data.batches.config import BatchConfig
-from regard.data.images.scaling import scaled
+from regard.data.batches.feed import BatchConfig
+from regard.data.images import scale_pixels
 from regard.models.vision import VisionConfig
-from regard.training.schedule import ScheduleConfig
-from regard.training.settings import DataConfig, TrainingConfig
-from regard.training.works import classification
+from regard.training.config import DataConfig, TrainingConfig
+from regard.training.optimizer import ScheduleConfig
+from regard.training.tasks import classification
 
 EPOCHS, PEAK, WARM = 12, 5e-3, 50
 
@@ -29,14 +29,14 @@ def idx_files(folder, images, labels):
 def test_digits(tmp_path):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     paths = idx_files(tmp_path, digits.images * 15.9375, digits.target)
-    survey = classification.survey(paths, [], DataConfig(held=0.2))
-    prepared = classification.prepare(survey, None, tmp_path / "data")
+    survey = classification.survey_labelled(paths, [], DataConfig(held=0.2))
+    prepared = classification.prepare_labelled(survey, None, tmp_path / "data")
     assert (len(prepared.training), len(prepared.validation)) == (1438, 359)
     made_from = VisionConfig(height=8, breadth=8, channels=1, patch=4, labels=10, width=64, stack=StackConfig(
         layers=1, dropout=0.1, mixer=SelfAttentionConfig(heads=4),
         feed_forward=FeedForwardConfig(inner=128, activation="gelu")))
     settings = TrainingConfig(schedule=ScheduleConfig(peak=PEAK, steps=1), batches=BatchConfig(rows=32), smoothing=0.1)
-    work, model = classification.work(prepared, made_from, settings), made_from.build()
+    work, model = classification.classification_task(prepared, made_from, settings), made_from.build()
     task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
     model.train()
     optimiser, steps = torch.optim.AdamW(model.parameters()), EPOCHS * feed.steps
@@ -50,5 +50,5 @@ def test_digits(tmp_path):
     assert verdict.scores["accuracy"] >= 0.95
     model.eval()
     images = torch.from_numpy(prepared.validation.stream.reshape(-1, 1, 8, 8).copy())
-    found = task.label_images(scaled(images)).argmax(-1).numpy()
+    found = task.label_images(scale_pixels(images)).argmax(-1).numpy()
     assert (found == prepared.validation_labels).mean() == pytest.approx(verdict.scores["accuracy"])

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.training.works.files import blocks, digests, inputs, named
+from regard.data.sources.text import DataError
+from regard.training.tasks.common import file_digests, in_blocks, name_digests, open_inputs
 
 
 def sha(data):
@@ -18,17 +18,17 @@ def test_digests_are_by_name(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.txt").write_bytes(data)
     paths = [str(tmp_path / folder / "x.txt") for folder in "abc"]
-    assert digests(paths) == {"x.txt": sha(b"1"), "x.txt (2)": sha(b"2")}
-    assert named([("set/", "1"), ("other/set", "2"), ("set", "3")]) == {"set": "1", "set (2)": "2", "set (3)": "3"}
+    assert file_digests(paths) == {"x.txt": sha(b"1"), "x.txt (2)": sha(b"2")}
+    assert name_digests([("set/", "1"), ("other/set", "2"), ("set", "3")]) == {"set": "1", "set (2)": "2", "set (3)": "3"}
 
 
 def test_what_is_read_once_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in ("-", str(tmp_path / "pipe")):
         with pytest.raises(DataError, match=r"Training reads its data more than once.*Save it to a file"):
-            inputs([path])
+            open_inputs([path])
 
 
 def test_blocks_hold_all_in_order():
-    assert list(blocks(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(blocks([], 2)) == []
+    assert list(in_blocks(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(in_blocks([], 2)) == []

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from regard.models.contract import IGNORED
-from regard.training.works.judging import Sums, evaluating
+from regard.tokens import IGNORED_LABEL
+from regard.training.tasks.common import MetricSums, evaluation_mode
 
 
 def test_every_part_is_as_it_was():
@@ -12,7 +12,7 @@ def test_every_part_is_as_it_was():
     model.train()
     model[0].eval()
     state = torch.get_rng_state()
-    with evaluating(model):
+    with evaluation_mode(model):
         assert not model[1].training
         assert not model(torch.ones(1, 2)).requires_grad
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
@@ -23,9 +23,9 @@ def test_every_part_is_as_it_was():
 def test_means_over_all_labels_that_count():
     output = nn.Linear(3, 5)
     features, labels = torch.randn(4, 6, 3), torch.randint(5, (4, 6))
-    labels[:, 4:] = IGNORED
-    sums = Sums(torch.device("cpu"))
-    with evaluating(output):
+    labels[:, 4:] = IGNORED_LABEL
+    sums = MetricSums(torch.device("cpu"))
+    with evaluation_mode(output):
         for rows in (slice(0, 1), slice(1, 4)):
             sums.judge(features[rows], output, labels[rows])
     logits, wanted = output(features).detach()[:, :4].reshape(-1, 5), labels[:, :4].reshape(-1)

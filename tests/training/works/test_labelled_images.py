@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from regard.data.images.reading import Shape
-from regard.data.pair import DataError
-from regard.training.settings import DataConfig
-from regard.training.works.labelled_images import prepare_images, survey_images
+from regard.data.images import ImageShape
+from regard.data.sources.text import DataError
+from regard.training.config import DataConfig
+from regard.training.tasks.labelled_data import prepare_images, survey_images
 
 CHANCE = np.random.default_rng(0)
 
@@ -19,7 +19,7 @@ class Drawn:
     def __init__(self, labels, shapes=((4, 4, 1),), name="drawn", first=0):
         self.labels, self.name, self.first = labels, name, first
         self.names = tuple(sorted(set(labels)))
-        self._shapes = [Shape(*shape) for shape in shapes]
+        self._shapes = [ImageShape(*shape) for shape in shapes]
 
     @property
     def hashes(self):
@@ -44,21 +44,21 @@ def test_what_is_in_the_files():
     survey = survey_images(Drawn(["b", "a"] * 20), None, DataConfig(held=0.25))
     assert survey.labels == ("a", "b")
     assert survey.numbers.tolist() == [1, 0] * 20
-    assert (survey.count, survey.shape, survey.sizes, survey.warnings) == (40, Shape(4, 4, 1), 1, ())
+    assert (survey.count, survey.shape, survey.sizes, survey.warnings) == (40, ImageShape(4, 4, 1), 1, ())
     assert survey.held.sum() == 10
 
 
 def test_images_of_several_shapes():
     survey = survey_images(Drawn(["a", "b"], [(4, 9, 1), (6, 5, 3), (5, 7, 1)]), None, DataConfig())
-    assert survey.shape == Shape(5, 7, 3)
+    assert survey.shape == ImageShape(5, 7, 3)
     assert survey.sizes == 3
     assert "3 different shapes" in survey.warnings[0]
 
 
 def test_bytes_keep_their_labels(tmp_path):
     labels = [str(number % 4) for number in range(40)]
-    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(held=0.25)), tmp_path, Shape(2, 3, 3))
-    assert prepared.shape == Shape(2, 3, 3)
+    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(held=0.25)), tmp_path, ImageShape(2, 3, 3))
+    assert prepared.shape == ImageShape(2, 3, 3)
     found = []
     for store, numbers in ((prepared.training, prepared.training_labels),
                            (prepared.validation, prepared.validation_labels)):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import CharactersConfig
-from regard.training.settings import DataConfig
-from regard.training.works.labelled_texts import prepare_texts, survey_texts
+from regard.data.sources.text import DataError
+from regard.data.tokenizer.training import CharactersConfig
+from regard.training.config import DataConfig
+from regard.training.tasks.labelled_data import prepare_texts, survey_texts
 
 LINES = [(f"{word} number {number}", label) for number in range(30)
          for word, label in (("good", "plus"), ("bad", "minus"), ("so", "zero"))]

@@ -2,16 +2,16 @@
 
 import pytest
 
-from regard.data.pair import DataError
-from regard.training.works.labels import check_classes, numbered
+from regard.data.sources.text import DataError
+from regard.training.tasks.labelled_data import check_classes, number_labels
 
 
 def test_names_are_sorted_or_known():
-    labels, numbers = numbered(["b", "a", "b", "c"])
+    labels, numbers = number_labels(["b", "a", "b", "c"])
     assert labels == ("a", "b", "c")
     assert numbers.tolist() == [1, 0, 1, 2]
-    assert numbered(["10", "2"], ("2", "10"))[1].tolist() == [1, 0]
-    assert numbered([])[0] == ()
+    assert number_labels(["10", "2"], ("2", "10"))[1].tolist() == [1, 0]
+    assert number_labels([])[0] == ()
 
 
 def test_nothing_to_tell_apart():

@@ -8,35 +8,35 @@ from tiny import EMBEDDINGS, MIXERS, READING, stack
 from torch.nn import functional as F
 
 from regard.blocks.stack import StackConfig
-from regard.data.batches.windows import WindowConfig
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import CharactersConfig, UnigramConfig
-from regard.models.contract import Tokens
-from regard.models.language import LanguageConfig
+from regard.data.batches.feed import WindowConfig
+from regard.data.sources.text import DataError
+from regard.data.tokenizer.training import CharactersConfig, UnigramConfig
+from regard.models.language import LanguageModelConfig
 from regard.recurrence.scan import RecurrenceConfig
-from regard.training.settings import DataConfig
-from regard.training.work import Work
-from regard.training.works import language
-from regard.training.works.carrying import Window
+from regard.tokens import Tokens
+from regard.training.config import DataConfig
+from regard.training.tasks import language
+from regard.training.tasks.interface import TrainingTask
+from regard.training.tasks.language import StreamWindow
 
 TEXT = "".join(f"The {number % 7} cats of {number % 5} houses sleep.\n" for number in range(60))
 
 
 def surveyed(file, held=0.1, **options):
-    return language.survey([file("text.txt", TEXT)], [], DataConfig(held=held), **options)
+    return language.survey_text([file("text.txt", TEXT)], [], DataConfig(held=held), **options)
 
 
 @pytest.fixture
 def prepared(file, tmp_path):
-    return language.prepare(surveyed(file), CharactersConfig(), tmp_path / "data")
+    return language.prepare_text(surveyed(file), CharactersConfig(), tmp_path / "data")
 
 
 def transformer(prepared, embedding="learned"):
-    return LanguageConfig(vocabulary=prepared.vocabulary, width=8, embedding=EMBEDDINGS[embedding], stack=stack())
+    return LanguageModelConfig(vocabulary=prepared.vocabulary, width=8, embedding=EMBEDDINGS[embedding], stack=stack())
 
 
 def recurrent(prepared):
-    return LanguageConfig(vocabulary=prepared.vocabulary, width=8, stack=StackConfig(
+    return LanguageModelConfig(vocabulary=prepared.vocabulary, width=8, stack=StackConfig(
         layers=2, order="plain", mixer=RecurrenceConfig(cell="lstm")))
 
 
@@ -54,23 +54,23 @@ def test_what_is_in_the_files(file):
     assert "".join(survey.judged()) == TEXT[survey.learned:]
     assert len(counted) == 61
     assert list(survey.files) == ["text.txt"]
-    assert language.held_share(survey) == 0.1
+    assert language.text_validation_fraction(survey) == 0.1
 
 
 def test_a_validation_text_is_the_whole_of_it(file):
     train, other = file("a.txt", TEXT), file("b.txt.gz", gzip.compress(TEXT[:100].encode()))
-    survey = language.survey([train], [other], DataConfig(held=0.5))
+    survey = language.survey_text([train], [other], DataConfig(held=0.5))
     assert survey.learned == len(TEXT)
     assert "".join(survey.judged()) == TEXT[:100]
-    assert language.held_share(survey) == 0.0
+    assert language.text_validation_fraction(survey) == 0.0
     assert survey.warnings == ()
-    assert "is learned from, and judged by" in language.survey([train], [train], DataConfig()).warnings[0]
+    assert "is learned from, and judged by" in language.survey_text([train], [train], DataConfig()).warnings[0]
 
 
 def test_with_nothing_held_out_it_is_judged_by_what_it_learned(file):
     survey = surveyed(file, held=0.0)
     assert "".join(survey.training()) == "".join(survey.judged()) == TEXT
-    assert language.held_share(language.survey([file("short.txt", "ab" * 50)], [], DataConfig())) == 0.0
+    assert language.text_validation_fraction(language.survey_text([file("short.txt", "ab" * 50)], [], DataConfig())) == 0.0
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -78,9 +78,9 @@ def test_with_nothing_held_out_it_is_judged_by_what_it_learned(file):
 ])
 def test_no_text(file, data, message):
     with pytest.raises(DataError, match=message):
-        language.survey([file("a.txt", data)], [], DataConfig())
+        language.survey_text([file("a.txt", data)], [], DataConfig())
     with pytest.raises(DataError, match=r"b.txt:1: byte 3"):
-        language.survey([file("a.txt", TEXT)], [file("b.txt", b"ab\xff")], DataConfig())
+        language.survey_text([file("a.txt", TEXT)], [file("b.txt", b"ab\xff")], DataConfig())
 
 
 def test_characters_keep_lines(prepared):
@@ -91,36 +91,36 @@ def test_characters_keep_lines(prepared):
 
 
 def test_the_second_time_nothing_is_trained(file, tmp_path, monkeypatch):
-    first = language.prepare(surveyed(file), CharactersConfig(), tmp_path / "data")
-    monkeypatch.setattr("regard.data.tokenizer.training.train", None)
-    monkeypatch.setattr("regard.data.storing.write", None)
-    again = language.prepare(surveyed(file), CharactersConfig(), tmp_path / "data")
+    first = language.prepare_text(surveyed(file), CharactersConfig(), tmp_path / "data")
+    monkeypatch.setattr("regard.data.tokenizer.training.train_tokenizer", None)
+    monkeypatch.setattr("regard.data.store.write_store", None)
+    again = language.prepare_text(surveyed(file), CharactersConfig(), tmp_path / "data")
     assert again.tokenizer.sha256 == first.tokenizer.sha256
     assert again.training.identity == first.training.identity
 
 
 def test_subwords_of_lines(file, tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer.normalisation"):
-        language.prepare(surveyed(file), UnigramConfig(vocabulary=300), tmp_path / "data")
-    made = language.prepare(surveyed(file), UnigramConfig(vocabulary=300, normalisation="nfc"), tmp_path / "data")
+        language.prepare_text(surveyed(file), UnigramConfig(vocabulary=300), tmp_path / "data")
+    made = language.prepare_text(surveyed(file), UnigramConfig(vocabulary=300, normalisation="nfc"), tmp_path / "data")
     assert made.tokenizer.decode(made.training.stream.tolist()) == TEXT[:made.survey.learned]
     assert made.tokens < made.survey.learned / 2
 
 
 def test_too_little_text(file, tmp_path):
-    survey = language.survey([file("a.txt", "abc")], [], DataConfig(held=0.4))
+    survey = language.survey_text([file("a.txt", "abc")], [], DataConfig(held=0.4))
     with pytest.raises(DataError, match="There are not two tokens of text to learn from"):
-        language.prepare(survey, CharactersConfig(), tmp_path / "data")
+        language.prepare_text(survey, CharactersConfig(), tmp_path / "data")
 
 
 @pytest.mark.parametrize("order", WINDOWS)
 def test_it_learns_and_is_judged(prepared, settings, order):
     made_from = MODELS[order](prepared)
-    work = language.Completion(prepared, made_from, settings(windows=WINDOWS[order]))
-    assert isinstance(work, Work)
+    work = language.LanguageTask(prepared, made_from, settings(windows=WINDOWS[order]))
+    assert isinstance(work, TrainingTask)
     model = made_from.build()
     task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
-    assert isinstance(feed.at(0), Window) == (order == "continuous")
+    assert isinstance(feed.at(0), StreamWindow) == (order == "continuous")
     model.train()
     state = torch.get_rng_state()
     before = work.validate(task).scores["loss"]
@@ -144,17 +144,17 @@ def test_the_loss_of_the_whole_text_each_id_once(prepared, settings):
     ids = torch.from_numpy(prepared.validation.stream.astype("int64"))
     made_from = recurrent(prepared)
     model = made_from.build()
-    work = language.Completion(prepared, made_from, settings(windows=WINDOWS["continuous"]))
+    work = language.LanguageTask(prepared, made_from, settings(windows=WINDOWS["continuous"]))
     whole = F.cross_entropy(model(Tokens(ids[None, :-1]))[0], ids[1:]).detach()
     assert abs(work.validate(work.task(model)).scores["loss"] - float(whole)) < 1e-5
     made_from = transformer(prepared)
     model = made_from.build()
-    work = language.Completion(prepared, made_from, settings(windows=WINDOWS["shuffled"]))
+    work = language.LanguageTask(prepared, made_from, settings(windows=WINDOWS["shuffled"]))
     task = work.task(model)
     total = sum(F.cross_entropy(model(Tokens(ids[None, at:at + 12][:, :len(ids) - 1 - at]))[0], ids[at + 1:at + 13],
                                 reduction="sum").detach() for at in range(0, len(ids) - 1, 12))
     assert abs(work.validate(task).scores["loss"] - float(total) / (len(ids) - 1)) < 1e-5
-    few = language.Completion(prepared, made_from, settings(windows=WINDOWS["shuffled"], most=1, shown=0))
+    few = language.LanguageTask(prepared, made_from, settings(windows=WINDOWS["shuffled"], most=1, shown=0))
     first = F.cross_entropy(model(Tokens(ids[None, :12]))[0], ids[1:13]).detach()
     verdict = few.validate(task)
     assert abs(verdict.scores["loss"] - float(first)) < 1e-5
@@ -163,7 +163,7 @@ def test_the_loss_of_the_whole_text_each_id_once(prepared, settings):
 
 def test_processes_share_the_text(prepared, settings):
     for order, windows in WINDOWS.items():
-        work = language.Completion(prepared, MODELS[order](prepared), settings(windows=windows))
+        work = language.LanguageTask(prepared, MODELS[order](prepared), settings(windows=windows))
         alone, two = work.feed(0, 1), [work.feed(rank, 2) for rank in range(2)]
         for feeds in ([alone], two):
             total = sum(feed.at(step).tokens for feed in feeds for step in range(feed.steps))
@@ -172,17 +172,17 @@ def test_processes_share_the_text(prepared, settings):
 
 def test_what_does_not_go_together(prepared, settings):
     with pytest.raises(ValueError, match=r"`training.windows` must be given"):
-        language.Completion(prepared, transformer(prepared), settings())
+        language.LanguageTask(prepared, transformer(prepared), settings())
     with pytest.raises(ValueError, match=r"`training.windows.length` must be at most 12, .* but is 13"):
-        language.Completion(prepared, transformer(prepared), settings(windows=WindowConfig(length=13)))
+        language.LanguageTask(prepared, transformer(prepared), settings(windows=WindowConfig(length=13)))
     with pytest.raises(ValueError, match=r"`training.consistency` must be 0 where a state is carried on"):
-        language.Completion(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], consistency=1.0))
+        language.LanguageTask(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], consistency=1.0))
     with pytest.raises(ValueError, match=r'`model.kind` must be "language", .* but is "masked"'):
-        language.Completion(prepared, READING["masked"], settings(windows=WINDOWS["shuffled"]))
+        language.LanguageTask(prepared, READING["masked"], settings(windows=WINDOWS["shuffled"]))
 
 
 def test_shuffled_windows_carry_nothing(prepared, settings):
-    work = language.Completion(prepared, recurrent(prepared), settings(windows=WINDOWS["shuffled"]))
+    work = language.LanguageTask(prepared, recurrent(prepared), settings(windows=WINDOWS["shuffled"]))
     objective, feed = work.objective(work.made_from.build()), work.feed(0, 1)
     first = objective(feed.at(1)).nll
     objective(feed.at(0))
@@ -190,7 +190,7 @@ def test_shuffled_windows_carry_nothing(prepared, settings):
 
 
 def test_attention_in_order_carries_nothing(prepared, settings):
-    work = language.Completion(prepared, transformer(prepared, "none"), settings(windows=WINDOWS["continuous"]))
+    work = language.LanguageTask(prepared, transformer(prepared, "none"), settings(windows=WINDOWS["continuous"]))
     assert MIXERS["attention"] == work.made_from.stack.mixer
     model = work.made_from.build()
     objective, feed = work.objective(model), work.feed(0, 1)

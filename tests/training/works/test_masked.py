@@ -7,17 +7,16 @@ from tiny import EMBEDDINGS, LANGUAGE, stack
 from torch.nn import functional as F
 
 from regard.data import phrasebook
-from regard.data.batches.batch import Stored
-from regard.data.batches.config import BatchConfig
-from regard.data.batches.masking import MaskingConfig
-from regard.data.doctor.rules import FilterConfig
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import UnigramConfig
-from regard.models.contract import IGNORED
-from regard.models.masked import MaskedConfig
-from regard.training.settings import DataConfig
-from regard.training.work import Work
-from regard.training.works import masked
+from regard.data.batches.batch import MaskingConfig, StoredReader
+from regard.data.batches.feed import BatchConfig
+from regard.data.filters import FilterConfig
+from regard.data.sources.text import DataError
+from regard.data.tokenizer.training import UnigramConfig
+from regard.models.language import MaskedModelConfig
+from regard.tokens import IGNORED_LABEL
+from regard.training.config import DataConfig
+from regard.training.tasks import masked
+from regard.training.tasks.interface import TrainingTask
 
 TEXTS = [pair.source for pair in phrasebook.pairs(300, split="train")]
 TOKENIZER = UnigramConfig(vocabulary=400)
@@ -28,16 +27,16 @@ def data(tmp_path_factory):
     """Texts, some of them twice, and their survey."""
     path = tmp_path_factory.mktemp("masked") / "texts.txt"
     path.write_text("\n".join([*TEXTS, "", *TEXTS[:50]]) + "\n")
-    return masked.survey([str(path)], [], DataConfig(held=0.1))
+    return masked.survey_sentences([str(path)], [], DataConfig(held=0.1))
 
 
 @pytest.fixture(scope="module")
 def prepared(data, tmp_path_factory):
-    return masked.prepare(data, TOKENIZER, tmp_path_factory.mktemp("ids"))
+    return masked.prepare_sentences(data, TOKENIZER, tmp_path_factory.mktemp("ids"))
 
 
 def model_of(prepared, embedding="sinusoidal"):
-    return MaskedConfig(vocabulary=prepared.vocabulary, width=16, embedding=EMBEDDINGS[embedding],
+    return MaskedModelConfig(vocabulary=prepared.vocabulary, width=16, embedding=EMBEDDINGS[embedding],
                         stack=stack(order="pre"))
 
 
@@ -51,12 +50,12 @@ def test_what_is_in_the_files(data):
     learned, judged = list(data.training()), list(data.judged())
     assert sorted(learned + judged) == sorted(set(TEXTS))
     assert not set(learned) & set(judged)
-    assert masked.held_share(data) == 0.1
+    assert masked.sentences_validation_fraction(data) == 0.1
 
 
 def test_equal_texts_are_on_one_side(file):
     text = file("a.txt", "\n".join(TEXTS * 2))
-    survey = masked.survey([text], [], DataConfig(held=0.2, filters=FilterConfig(drop=())))
+    survey = masked.survey_sentences([text], [], DataConfig(held=0.2, filters=FilterConfig(drop=())))
     learned, judged = list(survey.training()), list(survey.judged())
     assert len(learned) + len(judged) == 2 * len(TEXTS)
     assert not set(learned) & set(judged)
@@ -64,16 +63,16 @@ def test_equal_texts_are_on_one_side(file):
 
 
 def test_validation_that_is_given(file):
-    survey = masked.survey([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
+    survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
                            DataConfig(held=0.5))
     assert not survey.held.any()
     assert list(survey.judged()) == [TEXTS[3], "Something else."]
     assert survey.warnings[-1] == "1 of 2 validation texts are in the training data too."
-    assert masked.held_share(survey) == 0.0
+    assert masked.sentences_validation_fraction(survey) == 0.0
     for data, validation, message in ((" \n", "a", r"a.txt: There is not a single text to learn from"),
                                       ("a", "", r"b.txt: There is not a single text to judge by")):
         with pytest.raises(DataError, match=message):
-            masked.survey([file("a.txt", data)], [file("b.txt", validation)], DataConfig())
+            masked.survey_sentences([file("a.txt", data)], [file("b.txt", validation)], DataConfig())
 
 
 def test_ids_are_those_of_the_texts(prepared):
@@ -86,16 +85,16 @@ def test_ids_are_those_of_the_texts(prepared):
 
 
 def test_the_second_time_nothing_is_trained(data, tmp_path, monkeypatch):
-    first = masked.prepare(data, TOKENIZER, tmp_path)
-    monkeypatch.setattr("regard.data.tokenizer.training.train", None)
-    monkeypatch.setattr("regard.data.storing.write", None)
-    assert masked.prepare(data, TOKENIZER, tmp_path).tokenizer.sha256 == first.tokenizer.sha256
+    first = masked.prepare_sentences(data, TOKENIZER, tmp_path)
+    monkeypatch.setattr("regard.data.tokenizer.training.train_tokenizer", None)
+    monkeypatch.setattr("regard.data.store.write_store", None)
+    assert masked.prepare_sentences(data, TOKENIZER, tmp_path).tokenizer.sha256 == first.tokenizer.sha256
 
 
 def test_it_learns_and_is_judged(prepared, settings):
     made_from = model_of(prepared)
-    work = masked.Filling(prepared, made_from, settings(tokens=600, masking=MaskingConfig()))
-    assert isinstance(work, Work)
+    work = masked.MaskedTask(prepared, made_from, settings(tokens=600, masking=MaskingConfig()))
+    assert isinstance(work, TrainingTask)
     model = made_from.build()
     task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
     model.train()
@@ -120,12 +119,12 @@ def test_it_learns_and_is_judged(prepared, settings):
 
 def test_the_scores_are_those_of_all_hidden_tokens(prepared, settings):
     made_from = model_of(prepared)
-    work = masked.Filling(prepared, made_from, settings(tokens=100, masking=MaskingConfig(), shown=0))
+    work = masked.MaskedTask(prepared, made_from, settings(tokens=100, masking=MaskingConfig(), shown=0))
     model = made_from.build().eval()
     batch = work.hidden(np.arange(len(prepared.validation)), 0)
     with torch.no_grad():
         logits = model(batch.inputs)
-    counted = batch.labels != IGNORED
+    counted = batch.labels != IGNORED_LABEL
     scores = work.validate(work.task(model)).scores
     assert abs(scores["loss"] - float(F.cross_entropy(logits[counted], batch.labels[counted]))) < 1e-5
     right = (logits.argmax(-1) == batch.labels)[counted].float().mean()
@@ -133,7 +132,7 @@ def test_the_scores_are_those_of_all_hidden_tokens(prepared, settings):
 
 
 def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
-    work = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(), shown=30))
+    work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(), shown=30))
     task, asked = work.task(work.made_from.build()), []
     fill_ids = task.fill_ids
     monkeypatch.setattr(task, "fill_ids", lambda rows, count: asked.extend(rows) or fill_ids(rows, count=count))
@@ -148,7 +147,7 @@ def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
 
 
 def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
-    work = masked.Filling(prepared, model_of(prepared, "learned"), settings(masking=MaskingConfig()))
+    work = masked.MaskedTask(prepared, model_of(prepared, "learned"), settings(masking=MaskingConfig()))
     count = len(prepared.training)
     many = sum(len(prepared.training[number]) > 12 for number in range(count))
     assert work.notes == (f"{many} of {count} texts are longer than the 12 positions of the model, and are cut.",)
@@ -156,10 +155,10 @@ def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
     longest = max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps))
     assert longest == 12 < prepared.longest
     work.validate(work.task(work.made_from.build()))
-    few = masked.feed(prepared, BatchConfig(tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
+    few = masked.masked_feed(prepared, BatchConfig(tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
     assert {few.at(step).inputs.ids.shape[1] for step in range(few.steps)} <= set(range(13))
     packed = BatchConfig(tokens=600, layout="packed", shapes="few")
-    one = masked.feed(prepared, packed, MaskingConfig(), seed=1, room=12)
+    one = masked.masked_feed(prepared, packed, MaskingConfig(), seed=1, room=12)
     batches = [one.at(step) for step in range(one.steps)]
     assert {(batch.rows, batch.inputs.ids.shape) for batch in batches} == {
         (rows, (1, *lengths)) for rows, lengths in one.plan.shapes}
@@ -168,33 +167,33 @@ def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
 
 
 def test_epochs_hide_other_tokens(prepared, settings):
-    feed = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig())).feed(0, 1)
+    feed = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig())).feed(0, 1)
     steps = range(feed.steps)
     first, second = ({(int(number), place) for batch in (feed.at(epoch * feed.steps + step) for step in steps)
                       for number, row in zip(batch.numbers, batch.labels.tolist(), strict=True)
-                      for place, label in enumerate(row) if label != IGNORED} for epoch in (0, 1))
+                      for place, label in enumerate(row) if label != IGNORED_LABEL} for epoch in (0, 1))
     assert first != second
     assert 0.1 < len(first) / prepared.tokens < 0.2
 
 
 def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
-    survey = masked.survey([file("a.txt", "\n".join(TEXTS))], [file("b.txt", "Yes.\n")], DataConfig())
-    prepared = masked.prepare(survey, TOKENIZER, tmp_path / "data")
-    work = masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(share=0.05)))
+    survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", "Yes.\n")], DataConfig())
+    prepared = masked.prepare_sentences(survey, TOKENIZER, tmp_path / "data")
+    work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(share=0.05)))
     scores = work.validate(work.task(work.made_from.build())).scores
     assert 0 < scores["loss"] < 20
-    assert Stored(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
+    assert StoredReader(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
 
 
 def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeypatch):
-    monkeypatch.setattr(masked, "SEEDS", 3)
+    monkeypatch.setattr(masked, "MAX_MASKING_SEEDS", 3)
     with pytest.raises(ValueError, match=r"`training.masking.share` must be large enough to hide a token .* is 1e-15"):
-        masked.Filling(prepared, model_of(prepared), settings(masking=MaskingConfig(share=1e-15)))
+        masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(share=1e-15)))
 
 
 def test_what_does_not_go_together(prepared, settings):
     for masking in (None, MaskingConfig(share=0)):
         with pytest.raises(ValueError, match=r"`training.masking` must be given, to hide some tokens"):
-            masked.Filling(prepared, model_of(prepared), settings(masking=masking))
+            masked.MaskedTask(prepared, model_of(prepared), settings(masking=masking))
     with pytest.raises(ValueError, match=r'`model.kind` must be "masked", .* but is "language"'):
-        masked.Filling(prepared, LANGUAGE["learned"], settings(masking=MaskingConfig()))
+        masked.MaskedTask(prepared, LANGUAGE["learned"], settings(masking=MaskingConfig()))

@@ -7,8 +7,8 @@ import torch
 from tiny import READING, SOURCE, VISION
 from torch.nn import functional as F
 
-from regard.models.contract import IGNORED, Tokens
-from regard.training.works.objectives import ReadingObjective, as_read
+from regard.tokens import IGNORED_LABEL, Tokens
+from regard.training.tasks.common import FeatureObjective, model_inputs
 
 
 @dataclass
@@ -20,10 +20,10 @@ class Given:
 def batch(kind):
     if kind == "vision class":
         images = torch.randint(256, (4, 3, 8, 12)).to(torch.uint8)
-        return VISION["class"].build(), Given(images, torch.tensor([0, 4, IGNORED, 1]))
+        return VISION["class"].build(), Given(images, torch.tensor([0, 4, IGNORED_LABEL, 1]))
     tokens = Tokens(torch.randint(SOURCE, (3, 5)), torch.tensor([5, 2, 1]))
     if kind == "masked":
-        return READING["masked"].build(), Given(tokens, torch.tensor([[1, IGNORED, 3, IGNORED, 0]]).repeat(3, 1))
+        return READING["masked"].build(), Given(tokens, torch.tensor([[1, IGNORED_LABEL, 3, IGNORED_LABEL, 0]]).repeat(3, 1))
     return READING["mean"].build(), Given(tokens, torch.tensor([2, 0, 1]))
 
 
@@ -34,13 +34,13 @@ KINDS = ("masked", "mean", "vision class")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_it_is_the_loss_of_the_logits(kind, smoothing):
     model, given = batch(kind)
-    loss = ReadingObjective(model, smoothing, 0.0)(given)
-    logits = model(as_read(given.inputs))
-    options = {"ignore_index": IGNORED, "reduction": "sum"}
+    loss = FeatureObjective(model, smoothing, 0.0)(given)
+    logits = model(model_inputs(given.inputs))
+    options = {"ignore_index": IGNORED_LABEL, "reduction": "sum"}
     flat, labels = logits.reshape(-1, logits.shape[-1]), given.labels.reshape(-1)
     torch.testing.assert_close(loss.total, F.cross_entropy(flat, labels, label_smoothing=smoothing, **options))
     torch.testing.assert_close(loss.nll, F.cross_entropy(flat, labels, **options).detach())
-    assert int(loss.tokens) == int((labels != IGNORED).sum())
+    assert int(loss.tokens) == int((labels != IGNORED_LABEL).sum())
     wanted = torch.autograd.grad(F.cross_entropy(flat, labels, label_smoothing=smoothing, **options),
                                  model.output.weight)
     torch.testing.assert_close(torch.autograd.grad(loss.total, model.output.weight), wanted)
@@ -49,7 +49,7 @@ def test_it_is_the_loss_of_the_logits(kind, smoothing):
 @pytest.mark.parametrize("kind", KINDS)
 def test_passes_that_agree_cost_nothing_more(kind):
     model, given = batch(kind)  # without dropout both passes are the same
-    plain, twice = (ReadingObjective(model, 0.1, weight)(given) for weight in (0.0, 5.0))
+    plain, twice = (FeatureObjective(model, 0.1, weight)(given) for weight in (0.0, 5.0))
     torch.testing.assert_close(twice.total, plain.total)
     assert int(twice.tokens) == int(plain.tokens)
 
@@ -57,7 +57,7 @@ def test_passes_that_agree_cost_nothing_more(kind):
 def test_passes_that_differ_cost_more_while_training_alone():
     model, given = batch("mean")
     model.dropout = torch.nn.Dropout(0.5)
-    objective = ReadingObjective(model, 0.0, 5.0)
+    objective = FeatureObjective(model, 0.0, 5.0)
     loss = objective(given)
     assert float(loss.total.detach()) > float(loss.nll) + 1e-3
     objective.eval()
@@ -70,5 +70,5 @@ def test_passes_that_differ_cost_more_while_training_alone():
 
 def test_only_bytes_are_scaled():
     floats = torch.rand(2, 3)
-    assert as_read(floats) is floats
-    assert float(as_read(torch.tensor([255], dtype=torch.uint8))) == 1.0
+    assert model_inputs(floats) is floats
+    assert float(model_inputs(torch.tensor([255], dtype=torch.uint8))) == 1.0

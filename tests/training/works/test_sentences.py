@@ -6,17 +6,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.data.doctor.rules import FilterConfig
-from regard.data.pair import DataError
-from regard.training.works.files import inputs
-from regard.training.works.sentences import Texts, look
+from regard.data.filters import FilterConfig
+from regard.data.sources.text import DataError
+from regard.training.tasks.common import open_inputs
+from regard.training.tasks.masked import FilteredLines, read_statistics
 
 LINES = ["A cat.", "", " \u200b\u00a0", "A dog.", "A cat.", "w " * 5, "x" * 21, "A bird."]
 
 
 def texts(file, **options):
     filters = FilterConfig(longest_words=4, longest_characters=20, **options)
-    return Texts(inputs([file("a.txt", "\n".join(LINES[:4]) + "\r\n"), file("b.txt", "\n".join(LINES[4:]))]), filters)
+    return FilteredLines(open_inputs([file("a.txt", "\n".join(LINES[:4]) + "\r\n"), file("b.txt", "\n".join(LINES[4:]))]), filters)
 
 
 def test_what_stays_and_what_is_left_out(file):
@@ -32,15 +32,15 @@ def test_only_empty_lines_are_always_left_out(file):
 
 def test_what_is_met(file):
     counted = []
-    found = look(texts(file), lambda given: (counted.append(one) or one for one in given))
+    found = read_statistics(texts(file), lambda given: (counted.append(one) or one for one in given))
     assert len(counted) == len(LINES)
     assert (found.count, found.characters, found.longest) == (3, 19, 7)
     assert found.distinct == set("A cat.A dog.A bird.")
     assert len(np.unique(found.hashes)) == 3
-    same = look(texts(file, drop=()), iter)
+    same = read_statistics(texts(file, drop=()), iter)
     assert same.hashes[0] == same.hashes[2] == found.hashes[0]
 
 
 def test_a_bad_byte_is_named(file):
     with pytest.raises(DataError, match=r"bad.txt:2: byte 1: 0xFF is not UTF-8"):
-        list(Texts(inputs([file("bad.txt", b"fine\n\xff\n")]), FilterConfig()))
+        list(FilteredLines(open_inputs([file("bad.txt", b"fine\n\xff\n")]), FilterConfig()))

@@ -4,10 +4,16 @@ import json
 
 import pytest
 
-from regard.data.tokenizer.settings import BytesConfig, CharactersConfig, UnigramConfig
+from regard.data.tokenizer.training import BytesConfig, CharactersConfig, UnigramConfig
+from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.training.works import tokenizers
-from regard.training.works.tokenizers import ABOUT, FOLDER, stored_one, stored_pair
+from regard.training.tasks import common
+from regard.training.tasks.common import (
+    ABOUT_FILE,
+    TOKENIZER_FOLDER,
+    load_or_train_pair_tokenizer,
+    load_or_train_tokenizer,
+)
 
 SOURCES = [f"a small text of number {n}" for n in range(30)]
 TARGETS = [f"un petit texte de nombre {n}" for n in range(30)]
@@ -19,7 +25,7 @@ def pair(tmp_path):
     """A function to the tokenizers of two sides."""
 
     def make(config=SUBWORDS, joint=True, data=("sha",), settings=None):
-        return stored_pair(tmp_path, (lambda: SOURCES, lambda: TARGETS), config, joint=joint, data=data,
+        return load_or_train_pair_tokenizer(tmp_path, (lambda: SOURCES, lambda: TARGETS), config, joint=joint, data=data,
                            settings=settings or {"held": 0.1})
 
     return make
@@ -30,13 +36,13 @@ def trained(monkeypatch):
     """A list that grows with every training."""
     found = []
     for name in ("train", "train_joint", "train_separate"):
-        make = getattr(tokenizers.training, name)
+        make = getattr(common.training, name)
 
         def watched(*given, name=name, make=make):
             found.append(name)
             return make(*given)
 
-        monkeypatch.setattr(tokenizers.training, name, watched)
+        monkeypatch.setattr(common.training, name, watched)
     return found
 
 
@@ -73,40 +79,40 @@ def test_two_sides_of_their_own(pair, trained):
 
 
 def test_one_side(tmp_path, trained):
-    first, second = (stored_one(tmp_path, lambda: SOURCES, CharactersConfig(), data=["sha"], settings={})
+    first, second = (load_or_train_tokenizer(tmp_path, lambda: SOURCES, CharactersConfig(), data=["sha"], settings={})
                      for _ in range(2))
     assert trained == ["train"]
     assert first.tokenizer.encode("a text") == second.tokenizer.encode("a text")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.toml", ABOUT, "manifest.json"])
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.toml", ABOUT_FILE, "manifest.json"])
 @pytest.mark.parametrize("damage", [lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: data[:-2],
                                     lambda data: b""])
 def test_a_file_that_was_changed_is_refused_by_name(pair, tmp_path, trained, name, damage):
     pair()
-    path = tmp_path / FOLDER / name
+    path = tmp_path / TOKENIZER_FOLDER / name
     path.write_bytes(damage(path.read_bytes()))
     count = len(trained)
-    with pytest.raises(folders.FolderError, match=name.replace(".", r"\.")):
+    with pytest.raises(filesystem.FolderError, match=name.replace(".", r"\.")):
         pair()
     assert len(trained) == count
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", ABOUT])
+@pytest.mark.parametrize("name", ["tokenizer.model", ABOUT_FILE])
 def test_a_file_that_is_gone_is_named(pair, tmp_path, name):
     pair()
-    (tmp_path / FOLDER / name).unlink()
-    with pytest.raises(folders.FolderError, match=name.replace(".", r"\.")):
+    (tmp_path / TOKENIZER_FOLDER / name).unlink()
+    with pytest.raises(filesystem.FolderError, match=name.replace(".", r"\.")):
         pair()
 
 
 def test_another_tokenizer_under_the_name_of_this_one_is_refused(pair, tmp_path):
     """A whole folder, with a manifest of its own, but not with the sha256 that was written down."""
     kept = pair().tokenizer
-    folder = tmp_path / FOLDER
-    about = json.loads((folder / ABOUT).read_text())
-    other = tokenizers.training.train_joint(TARGETS, TARGETS, SUBWORDS).tokenizer
+    folder = tmp_path / TOKENIZER_FOLDER
+    about = json.loads((folder / ABOUT_FILE).read_text())
+    other = common.training.train_joint(TARGETS, TARGETS, SUBWORDS).tokenizer
     assert other.sha256 != kept.sha256
-    folders.save(folder, {**other.files(), ABOUT: json.dumps(about).encode()})
+    folders.save(folder, {**other.files(), ABOUT_FILE: json.dumps(about).encode()})
     with pytest.raises(ValueError, match=f"tokenizer.*{kept.sha256[:12]}"):
         pair()

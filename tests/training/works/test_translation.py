@@ -12,19 +12,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batches.config import BatchConfig
-from regard.data.doctor.rules import FilterConfig
-from regard.data.pair import DataError
-from regard.data.tokenizer.settings import BytesConfig, UnigramConfig
-from regard.models.contract import IGNORED, PackedTokens, Tokens
-from regard.tasks.scores import corpus_scores
-from regard.training.consistency import agreement_loss
-from regard.training.engine import Engine
-from regard.training.processes import Processes
-from regard.training.settings import DataConfig
-from regard.training.works import tokenizers
-from regard.training.works import translation as works
-from regard.training.works.translation import Translation, configured, prepare, survey, twice
+from regard.data.batches.feed import BatchConfig
+from regard.data.filters import FilterConfig
+from regard.data.sources.text import DataError
+from regard.data.tokenizer.training import BytesConfig, UnigramConfig
+from regard.tasks.evaluation import corpus_scores
+from regard.tokens import IGNORED_LABEL, PackedTokens, Tokens
+from regard.training.config import DataConfig
+from regard.training.distributed import DistributedContext
+from regard.training.engine import TrainingEngine
+from regard.training.loss import rdrop_loss
+from regard.training.tasks import common
+from regard.training.tasks import translation as works
+from regard.training.tasks.translation import (
+    TranslationTask,
+    configure_pairs,
+    prepare_pairs,
+    repeat_tokens,
+    survey_pairs,
+)
 
 PLAIN = DataConfig(filters=FilterConfig(drop=()))
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven")
@@ -47,11 +53,11 @@ def work(pairs, settings, tmp_path):
     """A function to a work on these pairs, with a tokenizer of bytes."""
 
     def make(held=0.2, kind=tiny.translating, **options):
-        found = configured(survey([pairs], [], PLAIN), DataConfig(held=held))
-        prepared = prepare(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("sampling")))
+        found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=held))
+        prepared = prepare_pairs(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("sampling")))
         size = prepared.tokenizer.source.size
         config = kind(order="post", source_vocabulary=size, target_vocabulary=size, shared=True)
-        return Translation(prepared, config, settings(tokens=400, **options))
+        return TranslationTask(prepared, config, settings(tokens=400, **options))
 
     return make
 
@@ -61,7 +67,7 @@ def texts(pairs):
 
 
 def test_every_pair_is_learned_from_or_judged_by(pairs):
-    found = configured(survey([pairs], [], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.2))
     learned, judged = texts(found.training()), texts(found.judged(1000))
     assert Counter(learned + judged) == Counter(tuple(line.split("\t")) for line in lines(60))
     assert not {source for source, _ in learned} & {source for source, _ in judged}  # a source is on one side
@@ -71,7 +77,7 @@ def test_every_pair_is_learned_from_or_judged_by(pairs):
 
 def test_what_is_held_out_does_not_depend_on_the_order(file):
     shuffled = file("other.tsv", "\n".join(lines(60)[::-1]) + "\n")
-    first, second = (configured(survey([path], [], PLAIN), DataConfig(held=0.2)).judged(1000)
+    first, second = (configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(held=0.2)).judged(1000)
                      for path in (file("pairs.tsv", "\n".join(lines(60)) + "\n"), shuffled))
     assert set(texts(first)) == set(texts(second))
 
@@ -81,7 +87,7 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
     """However few: a share by chance would now and then be none of them, or all."""
     path = tmp_path_factory.mktemp("few") / "pairs.tsv"
     path.write_text("\n".join(lines(count)) + "\n")
-    found = configured(survey([str(path)], [], PLAIN), DataConfig(held=held))
+    found = configure_pairs(survey_pairs([str(path)], [], PLAIN), DataConfig(held=held))
     learned, judged = list(found.training()), found.judged(1000)
     assert learned
     assert judged
@@ -93,14 +99,14 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
 
 def test_of_many_pairs_about_the_share_is_held_out(file):
     path = file("many.tsv", "".join(f"source {n}\tcible {n}\n" for n in range(3000)))
-    found = configured(survey([path], [], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(held=0.2))
     assert len(found.judged(5000)) == pytest.approx(600, abs=90)
     assert len(list(found.training())) + len(found.judged(5000)) == 3000
 
 
 def test_validation_data_that_is_given_is_all_that_is_judged_by(pairs, file):
     other = file("dev.tsv", "".join(f"dev {n}\tdev {n}!\n" for n in range(5)))
-    found = configured(survey([pairs], [other], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([pairs], [other], PLAIN), DataConfig(held=0.2))
     assert len(list(found.training())) == 60
     assert texts(found.judged(3)) == [(f"dev {n}", f"dev {n}!") for n in range(3)]
 
@@ -109,10 +115,10 @@ def test_files_are_named_with_their_content(pairs, file, tmp_path):
     (tmp_path / "more").mkdir()
     same = tmp_path / "more" / "pairs.tsv"
     same.write_text("a\tb\n")
-    found = survey([pairs, str(same)], [], PLAIN)
+    found = survey_pairs([pairs, str(same)], [], PLAIN)
     assert list(found.files) == ["pairs.tsv", "pairs.tsv (2)"]
     assert len(set(found.files.values())) == 2
-    assert survey([str(same)], [], PLAIN).files == {"pairs.tsv": found.files["pairs.tsv (2)"]}
+    assert survey_pairs([str(same)], [], PLAIN).files == {"pairs.tsv": found.files["pairs.tsv (2)"]}
 
 
 @pytest.mark.parametrize(("data", "validation", "message"), [
@@ -125,18 +131,18 @@ def test_files_are_named_with_their_content(pairs, file, tmp_path):
 def test_data_that_cannot_be_learned_from(file, data, validation, message):
     files = [file(name, text) for name, text in data.items()]
     with pytest.raises(DataError, match=message):
-        survey(files, validation, DataConfig())
+        survey_pairs(files, validation, DataConfig())
 
 
 def test_validation_of_which_nothing_is_kept(pairs, file):
     with pytest.raises(DataError, match=r"dev\.tsv: No pair of it is kept: there is nothing to judge by"):
-        survey([pairs], [file("dev.tsv", " \t \n")], DataConfig())
+        survey_pairs([pairs], [file("dev.tsv", " \t \n")], DataConfig())
 
 
 def test_what_can_be_read_only_once(pairs, tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(DataError, match=r"pipe\.tsv: Training reads its data more than once, and this can be read"):
-        survey([pairs], [str(tmp_path / "pipe.tsv")], DataConfig())
+        survey_pairs([pairs], [str(tmp_path / "pipe.tsv")], DataConfig())
 
 
 def test_what_is_stored_is_what_is_learned_from(work):
@@ -151,15 +157,15 @@ def test_what_is_stored_is_what_is_learned_from(work):
 def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
     """Neither the tokenizer nor the ids are made again, unless what they are made from is another."""
     config = UnigramConfig(vocabulary=290)
-    found = configured(survey([pairs], [], PLAIN), DataConfig(held=0.2))
-    first = prepare(found, config, tmp_path / "data")
+    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.2))
+    first = prepare_pairs(found, config, tmp_path / "data")
     trained = []
     for name in ("train_joint", "train_separate"):
-        make = getattr(tokenizers.training, name)
-        monkeypatch.setattr(tokenizers.training, name, lambda *given, make=make: trained.append(1) or make(*given))
-    again = prepare(found, config, tmp_path / "data")
+        make = getattr(common.training, name)
+        monkeypatch.setattr(common.training, name, lambda *given, make=make: trained.append(1) or make(*given))
+    again = prepare_pairs(found, config, tmp_path / "data")
     assert (trained, again.tokenizer.sha256, again.store.identity) == ([], first.tokenizer.sha256, first.store.identity)
-    other = prepare(configured(survey([pairs], [], PLAIN), DataConfig(held=0.4)), config, tmp_path / "data")
+    other = prepare_pairs(configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.4)), config, tmp_path / "data")
     assert trained == [1]
     assert len(other.store) < len(first.store)
 
@@ -167,7 +173,7 @@ def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
 def test_which_files_are_learned_from_counts(file, tmp_path):
     """The same files in other roles are other data."""
     files = [file(f"{name}.tsv", f"{name} one\t{name} un\n") for name in "abc"]
-    stores = [prepare(configured(survey(files[:count], files[count:], PLAIN), PLAIN), BytesConfig(),
+    stores = [prepare_pairs(configure_pairs(survey_pairs(files[:count], files[count:], PLAIN), PLAIN), BytesConfig(),
                       tmp_path / "data").store for count in (1, 2)]
     assert [len(store) for store in stores] == [1, 2]
 
@@ -185,10 +191,10 @@ def test_an_epoch_has_every_pair_once(work, sampling):
 
 
 def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
-    found = configured(survey([pairs], [], PLAIN), DataConfig())
-    prepared = prepare(found, UnigramConfig(vocabulary=310), tmp_path / "data", sampled=True)
+    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig())
+    prepared = prepare_pairs(found, UnigramConfig(vocabulary=310), tmp_path / "data", sampled=True)
     config = tiny.translating(source_vocabulary=310, target_vocabulary=310)
-    plain, sampled = (Translation(prepared, config, settings(tokens=400, sampling=alpha)).feed(0, 1).at(0)
+    plain, sampled = (TranslationTask(prepared, config, settings(tokens=400, sampling=alpha)).feed(0, 1).at(0)
                       for alpha in (0.0, 0.3))
     target = prepared.tokenizer.target
     for batch in (plain, sampled):
@@ -197,7 +203,7 @@ def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
             assert ids[-1] == target.special.end[0]
             pair = list(prepared.survey.training())[number]
             assert target.decode(ids[:-1]) == pair.source
-            assert target.decode([one for one in batch.labels[row].tolist() if one != IGNORED][:-1]) == pair.target
+            assert target.decode([one for one in batch.labels[row].tolist() if one != IGNORED_LABEL][:-1]) == pair.target
     assert sampled.source.ids.tolist() != plain.source.ids.tolist()
 
 
@@ -213,7 +219,7 @@ def test_the_loss_is_the_sum_over_all_labels(work, layout, settings):
     made = work(smoothing=0.2)
     network = built(made)
     store, special = made.prepared.store, made.prepared.tokenizer.target.special
-    batch = works.feed(made.prepared, BatchConfig(tokens=400, layout=layout), 1).at(0)
+    batch = works.translation_feed(made.prepared, BatchConfig(tokens=400, layout=layout), 1).at(0)
     loss = made.objective(network)(batch)
     total = nll = tokens = 0
     for number in batch.numbers:
@@ -234,10 +240,10 @@ def test_two_passes_that_must_agree(work, layout):
     """R-Drop of the two; outside of training there is one pass."""
     made = work(smoothing=0.1, consistency=3.0)
     network = built(made)
-    batch = works.feed(made.prepared, BatchConfig(tokens=300, layout=layout), 1).at(0)
+    batch = works.translation_feed(made.prepared, BatchConfig(tokens=300, layout=layout), 1).at(0)
     objective = made.objective(network).train()
     features = network.features(batch.source, batch.inputs)
-    wanted = agreement_loss(torch.stack([features, features]), network.output, batch.labels, 0.1, 3.0)
+    wanted = rdrop_loss(torch.stack([features, features]), network.output, batch.labels, 0.1, 3.0)
     loss = objective(batch)
     torch.testing.assert_close(loss.total, wanted.total, rtol=1e-9, atol=0)
     assert loss.tokens == batch.tokens
@@ -251,18 +257,18 @@ def test_the_two_passes_have_dropout_of_their_own(work):
     network = built(made)
     batch = made.feed(0, 1).at(0)
     objective = made.objective(network).train()
-    states = network.train().features(twice(batch.source), twice(batch.inputs))
+    states = network.train().features(repeat_tokens(batch.source), repeat_tokens(batch.inputs))
     first, second = states.chunk(2)
     assert not torch.allclose(first, second)
     assert objective(batch).total > objective.eval()(batch).total  # that they differ costs something
 
 
 def test_twice_keeps_what_it_is_given():
-    rows = twice(Tokens(torch.tensor([[7, 8], [9, 0]]), torch.tensor([2, 1])))
+    rows = repeat_tokens(Tokens(torch.tensor([[7, 8], [9, 0]]), torch.tensor([2, 1])))
     assert (rows.ids.tolist(), rows.lengths.tolist()) == ([[7, 8], [9, 0], [7, 8], [9, 0]], [2, 1, 2, 1])
-    packed = twice(PackedTokens(torch.tensor([[7, 8, 9]]), torch.tensor([2, 1])))
+    packed = repeat_tokens(PackedTokens(torch.tensor([[7, 8, 9]]), torch.tensor([2, 1])))
     assert (packed.ids.tolist(), packed.lengths.tolist()) == ([[7, 8, 9, 7, 8, 9]], [2, 1, 2, 1])
-    whole = twice(Tokens(torch.tensor([[7, 8]]), None))
+    whole = repeat_tokens(Tokens(torch.tensor([[7, 8]]), None))
     assert (whole.ids.tolist(), whole.lengths) == ([[7, 8], [7, 8]], None)
 
 
@@ -299,7 +305,7 @@ def test_all_ways_to_the_loss_of_the_validation_data_agree(work):
     made = work(most=11)
     network = built(made).float()
     verdict = made.validate(made.task(network))
-    engine = Engine(made.objective(network), made.settings, Processes.alone())
+    engine = TrainingEngine(made.objective(network), made.settings, DistributedContext.alone())
     engine.module.eval()
     assert engine.mean_loss(made.judged()) == pytest.approx(verdict.scores["loss"], rel=1e-5)
     assert sum(batch.tokens for batch in made.judged()) == sum(

@@ -9,7 +9,7 @@ from trained import request
 
 import regard
 from regard.data import phrasebook
-from regard.training import run
+from regard.training import train
 
 RECURRENT = {"attention": "seq2seq-attention-tiny", "none": "seq2seq-tiny"}
 
@@ -26,7 +26,7 @@ def test_the_choice_is_in_the_folder(kind, tmp_path):
     if kind != "transformer":
         tiny = {key: value for key, value in asked.changes.items() if not key.startswith("model.")}
         asked = replace(asked, recipe=RECURRENT[kind], changes={**tiny, "model.width": 16})
-    run.train(asked)
+    train.train(asked)
     task = regard.load(tmp_path / "model")
     judged = [(pair.source, pair.target) for pair in phrasebook.pairs(10, split="validation", longest=6)]
     assert task.attends == (kind != "none")

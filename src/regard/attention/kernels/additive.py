@@ -15,28 +15,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import kernels
-from regard.attention.problem import Problem
+from regard.attention.problem import AttentionProblem
 from regard.attention.score import Additive, Score
+from regard.kernels import launch
 
 PIECE = 1 << 20
 PIECE_GPU = 1 << 26
 """Numbers in the workspace: 4 MiB in float32 on a CPU, about its cache; on a GPU enough to fill it."""
 
 
-def fused(problem: Problem) -> bool:
+def has_fused_scores(problem: AttentionProblem) -> bool:
     """Whether fused kernels compute the scores: additive ones, on CUDA, where triton is installed."""
-    additive = isinstance(problem.score, Additive | Streamed)
+    additive = isinstance(problem.score, Additive | TiledAdditive)
     return additive and _takes(problem.query)
 
 
-def streamed(problem: Problem) -> Problem:
+def with_tiled_score(problem: AttentionProblem) -> AttentionProblem:
     """The same problem, its score computed a piece at a time where that is known how."""
-    return replace(problem, score=Streamed(problem.score)) if isinstance(problem.score, Additive) else problem
+    return replace(problem, score=TiledAdditive(problem.score)) if isinstance(problem.score, Additive) else problem
 
 
 @dataclass(frozen=True, eq=False)
-class Streamed(Score):
+class TiledAdditive(Score):
     """`Additive`, computed a piece at a time."""
 
     score: Additive
@@ -47,10 +47,10 @@ class Streamed(Score):
             query = query + self.score.bias.to(query.dtype).unsqueeze(-2)
         weight = self.score.weight.to(query.dtype)
         if _takes(query):
-            from regard.attention.kernels import additive_triton
+            from regard.kernels import additive as additive_triton
 
-            return additive_triton.Scores.apply(query, key, weight)
-        scores: Tensor = _Stream.apply(query, key, weight)
+            return additive_triton.AdditiveScores.apply(query, key, weight)
+        scores: Tensor = _TiledScores.apply(query, key, weight)
         return scores
 
     def numbers_per_pair(self, query_width: int) -> int:
@@ -60,7 +60,7 @@ class Streamed(Score):
         return repr(self.score)
 
 
-class _Stream(torch.autograd.Function):
+class _TiledScores(torch.autograd.Function):
     """e = w · tanh(q + k);  de/dw = tanh,  de/dq = de/dk = w (1 - tanh²)."""
 
     @staticmethod
@@ -96,7 +96,7 @@ def _takes(query: Tensor) -> bool:
     """Whether fused kernels take such numbers. A compiler gets torch's own operations, to fuse with others."""
     if torch.compiler.is_compiling() or query.device.type != "cuda" or query.dtype == torch.float64:
         return False
-    return kernels.installed()
+    return launch.installed()
 
 
 def _pieces(query: Tensor, key: Tensor, leading: torch.Size) -> Iterator[tuple[slice, slice, Tensor]]:

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.kernels import guard, sdpa, tiled
-from regard.attention.problem import Problem
+from regard.attention import mask_cache
+from regard.attention.kernels import sdpa, tiled
+from regard.attention.problem import AttentionProblem
 
 SHORT = 2048
 """Below this many keys, skipping blocks saves less than finding them costs."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class ScalarIndices:
     """The place of one query and one key, inside the compiled kernel: every index is a number."""
 
     batch: Tensor
@@ -38,11 +39,11 @@ class Pair:
     def select(self, matrix: Tensor) -> Tensor:
         return _entry(matrix, (self.batch, self.head, self.row, self.column)[4 - matrix.dim():])
 
-    def at(self, position: Tensor) -> "Pair":
+    def at(self, position: Tensor) -> "ScalarIndices":
         return replace(self, position=position)
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: AttentionProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     other = sdpa.refusal(problem)
     if other is not None:
@@ -62,21 +63,21 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: AttentionProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     if problem.mask is None:
         return "without a mask there is no block to skip"
     return f"it pays from {SHORT} keys on, and there are {problem.n_keys}" if problem.n_keys < SHORT else None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: AttentionProblem) -> str:
     """How it goes about it, in a few words."""
     return "blocks of pairs that the mask forbids are skipped"
 
 
-def run(problem: Problem) -> Tensor:
+def run(problem: AttentionProblem) -> Tensor:
     """The output of the compiled kernel."""
-    form = sdpa.shape(replace(problem, mask=None))
+    form = sdpa.sdpa_inputs(replace(problem, mask=None))
     key, value = _without_unused(problem, form.query, form.key, form.value)
     block_mask = None
     if problem.mask is not None:
@@ -94,20 +95,20 @@ def _entry(numbers: Tensor, indices: tuple[Tensor, ...]) -> Tensor:
     return numbers[tuple(i if size > 1 else 0 for i, size in zip(indices, numbers.shape, strict=False))]
 
 
-def _rule(problem: Problem) -> Any:
+def _rule(problem: AttentionProblem) -> Any:
     """The mask as a function of one pair."""
     # The rule must hold nothing of the problem that has a gradient.
     mask, n_queries, n_keys, leading = problem.mask, problem.n_queries, problem.n_keys, len(problem.leading)
     assert mask is not None
 
     def rule(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        place = Pair(batch, head, row, column, row + (n_keys - n_queries), n_queries, n_keys, leading)
+        place = ScalarIndices(batch, head, row, column, row + (n_keys - n_queries), n_queries, n_keys, leading)
         return mask.allowed(mask.aligned(place))
 
     return rule
 
 
-def _without_unused(problem: Problem, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _without_unused(problem: AttentionProblem, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Key and value with zeros where no query looks, so that NaN and inf there are never read."""
     if problem.mask is None:
         return key, value
@@ -115,13 +116,13 @@ def _without_unused(problem: Problem, query: Tensor, key: Tensor, value: Tensor)
     for rows, _ in tiled.blocks(problem, max(1, (1 << 24) // problem.n_keys)):
         allowed = problem.allowed(problem.block(rows))
         assert allowed is not None
-        seen = guard.any_along(allowed, -2)
+        seen = mask_cache.any_along(allowed, -2)
         used = seen if used is None else used | seen
     assert used is not None
     used = used[(None,) * (4 - used.dim())]
     if used.shape[1] not in (1, key.shape[1]):  # heads that share a key may differ in which keys they use
         key, value = (t.repeat_interleave(used.shape[1] // t.shape[1], dim=1) for t in (key, value))
-    _, key, value = guard.hide(query, key, value, used, bounded=True)
+    _, key, value = mask_cache.hide(query, key, value, used, bounded=True)
     return key, value
 
 

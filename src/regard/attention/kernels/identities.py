@@ -15,13 +15,13 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.statistics import block_counts
-from regard.attention.problem import Problem
+from regard.attention.problem import AttentionProblem
 
 WIDTH = 64
 """At least as wide are the values that say to which block a key belongs: every fused kernel takes it."""
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: AttentionProblem) -> str | None:
     """Why the identities do not serve this problem; None when they do."""
     if problem.n_queries == 0 or problem.n_keys == 0:
         return "there are no queries or no keys"
@@ -35,7 +35,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 @torch.no_grad()
-def entropy(problem: Problem) -> Tensor:
+def entropy(problem: AttentionProblem) -> Tensor:
     """-Σ p log p of every row: (..., Q)."""
     assert problem.bias is None, "the entropy of biased scores needs the sum of p · bias"
     form = _shape(problem)
@@ -49,7 +49,7 @@ def entropy(problem: Problem) -> Tensor:
     return result.to(problem.query.dtype).reshape(*problem.leading, problem.n_queries)
 
 
-def column_sums(problem: Problem) -> Tensor:
+def column_sums(problem: AttentionProblem) -> Tensor:
     """What each key receives in all: (..., K)."""
     form = _shape(problem)
     with torch.enable_grad():
@@ -63,7 +63,7 @@ def column_sums(problem: Problem) -> Tensor:
 
 
 @torch.no_grad()
-def block_map(problem: Problem, size: int) -> Tensor:
+def block_map(problem: AttentionProblem, size: int) -> Tensor:
     """The mean weight of every size × size block; one attention for every 64 blocks of keys or more."""
     form = _shape(problem)
     width = max(WIDTH, form.query.shape[-1])  # one width for all, or torch leaves its fused kernels
@@ -85,17 +85,17 @@ def block_map(problem: Problem, size: int) -> Tensor:
     return result.reshape(*problem.leading, down, across)
 
 
-def _shape(problem: Problem) -> sdpa.Form:
+def _shape(problem: AttentionProblem) -> sdpa.SdpaInputs:
     """The kernels' form, with as many heads of keys as of queries."""
-    form = sdpa.shape(problem.spread())
+    form = sdpa.sdpa_inputs(problem.spread())
     return form._replace(key=form.key.expand(*form.query.shape[:2], -1, -1))
 
 
-def _attend(form: sdpa.Form, value: Tensor) -> Tensor:
+def _attend(form: sdpa.SdpaInputs, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(form.query, form.key, value, form.matrix, 0.0, form.causal, scale=form.scale)
 
 
-def _with_lse(form: sdpa.Form) -> tuple[Tensor, Tensor]:
+def _with_lse(form: sdpa.SdpaInputs) -> tuple[Tensor, Tensor]:
     """The mean key of every row under its weights, and log Σ exp of its scores."""
     matrix, width = form.matrix, form.query.shape[-1]
     if matrix is not None and matrix.dtype == torch.bool:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from regard.attention.mask import Causal, Mask
 from regard.attention.normalize import Softmax
-from regard.attention.problem import Problem
-from regard.kernels import once_differentiable
+from regard.attention.problem import AttentionProblem
+from regard.kernels.launch import once_differentiable
 
 HELD = 1 << 22
 """Weights that are kept at most: 16 MiB in float32."""
@@ -39,7 +39,7 @@ SHORTEST = 16
 """Keys of a row, at least: torch's softmax of fewer than a vector register holds is ten times as slow."""
 
 
-class Layout(NamedTuple):
+class SegmentLayout(NamedTuple):
     """Where tokens go. A token of a head is a row: of T·H in packed order, and of S·H·n (or m) when levelled."""
 
     query: Tensor
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     """(S·H, n, m): 1 and 0; None where every query sees something."""
 
 
-def fits(problem: Problem, queries: list[int], keys: list[int], inside: list[Mask]) -> bool:
+def fits(problem: AttentionProblem, queries: list[int], keys: list[int], inside: list[Mask]) -> bool:
     """Whether segments of these lengths, under these masks, are computed here."""
     if not (problem.query.dtype == problem.key.dtype == problem.value.dtype in (torch.float32, torch.float64)
             and problem.query.device.type == "cpu" and not torch.is_autocast_enabled("cpu")):
@@ -75,23 +75,23 @@ def fits(problem: Problem, queries: list[int], keys: list[int], inside: list[Mas
     return there >= FILLED * levelled and levelled * problem.heads <= HELD
 
 
-def run(problem: Problem, queries: list[int], keys: list[int], inside: list[Mask]) -> Tensor:
+def run(problem: AttentionProblem, queries: list[int], keys: list[int], inside: list[Mask]) -> Tensor:
     """The output (*leading, T, D of the values)."""
     dot = problem.score.as_dot(problem.query)
     assert dot is not None, "fits() was not asked"
     query, scale = dot
     layout = _layout(tuple(queries), tuple(keys), problem.heads, bool(inside), problem.query.dtype)
     rows = [_rows(tensor) for tensor in (query, problem.key, problem.value)]
-    output: Tensor = _Levelled.apply(*rows, layout, scale, problem.dropout)
+    output: Tensor = _BatchedSegments.apply(*rows, layout, scale, problem.dropout)
     return output.view(problem.n_queries, problem.heads, -1).transpose(0, 1).reshape(
         *problem.leading, problem.n_queries, -1)
 
 
-class _Levelled(torch.autograd.Function):
+class _BatchedSegments(torch.autograd.Function):
     """Rows (T·H, D) of queries, keys and values -> rows of the output."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float,
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float,
                 dropout: float) -> Tensor:
         (_, n, m) = layout.hidden.shape
         q_SnD = query.index_select(0, layout.query).view(-1, n, query.shape[-1])
@@ -109,7 +109,7 @@ class _Levelled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
         q_SnD, k_SmD, v_SmD, weights_Snm, kept_Snm = ctx.saved_tensors
-        layout: Layout = ctx.layout
+        layout: SegmentLayout = ctx.layout
         # A query that is not there repeats one that is; its weights are 0, so that its gradient counts nothing.
         g_SnD = upstream[0].index_select(0, layout.query).view(*q_SnD.shape[:2], -1)
         of_weights_Snm = torch.bmm(g_SnD, v_SmD.mT)
@@ -131,7 +131,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _layout(queries: tuple[int, ...], keys: tuple[int, ...], heads: int, causal: bool, dtype: torch.dtype) -> Layout:
+def _layout(queries: tuple[int, ...], keys: tuple[int, ...], heads: int, causal: bool, dtype: torch.dtype) -> SegmentLayout:
     """The layout of such segments. All layers of a pass ask for the same ones."""
     query, query_back, there_Sn = _places(queries, heads, max(queries))
     key, key_back, there_Sm = _places(keys, heads, max(SHORTEST, -(-max(keys) // 4) * 4))
@@ -143,7 +143,7 @@ def _layout(queries: tuple[int, ...], keys: tuple[int, ...], heads: int, causal:
     blind_Sn1 = ~allowed_Snm.any(-1, keepdim=True)
     hidden_Snm = torch.zeros(allowed_Snm.shape, dtype=dtype).masked_fill_(~(allowed_Snm | blind_Sn1), -torch.inf)
     seen_Snm = allowed_Snm.to(dtype).repeat_interleave(heads, 0) if bool(blind_Sn1.any()) else None
-    return Layout(query, key, query_back, key_back, hidden_Snm.repeat_interleave(heads, 0), seen_Snm)
+    return SegmentLayout(query, key, query_back, key_back, hidden_Snm.repeat_interleave(heads, 0), seen_Snm)
 
 
 def _places(lengths: tuple[int, ...], heads: int, length: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,11 +6,11 @@ Rows are whole, because a normaliser may need them whole. It does not choose whi
 import torch
 from torch import Tensor
 
-from regard.attention.kernels import guard
-from regard.attention.problem import Problem
+from regard.attention import mask_cache
+from regard.attention.problem import AttentionProblem
 
 
-def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
+def weigh(problem: AttentionProblem, rows: "slice | Tensor", columns: slice,
           query: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The weights (..., queries, keys) of these rows, and the values (..., keys, width) that they weigh.
 
@@ -22,7 +22,7 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
     key, value = problem.key[..., columns, :], problem.value[..., columns, :]
     allowed, added = problem.allowed(place), problem.added(place)
     if allowed is not None:
-        query, key, value = guard.hide(query, key, value, allowed, bounded=problem.score.bounded)
+        query, key, value = mask_cache.hide(query, key, value, allowed, bounded=problem.score.bounded)
     scores = problem.score.checked(query, key)
     if added is not None:
         scores = scores + added
@@ -33,15 +33,15 @@ def weigh(problem: Problem, rows: "slice | Tensor", columns: slice,
     if added is None and problem.score.bounded:  # then the mask alone forbids, and it is small: heads share it
         if allowed is None:
             return problem.normalize(scores), value
-        empty = ~guard.any_along(allowed, -1)
+        empty = ~mask_cache.any_along(allowed, -1)
     else:
-        empty = ~guard.any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
-    if not guard.may_hold(empty):
+        empty = ~mask_cache.any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
+    if not mask_cache.may_hold(empty):
         return problem.normalize(scores), value
     return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value
 
 
-def attend(problem: Problem, rows: slice, columns: slice, query: Tensor | None = None) -> Tensor:
+def attend(problem: AttentionProblem, rows: slice, columns: slice, query: Tensor | None = None) -> Tensor:
     """The output (..., queries, width) of these rows."""
     weights, value = weigh(problem, rows, columns, query)
     if problem.dropout:

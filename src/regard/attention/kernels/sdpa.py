@@ -18,19 +18,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard.attention.kernels import guard
-from regard.attention.looked import MATRIX_HELD, Looked
+from regard.attention import mask_cache
 from regard.attention.mask import Causal
+from regard.attention.mask_cache import MAX_MATRIX_ENTRIES, CachedMask
 from regard.attention.normalize import Softmax
-from regard.attention.problem import Problem
+from regard.attention.problem import AttentionProblem
 
-HELD = MATRIX_HELD
+HELD = MAX_MATRIX_ENTRIES
 """Entries that the matrix of a mask or a bias may have before a backend that needs no matrix is preferred."""
 HOPPER = 9
 """The generation of GPU whose kernels were measured against each other."""
 
 
-class Form(NamedTuple):
+class SdpaInputs(NamedTuple):
     """A problem in the form of torch's kernels: B batch, H heads, N tokens, D width."""
 
     query: Tensor
@@ -42,7 +42,7 @@ class Form(NamedTuple):
     empty: Tensor | None  # rows that may attend to nothing
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: AttentionProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     if not isinstance(problem.normalize, Softmax):
         return f"its kernels normalise by softmax, not by {problem.normalize!r}"
@@ -51,25 +51,25 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: AttentionProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     entries = matrix_entries(problem)
     return f"the mask or bias would be a matrix of {entries:,} entries, more than {HELD:,}" if entries > HELD else None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: AttentionProblem) -> str:
     """How it goes about it, in a few words."""
     order = kernels(problem)
     tried = ", ".join(kernel.name.removesuffix("_ATTENTION").lower() for kernel in order)
     return f"the first of torch's kernels that takes it, in the order {tried}" if order else "the kernel torch chooses"
 
 
-def run(problem: Problem) -> Tensor:
+def run(problem: AttentionProblem) -> Tensor:
     """The output of the fused kernel."""
     width = problem.value.shape[-1]
-    form = shape(problem)
+    form = sdpa_inputs(problem)
     order = kernels(problem)
-    with preferring([kernel.value for kernel in order]) if order else nullcontext():
+    with kernel_priority([kernel.value for kernel in order]) if order else nullcontext():
         output = scaled_dot_product_attention(form.query, form.key, form.value, form.matrix, problem.dropout,
                                               form.causal, scale=form.scale, enable_gqa=grouped(form))
     # What changes nothing is left out: a slice of all features would cost a copy in the backward pass.
@@ -80,7 +80,7 @@ def run(problem: Problem) -> Tensor:
     return output if len(problem.leading) == 2 else output.reshape(*problem.leading, problem.n_queries, width)
 
 
-def shape(problem: Problem) -> Form:
+def sdpa_inputs(problem: AttentionProblem) -> SdpaInputs:
     """The problem in the kernels' form."""
     dot = problem.score.as_dot(problem.query)
     assert dot is not None, "refusal() was not asked"
@@ -91,7 +91,7 @@ def shape(problem: Problem) -> Form:
         # A single query stands at the last key and sees all. (A comparison of sizes is no bool while compiling.)
         causal = True if problem.n_queries > 1 else False  # noqa: SIM210
     elif problem.mask is not None or problem.bias is not None:
-        if isinstance(problem.mask, Looked) and problem.bias is None:
+        if isinstance(problem.mask, CachedMask) and problem.bias is None:
             matrix, empty = problem.mask.opened, problem.mask.blind
         else:
             query, key, value, matrix, empty = _written_out(problem, query)
@@ -100,10 +100,10 @@ def shape(problem: Problem) -> Form:
         matrix = _four(matrix, problem.leading)
         empty = None if empty is None else _four(empty, problem.leading)
     query, key, value = (_four(tensor, problem.leading) for tensor in _one_width(query, key, value))
-    return Form(*_common(query, key, value), matrix, causal, scale, empty)
+    return SdpaInputs(*_common(query, key, value), matrix, causal, scale, empty)
 
 
-def _written_out(problem: Problem, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+def _written_out(problem: AttentionProblem, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Query, key and value without what must not be read, the matrix of mask and bias, and which rows see nothing."""
     place = problem.block()
     allowed, matrix = problem.allowed(place), problem.added(place)
@@ -111,13 +111,13 @@ def _written_out(problem: Problem, query: Tensor) -> tuple[Tensor, Tensor, Tenso
     if allowed is not None:
         if allowed.dim() > 2 and allowed.shape[-3] != 1:
             problem = problem.spread()  # heads that share a key may differ in which keys they use
-        query, key, value = guard.hide(query, problem.key, problem.value, allowed, bounded=True)
+        query, key, value = mask_cache.hide(query, problem.key, problem.value, allowed, bounded=True)
         matrix = allowed if matrix is None else matrix.masked_fill(~allowed, -torch.inf)
     assert matrix is not None
     return query, key, value, *_without_empty(matrix)
 
 
-def matrix_entries(problem: Problem) -> int:
+def matrix_entries(problem: AttentionProblem) -> int:
     """How many entries the matrix of mask and bias has at most; 0 where none grows with both queries and keys."""
     if is_square_causal(problem) or (problem.mask is None and problem.bias is None):
         return 0
@@ -131,7 +131,7 @@ def matrix_entries(problem: Problem) -> int:
     return max(per_pair) * problem.n_queries * problem.n_keys
 
 
-def kernels(problem: Problem) -> list[SDPBackend]:
+def kernels(problem: AttentionProblem) -> list[SDPBackend]:
     """The kernels to try, fastest first; none where torch's own choice is the best known.
 
     Measured on an H200, forward and backward: cuDNN's kernel is up to 1.9 times as fast as flash; the memory-efficient
@@ -165,7 +165,7 @@ def _generation(device: torch.device) -> int:
 
 
 @contextmanager
-def preferring(order: list[int]) -> Iterator[None]:
+def kernel_priority(order: list[int]) -> Iterator[None]:
     """What `torch.nn.attention.sdpa_kernel(order, set_priority=True)` does, without the 150 µs that it takes."""
     before = torch._C._get_sdp_priority_order()
     torch._C._set_sdp_priority_order(order)
@@ -177,20 +177,20 @@ def preferring(order: list[int]) -> Iterator[None]:
 
 def _without_empty(matrix: Tensor) -> tuple[Tensor, Tensor | None]:
     """The matrix with the rows that forbid everything opened, and which those are: their outputs are not to be used."""
-    empty = ~guard.any_along(matrix if matrix.dtype == torch.bool else matrix != -torch.inf, -1)
-    if not guard.may_hold(empty):
+    empty = ~mask_cache.any_along(matrix if matrix.dtype == torch.bool else matrix != -torch.inf, -1)
+    if not mask_cache.may_hold(empty):
         return matrix, None
     return (matrix | empty if matrix.dtype == torch.bool else matrix.masked_fill(empty, 0.0)), empty
 
 
-def is_square_causal(problem: Problem) -> bool:
+def is_square_causal(problem: AttentionProblem) -> bool:
     """Causal alone, where torch's alignment (top left) and ours (bottom right) are the same, or one query sees all."""
     if not isinstance(problem.mask, Causal) or problem.bias is not None:
         return False  # before sizes are compared: each comparison is one more case for torch.compile
     return problem.n_queries == problem.n_keys or (problem.n_queries == 1 and problem.n_keys > 0)
 
 
-def grouped(form: Form) -> bool:
+def grouped(form: SdpaInputs) -> bool:
     """Whether several heads of queries share one of keys."""
     return form.query.shape[1] != form.key.shape[1]
 

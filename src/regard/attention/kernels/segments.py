@@ -22,18 +22,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard import backends
 from regard.attention.kernels import exact, flex, levelled, pointwise, sdpa, tiled
-from regard.attention.mask import All, Allowed, Any, Causal, Mask, Not, Window
-from regard.attention.packed import Segments
-from regard.attention.problem import Problem
+from regard.attention.mask import AndMask, BoolMask, Causal, Mask, NotMask, OrMask, PackedSegments, Window
+from regard.attention.problem import AttentionProblem
+from regard.kernels import dispatch
 
-Backend = backends.Backend[Problem, Tensor]
+Backend = dispatch.Backend[AttentionProblem, Tensor]
 OF_ONE: dict[str, Backend] = {"sdpa": sdpa, "flex": flex, "pointwise": pointwise, "exact": exact, "tiled": tiled}
 """The backends for a segment by itself, the preferred ones first."""
 
 
-class Run(NamedTuple):
+class SegmentRun(NamedTuple):
     """Segments of the same lengths, one after another: how many, and the queries and keys of each."""
 
     segments: int
@@ -41,22 +40,22 @@ class Run(NamedTuple):
     keys: int
 
 
-def concerns(problem: Problem) -> bool:
+def concerns(problem: AttentionProblem) -> bool:
     """Whether the mask speaks of segments at all. Where it does not, nobody expects this backend."""
     return problem.mask is not None and _speaks_of_segments(problem.mask)
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: AttentionProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     # Kinds are named, not values: to show the lengths of a mask would wait for a GPU, and break a compiled graph.
     parts = _parts(problem.mask)
-    if sum(isinstance(part, Segments) for part in parts) != 1:
+    if sum(isinstance(part, PackedSegments) for part in parts) != 1:
         return "it is for masks of one Packed, alone or joined to others by &"
-    others = [part for part in parts if not isinstance(part, Segments | Causal | Window | Allowed)]
+    others = [part for part in parts if not isinstance(part, PackedSegments | Causal | Window | BoolMask)]
     return f"it cannot cut a mask of the kind {type(others[0]).__name__} into segments" if others else None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: AttentionProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     if torch.compiler.is_compiling():
         return "the lengths are not known while compiling"
@@ -68,7 +67,7 @@ def drawback(problem: Problem) -> str | None:
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: AttentionProblem) -> str:
     """How it goes about it, in a few words."""
     count = len(_opened(problem)[0].packed.query_lengths)
     if levelled.fits(problem, *_lengths(problem), _opened(problem)[1]):
@@ -77,7 +76,7 @@ def detail(problem: Problem) -> str:
     return f"each segment by itself, equal neighbours together; segments: {count}, calls: {calls}"
 
 
-def run(problem: Problem) -> Tensor:
+def run(problem: AttentionProblem) -> Tensor:
     """The outputs of all segments, one after another, and zeros for the queries that have no keys."""
     lengths, inside = _lengths(problem), _opened(problem)[1]
     if levelled.fits(problem, *lengths, inside):
@@ -89,19 +88,19 @@ def run(problem: Problem) -> Tensor:
     for work, (segments, queries, keys) in zip(works, runs, strict=True):
         shape = (*problem.leading, segments * queries, problem.value.shape[-1])
         if queries and keys:
-            output = backends.choose(table, work, None).run(work)
+            output = dispatch.choose_backend(table, work, None).run(work)
             outputs.append((output if segments == 1 else output.transpose(-4, -3)).reshape(shape))
         else:
             outputs.append(_nothing(work).expand(shape).contiguous())
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
-def _lengths(problem: Problem) -> tuple[list[int], list[int]]:
+def _lengths(problem: AttentionProblem) -> tuple[list[int], list[int]]:
     """The queries and the keys of each segment."""
     return _opened(problem)[0].packed.on_host(problem.n_queries, problem.n_keys)
 
 
-def _runs(problem: Problem) -> list[Run]:
+def _runs(problem: AttentionProblem) -> list[SegmentRun]:
     """All queries, in runs. Those behind the last segment, where there are any, are a segment without keys."""
     others = _opened(problem)[1]
     queries, keys = _lengths(problem)
@@ -109,25 +108,25 @@ def _runs(problem: Problem) -> list[Run]:
     if rest or not queries:
         queries, keys = [*queries, rest], [*keys, 0]
     lengths = zip(queries, keys, strict=True)
-    if isinstance(problem.bias, Tensor) or any(isinstance(part, Allowed) for part in others):
-        return [Run(1, *pair) for pair in lengths]  # every segment has numbers of its own
-    return [Run(len(list(same)), *pair) for pair, same in groupby(lengths)]
+    if isinstance(problem.bias, Tensor) or any(isinstance(part, BoolMask) for part in others):
+        return [SegmentRun(1, *pair) for pair in lengths]  # every segment has numbers of its own
+    return [SegmentRun(len(list(same)), *pair) for pair, same in groupby(lengths)]
 
 
-def _cut(problem: Problem, runs: Sequence[Run]) -> list[Problem]:
+def _cut(problem: AttentionProblem, runs: Sequence[SegmentRun]) -> list[AttentionProblem]:
     """The problem of each run, with what the mask says beside the segments."""
     queries, keys = [one.segments * one.queries for one in runs], [one.segments * one.keys for one in runs]
     # A split, and not a slice for every run: its backward pass joins all pieces at once, with zeros for what is left.
     query = problem.query.split(queries, dim=-2)
     key, value = (_split_keys(tensor, keys, dim=-2) for tensor in (problem.key, problem.value))
     bias = _diagonal(problem.bias, queries, keys) if isinstance(problem.bias, Tensor) else [problem.bias] * len(runs)
-    masks = [[Allowed(block) for block in _diagonal(part.tensor, queries, keys)] if isinstance(part, Allowed)
+    masks = [[BoolMask(block) for block in _diagonal(part.tensor, queries, keys)] if isinstance(part, BoolMask)
              else [part] * len(runs) for part in _opened(problem)[1]]
     return [replace(problem, query=query[i], key=key[i], value=value[i], bias=bias[i],
                     mask=_joined([parts[i] for parts in masks])) for i in range(len(runs))]
 
 
-def _batch(piece: Problem, own: Run) -> Problem:
+def _batch(piece: AttentionProblem, own: SegmentRun) -> AttentionProblem:
     """The problem of a run with its segments side by side, as a leading dimension before the heads."""
     if own.segments == 1:
         return piece
@@ -143,7 +142,7 @@ def _side_by_side(tensor: Tensor, segments: int, length: int) -> Tensor:
     return tensor.unflatten(-2, (segments, length)).transpose(-4, -3)
 
 
-def _affordable(works: Sequence[Problem]) -> dict[str, Backend]:
+def _affordable(works: Sequence[AttentionProblem]) -> dict[str, Backend]:
     """The backends, without those that would hold more for all pieces together than they should hold for one.
 
     What they hold is kept until the backward pass, so it adds up.
@@ -154,7 +153,7 @@ def _affordable(works: Sequence[Problem]) -> dict[str, Backend]:
     return {name: backend for name, backend in OF_ONE.items() if not too_much.get(name, False)}
 
 
-def _nothing(piece: Problem) -> Tensor:
+def _nothing(piece: AttentionProblem) -> Tensor:
     """0, (1, 1), for queries without keys.
 
     As a product over no tokens it is tied to the inputs, whose gradients are then zeros and not missing, and has the
@@ -180,27 +179,27 @@ def _split_keys(tensor: Tensor, keys: list[int], dim: int) -> Sequence[Tensor]:
     return tensor.split([*keys, tensor.shape[dim] - sum(keys)], dim)
 
 
-def _opened(problem: Problem) -> tuple[Segments, list[Mask]]:
+def _opened(problem: AttentionProblem) -> tuple[PackedSegments, list[Mask]]:
     """The segments of the mask, and what else it says."""
     parts = _parts(problem.mask)
-    (segments,) = (part for part in parts if isinstance(part, Segments))
+    (segments,) = (part for part in parts if isinstance(part, PackedSegments))
     return segments, [part for part in parts if part is not segments]
 
 
 def _parts(mask: Mask | None) -> tuple[Mask, ...]:
     """What a mask joins by &."""
-    return () if mask is None else mask.members if isinstance(mask, All) else (mask,)
+    return () if mask is None else mask.members if isinstance(mask, AndMask) else (mask,)
 
 
 def _joined(parts: Sequence[Mask]) -> Mask | None:
     """The masks as one. A single one stays what it is, so that a backend recognises it."""
-    return All(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
+    return AndMask(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _speaks_of_segments(mask: Mask) -> bool:
     """Whether there is a `Packed` anywhere in the mask."""
-    if isinstance(mask, All):
+    if isinstance(mask, AndMask):
         return any(_speaks_of_segments(member) for member in mask.members)
-    if isinstance(mask, Any):
+    if isinstance(mask, OrMask):
         return _speaks_of_segments(mask.left) or _speaks_of_segments(mask.right)
-    return _speaks_of_segments(mask.inner) if isinstance(mask, Not) else isinstance(mask, Segments)
+    return _speaks_of_segments(mask.inner) if isinstance(mask, NotMask) else isinstance(mask, PackedSegments)

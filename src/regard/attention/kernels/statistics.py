@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels import rows, tiled
-from regard.attention.kernels.additive import streamed
-from regard.attention.problem import Problem
+from regard.attention.kernels.additive import with_tiled_score
+from regard.attention.problem import AttentionProblem
 
 
 @torch.no_grad()
-def entropy(problem: Problem) -> Tensor:
+def entropy(problem: AttentionProblem) -> Tensor:
     """-Σ w log w of every row: (..., Q)."""
     return torch.cat([torch.special.entr(w_RC).sum(-1) for w_RC, _, _ in _passes(problem)], dim=-1)
 
 
 @torch.no_grad()
-def row_max(problem: Problem) -> tuple[Tensor, Tensor]:
+def row_max(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """The largest weight of every row and the first key that has it: (..., Q) each."""
     values, positions = [], []
     for w_RK, _, _ in _passes(problem, whole=True):
@@ -36,7 +36,7 @@ def row_max(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def column_sums(problem: Problem) -> Tensor:
+def column_sums(problem: AttentionProblem) -> Tensor:
     """The sum of every column, what each key receives in all: (..., K)."""
     total = _zeros(problem, problem.n_keys)
     for w_RC, _, columns in _passes(problem):
@@ -45,7 +45,7 @@ def column_sums(problem: Problem) -> Tensor:
 
 
 @torch.no_grad()
-def top_k(problem: Problem, count: int) -> tuple[Tensor, Tensor]:
+def top_k(problem: AttentionProblem, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest weights of every row, largest first, and their keys: (..., Q, count) each."""
     values, positions = [], []
     for w_RK, _, _ in _passes(problem, whole=True):
@@ -56,7 +56,7 @@ def top_k(problem: Problem, count: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def block_map(problem: Problem, size: int) -> Tensor:
+def block_map(problem: AttentionProblem, size: int) -> Tensor:
     """The mean weight of every size × size block, (..., M queries, M keys); blocks at the ends may be smaller."""
     down, across = (-(-n // size) for n in (problem.n_queries, problem.n_keys))
     total = _zeros(problem, down, across)
@@ -74,13 +74,13 @@ def block_map(problem: Problem, size: int) -> Tensor:
 
 
 @torch.no_grad()
-def some_rows(problem: Problem, indices: Tensor) -> Tensor:
+def some_rows(problem: AttentionProblem, indices: Tensor) -> Tensor:
     """The weights of these queries alone: (..., indices, K)."""
-    weights = rows.weigh(streamed(problem.spread()), indices, slice(0, problem.n_keys))[0]
+    weights = rows.weigh(with_tiled_score(problem.spread()), indices, slice(0, problem.n_keys))[0]
     return weights.expand(*problem.leading, *weights.shape[-2:])
 
 
-def block_counts(problem: Problem, size: int) -> Tensor:
+def block_counts(problem: AttentionProblem, size: int) -> Tensor:
     """How many pairs each block of the map has: (M queries, M keys)."""
     per_axis = []
     for n in (problem.n_queries, problem.n_keys):
@@ -89,9 +89,9 @@ def block_counts(problem: Problem, size: int) -> Tensor:
     return per_axis[0].unsqueeze(-1) * per_axis[1]
 
 
-def _passes(problem: Problem, *, whole: bool = False) -> Iterator[tuple[Tensor, slice, slice]]:
+def _passes(problem: AttentionProblem, *, whole: bool = False) -> Iterator[tuple[Tensor, slice, slice]]:
     """The weights of each block of rows, with its rows and the keys that they hold (all of them for `whole`)."""
-    problem = streamed(problem.spread())
+    problem = with_tiled_score(problem.spread())
     every = slice(0, problem.n_keys)
     for block, columns in tiled.blocks(problem, tiled.block_size(problem)):
         columns = every if whole else columns
@@ -99,7 +99,7 @@ def _passes(problem: Problem, *, whole: bool = False) -> Iterator[tuple[Tensor, 
         yield weights.expand(*problem.leading, *weights.shape[-2:]), block, columns
 
 
-def _zeros(problem: Problem, *shape: int) -> Tensor:
+def _zeros(problem: AttentionProblem, *shape: int) -> Tensor:
     """A sum over many rows needs more digits than the half-width types have."""
     dtype = torch.float64 if problem.query.dtype == torch.float64 else torch.float32
     return problem.query.new_zeros(*problem.leading, *shape, dtype=dtype)

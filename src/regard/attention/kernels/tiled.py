@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention.kernels import rows
-from regard.attention.kernels.additive import fused, streamed
-from regard.attention.problem import Problem
+from regard.attention.kernels.additive import has_fused_scores, with_tiled_score
+from regard.attention.problem import AttentionProblem
 
 HELD_CPU = 1 << 21
 HELD_GPU = 1 << 26
@@ -23,26 +23,26 @@ KEPT = 1 << 25
 """Scores of fused kernels that are kept for the backward pass: 64 MiB in bfloat16, and as much for their weights."""
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: AttentionProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: AttentionProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: AttentionProblem) -> str:
     """How it goes about it, in a few words."""
     later = "kept for the backward pass" if _keeps(problem) else "computed once more in the backward pass"
-    scores = ", scores by fused kernels" if fused(problem) else ""
-    return f"{block_size(streamed(problem))} rows at a time, {later}{scores}"
+    scores = ", scores by fused kernels" if has_fused_scores(problem) else ""
+    return f"{block_size(with_tiled_score(problem))} rows at a time, {later}{scores}"
 
 
-def run(problem: Problem) -> Tensor:
+def run(problem: AttentionProblem) -> Tensor:
     """The output, a block of rows at a time."""
-    problem = streamed(problem.spread())
+    problem = with_tiled_score(problem.spread())
     pieces = []
     size = block_size(problem)
     again = torch.is_grad_enabled() and not _keeps(problem)
@@ -56,19 +56,19 @@ def run(problem: Problem) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
 
 
-def block_size(problem: Problem) -> int:
+def block_size(problem: AttentionProblem) -> int:
     """How many rows a block has: as many as keep its pairs within the bound, at least one."""
     held = HELD_CPU if problem.query.device.type == "cpu" else HELD_GPU
     row = problem.pairs // max(1, problem.n_queries) * problem.score.numbers_per_pair(problem.query.shape[-1])
     return max(1, min(held // max(1, row), problem.n_queries))
 
 
-def _keeps(problem: Problem) -> bool:
+def _keeps(problem: AttentionProblem) -> bool:
     """Whether the backward pass finds the scores and weights as they were. Else it computes them once more."""
-    return fused(problem) and problem.pairs <= KEPT and block_size(streamed(problem)) == problem.n_queries
+    return has_fused_scores(problem) and problem.pairs <= KEPT and block_size(with_tiled_score(problem)) == problem.n_queries
 
 
-def blocks(problem: Problem, size: int) -> Iterator[tuple[slice, slice]]:
+def blocks(problem: AttentionProblem, size: int) -> Iterator[tuple[slice, slice]]:
     """The blocks of rows in order, each with a run of keys that holds all its rows may attend to.
 
     For no rows at all there is one empty block.

@@ -1,1 +1,1 @@
-"""From stored tokens to batches: any batch of any epoch is reached at once, from its number alone."""
+"""From stored tokens to batches; any batch of any epoch is computed from its number alone."""

@@ -22,11 +22,11 @@ All links are sure ones. Two words are linked when one node of the derivation ma
 - punctuation with punctuation.
 """
 
-from regard.data.phrasebook.clauses import write as write
-from regard.data.phrasebook.combinations import share as share
-from regard.data.phrasebook.counting import sentences as sentences
+from regard.data.phrasebook.derivation import split_of_combination as split_of_combination
+from regard.data.phrasebook.generator import count_sentences as count_sentences
+from regard.data.phrasebook.generator import pairs as pairs
+from regard.data.phrasebook.generator import split_of as split_of
 from regard.data.phrasebook.lexicon import Lemma as Lemma
 from regard.data.phrasebook.lexicon import lemmas as lemmas
-from regard.data.phrasebook.pair import Pair as Pair
-from regard.data.phrasebook.sampling import pairs as pairs
-from regard.data.phrasebook.sampling import split_of as split_of
+from regard.data.phrasebook.realization import AlignedPair as AlignedPair
+from regard.data.phrasebook.realization import write_pair as write_pair

@@ -1,190 +1,552 @@
-"""The grammar of clauses: what a sentence can say, as rules that ask for choices.
+"""The grammar of the phrasebook: rules that choose a derivation, and tables of what they may choose from.
 
-How rules work, and the rules for phrases, are in choosing.py.
+A rule asks a `Chooser` for choices: a random one gives one sentence, one that tries all answers gives every sentence,
+one that counts them gives the number of sentences. So that counting is possible, a rule may inspect what it picked, but
+not a phrase that it asked for: what others depend on is picked first. In a table, an option occurs as often as it
+weighs; combinations of words that are held out of a split are not in its tables.
 
 No English sentence has two derivations. Hence relative clauses have neither place nor time of their own, and `Paul and
-my sister` has a name first. Nothing follows the relative clause of an object, for one would not know where it belongs.
+my sister` has a name first. Nothing follows the relative clause of an object, because its attachment would be
+ambiguous. No text is written here.
 """
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from regard.data.phrasebook.choosing import (
-    BARE,
-    NOWHERE,
-    PLAIN,
-    PRONOUN,
-    RELATIVE,
-    SO,
-    SOMETIMES,
-    THERE,
-    THINGS,
-    WITH,
-    Choice,
-    bare_subject,
-    doer,
-    middle,
-    nominal,
-    object_role,
-    one,
-    place,
-    somebody,
-    when,
-)
-from regard.data.phrasebook.tables import TENSES
-from regard.data.phrasebook.tree import (
+from regard.data.phrasebook.derivation import (
+    FUTURE,
+    PAST,
     PRESENT,
-    Action,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    ActionPredicate,
+    AdjectivePredicate,
+    AgoPhrase,
     Clause,
-    Comparison,
-    Existence,
-    Place,
+    CompanyPhrase,
+    ComparisonPredicate,
+    Coordination,
+    DatePhrase,
+    ExistencePredicate,
+    HencePhrase,
+    NounPhrase,
+    ObjectRelative,
+    PassivePredicate,
+    PlacePhrase,
     Predicate,
-    Quality,
     Sentence,
     Subject,
-    Suffering,
-    Where,
+    SubjectRelative,
+    TimePhrase,
+    WherePhrase,
+    YearPhrase,
+    split_of_combination,
 )
-from regard.data.phrasebook.words import Fixed, Modal
+from regard.data.phrasebook.lexicon import (
+    Adjective,
+    Determiner,
+    FixedPhrase,
+    Lexicon,
+    MiddleAdverb,
+    Modal,
+    Noun,
+    NumberWord,
+    PersonName,
+    Preposition,
+    Pronoun,
+    Verb,
+)
+
+Word = TypeVar("Word", Adjective, Verb)
+
+# How often a combination of each share stands in the tables of a split. Those held out together weigh as much as the
+# others together, so that about every second choice is one of them.
+SPLIT_WEIGHTS: dict[str, dict[str, int]] = {
+    TRAIN: {TRAIN: 1, VALIDATION: 0, TEST: 0},
+    VALIDATION: {TRAIN: 1, VALIDATION: 8, TEST: 0},
+    TEST: {TRAIN: 1, VALIDATION: 1, TEST: 9},
+}
+EQUAL_WEIGHTS = {TRAIN: 1, VALIDATION: 1, TEST: 1}
+
+ANY_NUMBER = "number"
+DeterminerOption = Determiner | str
+# Roles of a phrase: how often each determiner stands there. `number` is any number in words.
+POSSESSIVE = dict.fromkeys(("my", "your", "his", "her", "our", "their"), 1)
+DEFINITE = {"the": 9, "this": 2, "these": 2, **POSSESSIVE}
+ROLES: dict[str, dict[str, int]] = {
+    "definite": DEFINITE,
+    "any": {**DEFINITE, "a": 8, "some": 4, "every": 2, "several": 2, "many": 2, "a few": 2, "all the": 2, ANY_NUMBER: 5},
+    "denied": {**DEFINITE, "a": 8, "some": 6},
+    "indefinite": {"a": 5, "some": 3, "several": 1, "many": 1, "a few": 1, ANY_NUMBER: 3},
+    "place": {"the": 9, "this": 2, "a": 3, **POSSESSIVE},
+    "only the": {"the": 1},
+}
+TENSES = (PRESENT,) * 4 + (PAST,) * 3 + (FUTURE,) * 2
+LIVING, LARGE, SMALL = "PA", "PAV", "TCFWBM"
+"""kinds of what is in a place, of what is before it or in a city, and of what is on or under a piece of furniture"""
+
+
+@dataclass(frozen=True, eq=False)
+class GrammarTables:
+    """The options, by what they go with."""
+
+    words: Lexicon
+    subjects: Mapping[Verb, tuple[Noun, ...]]
+    objects: Mapping[Verb, tuple[Noun, ...]]
+    takers: Mapping[Noun, tuple[Verb, ...]]
+    """verbs that can act on a noun, and can stand in its relative clause"""
+    doers: Mapping[str, tuple[Verb, ...]]
+    """verbs that a kind of noun can be the subject of"""
+    before: Mapping[Noun, tuple[Adjective, ...]]
+    after: Mapping[Noun, tuple[Adjective, ...]]
+    bearers: Mapping[Adjective, tuple[Noun, ...]]
+    """nouns of which an adjective can be said"""
+    compared: tuple[tuple[Adjective, str], ...]
+    """adjectives that are compared, each with the kinds of nouns it is said of"""
+    alike: Mapping[tuple[Adjective, str], tuple[Noun, ...]]
+    """the bearers of one kind"""
+    kinds: Mapping[str, tuple[Noun, ...]]
+    transitive: tuple[Verb, ...]
+    intransitive: tuple[Verb, ...]
+    giving: tuple[Verb, ...]
+    passive: tuple[Verb, ...]
+    people: tuple[Noun, ...]
+    places: Mapping[Preposition, tuple[Noun, ...]]
+    present: Mapping[Preposition | None, tuple[Noun, ...]]
+    """what can be there, by the preposition of the place; None is for cities"""
+    determiners: Mapping[tuple[str, bool], tuple[DeterminerOption, ...]]
+    """by role, and by whether the noun is a mass"""
+    patterns: Mapping[tuple[bool, bool, bool], tuple[tuple[bool, bool], ...]]
+    """whether a noun has adjectives before and after it; by whether there are any for each side, and both may be"""
+    modes: tuple[str | Modal, ...]
+    """tenses, and modals in the present"""
+    middles: Mapping[tuple[bool, bool], tuple[MiddleAdverb | None, ...]]
+    """by whether the verb is negated, and whether it is settled how often: then only `not`; `often yesterday` is odd"""
+    spots: tuple[Preposition | None, ...]
+    """prepositions of place; None is for cities"""
+    beside: Mapping[Pronoun | None, tuple[Pronoun, ...]]
+    """pronouns that can be the subject where another one is the object: not `I` beside `us`"""
+    counts: tuple[NumberWord, ...]
+    few: tuple[NumberWord, ...]
+
+
+def make_tables(words: Lexicon, weights: Mapping[str, int]) -> GrammarTables:
+    """The tables of a language in which combinations of each share weigh as said."""
+    nouns = words.nouns
+    acted = {verb: [noun for noun in nouns if noun.kind in verb.objects] for verb in words.verbs}
+    said = {word: [noun for noun in nouns if noun.kind in word.kinds] for word in words.adjectives}
+    objects = {verb: tuple(noun for noun in acted[verb] for _ in range(weights[split_of_combination(verb, noun)])) for verb in acted}
+    bearers = {word: tuple(noun for noun in said[word] for _ in range(weights[split_of_combination(word, noun)])) for word in said}
+    transitive = tuple(verb for verb in words.verbs if objects[verb] and "only gives" not in verb.flags)
+    intransitive = tuple(verb for verb in words.verbs if not verb.objects)
+    alike = {(word, kind): _nouns_of_kinds(bearers[word], kind) for word in bearers for kind in word.kinds}
+    simple = [verb for verb in transitive if not verb.preposition]
+    return GrammarTables(
+        words=words,
+        subjects={verb: _nouns_of_kinds(nouns, verb.subjects) for verb in words.verbs},
+        objects=objects,
+        takers=_invert_table({verb: objects[verb] for verb in simple}, nouns),
+        doers={kind: tuple(verb for verb in intransitive + transitive if kind in verb.subjects) for kind in "PA"},
+        before=_invert_table({word: bearers[word] for word in bearers if word.before}, nouns),
+        after=_invert_table({word: bearers[word] for word in bearers if not word.before}, nouns),
+        bearers=bearers,
+        compared=tuple(key for key, found in alike.items() if found and key[0].comparative != "-"),
+        alike=alike,
+        kinds={kind: _nouns_of_kinds(nouns, kind) for kind in {noun.kind: None for noun in nouns}},
+        transitive=transitive,
+        intransitive=intransitive,
+        giving=tuple(verb for verb in words.verbs if objects[verb] and verb.flags & {"gives", "only gives"}),
+        passive=tuple(verb for verb in simple if "lasts" not in verb.flags),
+        people=_nouns_of_kinds(nouns, "P"),
+        places={word: _nouns_of_kinds(nouns, word.kinds) for word in words.prepositions},
+        present={None: _nouns_of_kinds(nouns, LARGE)} | {
+            word: _nouns_of_kinds(nouns, SMALL if word.kinds == "S" else LARGE if "V" in word.kinds else LIVING)
+            for word in words.prepositions},
+        determiners={(role, mass): _determiner_options(words, role, mass) for role in ROLES for mass in (False, True)},
+        patterns={(before, after, both): _adjective_patterns(before, after, both)
+                  for before, after, both in itertools.product((False, True), repeat=3)},
+        modes=(*TENSES * 2, *words.modals),
+        middles=_adverb_options(words),
+        spots=(None, None, *(word for word in words.prepositions for _ in range(1 if word.kinds == "S" else 2))),
+        beside={None: words.pronouns} | {word: _subject_pronouns(word, words.pronouns) for word in words.pronouns},
+        counts=tuple(count for count in words.counts for _ in range(_number_weight(count.value))),
+        few=tuple(count for count in words.counts if count.value <= 12),
+    )
+
+
+def _nouns_of_kinds(nouns: Iterable[Noun], kinds: str) -> tuple[Noun, ...]:
+    return tuple(noun for noun in nouns if noun.kind in kinds)
+
+
+def _invert_table(table: Mapping[Word, Iterable[Noun]], nouns: Iterable[Noun]) -> dict[Noun, tuple[Word, ...]]:
+    """From nouns by word to words by noun; weights are kept."""
+    turned: dict[Noun, list[Word]] = {noun: [] for noun in nouns}
+    for word, found in table.items():
+        for noun in found:
+            turned[noun].append(word)
+    return {noun: tuple(found) for noun, found in turned.items()}
+
+
+def _determiner_options(words: Lexicon, role: str, mass: bool) -> tuple[DeterminerOption, ...]:
+    """A mass is never counted: only singulars, and of `some` the form that is for it."""
+    found: list[DeterminerOption] = []
+    for word in words.determiners:
+        partitive = len(word.french[0]) == 2 and word.lemma == "some"
+        if role == "place" and word.plural:
+            continue
+        singular = not word.plural and word.lemma not in ("a", "every")
+        fits = partitive or singular if mass else not partitive
+        found += [word] * (ROLES[role].get(word.lemma, 0) if fits else 0)
+    return (*found, *[ANY_NUMBER] * (0 if mass else ROLES[role].get(ANY_NUMBER, 0)))
+
+
+def _subject_pronouns(word: Pronoun, others: tuple[Pronoun, ...]) -> tuple[Pronoun, ...]:
+    """Nobody does anything to himself: with the first or the second person as the object, another as the subject."""
+    third = word.person % 3 == 2
+    return tuple(other for other in others if third or other.person % 3 != word.person % 3)
+
+
+def _adjective_patterns(before: bool, after: bool, both: bool) -> tuple[tuple[bool, bool], ...]:
+    options = (False, False), (True, False), (False, True), (True, True)
+    weights = 6, 2 * before, 2 * after, before and after and both
+    return tuple(option for option, weight in zip(options, weights, strict=True) for _ in range(weight))
+
+
+def _adverb_options(words: Lexicon) -> dict[tuple[bool, bool], tuple[MiddleAdverb | None, ...]]:
+    negative = tuple(word for word in words.middles if word.negative)
+    plain = tuple(word for word in negative if word.lemma == "not")
+    adverbs = tuple(word for word in words.middles if not word.negative)
+    return {(True, True): plain, (True, False): plain * 2 + negative, (False, True): (None,),
+            (False, False): (None,) * max(1, 4 * len(adverbs)) + adverbs}
+
+
+def _number_weight(value: int) -> int:
+    """Small numbers are said more often: about two fifths up to twelve, as many up to a hundred."""
+    return 160 if value <= 12 else 20 if value < 100 else 1
+
+
+# ---- grammar: The grammar of clauses: what a sentence can say, as rules that ask for choices.
+#
+# How rules work, and the rules for phrases, are in choosing.py.
+#
+# No English sentence has two derivations. Hence relative clauses have neither place nor time of their own, and `Paul and
+# my sister` has a name first. Nothing follows the relative clause of an object, for one would not know where it belongs.
 
 # Where a time stands, and whether a clause tells or asks.
 NEVER, FIRST, LAST = "never", "first", "last"
 TELL, ASK = "tell", "ask"
 
+
+# ---- choosing: How a derivation is chosen: who answers, and the rules for phrases.
+#
+# A rule asks for choices and does not make them. Whoever answers decides what comes of it: at random, one sentence; all
+# answers in turn, every sentence; a count of the answers, how many sentences there are. So that counting is possible, a
+# rule may look at what it picked, but not into a phrase that it asked for: what others depend on is picked first.
+#
+# The rules for clauses are in grammar.py. Nothing here writes a word.
+
+# Shapes of a phrase; a bare one has no adjectives.
+PLAIN, BARE, OWNED, RELATIVE, PRONOUN, NAME, BOTH = "plain", "bare", "owned", "relative", "pronoun", "name", "both"
+
+THINGS = (PLAIN,) * 8 + (OWNED,) * 2 + (RELATIVE,)
+
 # What is chosen from; an option stands as often as it weighs.
 OBJECTS = (*THINGS, PRONOUN, PRONOUN)
 MOODS, STATEMENT = (TELL,) * 12 + (ASK,) * 3, (TELL,)
 OPEN, CLOSED, OPEN_QUESTION = (NEVER,) * 5 + (FIRST, LAST, LAST), (NEVER, NEVER, FIRST), (NEVER, NEVER, LAST)
+
+NOWHERE, THERE, SO, WITH = "nowhere", "there", "so", "with"
+
 WAYS = (NOWHERE,) * 7 + (SO, WITH) + (THERE,) * 3
 WAYS_THERE = (NOWHERE,) * 7 + (WITH,) + (THERE,) * 3
 WAYS_WITH = (NOWHERE,) * 7 + (WITH,)
 WAYS_ALONE = (NOWHERE,) * 7 + (THERE,) * 3
 
+Option = TypeVar("Option")
 
-def sentence(c: Choice, clauses: int) -> Sentence:
+
+class Chooser(Protocol):
+    """Who answers. `pick` gives one of the options, which stand as often as they weigh; `phrase` follows a rule."""
+
+    tables: GrammarTables
+    persons: tuple[str, ...]
+    """the shapes of a phrase for a person: PERSONS, with or without BOTH"""
+
+    def pick(self, options: Sequence[Option]) -> Option: ...
+
+    def phrase(self, rule: Callable[..., Option], *features: Any) -> Option: ...
+
+
+def sentence_rule(c: Chooser, clauses: int) -> Sentence:
     """So many clauses joined by conjunctions; a single one may be a question."""
     if clauses == 1:
-        return Sentence((c.phrase(c.pick(KINDS), MOODS),))
-    parts = tuple(c.phrase(c.pick(KINDS), STATEMENT) for _ in range(clauses))
+        return Sentence((c.phrase(c.pick(CLAUSE_RULES), MOODS),))
+    parts = tuple(c.phrase(c.pick(CLAUSE_RULES), STATEMENT) for _ in range(clauses))
     return Sentence(parts, tuple(c.pick(c.tables.words.joiners) for _ in range(clauses - 1)))
 
 
 # Clauses. Each rule takes the moods it may have.
 
 
-def transitive(c: Choice, moods: tuple[str, ...]) -> Clause:
+def transitive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Somebody does something to something."""
     verb = c.pick(c.tables.transitive)
     pronouns = "P" in verb.objects and not verb.preposition
     shape = c.pick(OBJECTS if pronouns else THINGS)
-    tense, modal = _mode(c)
+    tense, modal = _pick_tense(c)
     lasts = "lasts" in verb.flags
     moments = CLOSED if shape == RELATIVE else OPEN
-    frame = _frame(c, moods, moments, lasts or bool(verb.preposition), lasts and tense == PRESENT)
+    frame = _pick_frame(c, moods, moments, lasts or bool(verb.preposition), lasts and tense == PRESENT)
     pronoun = c.pick(c.tables.words.pronouns) if shape == PRONOUN else None
-    thing = pronoun or c.phrase(nominal, c.tables.objects[verb], object_role(verb, frame.negative), shape)
+    thing = pronoun or c.phrase(noun_phrase, c.tables.objects[verb], object_role(verb, frame.negative), shape)
     where = None
     if not frame.question and shape != RELATIVE and not lasts:
-        where = c.phrase(place, WAYS_WITH if verb.preposition else WAYS)
-    subject = c.phrase(doer, verb, frame.negative, pronoun)
-    return _clause(c, subject, Action(verb, tense, modal, thing), frame, tense, where)
+        where = c.phrase(where_phrase, WAYS_WITH if verb.preposition else WAYS)
+    subject = c.phrase(doer_phrase, verb, frame.negative, pronoun)
+    return _make_clause(c, subject, ActionPredicate(verb, tense, modal, thing), frame, tense, where)
 
 
-def intransitive(c: Choice, moods: tuple[str, ...]) -> Clause:
+def intransitive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Somebody does something."""
     verb = c.pick(c.tables.intransitive)
-    tense, modal = _mode(c)
-    frame = _frame(c, moods, OPEN, False, False)
+    tense, modal = _pick_tense(c)
+    frame = _pick_frame(c, moods, OPEN, False, False)
     where = None if frame.question else c.phrase(
-        place, WAYS_ALONE if "alone" in verb.flags else WAYS_THERE if verb.flags else WAYS)
-    return _clause(c, c.phrase(doer, verb, frame.negative, None), Action(verb, tense, modal), frame, tense, where)
+        where_phrase, WAYS_ALONE if "alone" in verb.flags else WAYS_THERE if verb.flags else WAYS)
+    return _make_clause(c, c.phrase(doer_phrase, verb, frame.negative, None), ActionPredicate(verb, tense, modal), frame, tense, where)
 
 
-def giving(c: Choice, moods: tuple[str, ...]) -> Clause:
+def giving_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Somebody gives something to somebody."""
     verb = c.pick(c.tables.giving)
-    tense, modal = _mode(c)
-    frame = _frame(c, moods, OPEN, False, False)
-    thing = c.phrase(nominal, c.tables.objects[verb], object_role(verb, frame.negative), PLAIN)
-    action = Action(verb, tense, modal, thing, c.phrase(somebody))
-    return _clause(c, c.phrase(doer, verb, frame.negative, None), action, frame, tense, None)
+    tense, modal = _pick_tense(c)
+    frame = _pick_frame(c, moods, OPEN, False, False)
+    thing = c.phrase(noun_phrase, c.tables.objects[verb], object_role(verb, frame.negative), PLAIN)
+    action = ActionPredicate(verb, tense, modal, thing, c.phrase(person_phrase))
+    return _make_clause(c, c.phrase(doer_phrase, verb, frame.negative, None), action, frame, tense, None)
 
 
-def quality(c: Choice, moods: tuple[str, ...]) -> Clause:
+def adjective_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Something is so."""
     word = c.pick(c.tables.words.adjectives)
     tense = c.pick(TENSES)
-    frame = _frame(c, moods, OPEN, True, tense == PRESENT)
-    degree = None if word.comparative == "-" else c.phrase(one, (None,) * 3 + c.tables.words.degrees)
+    frame = _pick_frame(c, moods, OPEN, True, tense == PRESENT)
+    degree = None if word.comparative == "-" else c.phrase(one_of, (None,) * 3 + c.tables.words.degrees)
     subject = c.phrase(bare_subject, c.tables.bearers[word], "P" in word.kinds, frame.negative)
-    return _clause(c, subject, Quality(word, tense, degree), frame, tense, None)
+    return _make_clause(c, subject, AdjectivePredicate(word, tense, degree), frame, tense, None)
 
 
-def comparison(c: Choice, moods: tuple[str, ...]) -> Clause:
+def comparison_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Something is more so than something else."""
     word, kind = key = c.pick(c.tables.compared)
     tense = c.pick(TENSES)
     negative = c.pick(SOMETIMES)
     subject = c.phrase(bare_subject, c.tables.alike[key], kind == "P", negative)
-    other = c.phrase(nominal, c.tables.kinds[kind], "definite", BARE)
-    return Clause(subject, Comparison(word, tense, c.phrase(one, c.tables.words.comparisons), other),
-                  c.phrase(middle, negative, True))
+    other = c.phrase(noun_phrase, c.tables.kinds[kind], "definite", BARE)
+    return Clause(subject, ComparisonPredicate(word, tense, c.phrase(one_of, c.tables.words.comparisons), other),
+                  c.phrase(middle_adverb, negative, True))
 
 
-def passive(c: Choice, moods: tuple[str, ...]) -> Clause:
+def passive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Something is done by somebody."""
     verb = c.pick(c.tables.passive)
     tense = c.pick(TENSES)
     shape = c.pick(THINGS)
-    frame = _frame(c, moods, OPEN, False, False)
-    thing = c.phrase(nominal, c.tables.objects[verb], "definite" if frame.negative else "any", shape)
-    agent = c.phrase(somebody) if "P" in verb.subjects else c.phrase(
-        nominal, c.tables.subjects[verb], "definite", PLAIN)
-    return _clause(c, thing, Suffering(verb, tense, agent), frame, tense, None)
+    frame = _pick_frame(c, moods, OPEN, False, False)
+    thing = c.phrase(noun_phrase, c.tables.objects[verb], "definite" if frame.negative else "any", shape)
+    agent = c.phrase(person_phrase) if "P" in verb.subjects else c.phrase(
+        noun_phrase, c.tables.subjects[verb], "definite", PLAIN)
+    return _make_clause(c, thing, PassivePredicate(verb, tense, agent), frame, tense, None)
 
 
-def existence(c: Choice, moods: tuple[str, ...]) -> Clause:
+def existence_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     """Something is somewhere."""
     word = c.pick(c.tables.spots)
-    where: Where = c.phrase(one, c.tables.words.cities) if word is None else Place(
-        word, c.phrase(nominal, c.tables.places[word], "place", PLAIN))
-    thing = c.phrase(nominal, c.tables.present[word], "indefinite", PLAIN)
-    return Clause(thing, Existence(c.pick(TENSES)), where=where)
+    where: WherePhrase = c.phrase(one_of, c.tables.words.cities) if word is None else PlacePhrase(
+        word, c.phrase(noun_phrase, c.tables.places[word], "place", PLAIN))
+    thing = c.phrase(noun_phrase, c.tables.present[word], "indefinite", PLAIN)
+    return Clause(thing, ExistencePredicate(c.pick(TENSES)), where=where)
 
 
-KINDS = ((transitive,) * 11 + (intransitive,) * 6 + (giving,) * 4 + (quality,) * 5 + (comparison,) * 3 + (passive,) * 4
-         + (existence,) * 3)
+SOMETIMES = (False, False, False, True)
 
 
-def _mode(c: Choice) -> tuple[str, Modal | None]:
+def one_of(c: Chooser, options: Sequence[Option]) -> Option:
+    """One of these, when nothing else depends on which."""
+    return c.pick(options)
+
+
+def doer_phrase(c: Chooser, verb: Verb, negative: bool, beside: Pronoun | None) -> Subject:
+    """The subject of a verb, beside a pronoun as its object."""
+    if "P" not in verb.subjects:
+        return c.phrase(noun_phrase, c.tables.subjects[verb], "definite" if negative else "any", c.pick(THINGS))
+    shape = c.pick(c.persons)
+    if shape == PRONOUN:
+        return c.phrase(one_of, c.tables.beside[beside])
+    if shape == NAME:
+        return c.phrase(one_of, c.tables.words.names)
+    if shape == BOTH:
+        return Coordination(c.phrase(one_of, c.tables.words.names), c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN))
+    return c.phrase(noun_phrase, c.tables.subjects[verb], "definite" if negative else "any", shape)
+
+
+def bare_subject(c: Chooser, nouns: tuple[Noun, ...], persons: bool, negative: bool) -> Subject:
+    """What an adjective is said of, itself without adjectives: `the wild cat is wild` says nothing."""
+    shape = c.pick(BARE_PERSONS if persons else BARE_THINGS)
+    if shape == PRONOUN:
+        return c.phrase(one_of, c.tables.words.pronouns)
+    if shape == NAME:
+        return c.phrase(one_of, c.tables.words.names)
+    if shape == OWNED:
+        noun = c.pick(nouns)
+        return NounPhrase(c.phrase(determiner_for_role, "only the", noun.mass), noun, owner=c.phrase(person_phrase))
+    return c.phrase(noun_phrase, nouns, "definite" if negative else "any", BARE)
+
+
+def person_phrase(c: Chooser) -> NounPhrase | PersonName:
+    """A certain person."""
+    if c.pick((PLAIN, PLAIN, PLAIN, NAME)) == NAME:
+        return c.phrase(one_of, c.tables.words.names)
+    return c.phrase(noun_phrase, c.tables.people, "definite", PLAIN)
+
+
+def noun_phrase(c: Chooser, nouns: tuple[Noun, ...], role: str, shape: str) -> NounPhrase:
+    """One of these nouns with what belongs to it."""
+    return c.phrase(described_noun, c.pick(nouns), role, shape)
+
+
+def object_role(verb: Verb, negative: bool) -> str:
+    """The role of the object of a verb."""
+    return "definite" if verb.preposition or "definite" in verb.flags else "denied" if negative else "any"
+
+
+def middle_adverb(c: Chooser, negative: bool, settled: bool) -> MiddleAdverb | None:
+    """Not, never, often, or nothing; where a time, a question or a state settles how often, only not or nothing."""
+    return c.pick(c.tables.middles[negative, settled])
+
+
+def where_phrase(c: Chooser, ways: tuple[str, ...]) -> WherePhrase | None:
+    """Where, how or with whom."""
+    words = c.tables.words
+    sort = c.pick(ways)
+    if sort == SO:
+        return c.phrase(one_of, words.manners)
+    if sort == WITH:
+        return CompanyPhrase(c.phrase(person_phrase))
+    if sort == NOWHERE:
+        return None
+    word = c.pick(c.tables.spots)
+    if word is None:
+        return c.phrase(one_of, words.cities)
+    return PlacePhrase(word, c.phrase(noun_phrase, c.tables.places[word], "place", PLAIN))
+
+
+def time_phrase(c: Chooser, tense: str) -> TimePhrase:
+    """A time that fits the tense."""
+    words = c.tables.words
+    fixed = words.times[tense]
+    if tense == PRESENT:
+        return c.phrase(one_of, fixed)
+    years = words.years[tense]
+    sort = c.pick((FixedPhrase, FixedPhrase, DatePhrase, DatePhrase, YearPhrase, AgoPhrase if tense == PAST else HencePhrase))
+    if sort is DatePhrase:
+        month = c.pick(words.months)
+        return DatePhrase(c.phrase(one_of, range(1, month.days + 1)), month, c.phrase(one_of, years))
+    if sort is YearPhrase:
+        return YearPhrase(c.phrase(one_of, years))
+    if sort is FixedPhrase:
+        return c.phrase(one_of, fixed)
+    count, unit = c.phrase(one_of, c.tables.few), c.phrase(one_of, words.units)
+    return AgoPhrase(count, unit) if sort is AgoPhrase else HencePhrase(count, unit)
+
+
+CLAUSE_RULES = ((transitive_clause,) * 11 + (intransitive_clause,) * 6 + (giving_clause,) * 4 + (adjective_clause,) * 5 + (comparison_clause,) * 3 + (passive_clause,) * 4
+         + (existence_clause,) * 3)
+
+
+def _pick_tense(c: Chooser) -> tuple[str, Modal | None]:
     """A tense, or a modal in the present."""
     mode = c.pick(c.tables.modes)
     return (mode, None) if isinstance(mode, str) else (PRESENT, mode)
 
 
-class Frame(NamedTuple):
+class ClauseFrame(NamedTuple):
     """What surrounds the verb of a clause."""
 
     asked: bool
-    question: Fixed | None
+    question: FixedPhrase | None
     negative: bool
     moment: str
 
 
-def _frame(c: Choice, moods: tuple[str, ...], moments: tuple[str, ...], settled: bool, timeless: bool) -> Frame:
+def _pick_frame(c: Chooser, moods: tuple[str, ...], moments: tuple[str, ...], settled: bool, timeless: bool) -> ClauseFrame:
     """Of what is `settled`, a state or a way to a place, only why is asked. What is `timeless` has no time."""
     if c.pick(moods) == TELL:
-        return Frame(False, None, c.pick(SOMETIMES), NEVER if timeless else c.pick(moments))
+        return ClauseFrame(False, None, c.pick(SOMETIMES), NEVER if timeless else c.pick(moments))
     questions = c.tables.words.questions
     question = c.pick((None, None, *(questions[:1] if settled else questions)))
     ends = not question and not timeless and LAST in moments
-    return Frame(True, question, False, c.pick(OPEN_QUESTION) if ends else NEVER)
+    return ClauseFrame(True, question, False, c.pick(OPEN_QUESTION) if ends else NEVER)
 
 
-def _clause(c: Choice, subject: Subject, predicate: Predicate, frame: Frame, tense: str, where: Where | None) -> Clause:
+def _make_clause(c: Chooser, subject: Subject, predicate: Predicate, frame: ClauseFrame, tense: str, where: WherePhrase | None) -> Clause:
     asked, question, negative, moment = frame
     settled = moment != NEVER or question is not None or (
-        isinstance(predicate, Action) and "lasts" in predicate.verb.flags)
+        isinstance(predicate, ActionPredicate) and "lasts" in predicate.verb.flags)
     return Clause(
-        subject, predicate, c.phrase(middle, negative, settled), asked, question,
-        c.phrase(when, tense) if moment == FIRST else None, where, c.phrase(when, tense) if moment == LAST else None)
+        subject, predicate, c.phrase(middle_adverb, negative, settled), asked, question,
+        c.phrase(time_phrase, tense) if moment == FIRST else None, where, c.phrase(time_phrase, tense) if moment == LAST else None)
+
+
+# What is chosen from; an option stands as often as it weighs.
+PERSONS = (PLAIN,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED, RELATIVE)
+
+BARE_PERSONS = (BARE,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED,)
+BARE_THINGS = (BARE,) * 8 + (OWNED,) * 2
+
+RELATIVE_TENSES = (PRESENT, PRESENT, PAST, PAST, FUTURE)
+
+
+def described_noun(c: Chooser, noun: Noun, role: str, shape: str) -> NounPhrase:
+    """This noun: bare or with adjectives, with an owner, or with a relative clause."""
+    before, after = c.tables.before[noun], c.tables.after[noun]
+    has_before, has_after = (False, False) if shape == BARE else c.pick(
+        c.tables.patterns[bool(before), bool(after), shape == PLAIN])
+    return NounPhrase(
+        c.phrase(determiner_for_role, role if shape in (PLAIN, BARE) else "only the", noun.mass), noun,
+        c.phrase(one_of, before) if has_before else None, c.phrase(one_of, after) if has_after else None,
+        c.phrase(person_phrase) if shape == OWNED else None, c.phrase(relative_clause, noun) if shape == RELATIVE else None)
+
+
+def determiner_for_role(c: Chooser, role: str, mass: bool) -> Determiner | NumberWord:
+    """A determiner that fits the role."""
+    word = c.pick(c.tables.determiners[role, mass])
+    return word if isinstance(word, Determiner) else c.phrase(one_of, c.tables.counts)
+
+
+def relative_clause(c: Chooser, noun: Noun) -> SubjectRelative | ObjectRelative:
+    """What the noun does, or what is done to it."""
+    tables = c.tables
+    doers = tables.doers.get(noun.kind, ())
+    takers = tables.takers[noun]
+    tense = c.pick(RELATIVE_TENSES)
+    negative = c.pick(SOMETIMES)
+    if c.pick((True,) * (2 * bool(doers)) + (False,) * bool(takers)):
+        verb = c.pick(doers)
+        thing = c.phrase(noun_phrase, tables.objects[verb], object_role(verb, negative), PLAIN) if verb.objects else None
+        return SubjectRelative(verb, tense, c.phrase(middle_adverb, negative, "lasts" in verb.flags), thing)
+    verb = c.pick(takers)
+    adverb = c.phrase(middle_adverb, negative, "lasts" in verb.flags)
+    return ObjectRelative(verb, tense, adverb, c.phrase(relative_subject, verb))
+
+
+def relative_subject(c: Chooser, verb: Verb) -> Subject:
+    """The subject inside a relative clause."""
+    if "P" in verb.subjects:
+        shape = c.pick((PLAIN, PLAIN, PRONOUN, PRONOUN, NAME))
+        if shape != PLAIN:
+            return c.phrase(one_of, c.tables.words.pronouns if shape == PRONOUN else c.tables.words.names)
+    return c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN)

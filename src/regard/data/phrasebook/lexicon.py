@@ -1,33 +1,199 @@
-"""All words of the phrasebook, with their forms made: what the tables say becomes values that the grammar can use.
+"""The lexicon of the phrasebook: every word with all its English and French forms.
 
-A lexicon is a plain value: a smaller one, with fewer words in any field, makes a smaller language. It knows nothing of
-sentences, nor of which words may stand together beyond what each word says itself.
+The tables of `vocabulary` become values, one a lemma. They are compared by identity: two lemmas may share a spelling
+(`porter` is both `wear` and `carry`). A lexicon is a plain value: one with fewer words in any field makes a smaller
+language. `small_lexicon` keeps the whole grammar with about 400 English word forms in place of 1,700, for trainings of
+minutes, where each word must be seen often enough. Regular French verbs follow their endings, with the spelling changes
+of -er verbs; the others are in a table. Nothing is elided before a French form that begins with `*` (an aspirated h,
+huit, onze); the star is not written. This module knows nothing of sentences.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-from regard.data.phrasebook import adjectives, closed, english, french, nouns, verbs
-from regard.data.phrasebook.conjugation import conjugate
-from regard.data.phrasebook.words import (
-    Adjective,
-    Conjugation,
-    Count,
-    Determiner,
-    Fixed,
-    Marked,
-    Modal,
-    Name,
-    Noun,
-    Preposition,
-    Pronoun,
-    Verb,
-)
+from regard.data.phrasebook import english, french, vocabulary
+from regard.data.phrasebook.french import four_forms
+
+LinkedWords = tuple[tuple[str, int], ...]
+"""Words with the set of derivation nodes each came from, as bits. Words of two sides that share a bit are linked."""
+
+VOWELS = frozenset("aàâeéèêëiîïoôuûhœAÀÂEÉÈÊIÎOÔUHŒ")
+
+
+def begins_with_vowel(form: str) -> bool:
+    """Whether the word before this French form is elided."""
+    return form[0] in VOWELS
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Middle:
+class Noun:
+    """A noun; `kind` is one letter, by which verbs and adjectives select it."""
+
+    english: tuple[str, str]
+    """singular, plural"""
+    french: tuple[str, str]
+    feminine: bool
+    kind: str
+    mass: bool
+
+    @property
+    def lemma(self) -> str:
+        return self.english[0]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PersonName:
+    """A person's name, the same in both languages."""
+
+    lemma: str
+    feminine: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Adjective:
+    """An adjective; French ones stand before or after their noun."""
+
+    lemma: str
+    comparative: str
+    """`bigger`; empty where English says `more`, `-` where the word is not compared"""
+    french: tuple[str, str, str, str]
+    """masculine, feminine, masculine plural, feminine plural"""
+    liaison: str
+    """the masculine singular before a vowel: bel, vieil, nouvel"""
+    before: bool
+    kinds: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Conjugation:
+    """The forms of a French verb; six persons, and four participles as for adjectives."""
+
+    infinitive: str
+    present: tuple[str, ...]
+    imperfect: tuple[str, ...]
+    future: tuple[str, ...]
+    participle: tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Verb:
+    """A verb with all that it selects."""
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    particle: str
+    """English: look `at`"""
+    french: Conjugation
+    preposition: str
+    """French: obéir `à`"""
+    subjects: str
+    """kinds of nouns that can be the subject"""
+    objects: str
+    """kinds of nouns that can be the object; empty for an intransitive verb"""
+    flags: frozenset[str]
+    """`moves`, `reflexive`, `lasts`, `definite`, `gives`, `only gives`, `alone`: see verbs.py"""
+
+    @property
+    def lemma(self) -> str:
+        return f"{self.base} {self.particle}".strip()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pronoun:
+    """A personal pronoun; `person` is 0 to 5: I, (thou), he or she, we, you, they."""
+
+    english: str
+    english_object: str
+    french: str
+    french_object: str
+    person: int
+    feminine: bool
+
+    @property
+    def lemma(self) -> str:
+        return self.english
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Determiner:
+    """What stands before a noun, for one number of the noun."""
+
+    english: tuple[str, ...]
+    plural: bool
+    french: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+    """masculine, feminine; masculine and feminine before a vowel"""
+    indefinite: bool
+    """`a`, `some`: in French `de` when the verb is negated"""
+
+    @property
+    def lemma(self) -> str:
+        return " ".join(self.english)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FixedPhrase:
+    """A phrase that has one form only, with its own links."""
+
+    english: LinkedWords
+    french: LinkedWords
+    width: int
+    """how many bits the links use"""
+
+    @property
+    def lemma(self) -> str:
+        return " ".join(word for word, _ in self.english)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NumberWord:
+    """A number as a determiner: French ones that end in `un` know gender."""
+
+    value: int
+    masculine: FixedPhrase
+    feminine: FixedPhrase
+
+    @property
+    def plural(self) -> bool:
+        return self.value > 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Preposition:
+    """A preposition of place, with the kinds of nouns it makes sense with."""
+
+    words: FixedPhrase
+    kinds: str
+
+    @property
+    def lemma(self) -> str:
+        return self.words.lemma
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Modal:
+    """A verb before an infinitive: can, must, want to."""
+
+    lemma: str
+    third: str
+    negative: str
+    """`cannot`; empty where English says `do not`"""
+    infinitive: tuple[str, ...]
+    """what English puts between it and the infinitive: `to`, or nothing"""
+    french: Conjugation
+
+
+# ---- lexicon: All words of the phrasebook, with their forms made: what the tables say becomes values that the grammar can use.
+#
+# A lexicon is a plain value: a smaller one, with fewer words in any field, makes a smaller language. It knows nothing of
+# sentences, nor of which words may stand together beyond what each word says itself.
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MiddleAdverb:
     """An adverb in the middle of the verb; with a negative one French has `ne` as well."""
 
     english: tuple[str, ...]
@@ -62,19 +228,19 @@ class Lexicon:
     verbs: tuple[Verb, ...]
     adjectives: tuple[Adjective, ...]
     determiners: tuple[Determiner, ...]
-    counts: tuple[Count, ...]
+    counts: tuple[NumberWord, ...]
     pronouns: tuple[Pronoun, ...]
-    names: tuple[Name, ...]
-    middles: tuple[Middle, ...]
-    manners: tuple[Fixed, ...]
+    names: tuple[PersonName, ...]
+    middles: tuple[MiddleAdverb, ...]
+    manners: tuple[FixedPhrase, ...]
     prepositions: tuple[Preposition, ...]
-    cities: tuple[Fixed, ...]
+    cities: tuple[FixedPhrase, ...]
     modals: tuple[Modal, ...]
-    questions: tuple[Fixed, ...]
-    degrees: tuple[Fixed, ...]
-    comparisons: tuple[Fixed, ...]
-    joiners: tuple[Fixed, ...]
-    times: dict[str, tuple[Fixed, ...]]
+    questions: tuple[FixedPhrase, ...]
+    degrees: tuple[FixedPhrase, ...]
+    comparisons: tuple[FixedPhrase, ...]
+    joiners: tuple[FixedPhrase, ...]
+    times: dict[str, tuple[FixedPhrase, ...]]
     """by tense: present, past, future"""
     months: tuple[Month, ...]
     years: dict[str, tuple[int, ...]]
@@ -82,59 +248,59 @@ class Lexicon:
 
 
 @cache
-def lexicon() -> Lexicon:
+def full_lexicon() -> Lexicon:
     """The whole lexicon; made once."""
-    weekdays = tuple(fixed(f"on/1 {day}/2", f"{jour}/12") for day, jour in closed.WEEKDAYS)
-    mondays = tuple(fixed(f"on/1 {day}s/2", f"le/1 {jour}/2") for day, jour in closed.WEEKDAYS)
+    weekdays = tuple(fixed_phrase(f"on/1 {day}/2", f"{jour}/12") for day, jour in vocabulary.WEEKDAYS)
+    mondays = tuple(fixed_phrase(f"on/1 {day}s/2", f"le/1 {jour}/2") for day, jour in vocabulary.WEEKDAYS)
     return Lexicon(
-        nouns=tuple(_noun(*row) for row in nouns.NOUNS),
-        verbs=tuple(_verb(*row) for row in verbs.VERBS),
-        adjectives=tuple(_adjective(*row) for row in adjectives.ADJECTIVES),
-        determiners=tuple(_determiner(*row) for row in closed.DETERMINERS),
-        counts=tuple(count(value) for value in range(2, 1000)),
-        pronouns=tuple(Pronoun(*row[:5], row[5] == "f") for row in closed.PRONOUNS),
-        names=tuple(Name(name, gender == "f") for name, gender in closed.NAMES),
-        middles=tuple(Middle(tuple(en.split()), fr, negative) for en, fr, negative in closed.MIDDLES),
-        manners=_all_fixed(closed.MANNERS),
-        prepositions=tuple(Preposition(fixed(en, fr), kinds) for en, fr, kinds in closed.PREPOSITIONS),
-        cities=tuple(fixed(f"in/1 {en}/2", f"à/1 {fr}/2") for en, fr in closed.CITIES),
+        nouns=tuple(_make_noun(*row) for row in vocabulary.NOUNS),
+        verbs=tuple(_make_verb(*row) for row in vocabulary.VERBS),
+        adjectives=tuple(_make_adjective(*row) for row in vocabulary.ADJECTIVES),
+        determiners=tuple(_make_determiner(*row) for row in vocabulary.DETERMINERS),
+        counts=tuple(number_word(value) for value in range(2, 1000)),
+        pronouns=tuple(Pronoun(*row[:5], row[5] == "f") for row in vocabulary.PRONOUNS),
+        names=tuple(PersonName(name, gender == "f") for name, gender in vocabulary.NAMES),
+        middles=tuple(MiddleAdverb(tuple(en.split()), fr, negative) for en, fr, negative in vocabulary.MIDDLES),
+        manners=_fixed_phrases(vocabulary.MANNERS),
+        prepositions=tuple(Preposition(fixed_phrase(en, fr), kinds) for en, fr, kinds in vocabulary.PREPOSITIONS),
+        cities=tuple(fixed_phrase(f"in/1 {en}/2", f"à/1 {fr}/2") for en, fr in vocabulary.CITIES),
         modals=tuple(Modal(base, third, negative, tuple(to.split()), conjugate(fr))
-                     for base, third, negative, to, fr in closed.MODALS),
-        questions=_all_fixed(closed.QUESTIONS),
-        degrees=_all_fixed(closed.DEGREES),
-        comparisons=_all_fixed(closed.COMPARISONS),
-        joiners=_all_fixed(closed.JOINERS),
-        times={"present": _all_fixed(closed.PRESENT_TIMES) + mondays,
-               "past": _all_fixed(closed.PAST_TIMES) + weekdays,
-               "future": _all_fixed(closed.FUTURE_TIMES) + weekdays},
-        months=tuple(Month(*row) for row in closed.MONTHS),
-        years={"past": tuple(range(*closed.PAST_YEARS)), "future": tuple(range(*closed.FUTURE_YEARS))},
-        units=tuple(_noun(en, fr, gender, "time") for en, fr, gender in closed.UNITS),
+                     for base, third, negative, to, fr in vocabulary.MODALS),
+        questions=_fixed_phrases(vocabulary.QUESTIONS),
+        degrees=_fixed_phrases(vocabulary.DEGREES),
+        comparisons=_fixed_phrases(vocabulary.COMPARISONS),
+        joiners=_fixed_phrases(vocabulary.JOINERS),
+        times={"present": _fixed_phrases(vocabulary.PRESENT_TIMES) + mondays,
+               "past": _fixed_phrases(vocabulary.PAST_TIMES) + weekdays,
+               "future": _fixed_phrases(vocabulary.FUTURE_TIMES) + weekdays},
+        months=tuple(Month(*row) for row in vocabulary.MONTHS),
+        years={"past": tuple(range(*vocabulary.PAST_YEARS)), "future": tuple(range(*vocabulary.FUTURE_YEARS))},
+        units=tuple(_make_noun(en, fr, gender, "time") for en, fr, gender in vocabulary.UNITS),
     )
 
 
 def lemmas() -> list[Lemma]:
     """The dictionary: every lemma once, with its category."""
-    words = lexicon()
+    words = full_lexicon()
     found = [Lemma("noun", noun.lemma, noun.french[0].strip("*")) for noun in words.nouns + words.units]
     found += [Lemma("verb", verb.lemma, f"{verb.french.infinitive} {verb.preposition}".strip()) for verb in words.verbs]
     found += [Lemma("verb", modal.lemma, modal.french.infinitive) for modal in words.modals]
     found += [Lemma("adjective", word.lemma, word.french[0].strip("*")) for word in words.adjectives]
     found += [Lemma("name", name.lemma, name.lemma) for name in words.names]
-    found += [Lemma("determiner", row[0], row[2]) for row in {row[0]: row for row in closed.DETERMINERS}.values()]
+    found += [Lemma("determiner", row[0], row[2]) for row in {row[0]: row for row in vocabulary.DETERMINERS}.values()]
     found += [Lemma("pronoun", word.english, word.french) for word in words.pronouns]
     for category, rows in (
-        ("adverb", [row[:2] for row in closed.MIDDLES] + list(closed.MANNERS + closed.DEGREES + closed.COMPARISONS)),
+        ("adverb", [row[:2] for row in vocabulary.MIDDLES] + list(vocabulary.MANNERS + vocabulary.DEGREES + vocabulary.COMPARISONS)),
         ("adverb", [("now", "maintenant"), ("yesterday", "hier"), ("tomorrow", "demain")]),
-        ("preposition", [row[:2] for row in closed.PREPOSITIONS]),
-        ("name", list(closed.CITIES)),
-        ("weekday", list(closed.WEEKDAYS)),
-        ("month", [row[:2] for row in closed.MONTHS]),
+        ("preposition", [row[:2] for row in vocabulary.PREPOSITIONS]),
+        ("name", list(vocabulary.CITIES)),
+        ("weekday", list(vocabulary.WEEKDAYS)),
+        ("month", [row[:2] for row in vocabulary.MONTHS]),
         ("conjunction", [("and", "et"), ("or", "ou"), ("but", "mais"), ("because", "parce que")]),
-        ("question word", list(closed.QUESTIONS)),
-        ("function word", list(closed.WOVEN)),
-        ("number", [(en, fr.strip("*")) for en, fr in zip(english.ONES[1:], french.ONES[1:], strict=True)]),
-        ("number", list(zip(english.TENS[2:], ("vingt", "trente", "quarante", "cinquante", "soixante", "soixante-dix",
+        ("question word", list(vocabulary.QUESTIONS)),
+        ("function word", list(vocabulary.WOVEN)),
+        ("number", [(en, fr.strip("*")) for en, fr in zip(english.ENGLISH_ONES[1:], french.FRENCH_ONES[1:], strict=True)]),
+        ("number", list(zip(english.ENGLISH_TENS[2:], ("vingt", "trente", "quarante", "cinquante", "soixante", "soixante-dix",
                                                "quatre-vingts", "quatre-vingt-dix"), strict=True))),
         ("number", [("hundred", "cent")]),
     ):
@@ -142,62 +308,189 @@ def lemmas() -> list[Lemma]:
     return found
 
 
-def fixed(english_text: str, french_text: str) -> Fixed:
+def fixed_phrase(english_text: str, french_text: str) -> FixedPhrase:
     """A phrase from its template: `last/1 week/2` and `la/2 semaine/2 dernière/1`."""
-    en, fr = _marked(english_text), _marked(french_text)
-    return Fixed(en, fr, max(mark.bit_length() for _, mark in en + fr))
+    en, fr = _parse_links(english_text), _parse_links(french_text)
+    return FixedPhrase(en, fr, max(mark.bit_length() for _, mark in en + fr))
 
 
-def count(value: int) -> Count:
+def number_word(value: int) -> NumberWord:
     """A number in words, from 1 to 999."""
-    return Count(value, _number(value, "m"), _number(value, "f"))
+    return NumberWord(value, _number_phrase(value, "m"), _number_phrase(value, "f"))
 
 
-def _number(value: int, gender: str) -> Fixed:
+def _number_phrase(value: int, gender: str) -> FixedPhrase:
     """Hundreds are linked part by part, what is below a hundred as a whole; English `and` is linked to nothing."""
     hundreds, rest = divmod(value, 100)
     en: list[tuple[str, int]] = []
     fr: list[tuple[str, int]] = []
     if hundreds:
-        en += [(english.ONES[hundreds], 1), ("hundred", 2)]
+        en += [(english.ENGLISH_ONES[hundreds], 1), ("hundred", 2)]
         if hundreds > 1:
-            fr.append((french.ONES[hundreds], 1))
+            fr.append((french.FRENCH_ONES[hundreds], 1))
         fr.append(("cents" if hundreds > 1 and not rest else "cent", 2 if hundreds > 1 else 3))
     if rest:
         en += [("and", 0)] if hundreds else []
-        en.append((english.below_hundred(rest), 4))
-        fr += [(word, 4) for word in french.below_hundred(rest, gender)]
-    return Fixed(tuple(en), tuple(fr), 3)
+        en.append((english.english_number(rest), 4))
+        fr += [(word, 4) for word in french.french_number(rest, gender)]
+    return FixedPhrase(tuple(en), tuple(fr), 3)
 
 
-def _marked(template: str) -> Marked:
+def _parse_links(template: str) -> LinkedWords:
     parts = (part.partition("/") for part in template.split())
     return tuple((word, sum(1 << int(digit) - 1 for digit in digits or "1")) for word, _, digits in parts)
 
 
-def _all_fixed(rows: tuple[tuple[str, str], ...]) -> tuple[Fixed, ...]:
-    return tuple(fixed(en, fr) for en, fr in rows)
+def _fixed_phrases(rows: tuple[tuple[str, str], ...]) -> tuple[FixedPhrase, ...]:
+    return tuple(fixed_phrase(en, fr) for en, fr in rows)
 
 
-def _noun(en: str, fr: str, gender: str, kind: str, en_plural: str = "", fr_plural: str = "") -> Noun:
-    plurals = en_plural or english.with_s(en), fr_plural or french.plural(fr)
+def _make_noun(en: str, fr: str, gender: str, kind: str, en_plural: str = "", fr_plural: str = "") -> Noun:
+    plurals = en_plural or english.add_s(en), fr_plural or french.french_plural(fr)
     return Noun((en, plurals[0]), (fr, plurals[1]), gender == "f", kind, kind in "MD")
 
 
-def _adjective(en: str, comparative: str, fr: str, feminine: str, side: str, kinds: str,
+def _make_adjective(en: str, comparative: str, fr: str, feminine: str, side: str, kinds: str,
                liaison: str = "") -> Adjective:
-    forms = french.four(fr, feminine or french.feminine(fr))
+    forms = french.four_forms(fr, feminine or french.french_feminine(fr))
     return Adjective(en, comparative, forms, liaison or fr, side == "before", kinds)
 
 
-def _verb(en: str, past: str, participle: str, fr: str, subjects: str, objects: str, *flags: str) -> Verb:
+def _make_verb(en: str, past: str, participle: str, fr: str, subjects: str, objects: str, *flags: str) -> Verb:
     base, _, particle = en.partition(" ")
     infinitive, _, preposition = fr.partition(" ")
     conjugation: Conjugation = conjugate(infinitive)
-    return Verb(base, english.third(base), past, participle, particle, conjugation, preposition, subjects, objects,
+    return Verb(base, english.third_person(base), past, participle, particle, conjugation, preposition, subjects, objects,
                 frozenset(flags))
 
 
-def _determiner(en: str, number: str, masculine: str, feminine: str, *liaison: str) -> Determiner:
+def _make_determiner(en: str, number: str, masculine: str, feminine: str, *liaison: str) -> Determiner:
     forms = [tuple(form.split()) for form in (masculine, feminine, *(liaison or (masculine, feminine)))]
     return Determiner(tuple(en.split()), number == "p", (forms[0], forms[1], forms[2], forms[3]), en in ("a", "some"))
+
+
+# ---- few: A small part of the lexicon: the whole grammar, with some four hundred English word forms to learn in place of 1,700.
+#
+#     few()      a Lexicon
+#
+# For trainings that have minutes: with fewer words each is met often enough, and what is measured is how a model deals
+# with sentences, not how fast it learns words. Of every kind of noun there are some, so every verb has what it needs.
+
+SMALL_PEOPLE, SMALL_OTHERS = 4, 2
+"""Nouns of each kind, the first ones."""
+SMALL_EVERY = 4
+"""Of verbs and adjectives one in so many; of times and manners one in three."""
+SMALL_NUMBERS, SMALL_NAMES, SMALL_CITIES, SMALL_MONTHS, SMALL_YEARS = 11, 4, 3, 3, 3
+"""How many of these there are, the first ones."""
+
+
+@cache
+def small_lexicon() -> Lexicon:
+    """The small lexicon; made once."""
+    words = full_lexicon()
+    return replace(words, nouns=_first_nouns(words.nouns), verbs=words.verbs[::SMALL_EVERY], adjectives=words.adjectives[::SMALL_EVERY],
+                   counts=words.counts[:SMALL_NUMBERS], names=words.names[:SMALL_NAMES], cities=words.cities[:SMALL_CITIES],
+                   months=words.months[:SMALL_MONTHS], years={when: some[:SMALL_YEARS] for when, some in words.years.items()},
+                   times={when: some[::3] for when, some in words.times.items()}, manners=words.manners[::3])
+
+
+def _first_nouns(nouns: tuple[Noun, ...]) -> tuple[Noun, ...]:
+    met: Counter[str] = Counter()
+    kept = []
+    for noun in nouns:
+        met[noun.kind] += 1
+        if met[noun.kind] <= (SMALL_PEOPLE if noun.kind == "P" else SMALL_OTHERS):
+            kept.append(noun)
+    return tuple(kept)
+
+
+# ---- conjugation: How French verbs are conjugated: present, imparfait, futur simple, past participle.
+#
+# Regular verbs follow their endings, with the changes of spelling in -er verbs; the others are in a table. It knows
+# neither the words of the phrasebook nor how verbs are used.
+
+# infinitive: present, stem of the future, participle. The imparfait has the stem of the first person plural.
+IRREGULAR_VERBS: dict[str, tuple[str, str, str]] = {
+    "être": ("suis es est sommes êtes sont", "ser", "été"),
+    "avoir": ("ai as a avons avez ont", "aur", "eu"),
+    "aller": ("vais vas va allons allez vont", "ir", "allé"),
+    "boire": ("bois bois boit buvons buvez boivent", "boir", "bu"),
+    "comprendre": ("comprends comprends comprend comprenons comprenez comprennent", "comprendr", "compris"),
+    "conduire": ("conduis conduis conduit conduisons conduisez conduisent", "conduir", "conduit"),
+    "connaître": ("connais connais connaît connaissons connaissez connaissent", "connaîtr", "connu"),
+    "construire": ("construis construis construit construisons construisez construisent", "construir", "construit"),
+    "courir": ("cours cours court courons courez courent", "courr", "couru"),
+    "décrire": ("décris décris décrit décrivons décrivez décrivent", "décrir", "décrit"),
+    "découvrir": ("découvre découvres découvre découvrons découvrez découvrent", "découvrir", "découvert"),
+    "détruire": ("détruis détruis détruit détruisons détruisez détruisent", "détruir", "détruit"),
+    "devoir": ("dois dois doit devons devez doivent", "devr", "dû"),
+    "dormir": ("dors dors dort dormons dormez dorment", "dormir", "dormi"),
+    "écrire": ("écris écris écrit écrivons écrivez écrivent", "écrir", "écrit"),
+    "endormir": ("endors endors endort endormons endormez endorment", "endormir", "endormi"),
+    "envoyer": ("envoie envoies envoie envoyons envoyez envoient", "enverr", "envoyé"),
+    "offrir": ("offre offres offre offrons offrez offrent", "offrir", "offert"),
+    "ouvrir": ("ouvre ouvres ouvre ouvrons ouvrez ouvrent", "ouvrir", "ouvert"),
+    "partir": ("pars pars part partons partez partent", "partir", "parti"),
+    "peindre": ("peins peins peint peignons peignez peignent", "peindr", "peint"),
+    "pouvoir": ("peux peux peut pouvons pouvez peuvent", "pourr", "pu"),
+    "recevoir": ("reçois reçois reçoit recevons recevez reçoivent", "recevr", "reçu"),
+    "revenir": ("reviens reviens revient revenons revenez reviennent", "reviendr", "revenu"),
+    "rire": ("ris ris rit rions riez rient", "rir", "ri"),
+    "sortir": ("sors sors sort sortons sortez sortent", "sortir", "sorti"),
+    "sourire": ("souris souris sourit sourions souriez sourient", "sourir", "souri"),
+    "suivre": ("suis suis suit suivons suivez suivent", "suivr", "suivi"),
+    "venir": ("viens viens vient venons venez viennent", "viendr", "venu"),
+    "voir": ("vois vois voit voyons voyez voient", "verr", "vu"),
+    "vouloir": ("veux veux veut voulons voulez veulent", "voudr", "voulu"),
+}
+# The stem of an -er verb where its last e or é is heard: in the singular, the third person plural and, but for é, the
+# future.
+OPEN_STEMS = {"acheter": "achèt", "appeler": "appell", "jeter": "jett", "lever": "lèv", "préférer": "préfèr",
+              "protéger": "protèg", "nettoyer": "nettoi"}
+IMPERFECT_ENDINGS = ("ais", "ais", "ait", "ions", "iez", "aient")
+FUTURE_ENDINGS = ("ai", "as", "a", "ons", "ez", "ont")
+
+
+def conjugate(infinitive: str) -> Conjugation:
+    """All forms of a verb."""
+    if infinitive in IRREGULAR_VERBS:
+        present_text, future, participle = IRREGULAR_VERBS[infinitive]
+        present = tuple(present_text.split())
+    elif infinitive.endswith("er"):
+        present, future, participle = _conjugate_er(infinitive)
+    elif infinitive.endswith("ir"):
+        stem = infinitive[:-1]
+        present = tuple(stem + end for end in ("s", "s", "t", "ssons", "ssez", "ssent"))
+        future, participle = infinitive, stem
+    else:
+        stem = infinitive[:-2]
+        present = tuple(stem + end for end in ("s", "s", "", "ons", "ez", "ent"))
+        future, participle = infinitive[:-1], stem + "u"
+    return Conjugation(
+        infinitive, present, _imperfect_forms(infinitive, present[3].removesuffix("ons")),
+        tuple(future + end for end in FUTURE_ENDINGS), four_forms(participle, participle + "e"),
+    )
+
+
+def _conjugate_er(infinitive: str) -> tuple[tuple[str, ...], str, str]:
+    stem = infinitive[:-2]
+    opened = OPEN_STEMS.get(infinitive, stem)
+    softened = _soften_stem(stem)
+    present = (opened + "e", opened + "es", opened + "e", softened + "ons", stem + "ez", opened + "ent")
+    future = infinitive if opened == stem or stem[-2] == "é" else opened + "er"
+    return present, future, stem + "é"
+
+
+def _soften_stem(stem: str) -> str:
+    """The stem before a or o: mange-ons, commenç-ons."""
+    if stem.endswith("g"):
+        return stem + "e"
+    return stem[:-1] + "ç" if stem.endswith("c") else stem
+
+
+def _imperfect_forms(infinitive: str, stem: str) -> tuple[str, ...]:
+    """être has a stem of its own; before i the spelling of -er verbs is that of the infinitive: mangions."""
+    if infinitive == "être":
+        stem = "ét"
+    before_i = infinitive[:-2] if infinitive.endswith(("ger", "cer")) else stem
+    return tuple((before_i if end.startswith("i") else stem) + end for end in IMPERFECT_ENDINGS)

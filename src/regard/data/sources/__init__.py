@@ -1,1 +1,1 @@
-"""Data as people have it: pairs and texts read from files of every format, and translations written back into them."""
+"""Readers and writers of text data: plain text, TSV, JSONL, PO and TMX."""

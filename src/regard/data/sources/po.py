@@ -1,23 +1,185 @@
-"""PO files (gettext): pairs to learn from, and the places of translations to be written.
+"""PO files (gettext): sentence pairs, and the slots of translations.
 
-As pairs, an entry is its msgid and its msgstr. Fuzzy and obsolete entries are left out, as programs leave them out; an
-untranslated one is a pair with an empty target. Of an entry with plurals, the form that the file's Plural-Forms takes
-for one thing belongs to msgid, every other to msgid_plural. Written back, the fuzzy ones are places too, and keep their
-flag: whether a translation is good is not for this file to say. Contexts and comments are kept, and not looked at.
+As pairs, an entry is its msgid and its msgstr. Fuzzy and obsolete entries are skipped, as programs skip them; an
+untranslated entry is a pair with an empty target. In an entry with plurals, the form that Plural-Forms selects for one
+item belongs to msgid, every other form to msgid_plural. When translations are written back, fuzzy entries are slots
+too, and keep their flag. Contexts and comments are kept and not interpreted.
 
-Only UTF-8 is read. A header that says otherwise is believed, and the file refused.
+One parser serves reading and writing, so both see the same entries in the same order. An existing PO library would hold
+the whole file, lose the offsets of its strings and wrap them anew. The parser is as strict as gettext's own tools, and
+additionally refuses a string that continues after a backslash at the end of its line and a second keyword on a line.
+Only UTF-8 is read; a header that declares another charset is believed, and the file refused.
 """
 
 import gettext
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
-from regard.data.pair import DataError, Pair, Where
-from regard.data.sources.inputs import Input, shown
-from regard.data.sources.plain import encoded
-from regard.data.sources.po_entries import Entry, String, entries, escaped
-from regard.data.sources.slots import LeftOut, Pieces, Slot
+from regard.data.sources.text import (
+    DataError,
+    DocumentParts,
+    InputFile,
+    Location,
+    SentencePair,
+    SkipCallback,
+    TargetSlot,
+    encode_text,
+    printable,
+    read_lines_with_ends,
+)
+
+BLANKS = " \t\r\f\v"
+_KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr)(?![a-z_])[ \t]*(?:\[[ \t]*([0-9]{1,9})[ \t]*\])?[ \t]*")
+_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\r\f\v]*', re.DOTALL)
+_ESCAPE = re.compile(r'\\(?:([abfnrtv\\"])|([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.?))', re.DOTALL)
+_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"'}
+_ESCAPES = str.maketrans({letter: f"\\{name}" for name, letter in _LETTERS.items()})
+
+
+@dataclass
+class PoString:
+    """What follows a keyword: a text, and where its quoted parts begin and end in the entry's own text."""
+
+    line: int
+    begin: int
+    end: int
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+@dataclass
+class PoEntry:
+    """An entry with the comments before it. The last one of a file may have comments alone."""
+
+    raw: list[str] = field(default_factory=list)
+    """Its lines, with their ends."""
+    size: int = 0
+    flags: set[str] = field(default_factory=set)
+    obsolete: bool = False
+    context: PoString | None = None
+    id: PoString | None = None
+    plural: PoString | None = None
+    strings: list[PoString] = field(default_factory=list)
+    """Of msgstr; or of msgstr[0], msgstr[1], ... where there is a plural."""
+    end: str = "\n"
+    """What ends its lines."""
+
+
+def read_entries(input: InputFile) -> Iterator[PoEntry]:
+    """All entries of a file. Their lines together are the file, but for a byte order mark."""
+    entry, last = PoEntry(), None
+    for number, (text, end) in enumerate(read_lines_with_ends(input), 1):
+        place = _directive_start(text)
+        keyword = None if place is None else _KEYWORD.match(text, place)
+        starts = text.strip(BLANKS) if place is None else keyword and keyword[1] in ("msgctxt", "msgid")
+        if entry.strings and starts:
+            yield entry
+            entry, last = PoEntry(), None
+        if place is None:
+            if text.lstrip(BLANKS).startswith("#,"):
+                entry.flags.update(flag.strip() for flag in text.lstrip(BLANKS)[2:].split(","))
+        else:
+            where = f"{input.name}:{number}"
+            if keyword:
+                last = PoString(number, entry.size + keyword.end(), entry.size + keyword.end())
+                _assign_string(entry, keyword[1], keyword[2], last, where)
+                if last is (entry.context or entry.id):
+                    entry.obsolete = _is_obsolete(text)
+            if last is None:
+                raise DataError(f"{where}: {_excerpt(text)} is neither a comment nor msgctxt, msgid, msgid_plural or "
+                                "msgstr. Mend the line; msgfmt -c shows more.")
+            if _is_obsolete(text) != entry.obsolete:
+                raise DataError(f"{where}: Some lines of this entry are obsolete (#~), some are not. Make them alike.")
+            _read_strings(last, text, keyword.end() if keyword else place, entry.size, where)
+        entry.raw.append(text + end)
+        entry.size += len(text) + len(end)
+        entry.end = end or entry.end
+    started = entry.id or entry.context
+    if started and not entry.strings:
+        name = "msgid" if entry.id else "msgctxt"
+        raise DataError(f"{input.name}:{started.line}: A {name} without a msgstr. Is the file cut off?")
+    if entry.raw:
+        yield entry
+
+
+def escape_string(text: str) -> str:
+    """A text as it stands between quotation marks."""
+    return text.translate(_ESCAPES)
+
+
+def _directive_start(text: str) -> int | None:
+    """Where a keyword or a string begins, behind #~ if it is obsolete; None where the line is a comment or blank."""
+    start = len(text) - len(text.lstrip(BLANKS))
+    if text.startswith("#~", start):
+        rest = text[start + 2:].lstrip(BLANKS)
+        return len(text) - len(rest) if rest.startswith('"') or _KEYWORD.match(rest) else None
+    return None if start == len(text) or text[start] == "#" else start
+
+
+def _is_obsolete(text: str) -> bool:
+    return text.lstrip(BLANKS).startswith("#")
+
+
+def _assign_string(entry: PoEntry, keyword: str, index: str | None, string: PoString, where: str) -> None:
+    """Put the string of a keyword into the entry, where the order of keywords allows it."""
+    if keyword != "msgstr" and index is None:
+        name = {"msgctxt": "context", "msgid": "id", "msgid_plural": "plural"}[keyword]
+        in_order = not entry.strings and getattr(entry, name) is None and \
+            {"msgctxt": entry.id is None, "msgid": True, "msgid_plural": entry.id is not None}[keyword]
+        setattr(entry, name, string)
+    else:
+        expected = len(entry.strings) if entry.plural else None
+        in_order = keyword == "msgstr" and entry.id is not None and (int(index) if index else None) == expected \
+            and not (entry.strings and index is None)
+        entry.strings.append(string)
+    if not in_order:
+        name = keyword if index is None else f"{keyword}[{index}]"
+        raise DataError(f"{where}: {name} does not belong here. An entry is msgctxt (it may be missing), msgid, then "
+                        "msgstr; or msgid, msgid_plural, msgstr[0], msgstr[1] and so on.")
+
+
+def _read_strings(string: PoString, text: str, place: int, size: int, where: str) -> None:
+    """Add the quoted parts of a line, of which the first begins at `place`."""
+    while place < len(text.rstrip(BLANKS)):
+        match = _STRING.match(text, place)
+        if match is None:
+            raise DataError(f"{where}: {_excerpt(text[place:])} is not between quotation marks, or one inside has no "
+                            "backslash before it. Mend the line.")
+        if not string.parts:
+            string.begin = size + place
+        string.parts.append(_ESCAPE.sub(lambda escape: _unescape(escape, where), match[1]))
+        string.end = size + match.start() + len(match[1]) + 2
+        place = match.end()
+
+
+def _unescape(escape: "re.Match[str]", where: str) -> str:
+    letter, octal, hexadecimal, _ = escape.groups()
+    if letter:
+        return _LETTERS[letter]
+    code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else 0
+    if not 0 < code < 128:
+        raise DataError(f"{where}: {printable(escape[0])} is no escape of a PO file. A backslash is written \\\\.")
+    return chr(code)
+
+
+def _excerpt(text: str) -> str:
+    text = printable(text.strip(BLANKS))
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# ---- po: PO files (gettext): pairs to learn from, and the places of translations to be written.
+#
+# As pairs, an entry is its msgid and its msgstr. Fuzzy and obsolete entries are left out, as programs leave them out; an
+# untranslated one is a pair with an empty target. Of an entry with plurals, the form that the file's Plural-Forms takes
+# for one thing belongs to msgid, every other to msgid_plural. Written back, the fuzzy ones are places too, and keep their
+# flag: whether a translation is good is not for this file to say. Contexts and comments are kept, and not looked at.
+#
+# Only UTF-8 is read. A header that says otherwise is believed, and the file refused.
 
 _CHARSET = re.compile(r"^Content-Type:.*?charset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
 _PLURALS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([0-9]+)\s*;\s*plural\s*=([^;\n]+)",
@@ -25,51 +187,51 @@ _PLURALS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([0-9]+)\s*;\s*plural\s*
 _READABLE = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}  # the last stands in templates
 
 
-def pairs(input: Input, left_out: LeftOut) -> Iterator[Pair]:
+def read_pairs(input: InputFile, left_out: SkipCallback) -> Iterator[SentencePair]:
     """The pairs of a file."""
     one = 0
-    for entry in entries(input):
-        where = _where(input, entry)
+    for entry in read_entries(input):
+        where = _entry_location(input, entry)
         if _is_header(entry):
-            one = _header(input, entry)
+            one = _read_header(input, entry)
         elif entry.strings and (entry.obsolete or "fuzzy" in entry.flags):  # comments alone leave nothing out
             left_out(where, "obsolete" if entry.obsolete else "fuzzy")
         else:
             for index, string in enumerate(entry.strings):
-                yield Pair(_source(entry, index, one), string.text, where)
+                yield SentencePair(_source_text(entry, index, one), string.text, where)
 
 
-def pieces(input: Input) -> Pieces:
+def pieces(input: InputFile) -> DocumentParts:
     """The translations of a file: of every entry that is not obsolete."""
     one = 0
-    for entry in entries(input):
+    for entry in read_entries(input):
         text, place = "".join(entry.raw), 0
         if _is_header(entry):
-            one = _header(input, entry)
+            one = _read_header(input, entry)
         elif not entry.obsolete:
-            where = _where(input, entry)
+            where = _entry_location(input, entry)
             for index, string in enumerate(entry.strings):
                 yield text[place:string.begin].encode()
                 raw = text[string.begin:string.end].encode()
-                yield Slot(_source(entry, index, one), string.text, where, raw, partial(_written, where, entry.end))
+                yield TargetSlot(_source_text(entry, index, one), string.text, where, raw, partial(_encode_target, where, entry.end))
                 place = string.end
         yield text[place:].encode()
 
 
-def _where(input: Input, entry: Entry) -> Where:
-    return Where(input.name, entry.id.line if entry.id else 0)
+def _entry_location(input: InputFile, entry: PoEntry) -> Location:
+    return Location(input.name, entry.id.line if entry.id else 0)
 
 
-def _is_header(entry: Entry) -> bool:
+def _is_header(entry: PoEntry) -> bool:
     return entry.context is None and entry.id is not None and not entry.id.text and not entry.obsolete
 
 
-def _header(input: Input, entry: Entry) -> int:
+def _read_header(input: InputFile, entry: PoEntry) -> int:
     """Check what the header says of the file; the index of the plural form for one thing, or -1 where all share one."""
     text, line = entry.strings[0].text, entry.strings[0].line
     charset = _CHARSET.search(text)
     if charset and charset[1].lower() not in _READABLE:
-        raise DataError(f'{input.name}:{line}: The charset is "{shown(charset[1])}", but only UTF-8 is read. '
+        raise DataError(f'{input.name}:{line}: The charset is "{printable(charset[1])}", but only UTF-8 is read. '
                         "Convert the file: msgconv -t UTF-8.")
     plurals = _PLURALS.search(text)
     if plurals is None:
@@ -77,20 +239,20 @@ def _header(input: Input, entry: Entry) -> int:
     try:
         return -1 if int(plurals[1]) == 1 else gettext.c2py(plurals[2].strip())(1)
     except (ValueError, ZeroDivisionError) as error:
-        reason = shown(str(error))
+        reason = printable(str(error))
         raise DataError(f"{input.name}:{line}: Plural-Forms cannot be computed ({reason}). Mend it.") from error
 
 
-def _source(entry: Entry, index: int, one: int) -> str:
+def _source_text(entry: PoEntry, index: int, one: int) -> str:
     assert entry.id is not None, "there is a msgstr only behind a msgid"
-    chosen: String = entry.id if entry.plural is None or index == one else entry.plural
+    chosen: PoString = entry.id if entry.plural is None or index == one else entry.plural
     return chosen.text
 
 
-def _written(where: Where, end: str, text: str) -> bytes:
+def _encode_target(where: Location, end: str, text: str) -> bytes:
     """A text in quotation marks, cut behind its line breaks as gettext's tools do."""
     *inner, last = text.split("\n")
     parts = [f"{part}\n" for part in inner] + [last] * bool(last)
-    quoted = [f'"{escaped(part)}"' for part in parts] or ['""']
-    encoded(where, text)
+    quoted = [f'"{escape_string(part)}"' for part in parts] or ['""']
+    encode_text(where, text)
     return end.join(['""', *quoted] if len(quoted) > 1 else quoted).encode()

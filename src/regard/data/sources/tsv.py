@@ -1,24 +1,32 @@
-"""Tab-separated pairs: a source, a tab, a target on each line.
+"""Tab-separated files: sentence pairs, or texts with a label each.
 
-There is no quoting: a quotation mark is a quotation mark. Where columns are chosen by number, there may be more of
-them; without, a third is an error, because a tab inside a sentence looks the same. It knows no header line.
+There is no quoting and no header line: a quotation mark is a quotation mark, and the first line is an example. Where
+columns are chosen by number a line may have more of them; otherwise a third column is an error, because a tab inside a
+sentence looks the same. A labelled text may be empty, its label may not.
 """
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from regard import checks
-from regard.data.pair import DataError, Pair, Where
-from regard.data.sources.inputs import Input
-from regard.data.sources.lines import ended_lines, lines
-from regard.data.sources.plain import one_line
-from regard.data.sources.slots import Pieces, Slot
+from regard.data.sources.text import (
+    DataError,
+    DocumentParts,
+    InputFile,
+    Location,
+    SentencePair,
+    TargetSlot,
+    encode_line,
+    read_lines,
+    read_lines_with_ends,
+)
 
 Columns = tuple[int, int] | None
 """Of source and target, from 0; None where each line is just these two."""
 
 
-def columns(source: str | None, target: str | None) -> Columns:
+def parse_columns(source: str | None, target: str | None) -> Columns:
     """The columns that numbers from 1 stand for. Names, such as languages, choose none: then a line is the pair."""
     chosen = [int(name) for name in (source, target) if name is not None and name.isascii() and name.isdigit()]
     if not chosen:
@@ -29,36 +37,36 @@ def columns(source: str | None, target: str | None) -> Columns:
     return chosen[0] - 1, chosen[1] - 1
 
 
-def pairs(input: Input, source: str | None, target: str | None) -> Iterator[Pair]:
+def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iterator[SentencePair]:
     """The pairs of a file."""
-    name, chosen = input.name, columns(source, target)
+    name, chosen = input.name, parse_columns(source, target)
     first, second = chosen or (0, 1)
-    for number, line in enumerate(lines(input), 1):
+    for number, line in enumerate(read_lines(input), 1):
         cells = line.split("\t")
         if len(cells) != 2 or chosen is not None:
-            _check(cells, chosen, Where(name, number))
-        yield Pair(cells[first], cells[second], Where(name, number))
+            _check_columns(cells, chosen, Location(name, number))
+        yield SentencePair(cells[first], cells[second], Location(name, number))
 
 
-def pieces(input: Input, source: str | None, target: str | None) -> Pieces:
+def pieces(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
     """The targets of a file. A line may have the source alone: then the target comes behind it."""
-    chosen = columns(source, target)
+    chosen = parse_columns(source, target)
     first, second = chosen or (0, 1)
-    for number, (line, end) in enumerate(ended_lines(input), 1):
-        where, cells = Where(input.name, number), line.split("\t")
+    for number, (line, end) in enumerate(read_lines_with_ends(input), 1):
+        where, cells = Location(input.name, number), line.split("\t")
         if len(cells) == second and first < second:
             yield f"{line}\t".encode()
-            yield Slot(cells[first], "", where, b"", partial(_cell, where))
+            yield TargetSlot(cells[first], "", where, b"", partial(_encode_cell, where))
         else:
-            _check(cells, chosen, where)
+            _check_columns(cells, chosen, where)
             before, raw = "".join(f"{cell}\t" for cell in cells[:second]), cells[second]
             yield before.encode()
-            yield Slot(cells[first], raw, where, raw.encode(), partial(_cell, where))
+            yield TargetSlot(cells[first], raw, where, raw.encode(), partial(_encode_cell, where))
             yield "".join(f"\t{cell}" for cell in cells[second + 1:]).encode()
         yield end.encode("ascii")
 
 
-def _check(cells: list[str], chosen: Columns, where: Where) -> None:
+def _check_columns(cells: list[str], chosen: Columns, where: Location) -> None:
     got = f"{len(cells)} column{'s' * (len(cells) != 1)}"
     if chosen is None and len(cells) != 2:
         raise DataError(f"{where}: {got} instead of 2: a source, a tab, a target. Remove the tab that is too many or "
@@ -67,7 +75,36 @@ def _check(cells: list[str], chosen: Columns, where: Where) -> None:
         raise DataError(f"{where}: {got}, but column {max(chosen) + 1} was chosen. Mend the line, or choose another.")
 
 
-def _cell(where: Where, text: str) -> bytes:
+def _encode_cell(where: Location, text: str) -> bytes:
     if "\t" in text:
         raise DataError(f"{where}: A target with a tab of its own does not fit into a column. Use JSONL.")
-    return one_line(where, text)
+    return encode_line(where, text)
+
+
+# ---- labelled: Texts with a label each, tab-separated: a text, a tab, a label on each line.
+#
+# There is no quoting and no header line: a quotation mark is a quotation mark, and the first line is an example. A text
+# may be empty, a label may not. It does not know which labels there are, nor what becomes of empty texts.
+
+
+class LabelledText(NamedTuple):
+    """A text and its label, as they stand in the data."""
+
+    text: str
+    label: str
+    where: Location
+
+
+def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:
+    """The texts of a file, with their labels."""
+    for number, line in enumerate(read_lines(input), 1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            got = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+            raise DataError(f"{input.name}:{number}: {got} instead of 2: a text, a tab, a label. Remove the tab "
+                            "that is too many, or add the one that is missing.")
+        text, label = cells[0], cells[1].strip()
+        if not label:
+            raise DataError(f"{input.name}:{number}: There is no label behind the tab. Give the text one, or "
+                            "remove the line.")
+        yield LabelledText(text, label, Location(input.name, number))

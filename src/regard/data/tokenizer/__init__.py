@@ -1,1 +1,1 @@
-"""From text to ids and back: subwords, characters, bytes, and the tokenizers of other people's models."""
+"""Tokenizers: text to ids and back."""

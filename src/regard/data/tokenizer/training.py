@@ -1,16 +1,15 @@
-"""Training a tokenizer on texts: once, with the same result every time.
+"""Training a tokenizer on texts, deterministically, and what can be configured about it.
 
-    trained = train(texts, UnigramConfig(vocabulary=8000))
+    trained = train_tokenizer(texts, UnigramConfig(vocabulary=8000))
     trained.tokenizer, trained.notes
 
-The texts are read once, one by one, and at most `sentences` of them are kept. The order of the sums in a unigram model
-depends on the number of threads, and with it the pieces, so that number is fixed; it has nothing to do with how many
-there are on the machine.
+The texts are read once, one by one, and at most `sentences` of them are kept. The order of the sums in a unigram model,
+and with it the pieces, depends on the number of threads, so that number is fixed and independent of the machine.
 
-A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
-over or takes for something else: they are cut into bytes anyway. Of equal lines it is shown two, one after the other:
-the time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything
-twice, or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
+Sentencepiece sees normalised text in lines of limited length, without the few characters that it skips or
+misinterprets: these are encoded as bytes anyway. Of equal lines it sees two: the training time of a unigram model grows
+with the square of what is repeated, so a file that holds everything twice, or a thousand lines of dashes, would never
+finish. This module does not know where texts come from.
 """
 
 import io
@@ -20,32 +19,105 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import ClassVar
 
 import sentencepiece
 
 from regard import checks
-from regard.data.tokenizer.characters import ByteTokenizer, CharacterTokenizer
-from regard.data.tokenizer.contract import Tokenizer
-from regard.data.tokenizer.normalisation import NORMALISATIONS
-from regard.data.tokenizer.pair import PairTokenizer
-from regard.data.tokenizer.sentencepieces import SentencePieceTokenizer
-from regard.data.tokenizer.settings import BpeConfig, BytesConfig, CharactersConfig, TokenizerConfig, UnigramConfig
-from regard.data.tokenizer.surface import FIRST_PIECE, SHOWN, SPACE_SHOWN, SPECIAL
+from regard.config import Config, choice, integer, number
+from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
+from regard.data.tokenizer.subwords import (
+    FIRST_PIECE,
+    NORMALISATIONS,
+    SPACE_SYMBOL,
+    SPECIAL_IDS,
+    SPECIAL_PIECES,
+    ByteTokenizer,
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+)
 
-Subwords = UnigramConfig | BpeConfig
+
+@dataclass(frozen=True, kw_only=True)
+class SubwordConfig(Config):
+    """What unigram models and byte pair encoding share."""
+
+    vocabulary: int = integer(8000, least=FIRST_PIECE + 1)
+    """How many ids there are: 5 special ones, 256 bytes, and the pieces. A text may allow for fewer."""
+    coverage: float = number(0.9998, least=0.98, most=1)
+    """The share of the characters of the text that have a piece; the rarest have none, and are cut into bytes."""
+    normalisation: str = choice(NORMALISATIONS, "line")
+    split_digits: bool = False
+    """Every digit is a piece of its own, so that numbers are copied rather than learned."""
+    sentences: int = integer(200_000, least=1)
+    """How many texts are looked at. Of more, so many are drawn at random. They take about 1 KB of memory each."""
+    seed: int = integer(0, least=0)
+    """Of that drawing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnigramConfig(SubwordConfig):
+    """The pieces that make the text most probable (Kudo 2018)."""
+
+    kind: ClassVar[str] = "unigram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BpeConfig(SubwordConfig):
+    """Byte pair encoding: the most frequent pair becomes one piece, again and again (Sennrich et al. 2016)."""
+
+    kind: ClassVar[str] = "bpe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharactersConfig(Config):
+    """One id for each character."""
+
+    kind: ClassVar[str] = "characters"
+    vocabulary: int | None = integer(None, least=FIRST_PIECE + 1)
+    """How many ids there are at most: 5 special ones, 256 bytes, and the most frequent characters."""
+    normalisation: str = choice(NORMALISATIONS, "nfc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BytesConfig(Config):
+    """One id for each byte."""
+
+    kind: ClassVar[str] = "bytes"
+    normalisation: str = choice(NORMALISATIONS, "exact")
+
+
+TokenizerConfig = UnigramConfig | BpeConfig | CharactersConfig | BytesConfig
+
+
+# ---- training: Training a tokenizer on texts: once, with the same result every time.
+#
+#     trained = train(texts, UnigramConfig(vocabulary=8000))
+#     trained.tokenizer, trained.notes
+#
+# The texts are read once, one by one, and at most `sentences` of them are kept. The order of the sums in a unigram model
+# depends on the number of threads, and with it the pieces, so that number is fixed; it has nothing to do with how many
+# there are on the machine.
+#
+# A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
+# over or takes for something else: they are cut into bytes anyway. Of equal lines it is shown two, one after the other:
+# the time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything
+# twice, or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
+
+AnySubwordConfig = UnigramConfig | BpeConfig
 THREADS = 16
-LONGEST = 400
+LINE_CHARACTERS = 400
 """Characters of a line that sentencepiece is shown. A longer one is shown in parts, cut at spaces where it has any."""
-TWICE = 2
+LINE_REPEATS = 2
 """How often a line is shown at most; a piece must be met twice to be thought of."""
-_PART = re.compile(f".{{1,{LONGEST}}}(?= |$)|.{{1,{LONGEST}}}", re.DOTALL)
-_NOT_SHOWN = re.compile(f"[\x00\t\n\r{SPACE_SHOWN}\u2585]+")
+_PART = re.compile(f".{{1,{LINE_CHARACTERS}}}(?= |$)|.{{1,{LINE_CHARACTERS}}}", re.DOTALL)
+_NOT_SHOWN = re.compile(f"[\x00\t\n\r{SPACE_SYMBOL}\u2585]+")
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedTokenizer:
     """A tokenizer, and what its user should know of how it came to be."""
 
     tokenizer: Tokenizer
@@ -53,66 +125,66 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class TrainedPair:
+class TrainedPairTokenizer:
     """The tokenizers of source and target, and what their user should know of how they came to be."""
 
     tokenizer: PairTokenizer
     notes: tuple[str, ...] = ()
 
 
-def train(texts: Iterable[str], config: TokenizerConfig) -> Trained:
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> TrainedTokenizer:
     """A tokenizer for such texts."""
     if isinstance(texts, str):
         raise checks.wrong("texts", "several texts", "one text", "Put it into a list.")
     if isinstance(config, BytesConfig):
-        return Trained(ByteTokenizer(config.normalisation))
+        return TrainedTokenizer(ByteTokenizer(config.normalisation))
     if isinstance(config, CharactersConfig):
         return _train_characters(texts, config)
     return _train_subwords(texts, config)
 
 
-def train_joint(sources: Iterable[str], targets: Iterable[str], config: TokenizerConfig) -> TrainedPair:
+def train_joint_tokenizer(sources: Iterable[str], targets: Iterable[str], config: TokenizerConfig) -> TrainedPairTokenizer:
     """One tokenizer for both sides."""
-    trained = train(chain(sources, targets), config)
-    return TrainedPair(PairTokenizer(trained.tokenizer, trained.tokenizer), trained.notes)
+    trained = train_tokenizer(chain(sources, targets), config)
+    return TrainedPairTokenizer(PairTokenizer(trained.tokenizer, trained.tokenizer), trained.notes)
 
 
-def train_separate(sources: Iterable[str], targets: Iterable[str], source: TokenizerConfig,
-                   target: TokenizerConfig) -> TrainedPair:
+def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], source: TokenizerConfig,
+                   target: TokenizerConfig) -> TrainedPairTokenizer:
     """A tokenizer for each side, with a config for each."""
-    first, second = train(sources, source), train(targets, target)
+    first, second = train_tokenizer(sources, source), train_tokenizer(targets, target)
     notes = (*(f"source: {note}" for note in first.notes), *(f"target: {note}" for note in second.notes))
-    return TrainedPair(PairTokenizer(first.tokenizer, second.tokenizer), notes)
+    return TrainedPairTokenizer(PairTokenizer(first.tokenizer, second.tokenizer), notes)
 
 
-def _train_characters(texts: Iterable[str], config: CharactersConfig) -> Trained:
+def _train_characters(texts: Iterable[str], config: CharactersConfig) -> TrainedTokenizer:
     normalise, counts = NORMALISATIONS[config.normalisation], Counter[str]()
     for text in texts:
         counts.update(normalise(text))
-    del counts[SPACE_SHOWN]
+    del counts[SPACE_SYMBOL]
     if not counts:
-        raise _nothing()
+        raise _no_text_error()
     found = sorted(counts, key=lambda character: (-counts[character], character))
     kept = found if config.vocabulary is None else found[:config.vocabulary - FIRST_PIECE]
     notes = [f"{len(found) - len(kept)} of {len(found)} characters have no id of their own, and are cut into bytes"]
-    return Trained(CharacterTokenizer(kept, config.normalisation), tuple(notes if len(kept) < len(found) else ()))
+    return TrainedTokenizer(CharacterTokenizer(kept, config.normalisation), tuple(notes if len(kept) < len(found) else ()))
 
 
-def _train_subwords(texts: Iterable[str], config: Subwords) -> Trained:
+def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTokenizer:
     normalise = NORMALISATIONS[config.normalisation]
-    kept, count = _drawn((text for text in map(normalise, texts) if text), config)
+    kept, count = _reservoir_sample((text for text in map(normalise, texts) if text), config)
     notes = [f"{len(kept):,} of {count:,} texts were looked at"] if len(kept) < count else []
-    counts = Counter(line for text in kept for line in _lines(text))
-    lines = [line for line, count in counts.items() for _ in range(min(count, TWICE))]
+    counts = Counter(line for text in kept for line in _training_lines(text))
+    lines = [line for line, count in counts.items() for _ in range(min(count, LINE_REPEATS))]
     if not lines:
-        raise _nothing()
-    data, size = _fitted(lines, config)
+        raise _no_text_error()
+    data, size = _train_largest(lines, config)
     if size < config.vocabulary:
         notes.append(f"the text allows for a vocabulary of {size:,}, not of {config.vocabulary:,}")
-    return Trained(SentencePieceTokenizer(data, config.kind, config.normalisation), tuple(notes))
+    return TrainedTokenizer(SentencePieceTokenizer(data, config.kind, config.normalisation), tuple(notes))
 
 
-def _drawn(texts: Iterator[str], config: Subwords) -> tuple[list[str], int]:
+def _reservoir_sample(texts: Iterator[str], config: AnySubwordConfig) -> tuple[list[str], int]:
     """At most so many of the texts, each with the same chance, and how many there were."""
     kept, count, chance = [], 0, random.Random(config.seed)
     for count, text in enumerate(texts, 1):
@@ -123,18 +195,18 @@ def _drawn(texts: Iterator[str], config: Subwords) -> tuple[list[str], int]:
     return kept, count
 
 
-def _lines(text: str) -> Iterator[str]:
+def _training_lines(text: str) -> Iterator[str]:
     """What sentencepiece is shown of a normalised text."""
     for shown in _NOT_SHOWN.split(" " + text):
         yield from (part for part in _PART.findall(shown) if not part.isspace())
 
 
-def _fitted(lines: list[str], config: Subwords) -> tuple[bytes, int]:
+def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, int]:
     """The model with the vocabulary asked for, or with the largest that the text allows for, and its size."""
     size = config.vocabulary
     while True:
         try:
-            return _sentencepiece(lines, config, size), size
+            return _train_sentencepiece(lines, config, size), size
         except RuntimeError as error:
             if (large := _TOO_LARGE.search(str(error))) and FIRST_PIECE < int(large[1]) < size:
                 size = int(large[1])
@@ -146,18 +218,18 @@ def _fitted(lines: list[str], config: Subwords) -> tuple[bytes, int]:
                                    f"It says: {error}") from error
 
 
-def _sentencepiece(lines: list[str], config: Subwords, size: int) -> bytes:
+def _train_sentencepiece(lines: list[str], config: AnySubwordConfig, size: int) -> bytes:
     # The space is always a piece, however rare: sentencepiece would take the bytes of ▁ in its place, not its own.
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, model_type=config.kind, vocab_size=size,
-        character_coverage=config.coverage, required_chars=SPACE_SHOWN, split_digits=config.split_digits,
+        character_coverage=config.coverage, required_chars=SPACE_SYMBOL, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
-        pad_id=SPECIAL.padding, unk_id=SPECIAL.unknown, bos_id=SPECIAL.start, eos_id=SPECIAL.end[0],
-        pad_piece=SHOWN[0], unk_piece=SHOWN[1], bos_piece=SHOWN[2], eos_piece=SHOWN[3], control_symbols=[SHOWN[4]],
-        max_sentence_length=8 * LONGEST, shuffle_input_sentence=False, num_threads=THREADS, minloglevel=2)
+        pad_id=SPECIAL_IDS.padding, unk_id=SPECIAL_IDS.unknown, bos_id=SPECIAL_IDS.start, eos_id=SPECIAL_IDS.end[0],
+        pad_piece=SPECIAL_PIECES[0], unk_piece=SPECIAL_PIECES[1], bos_piece=SPECIAL_PIECES[2], eos_piece=SPECIAL_PIECES[3], control_symbols=[SPECIAL_PIECES[4]],
+        max_sentence_length=8 * LINE_CHARACTERS, shuffle_input_sentence=False, num_threads=THREADS, minloglevel=2)
     return written.getvalue()
 
 
-def _nothing() -> ValueError:
+def _no_text_error() -> ValueError:
     return checks.wrong("texts", "at least one text that is not blank", "none")

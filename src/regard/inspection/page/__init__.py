@@ -1,1 +1,1 @@
-"""The page: a trace in a browser, as one file or served to this machine alone."""
+"""The page in a browser: its document, its data, and a server on this machine."""

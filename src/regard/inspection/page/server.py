@@ -2,17 +2,16 @@
 
     GET  /TOKEN/                  the page
     GET  /TOKEN/map.json?…        block means of a window of one head, or its weights
-    POST /TOKEN/translate.json    another trace: of another text, after a beginning, or of another result
+    POST /TOKEN/translate.json    another trace: of another text, with a given prefix, or of another hypothesis
 
-Other programs on the machine, and pages of other sites in the same browser, can send requests to a port too. So an
-address holds a random token, which is not told to anybody; a request must name this host, and may not come from another
-origin; answers are HTML once and JSON otherwise, never of a type that somebody else chose; what comes in is limited in
-size, in time and in number. A policy lets the page ask this server and nobody else.
-
-It does not know models: whoever starts it gives a function that answers "what if".
+Other programs on this machine, and pages of other sites in the same browser, can also send requests to a port. So the
+address holds a random token; a request must name this host and must not come from another origin; answers are HTML or
+JSON only; requests are checked strictly and limited in size, time and number. A content security policy lets the page
+send requests to this server only. The server does not know models: its caller passes a function for what-if requests.
 """
 
 import io
+import json
 import os
 import secrets
 import socket
@@ -20,25 +19,108 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any, NoReturn, Self
+from urllib.parse import parse_qsl, urlsplit
 
 from regard import checks
 from regard.inspection.page import document
-from regard.inspection.page.bundle import bundle
-from regard.inspection.page.maps import Maps, Window
-from regard.inspection.page.questions import RefusedError, WhatIf, numbers, question
-from regard.inspection.trace.trace import Trace
+from regard.inspection.page.document import load_bundle
+from regard.inspection.page.tiles import TileCache, TileWindow
+from regard.inspection.trace import Trace
+
+MAX_CHARACTERS = 20_000
+"""Characters of a text in a question."""
+MAX_BEAMS = 64
+WINDOW_FIELDS = ("trace", "attention", "head", "top", "left", "rows", "columns", "size")
+WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trace": int}
+
+
+@dataclass(frozen=True)
+class WhatIfRequest:
+    """What if: another text, a beginning that what is written must have, and which of the results is shown."""
+
+    text: str
+    prefix: str = ""
+    beams: int | None = None
+    """None for as many as before."""
+    choice: int = 0
+    """The best is 0."""
+    trace: int = 0
+    """Of two models, which."""
+
+
+WhatIf = Callable[[WhatIfRequest], Trace]
+
+
+class RefusedRequestError(ValueError):
+    """A request that is not answered, with its status of HTTP."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def parse_window(query: str) -> dict[str, int]:
+    """The numbers of a question for a window, all of them and nothing else."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(WINDOW_FIELDS))
+    except ValueError:
+        pairs = []
+    found = {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= 9}
+    if len(pairs) != len(WINDOW_FIELDS) or sorted(found) != sorted(WINDOW_FIELDS):
+        raise RefusedRequestError(400, f"A window is asked for with whole numbers {', '.join(WINDOW_FIELDS)}.")
+    return found
+
+
+def parse_what_if(body: bytes) -> WhatIfRequest:
+    """What is asked, of the right types and sizes."""
+    try:
+        table = json.loads(body.decode("utf-8"), parse_constant=_refuse_json_constant)
+    except (ValueError, RecursionError):
+        raise RefusedRequestError(400, "A question is a JSON object in UTF-8.") from None
+    if not isinstance(table, dict) or table.get("text") is None or set(table) - set(WHAT_IF_FIELDS):
+        raise RefusedRequestError(400, f"A question is a JSON object with a text, and no other keys than {', '.join(WHAT_IF_FIELDS)}.")
+    given = {name: value for name, value in table.items() if value is not None}
+    for name, value in given.items():
+        if type(value) is not WHAT_IF_FIELDS[name]:
+            raise checks.wrong(name, "text" if WHAT_IF_FIELDS[name] is str else "a whole number", f"{value!r:.60}")
+        if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+            raise checks.wrong(name, f"at most {MAX_CHARACTERS:,} characters long", f"{len(value):,} long")
+        if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+            raise checks.wrong(name, "text of whole characters", "text with half a surrogate pair")
+    for name, least, most in (("beams", 1, MAX_BEAMS), ("choice", 0, MAX_BEAMS - 1), ("trace", 0, 1)):
+        if not least <= given.get(name, least) <= most:
+            raise checks.wrong(name, f"from {least} to {most}", given[name])
+    return WhatIfRequest(**given)
+
+
+def _refuse_json_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+# ---- server: The page served to this machine alone, over HTTP on 127.0.0.1.
+#
+#     GET  /TOKEN/                  the page
+#     GET  /TOKEN/map.json?…        block means of a window of one head, or its weights
+#     POST /TOKEN/translate.json    another trace: of another text, after a beginning, or of another result
+#
+# Other programs on the machine, and pages of other sites in the same browser, can send requests to a port too. So an
+# address holds a random token, which is not told to anybody; a request must name this host, and may not come from another
+# origin; answers are HTML once and JSON otherwise, never of a type that somebody else chose; what comes in is limited in
+# size, in time and in number. A policy lets the page ask this server and nobody else.
+#
+# It does not know models: whoever starts it gives a function that answers "what if".
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")
-LONGEST = 1 << 20
+HOST_NAMES = (HOST, "localhost")
+MAX_REQUEST_BYTES = 1 << 20
 """Bytes of a request."""
-SECONDS = 30
+TIMEOUT_SECONDS = 30
 """That a request may take to come in, and an answer to be taken."""
-ABREAST = 64
+MAX_CONNECTIONS = 64
 """Connections at once; a browser opens six. One more is closed at once."""
 
 
@@ -56,16 +138,16 @@ class PageServer:
                  port: int = 0) -> None:
         if not 0 <= port < 1 << 16:
             raise checks.wrong("port", "from 0 to 65535", port)
-        self.traces, self.what_if, self.maps = list(traces), what_if, Maps()
-        table = document.served(self.traces, title)
+        self.traces, self.what_if, self.maps = list(traces), what_if, TileCache()
+        table = document.served_document(self.traces, title)
         table["asks"] = what_if is not None
-        parts = bundle()
+        parts = load_bundle()
         # The page's own policy and that of the answer are the same, but for what only an answer may say.
         policy = parts.policy("connect-src 'self'")
         self.policy = f"{policy}; frame-ancestors 'none'"
-        self.html = parts.page(table["title"], document.dumps(table), policy).encode()
+        self.html = parts.page(table["title"], document.dump_document(table), policy).encode()
         self.token, self.asking = secrets.token_urlsafe(24), threading.Lock()
-        self.http = _Http((HOST, port), type("Handler", (_Handler,), {"page": self}))
+        self.http = _PageHttpServer((HOST, port), type("Handler", (_PageRequestHandler,), {"page": self}))
         self._thread: threading.Thread | None = None
 
     @property
@@ -110,33 +192,33 @@ class PageServer:
 
     def map(self, query: str) -> dict[str, Any]:
         """The answer to a question for a window."""
-        asked = numbers(query)
-        trace = _picked("trace", self.traces, asked["trace"])
-        attention = _picked("attention", trace.attentions, asked["attention"])
-        window = Window(asked["top"], asked["left"], asked["rows"], asked["columns"])
+        asked = parse_window(query)
+        trace = _pick_item("trace", self.traces, asked["trace"])
+        attention = _pick_item("attention", trace.attentions, asked["attention"])
+        window = TileWindow(asked["top"], asked["left"], asked["rows"], asked["columns"])
         found = self.maps.window(attention, asked["head"], window, asked["size"])
         finite = found[found.isfinite()]
         lowest, highest = (finite.min().item(), finite.max().item()) if finite.numel() else (None, None)
         return {"rows": found.shape[0], "columns": found.shape[1], "size": asked["size"],
-                "values": document.packed(found), "smallest": lowest, "largest": highest}
+                "values": document.encode_numbers(found), "smallest": lowest, "largest": highest}
 
     def translate(self, body: bytes) -> dict[str, Any]:
         """The answer to "what if"."""
-        wanted = question(body)
-        _picked("trace", self.traces, wanted.trace)
+        wanted = parse_what_if(body)
+        _pick_item("trace", self.traces, wanted.trace)
         with self.asking:  # one at a time: a model has the machine for itself
             if self.what_if is None:
-                raise RefusedError(404, "There is no model here to ask, only traces. `regard look MODEL TEXT` has one.")
-            return {"trace": document.with_numbers([self.what_if(wanted)])[0]}
+                raise RefusedRequestError(404, "There is no model here to ask, only traces. `regard look MODEL TEXT` has one.")
+            return {"trace": document.trace_tables([self.what_if(wanted)])[0]}
 
 
-class _Http(ThreadingHTTPServer):
+class _PageHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = os.name == "posix"  # elsewhere it would let another program listen too
-    request_queue_size = ABREAST
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, *given: Any) -> None:
-        self.free = threading.Semaphore(ABREAST)
+        self.free = threading.Semaphore(MAX_CONNECTIONS)
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -156,7 +238,7 @@ class _Http(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Incoming(io.RawIOBase):
+class _RequestStream(io.RawIOBase):
     """What a connection sends, until a moment: whoever sends a byte now and then does not keep it for ever."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -170,19 +252,19 @@ class _Incoming(io.RawIOBase):
         return self.connection.recv_into(buffer)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageRequestHandler(BaseHTTPRequestHandler):
     page: PageServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "regard", ""
 
     def setup(self) -> None:
         super().setup()
-        self.incoming = _Incoming(self.connection)
+        self.incoming = _RequestStream(self.connection)
         self.rfile = io.BufferedReader(self.incoming)
 
     def handle_one_request(self) -> None:
         """One request, which comes in whole before its time is over; the next one has as much."""
-        self.incoming.until = time.monotonic() + SECONDS
+        self.incoming.until = time.monotonic() + TIMEOUT_SECONDS
         super().handle_one_request()
 
     def do_GET(self) -> None:
@@ -198,11 +280,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_sender()
             path, query = self._target()
             if path in others:
-                raise RefusedError(405, f"This is asked with {other}.")
+                raise RefusedRequestError(405, f"This is asked with {other}.")
             if path not in known:
-                raise RefusedError(404, "There is nothing here.")
+                raise RefusedRequestError(404, "There is nothing here.")
             known[path](query)
-        except RefusedError as error:
+        except RefusedRequestError as error:
             self._refuse(error.status, str(error))
         except ValueError as error:
             self._refuse(400, str(error))
@@ -214,22 +296,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_sender(self) -> None:
         """Refuse who does not speak to this host, or speaks for another page."""
         hosts = self.headers.get_all("Host", [])
-        if hosts not in [[f"{name}:{self.page.port}"] for name in NAMES]:
-            raise RefusedError(403, "This server answers to its own name only.")
+        if hosts not in [[f"{name}:{self.page.port}"] for name in HOST_NAMES]:
+            raise RefusedRequestError(403, "This server answers to its own name only.")
         origin, site = self.headers.get_all("Origin", []), self.headers.get("Sec-Fetch-Site")
         if origin not in ([], [f"http://{hosts[0]}"]):
-            raise RefusedError(403, "This server does not answer to other pages.")
+            raise RefusedRequestError(403, "This server does not answer to other pages.")
         # A link to the page, with its token, may stand anywhere: in a terminal that is itself a page, say.
         followed = self.command == "GET" and self.headers.get("Sec-Fetch-Mode") == "navigate"
         if site is not None and site not in ("same-origin", "none") and not followed:
-            raise RefusedError(403, "This server does not answer to other pages.")
+            raise RefusedRequestError(403, "This server does not answer to other pages.")
 
     def _target(self) -> tuple[str, str]:
         """The path behind the token, and the query; no other form of a path is known."""
         parts = urlsplit(self.path)
         start = f"/{self.page.token}/"
         if not secrets.compare_digest(parts.path[:len(start)].encode("utf-8", "replace"), start.encode()):
-            raise RefusedError(404, "There is nothing here.")
+            raise RefusedRequestError(404, "There is nothing here.")
         return parts.path[len(start):], parts.query
 
     def _page(self, query: str) -> None:
@@ -240,12 +322,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _translate(self, query: str) -> None:
         if self.headers.get_content_type() != "application/json":
-            raise RefusedError(415, "A question is application/json.")
+            raise RefusedRequestError(415, "A question is application/json.")
         length = self.headers.get("Content-Length", "")
         if self.headers.get("Transfer-Encoding") is not None or not (length.isascii() and length.isdigit()):
-            raise RefusedError(411, "A question says its length.")
-        if len(length) > 12 or int(length) > LONGEST:
-            raise RefusedError(413, f"A question has at most {LONGEST:,} bytes.")
+            raise RefusedRequestError(411, "A question says its length.")
+        if len(length) > 12 or int(length) > MAX_REQUEST_BYTES:
+            raise RefusedRequestError(413, f"A question has at most {MAX_REQUEST_BYTES:,} bytes.")
         self._send_json(200, self.page.translate(self.rfile.read(int(length))))
 
     def _refuse(self, status: int, reason: str) -> None:
@@ -253,10 +335,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(status, {"error": reason})
 
     def _send_json(self, status: int, table: dict[str, Any]) -> None:
-        self._send(status, document.dumps(table).encode(), "application/json")
+        self._send(status, document.dump_document(table).encode(), "application/json")
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.connection.settimeout(SECONDS)
+        self.connection.settimeout(TIMEOUT_SECONDS)
         self.send_response(status)
         for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))),
                             ("Content-Security-Policy", self.page.policy), ("X-Content-Type-Options", "nosniff"),
@@ -281,7 +363,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: addresses hold the token."""
 
 
-def _picked(name: str, several: Sequence[Any], number: int) -> Any:
+def _pick_item(name: str, several: Sequence[Any], number: int) -> Any:
     if not 0 <= number < len(several):
         raise checks.wrong(name, f"from 0 to {len(several) - 1}", number)
     return several[number]

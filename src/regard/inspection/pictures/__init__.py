@@ -9,15 +9,36 @@ Every `..._picture` takes plain numbers and words, or a trace, and gives a figur
 what is thinned, averaged, negative or not finite is said with the picture.
 """
 
+from regard.inspection.pictures.canvas import picture_format, render_figure, save
 from regard.inspection.pictures.curves import flow_picture, training_picture
-from regard.inspection.pictures.heads import entropy_picture, heads_picture
-from regard.inspection.pictures.maps import alignment_picture
+from regard.inspection.pictures.maps import (
+           alignment_picture,
+           attention_picture,
+           entropy_picture,
+           heads_picture,
+           position_picture,
+           trace_picture,
+           trace_svg,
+           trace_views,
+)
 from regard.inspection.pictures.patches import patch_picture
-from regard.inspection.pictures.positions import position_picture
-from regard.inspection.pictures.saving import format_of, rendered, save
 from regard.inspection.pictures.svg import heads_svg, heat_svg
-from regard.inspection.pictures.traces import attention_picture, trace_picture, trace_svg, views
 
-__all__ = ["alignment_picture", "attention_picture", "entropy_picture", "flow_picture", "format_of", "heads_picture",
-           "heads_svg", "heat_svg", "patch_picture", "position_picture", "rendered", "save", "trace_picture",
-           "trace_svg", "training_picture", "views"]
+__all__ = [
+           "alignment_picture",
+           "attention_picture",
+           "entropy_picture",
+           "flow_picture",
+           "heads_picture",
+           "heads_svg",
+           "heat_svg",
+           "patch_picture",
+           "picture_format",
+           "position_picture",
+           "render_figure",
+           "save",
+           "trace_picture",
+           "trace_svg",
+           "trace_views",
+           "training_picture",
+]

@@ -1,9 +1,9 @@
-"""What is looked at in an image: a weight for every patch, beside the image itself.
+"""Attention over an image: a weight for every patch, beside the image itself.
 
     patch_picture(weights, (14, 14), lead=1, image=pixels)        weights (heads, 197), pixels (224, 224, 3)
 
-The map is not laid over the image, because colours that are mixed with those of an image are on no scale. What goes to
-tokens that are no patches is written above. It knows weights and pixels; it does not know models or traces.
+The map is not laid over the image, because colours mixed with those of an image are on no scale. The weight of tokens
+that are not patches is written above. This file knows weights and pixels, not models or traces.
 """
 
 import math
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard import checks
-from regard.inspection.pictures import canvas, cells
-from regard.inspection.pictures.cells import Floats, Scale
+from regard.inspection.pictures import canvas
+from regard.inspection.pictures import canvas as cells
+from regard.inspection.pictures.canvas import ColourScale, Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACROSS = 6
+
+MAPS_PER_ROW = 6
 """Maps beside each other."""
 LARGE, SMALL = 2.6, 1.5
 """Inches of the longer side of a map: of one alone, and of several."""
@@ -38,7 +40,7 @@ def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: 
         title: shown above.
         notes: shown below the title.
     """
-    given = np.atleast_2d(cells.floats("weights", weights, 1 if np.ndim(weights) == 1 else 2, "(heads, tokens)"))
+    given = np.atleast_2d(cells.as_floats("weights", weights, 1 if np.ndim(weights) == 1 else 2, "(heads, tokens)"))
     down, across = grid
     if min(grid) < 1 or lead < 0 or given.shape[1] != lead + down * across or not len(given):
         raise checks.wrong("weights", f"of {lead} + {down} × {across} tokens", f"of shape {checks.shape(given)}")
@@ -46,53 +48,53 @@ def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: 
     pixels = None if image is None else _pixels(image)
     longest = LARGE if len(maps) == 1 else SMALL
     width, height = longest * across / max(grid), longest * down / max(grid)
-    scale = Scale.of(maps)
-    with canvas.drawing() as figure:
+    scale = ColourScale.of(maps)
+    with canvas.new_figure() as figure:
         left = 0.0
         if pixels is not None:
             # As high as two maps where there are many, and as broad as its own form asks.
-            tall = height if len(maps) <= ACROSS else 2 * height + GAP
+            tall = height if len(maps) <= MAPS_PER_ROW else 2 * height + GAP
             breadth = tall * pixels.shape[1] / pixels.shape[0]
-            axes = canvas.panel(figure, 0, 0, breadth, tall)
+            axes = canvas.add_panel(figure, 0, 0, breadth, tall)
             axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest",
                         extent=(-0.5, across - 0.5, down - 0.5, -0.5))
             _bare(axes, "image")
             left = breadth + GAP
         drawn = None
         for head, values in enumerate(maps):
-            place = (left + head % ACROSS * (width + GAP), head // ACROSS * (height + GAP))
-            axes = canvas.panel(figure, *place, width, height)
-            drawn = canvas.draw(axes, values, scale)
+            place = (left + head % MAPS_PER_ROW * (width + GAP), head // MAPS_PER_ROW * (height + GAP))
+            axes = canvas.add_panel(figure, *place, width, height)
+            drawn = canvas.draw_cells(axes, values, scale)
             _bare(axes, f"head {head}" if len(maps) > 1 else "weights")
         assert drawn is not None
-        rows = math.ceil(len(maps) / ACROSS)
-        edge = left + min(len(maps), ACROSS) * (width + GAP) - GAP
-        canvas.bar(figure, drawn, edge + 0.12, 0, min(max(rows * height, 1.0), 3.0), "weight")
+        rows = math.ceil(len(maps) / MAPS_PER_ROW)
+        edge = left + min(len(maps), MAPS_PER_ROW) * (width + GAP) - GAP
+        canvas.add_colour_bar(figure, drawn, edge + 0.12, 0, min(max(rows * height, 1.0), 3.0), "weight")
         figure.set_dpi(max(canvas.DPI, min(400, math.ceil(1.02 * max(grid) / longest))))
-        return canvas.finished(figure, title, [*notes, *_notes(given, lead)])
+        return canvas.finish_figure(figure, title, [*notes, *_notes(given, lead)])
 
 
 def _notes(given: Floats, lead: int) -> list[str]:
     """What the maps do not show."""
     said = []
     if lead:
-        low, high = (cells.number(bound) for bound in (given[:, :lead].sum(1).min(), given[:, :lead].sum(1).max()))
+        low, high = (cells.format_number(bound) for bound in (given[:, :lead].sum(1).min(), given[:, :lead].sum(1).max()))
         what = "token that is no patch" if lead == 1 else f"{lead} tokens that are no patches"
         said.append(f"{low if low == high else f'{low} … {high}'} of the weights is on the {what}")
-    return said + cells.remarks([cells.of_weights(given[:, None], given.shape[1])])
+    return said + cells.describe_cells([cells.cells_from_weights(given[:, None], given.shape[1])])
 
 
 def _bare(axes: Any, name: str) -> None:
     """No numbers at the sides: patches have no names."""
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_title(name, fontsize=canvas.LABEL, pad=3)
+    axes.set_title(name, fontsize=canvas.LABEL_SIZE, pad=3)
 
 
 def _pixels(image: Any) -> Floats:
     """(H, W) or (H, W, 3), from 0 to 1."""
     shape = "(H, W), (H, W, 3), (1, H, W) or (3, H, W)"
-    pixels = cells.floats("image", image, 2 if np.ndim(image) == 2 else 3, shape)
+    pixels = cells.as_floats("image", image, 2 if np.ndim(image) == 2 else 3, shape)
     if "int" in str(getattr(image, "dtype", "")):
         pixels = pixels / 255
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):

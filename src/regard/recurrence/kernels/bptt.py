@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from regard import checks
-from regard.recurrence.cell import LSTM, RNN, State
-from regard.recurrence.kernels.problem import Problem
-from regard.recurrence.kernels.rules import RULES, Rule
+from regard.recurrence.cells import CellState, LSTMCell, RNNCell
+from regard.recurrence.kernels.problem import ScanProblem
+from regard.recurrence.kernels.rules import RULES, BPTTRule
 
 FEW = 32
 """Steps below which, without gradients to come, the plain loop is as fast."""
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: ScanProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     if type(problem.cell) not in RULES:
         return f"the derivative of a {type(problem.cell).__name__} is not written out"
-    if problem.lengths is not None and isinstance(problem.cell, RNN) and problem.cell.activation == "linear":
+    if problem.lengths is not None and isinstance(problem.cell, RNNCell) and problem.cell.activation == "linear":
         return "after the end of a row the state of a linear cell may grow beyond all bounds"
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: ScanProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     if not problem.sizes:
         return "there is no token"
@@ -41,19 +41,19 @@ def drawback(problem: Problem) -> str | None:
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: ScanProblem) -> str:
     """How it goes about it, in a few words."""
     return f"{len(problem.sizes)} steps of {type(problem.cell).__name__}, their backward written out"
 
 
-def run(problem: Problem) -> tuple[Tensor, State]:
+def run(problem: ScanProblem) -> tuple[Tensor, CellState]:
     """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
     cell = problem.cell
     rule = RULES[type(cell)].of(cell)
     projected = cell.project(problem.inputs)
     if not problem.sizes:
         return projected[:, :cell.width], problem.state
-    if problem.lengths is not None and isinstance(cell, LSTM):
+    if problem.lengths is not None and isinstance(cell, LSTMCell):
         projected = _closed(projected, problem.absent)
     # Under autocast the projection decides the precision of the steps.
     given = [tensor.to(projected.dtype) for tensor in (*rule.weights(cell), *problem.state)]
@@ -71,7 +71,7 @@ class _ThroughTime(torch.autograd.Function):
     """All steps of a cell as one operation."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, sizes: tuple[int, ...], keep: bool, projected: Tensor,
+    def forward(ctx: Any, rule: BPTTRule, sizes: tuple[int, ...], keep: bool, projected: Tensor,
                 *given: Tensor) -> tuple[Tensor, ...]:
         weights, state = given[:-rule.memories], given[-rule.memories:]
         with torch.autocast(projected.device.type, enabled=False):

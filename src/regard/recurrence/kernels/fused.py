@@ -13,38 +13,40 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard import checks, kernels
-from regard.recurrence.cell import State
-from regard.recurrence.kernels.problem import Problem
-from regard.recurrence.kernels.rules import RULES, Rule
+from regard import checks
+from regard.kernels import launch
+from regard.recurrence.cells import CellState
+from regard.recurrence.kernels.problem import ScanProblem
+from regard.recurrence.kernels.rules import RULES, BPTTRule
 
 if TYPE_CHECKING:
-    from regard.recurrence.kernels.steps.layout import Layout
+    from regard.recurrence.kernels.triton_scan import ScanLayout
+
 
 FEW = 8
 """Steps below which the plain loop is as fast."""
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: ScanProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     if type(problem.cell) not in RULES:
         return f"the derivative of a {type(problem.cell).__name__} is not written out"
     if not problem.sizes:
         return "there is no token"
     kind = problem.inputs.device.type
-    if kind != "cuda" and not (kind == "cpu" and kernels.interpreted()):
+    if kind != "cuda" and not (kind == "cpu" and launch.interpreted()):
         return f"it runs on a CUDA device, and the inputs are on {kind}"
     dtype = _dtype(problem)
-    if dtype not in kernels.DTYPES or (kind == "cpu" and dtype == torch.bfloat16):  # which cannot be interpreted
+    if dtype not in launch.DTYPES or (kind == "cpu" and dtype == torch.bfloat16):  # which cannot be interpreted
         return f"it has no {str(dtype).removeprefix('torch.')} on {kind}"
-    if not kernels.installed():
+    if not launch.installed():
         return "triton is not installed"
     if torch.compiler.is_compiling():
         return "torch.compile cannot follow programs that wait for each other"
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: ScanProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     if problem.inputs.device.type != "cuda":
         return "without a GPU its kernels are interpreted, which is slow"
@@ -55,12 +57,12 @@ def drawback(problem: Problem) -> str | None:
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: ScanProblem) -> str:
     """How it goes about it, in a few words."""
     return f"{len(problem.sizes)} steps of {type(problem.cell).__name__} in one kernel"
 
 
-def run(problem: Problem) -> tuple[Tensor, State]:
+def run(problem: ScanProblem) -> tuple[Tensor, CellState]:
     """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
     cell, rows, steps = problem.cell, problem.sizes[0], len(problem.sizes)
     rule = RULES[type(cell)].of(cell)
@@ -75,19 +77,19 @@ def run(problem: Problem) -> tuple[Tensor, State]:
     return hidden if index is None else hidden.index_select(0, index), tuple(final)
 
 
-def _layout(problem: Problem) -> "Layout":
-    from regard.recurrence.kernels.steps.layout import Layout
+def _layout(problem: ScanProblem) -> "ScanLayout":
+    from regard.recurrence.kernels.triton_scan import ScanLayout
 
-    return Layout.of(problem.sizes[0], problem.cell.width, _dtype(problem), problem.inputs.device)
+    return ScanLayout.of(problem.sizes[0], problem.cell.width, _dtype(problem), problem.inputs.device)
 
 
-def _dtype(problem: Problem) -> torch.dtype:
+def _dtype(problem: ScanProblem) -> torch.dtype:
     """The precision of the steps."""
     kind = problem.inputs.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else problem.inputs.dtype
 
 
-def _ragged(problem: Problem) -> tuple[Tensor, Tensor]:
+def _ragged(problem: ScanProblem) -> tuple[Tensor, Tensor]:
     """Of rows that end early, how many tokens each has, (rows,), and where tokens stand among steps·rows, (tokens,)."""
     sizes, rows = torch.tensor(problem.sizes), torch.arange(problem.sizes[0])
     there = rows < sizes.unsqueeze(-1)
@@ -99,22 +101,21 @@ class _Fused(torch.autograd.Function):
     """All steps of a cell as one operation."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, rows: int, lengths: Tensor | None, keep: bool, projected: Tensor,
+    def forward(ctx: Any, rule: BPTTRule, rows: int, lengths: Tensor | None, keep: bool, projected: Tensor,
                 *given: Tensor) -> tuple[Tensor, ...]:
-        from regard.recurrence.kernels.steps.layout import Layout
-        from regard.recurrence.kernels.steps.scans import scan
+        from regard.recurrence.kernels.triton_scan import ScanLayout, scan_for
 
         weights, state = given[:-rule.memories], given[-rule.memories:]
-        layout = Layout.of(rows, weights[0].shape[1], projected.dtype, projected.device)
+        layout = ScanLayout.of(rows, weights[0].shape[1], projected.dtype, projected.device)
         with torch.autocast(projected.device.type, enabled=False):
-            memories, kept = scan(rule).forward(layout, projected, weights, state, lengths, keep)
+            memories, kept = scan_for(rule).forward(layout, projected, weights, state, lengths, keep)
         ctx.rule, ctx.layout, ctx.count, ctx.padded = rule, layout, len(weights), lengths is not None
         ctx.save_for_backward(*weights, *memories, *kept, *([] if lengths is None else [lengths]))
         return memories[0][rows:], *(memory[-rows:].to(projected.dtype, copy=True) for memory in memories)
 
     @staticmethod
     def backward(ctx: Any, d_hidden: Tensor, *d_final: Tensor) -> tuple[Any, ...]:
-        from regard.recurrence.kernels.steps.scans import scan
+        from regard.recurrence.kernels.triton_scan import scan_for
 
         if torch.is_grad_enabled():  # torch would take the gradient for a constant, where nobody asks
             expected = '"loop" where a gradient is differentiated again (create_graph=True)'
@@ -122,7 +123,7 @@ class _Fused(torch.autograd.Function):
         saved, memories = list(ctx.saved_tensors), ctx.count + ctx.rule.memories
         lengths = saved.pop() if ctx.padded else None
         with torch.autocast(d_hidden.device.type, enabled=False):
-            d_projected, d_weights, d_state = scan(ctx.rule).backward(
+            d_projected, d_weights, d_state = scan_for(ctx.rule).backward(
                 ctx.layout, saved[:ctx.count], saved[ctx.count:memories], saved[memories:], lengths,
                 d_hidden.contiguous(), d_final)
         return None, None, None, None, d_projected, *d_weights, *d_state

@@ -6,26 +6,26 @@ It takes every cell, also a user's own, and every transform that torch has: auto
 import torch
 from torch import Tensor
 
-from regard.recurrence.cell import State
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.cells import CellState
+from regard.recurrence.kernels.problem import ScanProblem
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: ScanProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
     return None
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: ScanProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: ScanProblem) -> str:
     """How it goes about it, in a few words."""
     return f"{len(problem.sizes)} steps of {type(problem.cell).__name__}, recorded one by one"
 
 
-def run(problem: Problem) -> tuple[Tensor, State]:
+def run(problem: ScanProblem) -> tuple[Tensor, CellState]:
     """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
     cell, state = problem.cell, problem.state
     projected = cell.project(problem.inputs)

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.recurrence.cell import LSTM, RNN, State
-from regard.recurrence.interchange import difference, to_torch
-from regard.recurrence.kernels.problem import Problem
+from regard.recurrence.cells import CellState, LSTMCell, RNNCell, torch_weights, why_not_torch
+from regard.recurrence.kernels.problem import ScanProblem
 
 FEW = 16
 """Steps below which, on a CPU, putting the weights in order (torch's, then oneDNN's) costs more than they gain."""
@@ -28,12 +27,12 @@ COLUMNS = 8
 """That say that a row has ended. One would do, but tensor cores want widths that 8 divides."""
 
 
-def refusal(problem: Problem) -> str | None:
+def refusal(problem: ScanProblem) -> str | None:
     """Why this backend cannot do the work; None when it can."""
-    return difference(problem.cell) if problem.sizes else "there is no token"
+    return why_not_torch(problem.cell) if problem.sizes else "there is no token"
 
 
-def drawback(problem: Problem) -> str | None:
+def drawback(problem: ScanProblem) -> str | None:
     """Why this backend, which can do the work, is not the one to choose; None when it is."""
     kind = problem.inputs.device.type
     if kind != "cpu":
@@ -42,28 +41,28 @@ def drawback(problem: Problem) -> str | None:
         return "on a CPU it does not follow autocast"
     if len(problem.sizes) < FEW:
         return f"{len(problem.sizes)} steps are fewer than {FEW}: they do not earn back the reordering of the weights"
-    fused = isinstance(problem.cell, LSTM) and problem.even and problem.inputs.dtype == torch.float32
+    fused = isinstance(problem.cell, LSTMCell) and problem.even and problem.inputs.dtype == torch.float32
     if problem.training and not fused:
         return "on a CPU only the backward of an LSTM in float32, with rows of one length, is fused"
     return None
 
 
-def detail(problem: Problem) -> str:
+def detail(problem: ScanProblem) -> str:
     """How it goes about it, in a few words."""
     return f"torch's {type(problem.cell).__name__} over {len(problem.sizes)} steps"
 
 
-def run(problem: Problem) -> tuple[Tensor, State]:
+def run(problem: ScanProblem) -> tuple[Tensor, CellState]:
     """The hidden vector of every token, (tokens, width), and the state of each row after its last one."""
     cell, inputs = problem.cell, problem.inputs
     scans: Any = torch._VF  # the functions under nn.LSTM, nn.GRU and nn.RNN, which take the weights as arguments
-    weights = to_torch(cell)
-    if problem.lengths is not None and isinstance(cell, LSTM):
+    weights = torch_weights(cell)
+    if problem.lengths is not None and isinstance(cell, LSTMCell):
         inputs = torch.cat([inputs, problem.absent.to(inputs.dtype).expand(-1, COLUMNS)], -1)
         weights[0] = torch.cat([weights[0], _closing(weights[0], cell.width)], -1)
-    scan = scans.lstm if isinstance(cell, LSTM) else scans.rnn_tanh if isinstance(cell, RNN) else scans.gru
+    scan = scans.lstm if isinstance(cell, LSTMCell) else scans.rnn_tanh if isinstance(cell, RNNCell) else scans.gru
     before = [memory.unsqueeze(0).contiguous() for memory in problem.state]
-    start = before if isinstance(cell, LSTM) else before[0]
+    start = before if isinstance(cell, LSTMCell) else before[0]
     # Biases, one layer, no dropout, one direction.
     rest = (_together(weights), True, 1, 0.0, problem.training, False)
     if problem.even:

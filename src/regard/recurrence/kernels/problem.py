@@ -1,16 +1,15 @@
 """What a kernel is asked: this cell, over these tokens, from this state."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from regard.recurrence.cell import Cell, State
+from regard.recurrence.cells import Cell, CellState
 
 
 @dataclass(frozen=True)
-class Problem:
+class ScanProblem:
     """A cell over time. Step t reads the first sizes[t] rows; they never grow, and the first reads all of them.
 
     Where there are `lengths`, every step reads all rows, but those that have ended leave the state of their last token
@@ -21,7 +20,7 @@ class Problem:
     inputs: Tensor
     """(tokens, input_width): those of the first step, then those of the second, and so on."""
     sizes: tuple[int, ...]
-    state: State
+    state: CellState
     """Of each memory (sizes[0], width)."""
     lengths: Tensor | None = None
     """(sizes[0],): how many tokens each row has, on the device of the inputs; as many as steps read it where None."""
@@ -50,19 +49,3 @@ class Problem:
         rows = torch.arange(self.sizes[0], device=hidden.device)
         last = hidden.index_select(0, (self.lengths - 1).clamp(min=0) * self.sizes[0] + rows)
         return torch.where(self.lengths.unsqueeze(-1) > 0, last, self.state[0].to(hidden.dtype))
-
-
-def previous(first: Tensor, steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """What each token found: `first` at the first step, and what its row had in `steps` (tokens, width) after that."""
-    starts = [0, *accumulate(sizes)]
-    if sizes[-1] == sizes[0]:
-        return torch.cat([first, steps[:starts[-2]]])
-    return torch.cat([first, *(steps[start:start + n] for start, n in zip(starts, sizes[1:], strict=False))])
-
-
-def last(steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """What each row has in `steps` (tokens, width) at its last token, (sizes[0], width)."""
-    starts = [0, *accumulate(sizes)]
-    ends = [steps[start + after:start + n]
-            for start, n, after in zip(starts, sizes, [*sizes[1:], 0], strict=False) if n > after]
-    return ends[0] if len(ends) == 1 else torch.cat(ends[::-1])

@@ -14,12 +14,31 @@ Legend: R tokens (all steps), n rows of a step, H width, G gates.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from regard.recurrence.cell import GRU, LSTM, MUT1, MUT2, MUT3, RNN, Cell
-from regard.recurrence.kernels.problem import last, previous
+from regard.recurrence.cells import Cell, GRUCell, LSTMCell, MUT1Cell, MUT2Cell, MUT3Cell, RNNCell
+
+# ---- problem: What a kernel is asked: this cell, over these tokens, from this state.
+
+
+def previous_states(first: Tensor, steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """What each token found: `first` at the first step, and what its row had in `steps` (tokens, width) after that."""
+    starts = [0, *accumulate(sizes)]
+    if sizes[-1] == sizes[0]:
+        return torch.cat([first, steps[:starts[-2]]])
+    return torch.cat([first, *(steps[start:start + n] for start, n in zip(starts, sizes[1:], strict=False))])
+
+
+def last_states(steps: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """What each row has in `steps` (tokens, width) at its last token, (sizes[0], width)."""
+    starts = [0, *accumulate(sizes)]
+    ends = [steps[start + after:start + n]
+            for start, n, after in zip(starts, sizes, [*sizes[1:], 0], strict=False) if n > after]
+    return ends[0] if len(ends) == 1 else torch.cat(ends[::-1])
+
 
 Tensors = Sequence[Tensor]
 Sizes = tuple[int, ...]
@@ -34,13 +53,13 @@ d_tanh = torch.ops.aten.tanh_backward.grad_input
 """(gradient of the result, result, *, grad_input) -> gradient of the pre-activation."""
 
 
-class Rule(ABC):
+class BPTTRule(ABC):
     """A cell over time, and its derivative."""
 
     memories = 1
 
     @classmethod
-    def of(cls, cell: Cell) -> "Rule":
+    def of(cls, cell: Cell) -> "BPTTRule":
         """The rule for this cell."""
         return cls()
 
@@ -58,15 +77,15 @@ class Rule(ABC):
         """All steps in reverse; `d_final` is written over."""
 
 
-class VanillaRule(Rule):
+class RNNRule(BPTTRule):
     """h' = tanh(a), or a: d_a = d_h⊙(1 - h'²); d_h = d_a W."""
 
     def __init__(self, linear: bool) -> None:
         self.linear = linear
 
     @classmethod
-    def of(cls, cell: Cell) -> Rule:
-        assert isinstance(cell, RNN)
+    def of(cls, cell: Cell) -> BPTTRule:
+        assert isinstance(cell, RNNCell)
         return cls(cell.activation == "linear")
 
     def forward(self, projected: Tensor, weights: Tensors, state: Tensors, sizes: Sizes, keep: bool) -> Forward:
@@ -76,7 +95,7 @@ class VanillaRule(Rule):
             h = torch.addmm(p, h[:len(p)], W.t(), out=out)
             if not self.linear:
                 h.tanh_()
-        return hidden, [last(hidden, sizes).clone()], []
+        return hidden, [last_states(hidden, sizes).clone()], []
 
     def backward(self, weights: Tensors, state: Tensors, hidden: Tensor, kept: Tensors, sizes: Sizes,
                  d_hidden: Tensor, d_final: Tensors) -> Backward:
@@ -89,10 +108,10 @@ class VanillaRule(Rule):
             else:
                 d_tanh(d_h.add_(d_y), y, grad_input=d_a)
             torch.mm(d_a, W, out=d_h)
-        return d_a_all, [d_a_all.t() @ previous(state[0], hidden, sizes)], [d_h_all]
+        return d_a_all, [d_a_all.t() @ previous_states(state[0], hidden, sizes)], [d_h_all]
 
 
-class LSTMRule(Rule):
+class LSTMRule(BPTTRule):
     """d_c += d_h⊙o⊙(1 - tanh(c')²); d_i = d_c⊙g; d_f = d_c⊙c; d_o = d_h⊙tanh(c'); d_g = d_c⊙i; d_c = d_c⊙f."""
 
     memories = 2
@@ -112,14 +131,14 @@ class LSTMRule(Rule):
             sigma.sigmoid_()
             c = torch.mul(f, c[:n], out=cell).addcmul_(i, g.tanh_())
             h = torch.mul(o, torch.tanh(c, out=tanh_c), out=out)
-        final_c = last(cells, sizes).clone() if keep else cells
-        return hidden, [last(hidden, sizes).clone(), final_c], [gates, cells, squashed] if keep else []
+        final_c = last_states(cells, sizes).clone() if keep else cells
+        return hidden, [last_states(hidden, sizes).clone(), final_c], [gates, cells, squashed] if keep else []
 
     def backward(self, weights: Tensors, state: Tensors, hidden: Tensor, kept: Tensors, sizes: Sizes,
                  d_hidden: Tensor, d_final: Tensors) -> Backward:
         (W,), (d_h_all, d_c_all), (gates, cells, squashed) = weights, d_final, kept
         H = W.shape[1]
-        d_gates, found = torch.empty_like(gates), previous(state[1], cells, sizes)
+        d_gates, found = torch.empty_like(gates), previous_states(state[1], cells, sizes)
         scratch = torch.empty_like(d_h_all)
         for d_y, gate, d_gate, c, tanh_c in _reversed(sizes, d_hidden, gates, d_gates, found, squashed):
             n = len(d_y)
@@ -134,10 +153,10 @@ class LSTMRule(Rule):
             d_tanh(torch.mul(d_c, i, out=spare), g, grad_input=d_g)
             d_c.mul_(f)
             torch.mm(d_gate, W, out=d_h)
-        return d_gates, [d_gates.t() @ previous(state[0], hidden, sizes)], [d_h_all, d_c_all]
+        return d_gates, [d_gates.t() @ previous_states(state[0], hidden, sizes)], [d_h_all, d_c_all]
 
 
-class GatedRule(Rule):
+class GatedRule(BPTTRule):
     """GRU, MUT1, MUT2 and MUT3: h' = lerp(h, h~, z), or lerp(h~, h, z) in the GRU; h~ = tanh(p_h + W_hh (r⊙h)).
 
     d_z = ±d_h⊙(h~ - h); d_h~ = d_h⊙z and d_h = d_h⊙(1-z) (the other way round in the GRU); d_s = d_ah W_hh for
@@ -152,10 +171,10 @@ class GatedRule(Rule):
         self.keeps, self.update = keeps, update
 
     @classmethod
-    def of(cls, cell: Cell) -> Rule:
-        if isinstance(cell, GRU) and cell.reset == "after":
+    def of(cls, cell: Cell) -> BPTTRule:
+        if isinstance(cell, GRUCell) and cell.reset == "after":
             return ResetAfterRule()
-        return cls(isinstance(cell, GRU), {MUT1: "nothing", MUT3: "squashed"}.get(type(cell), "hidden"))
+        return cls(isinstance(cell, GRUCell), {MUT1Cell: "nothing", MUT3Cell: "squashed"}.get(type(cell), "hidden"))
 
     def forward(self, projected: Tensor, weights: Tensors, state: Tensors, sizes: Sizes, keep: bool) -> Forward:
         (W,), (h,) = weights, state
@@ -176,14 +195,14 @@ class GatedRule(Rule):
                 z.copy_(p[:, H:2 * H])
             torch.addmm(p[:, 2 * H:], torch.mul(r, h, out=s), W[-H:].t(), out=candidate).tanh_()
             h = torch.lerp(candidate, h, z, out=out) if self.keeps else torch.lerp(h, candidate, z, out=out)
-        return hidden, [last(hidden, sizes).clone()], [gates, scaled, squashed] if keep else []
+        return hidden, [last_states(hidden, sizes).clone()], [gates, scaled, squashed] if keep else []
 
     def backward(self, weights: Tensors, state: Tensors, hidden: Tensor, kept: Tensors, sizes: Sizes,
                  d_hidden: Tensor, d_final: Tensors) -> Backward:
         (W,), (d_h_all,), (gates, scaled, squashed) = weights, d_final, kept
         H = W.shape[1]
         together = 2 * H if self.update == "hidden" else H
-        d_gates, found = torch.empty_like(gates), previous(state[0], hidden, sizes)
+        d_gates, found = torch.empty_like(gates), previous_states(state[0], hidden, sizes)
         first, second = torch.empty_like(d_h_all), torch.empty_like(d_h_all)
         for d_y, gate, d_gate, h, tanh_h in _reversed(sizes, d_hidden, gates, d_gates, found, squashed):
             n = len(d_y)
@@ -211,11 +230,11 @@ class GatedRule(Rule):
         return d_gates, [torch.cat(d_W)], [d_h_all]
 
 
-class ResetAfterRule(Rule):
+class ResetAfterRule(BPTTRule):
     """torch's GRU: q = W_hh h + b_hh; h~ = tanh(p_h + r⊙q): d_r = d_ah⊙q; d_q = d_ah⊙r. Else as `GatedRule`."""
 
     def weights(self, cell: Cell) -> list[Tensor]:
-        assert isinstance(cell, GRU)
+        assert isinstance(cell, GRUCell)
         return [cell.hidden_weight, cell.hidden_bias]
 
     def forward(self, projected: Tensor, weights: Tensors, state: Tensors, sizes: Sizes, keep: bool) -> Forward:
@@ -231,13 +250,13 @@ class ResetAfterRule(Rule):
             torch.addmm(bias, h, W[2 * H:].t(), out=q)
             torch.addcmul(p[:, 2 * H:], r, q, out=candidate).tanh_()
             h = torch.lerp(candidate, h, z, out=out)
-        return hidden, [last(hidden, sizes).clone()], [gates, inner] if keep else []
+        return hidden, [last_states(hidden, sizes).clone()], [gates, inner] if keep else []
 
     def backward(self, weights: Tensors, state: Tensors, hidden: Tensor, kept: Tensors, sizes: Sizes,
                  d_hidden: Tensor, d_final: Tensors) -> Backward:
         (W, _), (d_h_all,), (gates, inner) = weights, d_final, kept
         H = W.shape[1]
-        d_gates, d_inner, found = torch.empty_like(gates), torch.empty_like(inner), previous(state[0], hidden, sizes)
+        d_gates, d_inner, found = torch.empty_like(gates), torch.empty_like(inner), previous_states(state[0], hidden, sizes)
         scratch = torch.empty_like(d_h_all)
         for d_y, gate, d_gate, h, q, d_q in _reversed(sizes, d_hidden, gates, d_gates, found, inner, d_inner):
             d_h, d_kept = d_h_all[:len(d_y)], scratch[:len(d_y)]
@@ -254,8 +273,8 @@ class ResetAfterRule(Rule):
         return d_gates, [d_W, d_inner.sum(0)], [d_h_all]
 
 
-RULES: dict[type[Cell], type[Rule]] = {RNN: VanillaRule, LSTM: LSTMRule, GRU: GatedRule, MUT1: GatedRule,
-                                       MUT2: GatedRule, MUT3: GatedRule}
+RULES: dict[type[Cell], type[BPTTRule]] = {RNNCell: RNNRule, LSTMCell: LSTMRule, GRUCell: GatedRule, MUT1Cell: GatedRule,
+                                       MUT2Cell: GatedRule, MUT3Cell: GatedRule}
 """The rule of each cell. A subclass of a cell may compute something else, and has none."""
 
 

@@ -1,1 +1,1 @@
-"""Folders as the library `transformers` has them, config.json and safetensors: read into our models, and written."""
+"""Models of Hugging Face `transformers`: read as ours, and ours written for it."""

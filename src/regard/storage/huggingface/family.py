@@ -1,40 +1,345 @@
-"""What a family of architectures is: its keys, its tensors, and how its config becomes one of ours and back.
+"""What a family of `transformers` architectures declares: config keys, tensors, and the conversion to our config and back.
 
-A family says how a config of ours is told with its keys. Whether that fits is not a matter of lists: its keys are read
-back, and whatever differs from the config has no place in the family. Dropout is not compared: it is how a model was
-trained, not what it computes, and no family has a place for all of ours. Nor are the backend and the checkpointing of
-activations, which are how it is run.
+A family has three parts:
 
-This file knows no family.
+    FamilySettings   its keys of config.json, with the defaults of `transformers`, which omits defaults from the file.
+                     A key that may change the model and is not known is refused by name; keys about training history,
+                     search or initialisation are ignored.
+    TensorRule       TensorRule("h.{i}.attn.c_proj.weight", ("blocks.{i}.mixer.layer.output.weight",), TRANSPOSED)
+                     {i} is the layer number, * at the end is weight or bias. A rule applies where our model has the
+                     tensor, so one table covers optional biases, heads and output layers, in both directions.
+    Family           converts settings to our config and back. Whether one of our configs fits is found by a round trip:
+                     it is converted to settings and back, and every difference is something the family cannot express.
+
+Dropout, the backend and activation checkpointing are not compared: they do not change what a model computes.
+This module knows no particular family.
 """
 
+import dataclasses
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
-from regard import checks
-from regard.attention.layer import AttentionConfig
-from regard.attention.mixing import SelfAttentionConfig
+from regard import checks, config
+from regard.attention.layer import AttentionConfig, SelfAttentionConfig
 from regard.blocks.feed_forward import FeedForwardConfig
 from regard.blocks.stack import StackConfig
-from regard.config import Config, plain
+from regard.config import Config, integer, to_tables
 from regard.models.build import ModelConfig
 from regard.models.embedding import EmbeddingConfig
-from regard.models.masked import MaskedConfig
-from regard.models.special import SpecialConfig
+from regard.models.language import MaskedModelConfig
 from regard.models.vision import VisionConfig
-from regard.storage.huggingface.mapping import Rule, Unused
-from regard.storage.huggingface.settings import Settings
-
-Own = TypeVar("Own", bound=Settings)
-UNCOMPARED = {"dropout", "backend", "checkpoint"}
+from regard.special_tokens import SpecialTokens
+from regard.storage.weights import TensorSpec, storage_key
+from regard.toml import ConfigProblem, TomlDocument
 
 
-class Asked(NamedTuple):
+class TensorTransform(NamedTuple):
+    """How one of their tensors becomes some of ours, and how ours become theirs again, to the bit."""
+
+    words: str
+    read: Callable[[Tensor], tuple[Tensor, ...]]
+    write: Callable[[tuple[Tensor, ...]], Tensor]
+
+
+def leading_ones(count: int) -> TensorTransform:
+    """Theirs has so many dimensions of size 1 in front."""
+    ones = (1,) * count
+    return TensorTransform(f"{count} leading dimension{'s' if count > 1 else ''} of 1 removed",
+               lambda theirs: (theirs.flatten(0, count),), lambda ours: ours[0].reshape(*ones, *ours[0].shape))
+
+
+def patch_filters(channels: int, patch: int) -> TensorTransform:
+    """Theirs is a convolution over patches, ours a matrix: channel by channel, row by row."""
+    return TensorTransform("each filter as one row", lambda theirs: (theirs.flatten(1),),
+               lambda ours: ours[0].reshape(-1, channels, patch, patch))
+
+
+IDENTITY = TensorTransform("as it is", lambda theirs: (theirs,), lambda ours: ours[0])
+TRANSPOSED = TensorTransform("transposed", lambda theirs: (theirs.t(),), lambda ours: ours[0].t())
+THIRDS = TensorTransform("in three parts", lambda theirs: theirs.chunk(3), torch.cat)
+TRANSPOSED_THIRDS = TensorTransform("transposed, in three parts", lambda theirs: theirs.t().chunk(3),
+                        lambda ours: torch.cat(ours).t())
+
+
+class TensorRule(NamedTuple):
+    """One of their tensors, and the one or more of ours that it is."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    way: TensorTransform = IDENTITY
+
+
+class UnusedTensor(NamedTuple):
+    """A tensor of theirs that our model does without, and why."""
+
+    theirs: str
+    why: str
+
+
+class TensorMatch(NamedTuple):
+    """A rule as it holds for one model: names in full, the one that is written first among theirs."""
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    way: TensorTransform
+
+    def shape(self, state: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """The shape that theirs has, told by ours, which may be on the device "meta"."""
+        return tuple(self.way.write(tuple(state[name] for name in self.ours)).shape)
+
+
+class TensorMatches(NamedTuple):
+    """All that holds for one model."""
+
+    found: list[TensorMatch]
+    second: dict[str, str]
+    """Our names of tensors that have another one already, and that first name."""
+    without: list[str]
+    """Our tensors that no rule is about."""
+
+
+def match_rules(rules: Iterable[TensorRule], state: Mapping[str, Tensor]) -> TensorMatches:
+    """The rules for a model with this state. What is one tensor in it is one of theirs, under any of their names."""
+    first: dict[object, str] = {}
+    kept = {name: first.setdefault(storage_key(tensor), name) for name, tensor in state.items()}
+    theirs_of: dict[tuple[str, ...], list[str]] = {}
+    ways: dict[tuple[str, ...], TensorTransform] = {}
+    for rule in rules:
+        for name in state:
+            parts = _name_pattern(rule.ours[0]).fullmatch(name)
+            if parts is None:
+                continue
+            ours = tuple(kept[_fill_pattern(pattern, parts)] for pattern in rule.ours)
+            theirs_of.setdefault(ours, []).append(_fill_pattern(rule.theirs, parts))
+            ways.setdefault(ours, rule.way)
+    told = {name for ours in theirs_of for name in ours}
+    return TensorMatches([TensorMatch(tuple(theirs), ours, ways[ours]) for ours, theirs in theirs_of.items()],
+                   {name: one for name, one in kept.items() if name != one},
+                   [name for name, one in kept.items() if one not in told])
+
+
+def is_unused(name: str, unused: Iterable[UnusedTensor]) -> bool:
+    """Whether this tensor of theirs is known to be one that our models do without."""
+    return any(_name_pattern(one.theirs).fullmatch(name) for one in unused)
+
+
+def expected_specs(matches: TensorMatches, state: Mapping[str, Tensor], present: Iterable[str]) -> dict[str, TensorSpec]:
+    """What must be in a file that has the tensors `present`: of several names for one tensor, one is enough."""
+    there, entries = set(present), dict[str, TensorSpec]()
+    for match in matches.found:
+        names = [name for name in match.theirs if name in there] or [match.theirs[0]]
+        entries |= {name: TensorSpec(state[match.ours[0]].dtype, match.shape(state)) for name in names}
+    return entries
+
+
+def to_foreign(matches: TensorMatches, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors as theirs, each under one name."""
+    return {match.theirs[0]: match.way.write(tuple(tensors[name] for name in match.ours)).contiguous()
+            for match in matches.found}
+
+
+def _name_pattern(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\*", "(?P<part>weight|bias)"))
+
+
+def _fill_pattern(pattern: str, parts: re.Match[str]) -> str:
+    for mark, value in (("{i}", parts.groupdict().get("i")), ("*", parts.groupdict().get("part"))):
+        pattern = pattern if value is None else pattern.replace(mark, value)
+    return pattern
+
+
+# ---- settings: What a config.json says, read strictly: a key that may change the model and is not understood is refused by name.
+#
+# A family declares its keys as a dataclass with the defaults of `transformers`, which leaves out of the file what is as
+# it would be anyway. All that is wrong is told at once. Keys that say how the file came to be, how a model is searched
+# or how it was initialised change nothing in it, and are passed over.
+#
+# It knows keys and values. It does not know our models, nor tensors.
+
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "silu": "silu", "gelu_new": "gelu_tanh", "swish": "silu", "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+}
+"""Their names of activations, and ours; of several for one, the first is written."""
+
+# Handled elsewhere, or without effect on what the model computes.
+IGNORED_KEYS = frozenset((
+    "architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
+    "finetuning_task", "_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype",
+    "dtype", "tokenizer_class", "torchscript", "use_bfloat16", "tf_legacy_loss", "use_cache",
+    "gradient_checkpointing", "chunk_size_feed_forward", "initializer_range", "init_std", "output_attentions",
+    "output_hidden_states", "output_scores", "output_past", "return_dict", "return_dict_in_generate",
+    "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "task_specific_params", "prefix",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+))
+# Tables and lists that must be empty.
+REFUSED_KEYS = {
+    "quantization_config": "quantised weights are not read; get the weights that were not quantised",
+    "compression_config": "compressed weights are not read; get the weights that were not compressed",
+    "auto_map": "a model with code of its own is not read",
+    "pruned_heads": "a model with pruned heads is not read",
+    "adapters": "adapters are not read; merge them into the weights first",
+}
+SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "first",
+       "sep_token_id": "separator"}
+"""Their keys of special ids, and our names; start and end are apart."""
+
+AnySettingsT = TypeVar("AnySettingsT", bound="FamilySettings")
+
+
+def only(value: Any, why: str) -> Any:
+    """A field that must have this one value."""
+    rule = config.FieldRule(type(value), f"{json.dumps(value)} ({why})", lambda given: given == value)
+    return dataclasses.field(default=value, metadata={config.RULE_KEY: rule})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilySettings(Config):
+    """The keys that all families share."""
+
+    harmless: ClassVar[frozenset[str]] = frozenset()
+    default_ids: ClassVar[Mapping[str, int]] = {}
+    """The special ids that hold where the file does not name them."""
+    start_key: ClassVar[str] = "bos_token_id"
+    repeated: ClassVar[Mapping[str, int]] = {"eos_token_id": 1}
+    """Lists for which a single number may stand: so many of it."""
+    emptied: ClassVar[tuple[str, ...]] = ()
+    """Keys of how a text is written whose default would hold if they were not there; nothing is asked for."""
+
+    pad_token_id: int | None = integer(None, least=0)
+    unk_token_id: int | None = integer(None, least=0)
+    mask_token_id: int | None = integer(None, least=0)
+    cls_token_id: int | None = integer(None, least=0)
+    sep_token_id: int | None = integer(None, least=0)
+    bos_token_id: int | None = integer(None, least=0)
+    eos_token_id: tuple[int, ...] = integer((), least=0)
+    is_encoder_decoder: bool = only(False, "a model of this family has no source to look at")
+    is_decoder: bool = only(False, "a decoder of this family with a source to look at is not read")
+    add_cross_attention: bool = only(False, "attention to a source is not read in this family")
+    tie_encoder_decoder: bool = only(False, "an encoder and a decoder that share their layers are not read")
+
+    @property
+    def ids(self) -> int | None:
+        """How many ids there are; None where there is no vocabulary."""
+        return None
+
+    def special(self) -> SpecialTokens:
+        """The special ids."""
+        return SpecialTokens(start=getattr(self, self.start_key), end=self.eos_token_id,
+                             **{ours: getattr(self, theirs) for theirs, ours in SPECIAL_IDS.items()})
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What is wrong between keys: key, and why."""
+        for key in (*SPECIAL_IDS, self.start_key, "eos_token_id") if self.ids is not None else ():
+            value = getattr(self, key)
+            for one in value if isinstance(value, tuple) else () if value is None else (value,):
+                if self.ids is not None and one >= self.ids:
+                    yield key, f"{one} is no id of the {self.ids} that the model has"
+
+
+def special_keys(cls: type[FamilySettings], special: SpecialTokens) -> dict[str, Any]:
+    """The special ids as arguments of these settings."""
+    return {cls.start_key: special.start, "eos_token_id": special.end,
+            **{theirs: getattr(special, ours) for theirs, ours in SPECIAL_IDS.items()}}
+
+
+def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str, ignore: Iterable[str] = ()) -> AnySettingsT:
+    """The settings in a config.json called `name`; a ConfigError says all that is wrong with it.
+
+    Args:
+        ignore: keys that are taken as null, whatever they say.
+    """
+    values: dict[str, Any] = {**raw, **dict.fromkeys(ignore)}
+    found = [ConfigProblem((key,), "", f": {why}") for key, why in REFUSED_KEYS.items() if values.pop(key, None)]
+    for key, default in cls.default_ids.items():
+        # A small model whose file does not name them has no such ids, rather than ids outside its vocabulary.
+        if key not in values and default < _int_or_default(values.get("vocab_size"), default + 1):
+            values[key] = default
+    for key, times in cls.repeated.items():
+        if type(values.get(key)) is int:
+            values[key] = [values[key]] * times
+    known, kept = config.key_specs(cls), dict[str, Any]()
+    for key, value in values.items():
+        if value is None or key in IGNORED_KEYS or key in cls.harmless:
+            continue
+        if key in known:
+            kept[key] = value
+        else:
+            hint = checks.nearest(key, known)
+            found.append(ConfigProblem((key,), "unknown key ", f"; {hint[0].lower()}{hint[1:]}" if hint else
+                                 "; it may change the model, and can be passed over with `ignore` if it does not"))
+    settings = config.type_spec(cls, cls.__name__).read(kept, (), found)
+    if found:
+        raise TomlDocument(raw, name).error(found)
+    return settings
+
+
+def settings_to_json(settings: FamilySettings) -> dict[str, Any]:
+    """The settings as a config.json has them: special ids named even where there is none, so that no default holds."""
+    named = ("pad_token_id", "bos_token_id", settings.start_key, *settings.emptied)
+    table = {**dict.fromkeys(named), **to_tables(settings)}
+    for key, times in settings.repeated.items():
+        if len(table[key]) == times and len({*table[key]}) == 1:
+            table[key] = table[key][0]
+    return {key: None if value == [] else value for key, value in table.items()}
+
+
+def read_labels(raw: Mapping[str, Any], name: str) -> tuple[int, tuple[str, ...]]:
+    """How many labels there are, and their names where they have any; 2 where nothing is said, as in `transformers`."""
+    named = raw.get("id2label")
+    if named is None:
+        count = raw.get("num_labels")
+        if count is not None and _int_or_default(count, 0) < 1:
+            raise checks.wrong(f"{name}: num_labels", "a number of labels, at least 1", repr(count)[:80])
+        return _int_or_default(count, 2), ()
+    if not isinstance(named, Mapping) or {*named} != {*map(str, range(len(named)))} or not named:
+        expected = 'a table of names, {"0": ..., "1": ...}, with none left out'
+        raise checks.wrong(f"{name}: id2label", expected, repr(named)[:80])
+    names = [named[str(index)] for index in range(len(named))]
+    if not all(isinstance(one, str) for one in names):
+        raise checks.wrong(f"{name}: id2label", "a table of names that are text", repr(named)[:80])
+    return len(names), () if names == default_labels(len(names)) else tuple(names)
+
+
+def default_labels(count: int) -> list[str]:
+    """What `transformers` calls labels without a name."""
+    return [f"LABEL_{index}" for index in range(count)]
+
+
+def activation_name(ours: str) -> str:
+    """Their name of one of our activations."""
+    return next(theirs for theirs, own in ACTIVATIONS.items() if own == ours)
+
+
+def _int_or_default(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+# ---- family: What a family of architectures is: its keys, its tensors, and how its config becomes one of ours and back.
+#
+# A family says how a config of ours is told with its keys. Whether that fits is not a matter of lists: its keys are read
+# back, and whatever differs from the config has no place in the family. Dropout is not compared: it is how a model was
+# trained, not what it computes, and no family has a place for all of ours. Nor are the backend and the checkpointing of
+# activations, which are how it is run.
+#
+# This file knows no family.
+
+SettingsT = TypeVar("SettingsT", bound=FamilySettings)
+UNCOMPARED_KEYS = {"dropout", "backend", "checkpoint"}
+
+
+class FileFacts(NamedTuple):
     """What is known of a model beside its keys."""
 
     kind: str
@@ -45,15 +350,15 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Made:
+class ExportFacts:
     """What is told with a family's keys, beside the config."""
 
-    special: SpecialConfig
+    special: SpecialTokens
     longest: int | None
     """How many positions the model was trained with, where its own have no end."""
 
 
-class Family(ABC, Generic[Own]):
+class Family(ABC, Generic[SettingsT]):
     """A `model_type`, and the architectures of it that have a counterpart here."""
 
     name: ClassVar[str]
@@ -63,30 +368,30 @@ class Family(ABC, Generic[Own]):
     """Their classes, and our kinds; of several for one kind, the first is written."""
     bare: ClassVar[frozenset[str]] = frozenset()
     """Those that are the base alone."""
-    unused: ClassVar[tuple[Unused, ...]] = ()
-    settings: type[Own]
+    unused: ClassVar[tuple[UnusedTensor, ...]] = ()
+    settings: type[SettingsT]
 
     @abstractmethod
-    def config(self, settings: Own, asked: Asked) -> ModelConfig:
+    def config(self, settings: SettingsT, asked: FileFacts) -> ModelConfig:
         """Our config of what these keys say."""
 
     @abstractmethod
-    def told(self, config: ModelConfig, made: Made) -> Own:
+    def told(self, config: ModelConfig, made: ExportFacts) -> SettingsT:
         """The keys that come nearest to this config."""
 
     @abstractmethod
-    def rules(self, config: ModelConfig) -> Iterable[Rule]:
+    def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         """Which tensors are which in a model of this config."""
 
     def guess(self, names: Collection[str]) -> str | None:
         """The architecture of a file that does not say it, by its tensors; None where they do not tell."""
         return next(iter(self.architectures))
 
-    def longest(self, settings: Own) -> int | None:
+    def longest(self, settings: SettingsT) -> int | None:
         """How many positions the model was trained with, where our own have no end."""
         return None
 
-    def derived(self, settings: Own) -> dict[str, Tensor]:
+    def derived(self, settings: SettingsT) -> dict[str, Tensor]:
         """Tensors of theirs that are not read, as they follow from the keys, but that a file should have."""
         return {}
 
@@ -97,14 +402,14 @@ class Family(ABC, Generic[Own]):
         return lambda name: name.removeprefix(self.base)
 
 
-def attention(stack: StackConfig, family: str) -> SelfAttentionConfig:
+def self_attention_of(stack: StackConfig, family: str) -> SelfAttentionConfig:
     """The self-attention of a stack that has it."""
     if not isinstance(stack.mixer, SelfAttentionConfig):
         raise checks.wrong("config", f"one that fits {family}, with self-attention", f"with {stack.mixer.kind}")
     return stack.mixer
 
 
-def feed_forward(stack: StackConfig, family: str) -> FeedForwardConfig:
+def feed_forward_of(stack: StackConfig, family: str) -> FeedForwardConfig:
     """The feed-forward part of a stack that has one."""
     if stack.feed_forward is None:
         raise checks.wrong("config", f"one that fits {family}, with a feed-forward part", "without")
@@ -113,10 +418,10 @@ def feed_forward(stack: StackConfig, family: str) -> FeedForwardConfig:
 
 def check_fits(config: ModelConfig, nearest: ModelConfig, family: str) -> None:
     """Refuse a config that differs from the nearest one that the family can hold, with all differences."""
-    own, other = (_flat(plain(_canonical(one, one))) for one in (config, nearest))
+    own, other = (_flatten(to_tables(_canonical(one, one))) for one in (config, nearest))
     differing = [key for key in {**own, **other} if own.get(key) != other.get(key)]
     if differing:
-        lines = "\n  ".join(f"{key} is {_shown(own, key)}, where {family} has {_shown(other, key)}"
+        lines = "\n  ".join(f"{key} is {_format_key_value(own, key)}, where {family} has {_format_key_value(other, key)}"
                             for key in differing)
         raise checks.wrong("config", f"one that fits {family}", "not", f"These have no place in it:\n  {lines}")
 
@@ -133,20 +438,20 @@ def _canonical(part: Any, whole: ModelConfig) -> Any:
                        head_width=None if part.head_width == width // part.heads else part.head_width)
     if isinstance(part, EmbeddingConfig) and part.norm is None:
         return replace(part, epsilon=EmbeddingConfig().epsilon)
-    if isinstance(part, MaskedConfig) and part.head_width == width:
+    if isinstance(part, MaskedModelConfig) and part.head_width == width:
         return replace(part, head_width=None)
     return replace(part, positions=part.places) if isinstance(part, VisionConfig) else part
 
 
-def _flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{key}.")
-        elif key not in UNCOMPARED:
+            flat |= _flatten(value, f"{above}{key}.")
+        elif key not in UNCOMPARED_KEYS:
             flat[f"{above}{key}"] = value
     return flat
 
 
-def _shown(flat: Mapping[str, Any], key: str) -> str:
+def _format_key_value(flat: Mapping[str, Any], key: str) -> str:
     return json.dumps(flat[key]) if key in flat else "nothing"

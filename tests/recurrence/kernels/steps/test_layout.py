@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-layout = pytest.importorskip("regard.recurrence.kernels.steps.layout")
+layout = pytest.importorskip("regard.recurrence.kernels.triton_scan")
 
 CUDA = torch.device("cuda")
 

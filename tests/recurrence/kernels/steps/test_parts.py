@@ -7,7 +7,7 @@ from recurrent import normal
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-parts = pytest.importorskip("regard.recurrence.kernels.steps.parts")
+parts = pytest.importorskip("regard.kernels.recurrence.triton_steps")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -1,0 +1,549 @@
+"""Memory in isolation: recurrence, convolution and self-attention on tasks that need nothing else.
+
+    from regard.comparison import memory
+
+    results = memory.run("copy", lengths=(5, 20), seeds=1)
+    print("\n".join(memory.result_lines(results)))
+
+All models have the same pre-norm blocks, the same data and about the same number of parameters; only the mixer differs:
+
+    rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
+    convolution                         causal and dilated: the dilation doubles from layer to layer; enough layers to see
+                                        half as far again as the first token, which otherwise a single path would reach
+    attention                           causal self-attention: two layers of four heads with rotary positions
+
+    x -- read -- block -- block -- ... -- norm -- output      block: pre-norm, a mixer and a feed-forward layer
+
+Heads are 16 features wide at any model width, and positions are rotary: with heads of 8 or with added sinusoids,
+associative recall was far from learned when it was learned with these.
+
+Every batch is new, so nothing can be memorised across batches. Training uses Adam with a short warm-up and a linear decay
+to a twentieth, gradients clipped to norm 1, and stops when the held-out loss is a hundredth of chance. `QUICK` takes some
+minutes on two cores; `LONG` is for a GPU and lengths up to 1,024, with a lower learning rate: at 1,024 tokens convolution
+did not learn to copy with twice the rate.
+
+Published figures of other models and trainings are shown beside the results. None of them was measured by this code.
+
+Legend: B rows, N tokens, D width.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from regard import checks
+from regard.attention.layer import SelfAttentionConfig
+from regard.blocks.feed_forward import FeedForwardConfig
+from regard.blocks.stack import MixerConfig, Stack, StackConfig
+from regard.comparison.memory_tasks import MEMORY_TASKS, MemoryBatch, MemoryTask
+from regard.comparison.memory_tasks import make_task as made
+from regard.convolution import Convolution, ConvolutionConfig, receptive_field
+from regard.models.embedding import make_output_layer
+from regard.position.rotary import RotaryConfig
+from regard.recurrence.cells import CELLS
+from regard.recurrence.scan import RecurrenceConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# ---- ways: The ways to process a sequence, made equal in all but the way: the same block, about as many parameters.
+#
+#     rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
+#     convolution                         causal, dilated: the distance between taps doubles from layer to layer; as many
+#                                         layers as let the last token see half as far again as the first, to which only
+#                                         a single path would lead otherwise
+#     attention                           causal self-attention: two layers of four heads, with rotary positions
+#
+#     x ── read ── block ── block ── … ── norm ── output        block: pre-norm, a mixer and a feed-forward part
+#
+# Only the mixer differs, and what comes with it: depth for convolution, positions for attention, which has no order of
+# its own. Heads are 16 features wide however wide the model is, and positions are rotary: with heads of 8, or with
+# sinusoids added, associative recall was still far from learned when it was learned with these. It does not know tasks
+# but for their sizes, nor how it is trained.
+#
+# Legend: B rows, N tokens, D width.
+
+KERNEL, LAYERS, HEADS, HEAD_WIDTH = 8, 2, 4, 16
+NUMERIC_FEATURES = 2
+"""Features of an input that is no symbol."""
+
+
+@dataclass(frozen=True)
+class MemoryMixer:
+    """One way: its mixer, how many layers a sequence of so many tokens needs, and how fast it learns."""
+
+    mixer: MixerConfig
+    layers: Callable[[int], int]
+    rate: float
+
+
+def _convolution_layers(tokens: int) -> int:
+    """Layers of convolutions whose dilation doubles, such that the last token sees half as many again."""
+    layers = 1
+    while 1 + (KERNEL - 1) * (2**layers - 1) < 1.5 * tokens:
+        layers += 1
+    return layers
+
+
+def _two_layers(tokens: int) -> int:
+    return LAYERS
+
+
+MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
+    **{cell: MemoryMixer(RecurrenceConfig(cell=cell), _two_layers, 5e-3) for cell in CELLS},
+    "convolution": MemoryMixer(ConvolutionConfig(kernel=KERNEL, growth=2), _convolution_layers, 2e-3),
+    "attention": MemoryMixer(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()), _two_layers, 5e-3),
+}
+
+
+class MemoryModel(nn.Module):
+    """Inputs to outputs through a stack: ids (B, N) or numbers (B, N, features) -> (B, N, outputs)."""
+
+    def __init__(self, task: MemoryTask, way: MemoryMixer, width: int) -> None:
+        super().__init__()
+        self.read = (nn.Linear(NUMERIC_FEATURES, width) if task.symbols is None
+                     else nn.Embedding(task.symbols, width))
+        self.stack: Stack = stack_config(way, task.tokens, width).build(width, causal=True)
+        self.output = make_output_layer(width, task.outputs, bias=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs of all tokens."""
+        return self.output(self.stack(self.read(inputs)))
+
+    @property
+    def seen(self) -> int | None:
+        """How many tokens an output can depend on; None where there is no limit."""
+        mixers = [block.mixer for block in self.stack.blocks]
+        convolutions = [mixer for mixer in mixers if isinstance(mixer, Convolution)]
+        return receptive_field(convolutions) if convolutions else None
+
+
+def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
+    """The stack of a way, for sequences of so many tokens."""
+    return StackConfig(layers=way.layers(tokens), order="pre", mixer=way.mixer,
+                       feed_forward=FeedForwardConfig(inner=2 * width))
+
+
+def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
+    """The model of a way: the widest that has at most so many learned numbers, in steps of 8 features."""
+    way = checks.pick("ways", name, MEMORY_MIXERS)
+    width = 8
+    if _count_parameters(task, way, width) > parameters:
+        raise checks.wrong("parameters", f"at least {_count_parameters(task, way, width):,} for {name} and {task.tokens} tokens",
+                           f"{parameters:,}")
+    while _count_parameters(task, way, width + 8) <= parameters:
+        width += 8
+    return MemoryModel(task, way, width)
+
+
+def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
+    read = (NUMERIC_FEATURES + 1) * width if task.symbols is None else task.symbols * width
+    return read + stack_config(way, task.tokens, width).parameters(width) + (width + 1) * task.outputs
+
+
+# ---- training: One way learns one task at one length: how long, how fast, and how well it does then on sequences that are new.
+#
+# Every batch is new, so nothing can be learned by heart. The optimiser is Adam with a short warm-up and a rate that falls
+# to a twentieth, gradients are clipped to a norm of 1, and it ends as soon as the held-out loss is a hundredth of chance:
+# what is solved needs no more steps. It knows neither the other ways nor how results are shown.
+
+ProgressCallback = Callable[[int, float], None]
+SOLVED_FRACTION = 0.01
+"""The share of the chance loss below which a task is solved."""
+WARMUP, FINAL_RATE, MAX_GRAD_NORM = 50, 0.05, 1.0
+VALIDATION_SEED = 7919
+"""Added to the seed for the sequences to judge by."""
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """What each way may use: steps of so many sequences, and learned numbers."""
+
+    steps: int = 600
+    rows: int = 32
+    parameters: int = 30_000
+    judged: int = 256
+    """Sequences to judge by."""
+    every: int = 50
+    """Steps between two looks at these."""
+    rate: float = 1.0
+    """Of learning: each way's own is multiplied by it."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rate, int | float) or not 0 < self.rate < math.inf:
+            raise checks.wrong("rate", "a number above 0", repr(self.rate))
+        counts = {name: value for name, value in asdict(self).items() if name != "rate"}
+        for name, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise checks.wrong(name, "a whole number, at least 1", repr(value))
+
+
+class MemoryTraining(NamedTuple):
+    """How well a model does after so many steps."""
+
+    loss: float
+    accuracy: float | None
+    steps: int
+    seconds: float
+    curve: tuple[tuple[int, float], ...]
+    """Steps and the held-out loss after them."""
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """What came of one training."""
+
+    task: str
+    way: str
+    length: int
+    seed: int
+    tokens: int
+    loss: float
+    accuracy: float | None
+    chance: float
+    chance_accuracy: float | None
+    parameters: int
+    width: int
+    layers: int
+    seen: int | None
+    """How many tokens an output can depend on; None where there is no limit."""
+    steps: int
+    seconds: float
+    curve: tuple[tuple[int, float], ...]
+    """Steps and the held-out loss after them."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether the loss is at most a hundredth of chance."""
+        return self.loss <= SOLVED_FRACTION * self.chance
+
+    def table(self) -> dict[str, Any]:
+        """As plain values. JSON has no NaN: a loss that is none is null."""
+        own = asdict(self) | {"solved": self.solved, "curve": [[step, _finite_or_none(loss)] for step, loss in self.curve]}
+        return {**own, "loss": _finite_or_none(self.loss)}
+
+
+def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: str | torch.device = "cpu",
+          told: ProgressCallback | None = None) -> MemoryResult:
+    """Train one way on one task.
+
+    Args:
+        told: called with the step and the held-out loss, whenever it is judged.
+    """
+    device = torch.device(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = build_model(task, way, budget.parameters).to(device)
+        lesson = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[way].rate, told)
+    return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
+                  accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
+                  parameters=sum(parameter.numel() for parameter in model.parameters()),
+                  width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=lesson.steps,
+                  seconds=lesson.seconds, curve=lesson.curve)
+
+
+def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float, told: ProgressCallback | None = None) -> MemoryTraining:
+    """Train any model of inputs to outputs, (B, N) or (B, N, features) -> (B, N, outputs), where it is."""
+    device = next(model.parameters()).device
+    stream = Generator(device).manual_seed(seed)
+    held = task.batch(budget.judged, Generator(device).manual_seed(VALIDATION_SEED + seed))
+    optimiser = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min(1.0, (step + 1) / WARMUP) * max(FINAL_RATE, 1 - step / budget.steps))
+    curve: list[tuple[int, float]] = []
+    accuracy: float | None = None
+    began = time.perf_counter()
+    with _flush_denormals():
+        for step in range(1, budget.steps + 1):
+            batch = task.after((step - 1) / budget.steps).batch(budget.rows, stream)
+            optimiser.zero_grad()
+            task.score(model(batch.inputs), batch).loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+            optimiser.step()
+            schedule.step()
+            if step % budget.every and step < budget.steps:
+                continue
+            loss, accuracy = _validate(model, task, held, budget.rows)
+            curve.append((step, loss))
+            if told is not None:
+                told(step, loss)
+            if loss <= SOLVED_FRACTION * task.chance or not math.isfinite(loss):
+                break
+    return MemoryTraining(curve[-1][1], accuracy, curve[-1][0], time.perf_counter() - began, tuple(curve))
+
+
+def _validate(model: nn.Module, task: MemoryTask, held: MemoryBatch, rows: int) -> tuple[float, float | None]:
+    """Loss and accuracy on sequences that were never learned from, as many at once as in training.
+
+    All parts are equally long and have equally many answers, so that the mean over parts is the mean over answers.
+    """
+    parts = [MemoryBatch(*tensors) for tensors in zip(*(tensor.split(rows) for tensor in held), strict=True)]
+    with torch.no_grad():
+        scores = [task.score(model(part.inputs), part) for part in parts]
+    weights = [len(part.inputs) / len(held.inputs) for part in parts]
+    loss = sum(weight * float(score.loss) for weight, score in zip(weights, scores, strict=True))
+    right = [float(score.accuracy) for score in scores if score.accuracy is not None]
+    return loss, sum(weight * share for weight, share in zip(weights, right, strict=True)) if right else None
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@contextmanager
+def _flush_denormals() -> Iterator[None]:
+    """Inside, numbers that are nearly 0 are 0: gradients vanish, and a CPU is many times slower with such numbers."""
+    before = sys.float_info.min / 2 == 0.0  # how it was; torch does not tell
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+# ---- running: All ways on one task, at all lengths, with several seeds: what is compared, and what comes of it.
+#
+#     results = run("copy", ways=("lstm", "convolution", "attention"), lengths=(10, 100), seeds=1)
+#     print(report.table(results))
+#
+# `QUICK` is for two cores and some minutes, `LONG` for a GPU and lengths to 1,024, with smaller steps: at 1,024 tokens
+# convolution did not learn to copy with twice the rate that it learned it with. Every way gets the same sequences, the
+# same number of steps and about the same number of parameters. How one is trained is in `training`.
+
+DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention")
+
+
+@dataclass(frozen=True)
+class MemoryScale:
+    """How much is done where nothing else is said: the lengths of each task, and the budget of each training."""
+
+    lengths: Mapping[str, tuple[int, ...]]
+    budget: MemoryBudget
+
+
+QUICK = MemoryScale({"copy": (5, 20, 80), "recall": (16, 32, 64), "adding": (10, 40, 160)}, MemoryBudget())
+LONG = MemoryScale({name: (64, 256, 1024) for name in MEMORY_TASKS},
+             MemoryBudget(steps=3000, rows=64, parameters=100_000, every=100, rate=0.4))
+SCALES = {"quick": QUICK, "long": LONG}
+
+
+def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
+        budget: MemoryBudget | None = None, seeds: int = 1, device: str | torch.device = "cpu", scale: str = "quick",
+        told: Callable[[str, int, int, int, float], None] | None = None,
+        done: Callable[[MemoryResult], None] | None = None) -> list[MemoryResult]:
+    """Train every way at every length with every seed.
+
+    Args:
+        task: "copy", "recall" or "adding".
+        ways: names from `WAYS`.
+        lengths: those of the scale where not given.
+        budget: of each training; that of the scale where not given.
+        seeds: how many, from 0.
+        scale: "quick" or "long": what is done where lengths or budget are not given.
+        told: called with way, length, seed, step and held-out loss, whenever one is judged.
+        done: called with each result.
+    """
+    chosen = checks.pick("scale", scale, SCALES)
+    checks.pick("task", task, MEMORY_TASKS)
+    for way in ways:
+        checks.pick("ways", way, MEMORY_MIXERS)
+    if not ways:
+        raise checks.wrong("ways", "at least one", "none", f"There are {', '.join(MEMORY_MIXERS)}.")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise checks.wrong("seeds", "a whole number, at least 1", repr(seeds))
+    tasks = [made(task, length) for length in dict.fromkeys(chosen.lengths[task] if lengths is None else lengths)]
+    if not tasks:
+        raise checks.wrong("lengths", "at least one", "none")
+    budget = chosen.budget if budget is None else budget
+    results = []
+    for one in tasks:
+        for way in dict.fromkeys(ways):
+            for seed in range(seeds):
+                tell = None if told is None else _bind_run(told, way, one.length, seed)
+                results.append(learn(one, way, budget, seed, device, tell))
+                if done is not None:
+                    done(results[-1])
+    return results
+
+
+def _bind_run(told: Callable[[str, int, int, int, float], None], way: str, length: int,
+            seed: int) -> Callable[[int, float], None]:
+    return lambda step, loss: told(way, length, seed, step, loss)
+
+
+# ---- published: What the literature reports for these tasks: facts to print beside what is measured here, each with its source.
+#
+# These are other people's numbers, of their models, sizes and trainings. None of them was measured by this code.
+
+
+class PublishedResult(NamedTuple):
+    """A number from a paper."""
+
+    task: str
+    way: str
+    """One of ours that is of the same kind, or "without memory"."""
+    length: int | None
+    """None is every length."""
+    measure: str
+    value: str
+    """As it is printed there."""
+    source: str
+    model: str = ""
+    """What the paper calls it, where that is another name."""
+
+
+BAI, ARJOVSKY, ARORA = ("Bai, Kolter, Koltun 2018", "Arjovsky, Shah, Bengio 2016", "Arora et al. 2023")
+WITHOUT_MEMORY = "without memory"
+PUBLISHED = (
+    PublishedResult("copy", WITHOUT_MEMORY, 1000, "loss", "0.0204", ARJOVSKY),
+    PublishedResult("copy", "rnn", 1000, "loss", "0.020", BAI),
+    PublishedResult("copy", "lstm", 1000, "loss", "0.0204", BAI),
+    PublishedResult("copy", "gru", 1000, "loss", "0.020", BAI),
+    PublishedResult("copy", "convolution", 1000, "loss", "3.5e-5", BAI, "TCN"),
+    PublishedResult("recall", "attention", None, "accuracy", "1.00", ARORA),
+    PublishedResult("adding", WITHOUT_MEMORY, None, "loss", "0.1767", ARJOVSKY),
+)
+
+
+def published_results(task: str) -> tuple[PublishedResult, ...]:
+    """The figures of a task."""
+    return tuple(figure for figure in PUBLISHED if figure.task == task)
+
+
+def published_marks(task: str, lengths: Sequence[int]) -> dict[str, dict[int, float]]:
+    """What ways of a task have in the literature, at these lengths and at all others that are not longer."""
+    found = dict[str, dict[int, float]]()
+    for figure in published_results(task):
+        at = lengths if figure.length is None else [figure.length]
+        here = {length: float(figure.value) for length in at if length <= max(lengths)}
+        if here and figure.way != WITHOUT_MEMORY:
+            found[figure.way] = here
+    return found
+
+
+# ---- report: What came of a comparison, for people and for programs: lines of text, tables for JSON, a picture against length.
+#
+# It shows what `running` found beside chance and beside the figures of the literature, and draws no conclusions but one:
+# whether a way has solved a length. It does not know how anything was measured.
+
+FIGURE_FORMATS = ("svg", "png")
+
+
+def result_lines(results: Sequence[MemoryResult]) -> list[str]:
+    """A row for every way, a column for every length: medians over the seeds, and the whole range where it is wide."""
+    task, lengths, ways = _covered(results)
+    cells = [["way", *(f"{length:,}" for length in lengths), "parameters", "layers", "sees", "steps", "s"]]
+    for way in ways:
+        own = [result for result in results if result.way == way]
+        seen = [result.seen for result in own if result.seen is not None]
+        cells.append([way, *(_result_cell([one for one in own if one.length == length]) for length in lengths),
+                      _format_range([one.parameters for one in own]), _format_range([one.layers for one in own]),
+                      _format_range(seen) if seen else "all", _format_range([one.steps for one in own]),
+                      f"{sum(one.seconds for one in own):.0f}"])
+    cells.append([WITHOUT_MEMORY, *(_chance_cell(task, length) for length in lengths), "", "", "", "", ""])
+    solved = "* solved: the loss is at most 1 % of what it is without memory."
+    found = [f"{task.name}: {_measure_name(task)}, by {task.unit}", *_align_columns(cells), solved]
+    figures = published_results(task.name)
+    if figures:
+        rows = [["published", "length", "value", "source"]]
+        rows += [[one.way + (f" ({one.model})" if one.model else ""),
+                  "every" if one.length is None else f"{one.length:,}", f"{one.measure} {one.value}", one.source]
+                 for one in figures]
+        found += ["", *_align_columns(rows)]
+    return found
+
+
+def results_table(results: Sequence[MemoryResult]) -> dict[str, Any]:
+    """The same as plain values, each result with all that is known of it."""
+    task, lengths, ways = _covered(results)
+    return {"task": task.name, "measure": task.measure, "lengths": lengths, "ways": ways,
+            "results": [result.table() for result in results],
+            "published": [figure._asdict() for figure in published_results(task.name)]}
+
+
+def results_figure(results: Sequence[MemoryResult]) -> "Figure":
+    """The measure of every way against the length, with chance and published figures. It needs the extra `plot`."""
+    from regard.inspection.pictures.curves import length_picture
+
+    task, lengths, ways = _covered(results)
+    values = {way: {length: [value for one in results if (one.way, one.length) == (way, length)
+                             for value in [_shown_value(one)]] for length in lengths} for way in ways}
+    kept = {way: {length: own for length, own in points.items() if own} for way, points in values.items()}
+    level = {length: _chance_level(MEMORY_TASKS[task.name](length)) for length in lengths}
+    known = {way: points for way, points in published_marks(task.name, lengths).items() if way in ways}
+    return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log", level=level,
+                          level_name=WITHOUT_MEMORY, title=f"{task.name}: three ways to remember", across=task.unit,
+                          marks=known, marks_name="published")
+
+
+def save_figures(results: Sequence[MemoryResult], folder: str | os.PathLike[str]) -> list[str]:
+    """The picture in this folder as SVG and as PNG, named after the task; the paths."""
+    from regard.inspection.pictures.canvas import save as write
+
+    drawn, paths = results_figure(results), [os.path.join(folder, f"{results[0].task}.{ending}") for ending in FIGURE_FORMATS]
+    for path in paths:
+        write(drawn, path)
+    return paths
+
+
+def _covered(results: Sequence[MemoryResult]) -> tuple[MemoryTask, list[int], list[str]]:
+    """The task (at the first length), the lengths and the ways, in the order of the results."""
+    names = {result.task for result in results}
+    if len(names) != 1:
+        raise checks.wrong("results", "those of one task", ", ".join(sorted(names)) or "empty")
+    return (MEMORY_TASKS[results[0].task](results[0].length), sorted({result.length for result in results}),
+            list(dict.fromkeys(result.way for result in results)))
+
+
+def _measure_name(task: MemoryTask) -> str:
+    kind = {"accuracy": "accuracy", "loss": "cross-entropy" if task.symbols else "mean squared error"}[task.measure]
+    return f"{kind} on new sequences"
+
+
+def _shown_value(result: MemoryResult) -> float:
+    return result.loss if result.accuracy is None or MEMORY_TASKS[result.task].measure == "loss" else result.accuracy
+
+
+def _chance_level(task: MemoryTask) -> float:
+    accuracy = task.chance_accuracy
+    return task.chance if accuracy is None or task.measure == "loss" else accuracy
+
+
+def _result_cell(results: Sequence[MemoryResult]) -> str:
+    """The median, with the range where it does not round to the same, and a star where all have solved it."""
+    if not results:
+        return "-"
+    values = sorted(_shown_value(result) for result in results)
+    low, middle, high = (_format_number(value) for value in (values[0], median(values), values[-1]))
+    spread = "" if low == high else f" [{low}, {high}]"
+    return f"{middle}{spread}{'*' if all(result.solved for result in results) else ''}"
+
+
+def _chance_cell(task: MemoryTask, length: int) -> str:
+    return _format_number(_chance_level(MEMORY_TASKS[task.name](length)))
+
+
+def _format_number(value: float) -> str:
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
+
+
+def _format_range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
+                                                  zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]

@@ -1,0 +1,416 @@
+"""HTML pages of comparisons: the road, and two models side by side.
+
+A page is one HTML file without network access, scripts or other files, in light or dark colours. Text is escaped exactly
+where it becomes HTML: `html_text` for any text, `Html` for what is HTML already. The pages draw tables of results; they
+compute nothing.
+"""
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NewType
+
+from regard.comparison.measures import FLOW_PARTS
+from regard.inspection import labels
+from regard.inspection.pictures.svg import LINE_COLOURS, ChartLine, lines_svg, svg_element
+
+Html = NewType("Html", str)
+MAX_TEXT = 2000
+"""Characters of a text that are shown."""
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+STYLE = """
+:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#595959;--line:#d5d5d5;--tint:#f4f4f2;--link:#0b5394}
+@media (prefers-color-scheme:dark){:root{--ink:#e8e8e6;--paper:#16181b;--faint:#a9adb3;--line:#3a3e44;--tint:#1f2226;
+--link:#8ab8ff}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem 1rem 4rem;max-width:68rem;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;line-height:1.25;margin:.2rem 0 .6rem}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}
+h3{font-size:1rem;margin:1rem 0 .3rem}h1,h2,h3,p,figcaption{overflow-wrap:anywhere}
+p{max-width:46rem;margin:.4rem 0}.faint,figcaption,caption{color:var(--faint)}
+figcaption,caption,.small{font-size:.875rem}caption{text-align:left;padding:.2rem 0}
+.wide{overflow-x:auto;margin:.6rem 0}.wide:focus-visible{outline:2px solid var(--link)}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:600;vertical-align:bottom}tbody th{vertical-align:top}th[scope=row]{white-space:nowrap}
+td svg{max-width:none;display:block}td.n,th.n{text-align:right}td.n{white-space:nowrap}td.said{min-width:13rem}
+.row{display:flex;flex-wrap:wrap;gap:1rem 2rem;align-items:flex-start}figure{margin:.6rem 0}
+.row>*,figure{max-width:100%;min-width:0}
+svg{max-width:100%;height:auto}.map svg{max-width:none}
+summary{cursor:pointer;padding:.2rem 0;color:var(--link)}code{font-size:.875rem;overflow-wrap:anywhere}
+.swatch{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
+dl{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{color:var(--faint)}
+dd{margin:0}dt,dd{overflow-wrap:anywhere}
+"""
+SWATCHES = "".join(f".c{number}{{background:{colour}}}" for number, colour in enumerate(LINE_COLOURS))
+
+
+def html_page(title: str, sections: Iterable[Html]) -> str:
+    """The whole page."""
+    style = STYLE.strip().replace("\n", "")
+    return ('<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{html_text(title)}</title>\n<style>{style}{SWATCHES}</style>\n</head>\n<body>\n<main>\n"
+            f"<h1>{html_text(title)}</h1>\n" + "\n".join(sections) + "\n</main>\n</body>\n</html>\n")
+
+
+def html_text(given: str, longest: int = MAX_TEXT) -> Html:
+    """What anybody wrote: nothing in it is a tag, and what is not seen is named."""
+    return Html(html.escape(labels.text_label(given, longest), quote=True))
+
+
+def html_section(title: str, *parts: Html) -> Html:
+    """A part of the page with a heading."""
+    return Html(f"<section>\n<h2>{html_text(title)}</h2>\n" + "\n".join(parts) + "\n</section>")
+
+
+def html_paragraph(given: str, kind: str = "") -> Html:
+    """A text by itself."""
+    return Html(f"<p{_class(kind)}>{html_text(given)}</p>")
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[Html]], *, caption: str = "", numbers: Sequence[int] = (),
+          said: Sequence[int] = ()) -> Html:
+    """A table whose first column names the row.
+
+    Args:
+        numbers: which columns hold numbers; `said`: which hold sentences.
+    """
+    def kind(column: int) -> str:
+        return _class("n" if column in numbers else "said" if column in said else "")
+
+    heads = "".join(f'<th scope="col"{kind(column)}>{html_text(name)}</th>' for column, name in enumerate(head))
+    body = []
+    for first, *others in rows:
+        cells = "".join(f"<td{kind(column)}>{cell}</td>" for column, cell in enumerate(others, 1))
+        body.append(f'<tr><th scope="row"{kind(0)}>{first}</th>{cells}</tr>')
+    above = f"<caption>{html_text(caption)}</caption>" if caption else ""
+    label = html_text(caption or head[0] or "table")
+    return Html(f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>{above}'
+                f"<thead><tr>{heads}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>")
+
+
+def html_figure(picture: str, caption: str, kind: str = "") -> Html:
+    """A picture, which is an SVG, with what is seen on it."""
+    return Html(f"<figure{_class(kind)}>{picture}<figcaption>{html_text(caption)}</figcaption></figure>")
+
+
+def html_scrollable(picture: str, label: str) -> Html:
+    """A picture that is moved from side to side where there is no room for it."""
+    return Html(f'<div class="wide map" tabindex="0" role="region" aria-label="{html_text(label)}">{picture}</div>')
+
+
+def html_row(*parts: Html) -> Html:
+    """Parts beside each other, where there is room."""
+    return Html('<div class="row">' + "".join(parts) + "</div>")
+
+
+def html_details(title: str, *parts: Html) -> Html:
+    """Parts that are shown when they are asked for."""
+    return Html(f"<details><summary>{html_text(title)}</summary>" + "".join(parts) + "</details>")
+
+
+def html_facts(rows: Iterable[tuple[str, str]]) -> Html:
+    """Names with what they stand for."""
+    return Html("<dl>" + "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(value)}</dd>" for name, value in rows) + "</dl>")
+
+
+def html_swatch(number: int) -> Html:
+    """The colour of a line of a picture."""
+    return Html(f'<span class="swatch c{number % len(LINE_COLOURS)}" aria-hidden="true"></span>')
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+# ---- page: The page of a comparison of trained steps: scores, lengths, curves, gradient flow and what each model looks at.
+#
+# It draws the table that `summary` makes, and the maps of attention that were made with it. It computes nothing, and does
+# not know how anything was measured.
+
+Table = dict[str, Any]
+BAR_WIDTH = 80.0
+"""Pixels of a score of 100."""
+
+
+def road_page(found: Table, maps: Mapping[str, str | None]) -> str:
+    """The whole page.
+
+    Args:
+        maps: the SVG of what each model looks at, by its name; None for one without attention.
+    """
+    models = found["models"]
+    return html_page("The same work, done in several ways", [
+        _road_head(found), _road_scores(models, found["seeds"]), _road_lengths(models), _road_curves(models), _road_flows(models),
+        _road_maps(found, maps), _road_methods(found)])
+
+
+def format_spread(given: Mapping[str, Any], digits: int = 1) -> str:
+    """A number over several seeds, in words."""
+    mean = f"{given['mean']:,.{digits}f}"
+    return mean if given["deviation"] is None else f"{mean} ± {given['deviation']:,.{digits}f}"
+
+
+def format_bytes(count: int | None) -> str:
+    """Bytes, for people."""
+    return "" if count is None else f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count / 2**10:,.0f} KiB"
+
+
+def _road_head(found: Table) -> Html:
+    data, times = found["data"], found["seeds"]
+    return Html("".join([
+        html_paragraph(f"{len(found['models'])} models learned from the same {data['train']:,} pairs "
+                         f"({data['name']}), cut by the same tokenizer. Each had the same budget: "
+                         f"{found['budget']['said']}. All were tested on the same {data['test']:,} pairs, which "
+                         "none of them learned from."),
+        html_paragraph(f"Each was trained {times} times, from different random numbers: ± is the standard deviation."
+                         if times > 1 else "Each was trained once: differences of a point or two may be chance.",
+                         "faint")]))
+
+
+def _road_scores(models: Sequence[Table], seeds: int) -> Html:
+    rows = []
+    peaks = any(model["peak"] is not None for model in models)
+    for number, model in enumerate(models):
+        kept = long_sentence_ratio(model)
+        rows.append([Html(html_swatch(number) + html_text(model["name"])), html_text(model["about"]), _score_bar(model["bleu"]),
+                     html_text(format_spread(model["bleu"])), html_text(format_spread(model["chrf"])), html_text(format_spread(model["loss"], 3)),
+                     html_text("" if kept is None else f"{kept:.0%}"), html_text(f"{model['parameters']:,}"),
+                     html_text(format_spread(model["tokens_per_second"], 0)), html_text(format_bytes(model["memory"])),
+                     *([html_text(format_bytes(model["peak"]))] if peaks else [])])
+    head = ["model", "what it is", "", "BLEU", "chrF", "loss", "kept on long ones", "parameters", "tokens/s",
+            "step memory", *(["peak on the GPU"] if peaks else [])]
+    note = ("BLEU and chrF go up to 100. The loss is the mean of -log p of the words of the references. Kept on long "
+            "ones: the BLEU of the longest sentences as a share of that of the shortest. Tokens a second are target "
+            "tokens while learning, on the machine below. Step memory is counted: parameters, gradients, moments, "
+            "and what the backward pass keeps for 16 long sentences.")
+    return html_section("What came of it", html_table(head, rows, numbers=range(3, len(head)), said=(1,)),
+                          html_paragraph(note, "small faint"))
+
+
+def _score_bar(score: Mapping[str, Any]) -> Html:
+    """A score as a bar, with a line from the lowest to the highest."""
+    mean, low, high = (BAR_WIDTH * min(100.0, max(0.0, score[key])) / 100 for key in ("mean", "low", "high"))
+    parts = [f'<path d="M0 0H{BAR_WIDTH:.0f}V14H0Z" fill="currentColor" opacity="0.1"/>',
+             f'<path d="M0 2H{mean:.1f}V12H0Z" fill="currentColor" opacity="0.55"/>',
+             f'<path d="M{low:.1f} 7H{high:.1f}" stroke="currentColor" stroke-width="3"/>' if high > low else ""]
+    return Html(svg_element(BAR_WIDTH + 2, 16, f"BLEU {score['mean']:.1f}", parts))
+
+
+def _road_lengths(models: Sequence[Table]) -> Html:
+    names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
+    drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
+    lines = [ChartLine(model["name"], range(len(drawn)), *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
+                                                     for key in ("mean", "low", "high"))) for model in models]
+    picture = lines_svg(lines, across="words of the source", down="BLEU", names=drawn, least=0.0,
+                        title="BLEU by the length of the source")
+    pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in
+                      zip(models[0]["by_length"], names, strict=True))
+    rows = [[Html(html_swatch(number) + html_text(model["name"])), *(html_text(format_spread(bucket["bleu"]))
+                                                                  for bucket in model["by_length"])]
+            for number, model in enumerate(models)]
+    return html_section(
+        "Short sentences and long ones",
+        html_paragraph("One context vector has the same room for a long sentence as for a short one. Attention looks "
+                         "at the source again for every word, so it has no such limit."),
+        html_figure(picture, f"Test pairs: {pairs}." + (" Lengths of very few pairs are not drawn." if drawn != names
+                                                          else "") + (" Bands go from the worst seed to the best." if
+                                                          models[0]["bleu"]["deviation"] is not None else "")),
+        html_details("The numbers", html_table(["model", *names], rows, numbers=range(1, len(names) + 1),
+                                                  caption="BLEU by the words of the source")))
+
+
+def _road_curves(models: Sequence[Table]) -> Html:
+    learned = [ChartLine(model["name"], model["curve"]["tokens"], model["curve"]["nll"]) for model in models]
+    judged = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
+    return html_section(
+        "How they learned",
+        html_row(html_figure(lines_svg(learned, across="target tokens learned from", down="loss of a token",
+                                           title="Loss while learning"), "While learning: what was just read."),
+                   html_figure(lines_svg(judged, across="step", down="loss of a token",
+                                           title="Loss on validation pairs"), "On the validation pairs.")),
+        html_paragraph("Curves are those of the first seed.", "small faint"))
+
+
+def _road_flows(models: Sequence[Table]) -> Html:
+    places = [(part + 0.5) / FLOW_PARTS for part in range(FLOW_PARTS)]
+
+    def picture(which: str, title: str) -> str:
+        return lines_svg([ChartLine(model["name"], places, model["flow"][which]) for model in models], powers=True,
+                         across="place in the source: 0 is its first word, 1 its last",
+                         down="share of the gradient", title=title)
+
+    flow = models[0]["flow"]
+    return html_section(
+        "How far gradients flow",
+        html_paragraph("How much of what a model writes depends on each word that it reads. 1 is the share that each "
+                         "would have if all counted alike. Where one vector must carry all, what was read first has "
+                         "to pass through every later step; attention is one step away from every word."),
+        html_row(html_figure(picture("all", "Gradient of all outputs by place in the source"),
+                                 "Of everything that is written."),
+                   html_figure(picture("last", "Gradient of the last output by place in the source"),
+                                 "Of the last output alone.")),
+        html_paragraph(f"On average over the {flow['sentences']} longest test sentences, of {flow['tokens']:.0f} "
+                         f"tokens.", "small faint"))
+
+
+def _road_maps(found: Table, maps: Mapping[str, str | None]) -> Html:
+    sentence, parts = found["sentence"], list[Html]()
+    for number, model in enumerate(found["models"]):
+        picture = maps.get(model["name"])
+        shown = (html_scrollable(picture, f"attention of {model['name']}") if picture is not None else
+                 html_paragraph("It has no attention: there is nothing to see.", "faint"))
+        parts.append(Html(f"<div><h3>{html_swatch(number)}{html_text(model['name'])}</h3>{shown}"
+                          f'<p class="small">It writes: <q>{html_text(model["translation"])}</q></p></div>'))
+    return html_section(
+        "Where they look",
+        html_facts([("source", sentence["source"]), ("reference", sentence["reference"])]),
+        html_paragraph("Rows are the words of the reference, columns those of the source: where each model looks "
+                         "when it is about to write the word. Of several layers and heads the one is shown that "
+                         "matches words best.",
+                         "small faint"),
+        html_row(*parts))
+
+
+def _road_methods(found: Table) -> Html:
+    data, machine = found["data"], found["machine"]
+    first = found["models"][0]
+    rows = [("budget", found["budget"]["said"]), ("seeds", str(found["seeds"])),
+            ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"),
+            ("pairs", f"{data['train']:,} to learn from, {data['validation']:,} to judge by, {data['test']:,} to test"),
+            ("tokenizer", f"sha256 {data['tokenizer']}"), ("data", data["name"]),
+            ("machine", f"{machine['device']}, {machine['threads']} threads"), ("regard", found["regard"]),
+            ("BLEU", first["signatures"]["bleu"]), ("chrF", first["signatures"]["chrf"])]
+    rows += [(model["name"], f"{model['recipe']}: {model['steps']:,} steps, {model['tokens']:,} target tokens, "
+                             f"{model['seconds']['mean']:,.0f} s") for model in found["models"]]
+    return html_section("How it was done", html_facts(rows))
+
+
+# ---- pair_page: The page of two trained models side by side: scores, what chance explains, and sentences with the largest difference.
+#
+# It draws the table that `pairwise` makes. It computes nothing.
+
+PairTable = dict[str, Any]
+SHOWN_SENTENCES = 100
+"""Sentences of each end of the list; those between differ less."""
+SIGNIFICANCE = 0.05
+"""Below this a difference is hardly chance."""
+
+
+def pair_page(found: PairTable) -> str:
+    """The whole page."""
+    first, second = (model["name"] for model in found["models"])
+    return html_page(f"{first} and {second}", [_pair_head(found), _pair_scores(found), _pair_lengths(found["models"]),
+                                                     _pair_sentences(found), _pair_methods(found)])
+
+
+def describe_difference(found: PairTable, score: str) -> str:
+    """What the difference of a score means, in a sentence."""
+    one, (first, second) = found["difference"][score], (model["name"] for model in found["models"])
+    name = {"bleu": "BLEU", "chrf": "chrF"}[score]
+    if one["difference"] == 0:
+        return f"{name} is the same."
+    better, worse = (second, first) if one["difference"] > 0 else (first, second)
+    if one["p"] < SIGNIFICANCE:
+        return f"{better} is better than {worse} by {abs(one['difference']):.2f} {name} (p = {one['p']:.3f})."
+    return (f"{better} has {abs(one['difference']):.2f} more {name} than {worse}, which may well be chance "
+            f"(p = {one['p']:.3f}).")
+
+
+def _pair_head(found: PairTable) -> Html:
+    return Html("".join(html_paragraph(describe_difference(found, score)) for score in ("bleu", "chrf")))
+
+
+def _pair_scores(found: PairTable) -> Html:
+    rows = [[Html(html_swatch(number) + html_text(model["name"])), html_text(f"{model['bleu']:.2f}"),
+             html_text(f"{model['chrf']:.2f}"), html_text(f"{model['loss']:.3f}"), html_text(f"{model['parameters']:,}"),
+             html_text(f"{model['cut']:,}")] for number, model in enumerate(found["models"])]
+    apart = [[html_text(name), html_text(f"{one['difference']:+.2f}"), html_text(f"{one['low']:+.2f} to {one['high']:+.2f}"),
+              html_text(f"{one['p']:.3f}")] for name, one in
+             (("BLEU", found["difference"]["bleu"]), ("chrF", found["difference"]["chrf"]))]
+    note = (f"The test of {found['pairs']:,} pairs was drawn again {found['draws']:,} times, the same sentences for "
+            "both models (paired bootstrap). 95 of 100 differences lie in the range. p is how often so large a "
+            "difference would be drawn if there were none.")
+    return html_section(
+        "Scores", html_table(["model", "BLEU", "chrF", "loss", "parameters", "without an end"], rows,
+                               numbers=range(1, 6)),
+        html_table(["score", "second less first", "range", "p"], apart, numbers=range(1, 4),
+                     caption="The difference"), html_paragraph(note, "small faint"))
+
+
+def _pair_lengths(models: Sequence[PairTable]) -> Html:
+    shown = large_buckets(models[0]["by_length"])
+    names = [bucket_name(bucket) for bucket in shown]
+    lines = [ChartLine(model["name"], range(len(names)), [bucket["bleu"] for bucket in large_buckets(model["by_length"])])
+             for model in models]
+    pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in zip(shown, names, strict=True))
+    return html_section("By length", html_figure(
+        lines_svg(lines, across="words of the source", down="BLEU", names=names, least=0.0,
+                  title="BLEU by the length of the source"), f"Pairs: {pairs}."))
+
+
+def _pair_sentences(found: PairTable) -> Html:
+    sentences, parts = found["sentences"], list[Html]()
+    first, second = (model["name"] for model in found["models"])
+    better = [one for one in sentences if one["difference"] > 0]
+    worse = [one for one in reversed(sentences) if one["difference"] < 0]
+    for name, some in ((second, better), (first, worse)):
+        shown = some[:SHOWN_SENTENCES]
+        count = f"{len(shown):,} of {len(some):,}" if len(shown) < len(some) else f"{len(some):,}"
+        parts.append(Html(f"<h3>{html_text(name)} is better: {count} sentences</h3>"))
+        if shown:
+            parts.append(html_table(["chrF", "source", "reference", first, second], [_sentence_row(one) for one in shown],
+                                      numbers=(0,), said=range(1, 5), caption=f"where {name} is better, most first"))
+    same = f"{found['same']:,} of {found['pairs']:,} translations are the same in both, letter by letter."
+    return html_section("Sentence by sentence", html_paragraph(
+        f"Sorted by how much the chrF of a sentence differs. {same}"), *parts)
+
+
+def _sentence_row(one: Mapping[str, Any]) -> list[Html]:
+    scores = Html(f"{one['difference']:+.1f}<br><span class=\"small faint\">{one['first_chrf']:.0f} → "
+                  f"{one['second_chrf']:.0f}</span>")
+    return [scores, *(html_text(one[key], 500) for key in ("source", "reference", "first", "second"))]
+
+
+def _pair_methods(found: PairTable) -> Html:
+    signatures = found["models"][0]["signatures"]
+    return html_section("How it was done", html_facts([
+        ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"), ("regard", found["regard"]),
+        ("BLEU", signatures["bleu"]), ("chrF", signatures["chrf"])]))
+
+
+# ---- summary: Several runs of each model as one table: means, and how far apart the seeds are.
+#
+#     summary(setting, results, about)      plain values: what `--json` prints, `results.json` holds and the page shows
+#
+# It knows numbers. It does not know how they were measured, nor how they are shown.
+
+MIN_BUCKET_PAIRS = 5
+"""Pairs of a length, below which its score says nothing."""
+ResultTable = dict[str, Any]
+
+
+def bucket_name(bucket: ResultTable) -> str:
+    """How the lengths of a bucket are written."""
+    if bucket["most"] is None:
+        return f"{bucket['least']}+"
+    return f"{max(1, bucket['least'])}-{bucket['most']}"
+
+
+def large_buckets(buckets: Sequence[ResultTable]) -> list[ResultTable]:
+    """The buckets with enough pairs; all of them where none has."""
+    return [one for one in buckets if one["pairs"] >= MIN_BUCKET_PAIRS] or [*buckets]
+
+
+def long_sentence_ratio(model: ResultTable) -> float | None:
+    """The BLEU of the longest sentences as a share of that of the shortest; None where there are no two such buckets.
+
+    Buckets of very few pairs do not count.
+    """
+    buckets = [one for one in model["by_length"] if one["pairs"] >= MIN_BUCKET_PAIRS]
+    if len(buckets) < 2:
+        return None
+    short, long = buckets[0]["bleu"]["mean"], buckets[-1]["bleu"]["mean"]
+    return long / short if short > 0 and math.isfinite(long) else None

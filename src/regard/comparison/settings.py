@@ -1,0 +1,253 @@
+"""What a comparison trains: which recipes, how often, with which budget, and the settings that all models share.
+
+    road_steps(ROAD)                                    all steps of the road, in order
+    ComparisonSettings(road_steps(ROAD), seeds=3, budget=ComparisonBudget.read("tokens:2M"))
+    ComparisonSettings.quick(road_steps(ROAD))          a small comparison, minutes on a CPU
+
+    tokens:2M                  each model trains on 2,000,000 target tokens, in the size of its recipe
+    minutes:3                  each model trains for about three minutes, as a short trial predicts
+    parameters:1M              the width of each model is chosen so that it has about a million parameters
+    tokens:2M,parameters:1M    both
+
+Without tokens or minutes, each model trains on as many tokens as it would by itself. All models have the same settings,
+except those that belong to one kind of model. This module does not train.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from regard import checks
+from regard.models import catalog
+from regard.models.build import ModelConfig, model_config
+from regard.toml import ConfigError
+from regard.training.defaults import lookup, recipe_with_size
+from regard.training.tasks.translation import TranslationSetup
+
+ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
+DESCRIPTIONS = {
+    "seq2seq": "recurrence, one context vector",
+    "seq2seq-attention": "recurrence, and attention to the source",
+    "attention": "attention alone: no recurrence, one head, no feed-forward part",
+    "conv": "convolution, and attention to the source",
+    "transformer": "self-attention in many heads, with feed-forward parts",
+}
+
+
+class RoadStep(NamedTuple):
+    """One model of a comparison."""
+
+    name: str
+    recipe: str
+    about: str
+
+
+def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
+    """The steps of these recipes; a ValueError names one that is unknown, cannot translate or is there twice."""
+    if not names:
+        raise checks.wrong("models", "at least one recipe, such as transformer", "none")
+    found = list[RoadStep]()
+    for name in names:
+        kind = catalog.find_recipe(name).tables["model"]["kind"]
+        if kind not in TranslationSetup.kinds:
+            able = [known for known in catalog.recipe_names()
+                    if catalog.find_recipe(known).tables["model"]["kind"] in TranslationSetup.kinds]
+            raise checks.wrong("models", f"recipes that translate, such as {', '.join(able)}", f'"{name}"')
+        if name in [step.name for step in found]:
+            raise checks.wrong("models", "different recipes", f'"{name}" twice')
+        found.append(RoadStep(name, name, DESCRIPTIONS.get(name, DESCRIPTIONS.get(name.rpartition("-")[0], ""))))
+    return tuple(found)
+
+
+# ---- budget: What is the same for all models of a comparison: so many tokens to learn from, so many minutes, or parameters.
+#
+#     Budget.read("tokens:2M")                  each learns from 2,000,000 target tokens, in the size of its recipe
+#     Budget.read("minutes:3")                  each trains for about three minutes, as a short trial foretells
+#     Budget.read("parameters:1M")              each is made so wide that it has about a million parameters
+#     Budget.read("tokens:2M,parameters:1M")    both
+#
+# Where neither tokens nor minutes are named, each model learns from as many tokens as a training of its own would. It
+# knows numbers and configs of models; it does not train.
+
+BUDGET_KINDS = ("tokens", "minutes", "parameters")
+UNIT_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+TRIED_WIDTHS = range(16, 4097, 16)
+"""That are tried to match parameters."""
+
+
+@dataclass(frozen=True)
+class ComparisonBudget:
+    """What each model is given; None where that is not bounded."""
+
+    tokens: int | None = None
+    """Target tokens, those seen more than once counted each time."""
+    minutes: float | None = None
+    parameters: int | None = None
+
+    @staticmethod
+    def read(text: str) -> "ComparisonBudget":
+        """From KIND:AMOUNT, or two of them with a comma between."""
+        expected = "KIND:AMOUNT with tokens, minutes or parameters, such as tokens:2M, minutes:3 or " \
+                   "tokens:2M,parameters:1M"
+        found: dict[str, float] = {}
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*([a-z]+)\s*[:=]\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)\s*", part.lower())
+            if match is None or match[1] not in BUDGET_KINDS or match[1] in found:
+                raise checks.wrong("budget", expected, repr(text))
+            found[match[1]] = float(match[2]) * UNIT_FACTORS[match[3]]
+            if not found[match[1]] > 0:
+                raise checks.wrong("budget", "more than nothing", repr(text))
+        if "tokens" in found and "minutes" in found:
+            raise checks.wrong("budget", "tokens or minutes, not both", repr(text))
+        whole = {kind: max(1, round(found[kind])) for kind in ("tokens", "parameters") if kind in found}
+        return ComparisonBudget(minutes=found.get("minutes"), **whole)
+
+    def said(self) -> str:
+        """What is the same for all, in words."""
+        parts = [f"{self.tokens:,} target tokens"] if self.tokens is not None else []
+        parts += [f"about {self.minutes:g} minutes of training"] if self.minutes is not None else []
+        parts += [f"about {self.parameters:,} parameters"] if self.parameters is not None else []
+        return " and ".join(parts) or "as many target tokens as a training of its own would have"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"tokens": self.tokens, "minutes": self.minutes, "parameters": self.parameters}
+
+
+def steps_for_amount(amount: float, each: float) -> int:
+    """So many steps that each of `each` comes to the amount, at least one."""
+    return max(1, math.ceil(amount / max(each, 1e-9)))
+
+
+def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
+    """The changes of a config, as keys of the whole, after which it has about so many parameters: another width.
+
+    Feed-forward parts keep their share of the width.
+    """
+    width = given.width
+    best: tuple[float, dict[str, Any]] | None = None
+    for wide in TRIED_WIDTHS:
+        changes = _scale_width(given, wide, width)
+        try:
+            made = model_config(given, **changes)
+        except ConfigError:  # heads that do not divide this width
+            continue
+        off = abs(math.log(made.parameters() / parameters))
+        if best is None or off < best[0]:
+            best = off, changes
+    if best is None:
+        raise checks.wrong("budget", f"parameters that a model of some width from {TRIED_WIDTHS[0]} to {TRIED_WIDTHS[-1]} has",
+                           f"{parameters:,}")
+    return {f"model.{key}": value for key, value in best[1].items()}
+
+
+def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
+    changes: dict[str, Any] = {"width": wide}
+    for side in ("encoder", "decoder"):
+        part = getattr(getattr(given, side, None), "feed_forward", None)
+        if part is not None and part.inner is not None:
+            changes[f"{side}.feed_forward.inner"] = max(1, round(part.inner * wide / before))
+    return changes
+
+
+# ---- setting: What a comparison is: which models, how often, how long, and everything that they share.
+#
+#     Setting(steps(ROAD), seeds=3, budget=Budget.read("tokens:2M"))
+#     Setting.quick(steps(ROAD))                a small one, for minutes on a CPU
+#
+# All models are trained with the same settings but for what belongs to one kind of model alone. It knows configs, and
+# does not train.
+
+SHARED_SETTINGS: Mapping[str, Any] = {"training.validation.patience": 1_000_000}
+"""Of every comparison: no training ends before its budget does."""
+QUICK_SETTINGS: Mapping[str, Any] = {
+    "tokenizer.kind": "unigram",
+    "tokenizer.vocabulary": 2000,
+    "tokenizer.sentences": 10_000,
+    "data.joint": False,
+    "model.width": 64,
+    "training.smoothing": 0.0,
+    "training.consistency": 0.0,
+    "training.average": 0.0,
+    "training.batches.tokens": 1200,
+    "training.schedule.shape": "linear",
+    "training.schedule.peak": 5e-3,
+    "training.schedule.hold": 0.4,
+    "training.validation.score": "loss",
+    "training.checkpoints.every": 10_000,
+    "training.checkpoints.keep": 1,
+}
+"""A short training of small models: a high rate that falls to nothing, and small batches."""
+QUICK_BUDGET = ComparisonBudget(tokens=600_000, parameters=450_000)
+QUICK_WARMUP, QUICK_VALIDATIONS = 12, 3
+"""One in so many steps of a quick training is of its warm-up; and how often it is judged."""
+SIDES = ("encoder", "decoder")
+QUICK_FFN_FACTOR = 3
+"""How many times as wide as the model a feed-forward part is in a quick comparison."""
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """A comparison, before anything is trained."""
+
+    steps: tuple[RoadStep, ...]
+    seeds: int = 1
+    budget: ComparisonBudget = field(default_factory=ComparisonBudget)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """What somebody has set, for all models."""
+    beams: int = 1
+    """Of the search by which they are tested; with one it is greedy."""
+    device: str = "auto"
+    small: bool = False
+    """Whether models and trainings are those of a quick comparison."""
+
+    @staticmethod
+    def quick(steps: tuple[RoadStep, ...], **others: Any) -> "ComparisonSettings":
+        """A small one; where no budget is given, tokens are few, and parameters too, as many for each model."""
+        made = ComparisonSettings(steps, small=True, **others)
+        if made.budget == ComparisonBudget():
+            return replace(made, budget=QUICK_BUDGET)
+        if made.budget.tokens is None and made.budget.minutes is None:
+            made = replace(made, budget=replace(made.budget, tokens=QUICK_BUDGET.tokens))
+        return made
+
+    def recipe(self, step: RoadStep) -> str:
+        """The recipe of a model; of a quick comparison in its smallest size, where no size is named."""
+        return recipe_with_size(step.recipe, "tiny") if self.small else step.recipe
+
+    def changes_of(self, step: RoadStep, steps: int | None = None) -> dict[str, Any]:
+        """The config of one model as far as it is not left to the data; `steps` where they are known."""
+        made = dict(SHARED_SETTINGS)
+        if self.small:
+            made |= {**QUICK_SETTINGS, **_quick_model_settings(catalog.find_recipe(self.recipe(step)).tables["model"])}
+        if steps is not None:
+            made["training.schedule.steps"] = steps
+            if self.small:
+                made["training.schedule.warmup"] = max(1, steps // QUICK_WARMUP)
+                made["training.validation.every"] = max(1, -(-steps // QUICK_VALIDATIONS))
+                made["training.report"] = max(1, min(10, steps // 20))
+        return made | dict(self.changes)
+
+    def identity(self) -> dict[str, Any]:
+        """What two comparisons must share to be in one folder: all but which models there are, and how often."""
+        return {"budget": self.budget.plain(), "changes": dict(self.changes), "beams": self.beams, "quick": self.small}
+
+
+def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What only some models have: nearly all pairs are new, so there is nothing to keep a model from."""
+    if model["kind"] == "seq2seq":
+        return {"model.dropout": 0.0}
+    found: dict[str, Any] = {"model.embedding.dropout": 0.0}
+    for side in SIDES:
+        found |= {f"model.{side}.dropout": 0.0, f"model.{side}.order": "pre"}  # pre-norm bears a high rate at once
+        for part in ("feed_forward", "cross", "mixer"):
+            if lookup(model, f"{side}.{part}") is not None and lookup(model, f"{side}.{part}.kind",
+                                                                    "attention") == "attention":
+                found[f"model.{side}.{part}.dropout"] = 0.0
+        if lookup(model, f"{side}.mixer.kind") == "attention":  # it need not learn what a distance is from few pairs
+            found[f"model.{side}.mixer.position.kind"] = "rotary"
+        if lookup(model, f"{side}.feed_forward") is not None:
+            found[f"model.{side}.feed_forward.inner"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]
+    return found

@@ -1,0 +1,122 @@
+"""The data of a comparison: training, validation and test pairs in three JSONL files.
+
+    split_data(["pairs.tsv"], folder)       validation and test pairs are those whose source has the smallest hash
+    split_phrasebook(folder)                generated sentences, from short to long
+
+Pairs with the same source are all in one file, in any order of the data. This module does not know models.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data import phrasebook
+from regard.data.filters import FilterConfig, filter_pairs
+from regard.data.sources import formats
+from regard.data.sources.text import DataError
+
+SPLIT_NAMES = ("train", "validation", "test")
+HELD_OUT_FRACTION, MAX_HELD_OUT = 0.05, 1000
+"""How much of the data is held out to judge by, and as much again to test on; and how many pairs of each at most."""
+MIN_TRAINING_PAIRS = 20
+"""Pairs that a comparison needs."""
+PHRASEBOOK_CLAUSES = (1, 3)
+"""Of the sentences from the phrasebook: the fewest and the most."""
+PHRASEBOOK_WORDS = "few"
+"""Of the phrasebook: what is compared is how models deal with sentences, not how fast they learn words."""
+PHRASEBOOK_DRAWS = {"train": (30_000, 1), "validation": (200, 2), "test": (500, 3)}
+"""How many pairs of each split of the phrasebook are drawn, and from which seed."""
+
+TextPair = tuple[str, str]
+
+
+class SplitFiles(NamedTuple):
+    """Three files of pairs."""
+
+    train: Path
+    validation: Path
+    test: Path
+
+    @staticmethod
+    def at(place: Path) -> "SplitFiles":
+        """Where they are in a folder."""
+        return SplitFiles(*(place / f"{name}.jsonl" for name in SPLIT_NAMES))
+
+    def digests(self) -> dict[str, str]:
+        """The sha256 of each by its name."""
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(SPLIT_NAMES, self, strict=True)}
+
+
+def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (), test: Sequence[str] = (),
+            source: str | None = None, target: str | None = None, format: str | None = None) -> SplitFiles:
+    """The pairs of these files, without those that no training would learn from; some held out where none are given."""
+    def read(paths: Sequence[str]) -> Iterator[TextPair]:
+        pairs = formats.read_pairs(paths, source=source, target=target, format=format)
+        return ((pair.source, pair.target) for pair in filter_pairs(pairs, FilterConfig()))
+
+    given = {name: [*read(paths)] for name, paths in (("validation", validation), ("test", test)) if paths}
+    for name, pairs in given.items():
+        if not pairs:
+            raise DataError(f"{', '.join(validation if name == 'validation' else test)}: No pair of it is kept.")
+    all_pairs = [*read(data)]
+    tested = {pair[0] for pair in given.get("test", ())}
+    all_pairs = [pair for pair in all_pairs if pair[0] not in tested]
+    found = _hold_out(all_pairs, [name for name in SPLIT_NAMES[1:] if name not in given])
+    if len(found["train"]) < MIN_TRAINING_PAIRS:
+        raise DataError(f"{', '.join(data)}: A comparison needs at least {MIN_TRAINING_PAIRS} pairs to learn from, and "
+                        f"{len(found['train'])} are left.")
+    return _write_splits(place, {**found, **given})
+
+
+def split_phrasebook(place: Path) -> SplitFiles:
+    """Sentences of the embedded grammar; those of the test have combinations of words that the others do not have."""
+    def drawn(name: str) -> Iterator[TextPair]:
+        count, seed = PHRASEBOOK_DRAWS[name]
+        pairs = phrasebook.pairs(count, split=name, seed=seed, clauses=PHRASEBOOK_CLAUSES, words=PHRASEBOOK_WORDS)
+        return ((pair.source, pair.target) for pair in pairs)
+
+    return _write_splits(place, {name: drawn(name) for name in SPLIT_NAMES})
+
+
+def read_pairs(path: Path) -> list[TextPair]:
+    """The pairs of such a file."""
+    with path.open(encoding="utf-8") as lines:
+        return [(pair["source"], pair["target"]) for pair in map(json.loads, lines)]
+
+
+def _hold_out(pairs: Sequence[TextPair], wanted: Sequence[str]) -> dict[str, list[TextPair]]:
+    """The pairs by the part that they belong to: so many different sources with the smallest hashes for each wanted."""
+    hashes = sorted({_hash_source(pair[0]) for pair in pairs})
+    count = min(MAX_HELD_OUT, round(HELD_OUT_FRACTION * len(hashes))) if len(hashes) < MIN_TRAINING_PAIRS * 2 else \
+        min(MAX_HELD_OUT, max(5, round(HELD_OUT_FRACTION * len(hashes))))
+    limits = [hashes[count * place] if count else 0 for place in range(1, len(wanted) + 1)]
+    found: dict[str, list[TextPair]] = {name: [] for name in ("train", *wanted)}
+    for pair in pairs:
+        own = _hash_source(pair[0])
+        found[next((name for name, limit in zip(wanted, limits, strict=True) if own < limit), "train")].append(pair)
+    for name in wanted:
+        if not found[name]:
+            raise DataError(f"{len(pairs)} pairs are too few to hold some out for {name}. Give --{name}.")
+    return found
+
+
+def _hash_source(source: str) -> int:
+    return int.from_bytes(hashlib.blake2b(source.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _write_splits(place: Path, parts: Mapping[str, Iterable[TextPair]]) -> SplitFiles:
+    place.mkdir(parents=True, exist_ok=True)
+    files = SplitFiles.at(place)
+    for name, path in zip(SPLIT_NAMES, files, strict=True):
+        aside = path.with_suffix(".part")  # a killed command leaves no half of a file that looks like a whole one
+        with aside.open("w", encoding="utf-8", newline="\n") as out:
+            out.writelines(_jsonl_lines(parts[name]))
+        os.replace(aside, path)
+    return files
+
+
+def _jsonl_lines(pairs: Iterable[TextPair]) -> Iterator[str]:
+    return (json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n" for source, target in pairs)

@@ -1,1 +1,0 @@
-"""Kernels of searches, in Triton. Nothing is imported here: see `regard.kernels`."""

@@ -1,0 +1,107 @@
+"""Minimum Bayes risk: of several texts the one that is most like all others, rather than the most probable one.
+
+    expected utility of c = Σ_j w_j · utility(c, r_j) / Σ_j w_j        Eikema and Aziz 2020
+
+The references r are what a model may have wanted to say: samples, or an n-best list, the candidates themselves where
+nothing else is given. The utility is chrF, or a function of the caller's. It works on texts: it knows neither models
+nor tokenizers.
+
+Legend: C candidates, R references, G n-grams of one length.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.checks import whole_number
+
+MbrUtility = Callable[[Sequence[str], Sequence[str]], Tensor]
+"""How good each candidate is where a reference is right: (C, R)."""
+
+
+class MbrResult(NamedTuple):
+    """A candidate, and what is expected of it."""
+
+    number: int
+    """Which of the candidates it is, from 0."""
+    utility: float
+
+
+def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, references: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None) -> list[MbrResult]:
+    """All candidates, that of the highest expected utility first; of equal ones the earlier.
+
+    Args:
+        utility: `chrf` where not given. `pairwise` makes one of a function of two texts.
+        references: against which candidates are judged; the candidates themselves where not given.
+        weights: how much each reference counts; equally much where not given, as is right for samples.
+    """
+    if isinstance(candidates, str) or isinstance(references, str):
+        raise checks.wrong("candidates", "a list of texts", "a text")
+    against = candidates if references is None else references
+    if not candidates or not against:
+        raise checks.wrong("candidates" if not candidates else "references", "at least one text", "empty")
+    shares = torch.ones(len(against), dtype=torch.float64)
+    if weights is not None:
+        if len(weights) != len(against):
+            raise checks.wrong("weights", f"one for each of the {len(against)} references", f"{len(weights)} of them")
+        shares = torch.tensor(weights, dtype=torch.float64)
+        if not bool((shares >= 0).all()) or not 0 < float(shares.sum()) < torch.inf:
+            raise checks.wrong("weights", "numbers of at least 0, not all of them 0", [*weights])
+    # What is there several times, as samples often are, is judged once.
+    texts, said = list(dict.fromkeys(candidates)), list(dict.fromkeys(against))
+    places = {text: place for place, text in enumerate(said)}
+    share_R = torch.zeros(len(said), dtype=torch.float64)
+    share_R.index_add_(0, torch.tensor([places[text] for text in against]), shares)
+    judged = (utility or chrf)(texts, said).double()
+    if tuple(judged.shape) != (len(texts), len(said)):
+        raise checks.wrong("utility", f"one that gives numbers of shape {(len(texts), len(said))}",
+                           f"one that gives {checks.shape(judged)}")
+    expected = dict(zip(texts, (judged @ share_R / share_R.sum()).tolist(), strict=True))
+    every = [MbrResult(number, expected[text]) for number, text in enumerate(candidates)]
+    return sorted(every, key=lambda one: -one.utility)
+
+
+def pairwise(function: Callable[[str, str], float]) -> MbrUtility:
+    """The utility that a function of a candidate and a reference computes, pair after pair."""
+    def utility(candidates: Sequence[str], references: Sequence[str]) -> Tensor:
+        return torch.tensor([[function(one, other) for other in references] for one in candidates])
+
+    return utility
+
+
+def chrf(candidates: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> Tensor:
+    """chrF of each candidate against each reference, (C, R), from 0 to 100 (Popović 2015).
+
+    Precision and recall of n-grams of characters, without white space, are averaged over the lengths 1 to `order` that
+    both texts have, and then joined; recall counts `beta` times as much.
+    """
+    whole_number("order", order, 1)
+    mine, theirs = (["".join(text.split()) for text in texts] for texts in (candidates, references))
+    precision = torch.zeros(len(mine), len(theirs), dtype=torch.float64)
+    recall, lengths = precision.clone(), precision.clone()
+    for size in range(1, order + 1):
+        counts_CG, counts_RG = _ngram_counts(mine, theirs, size)
+        found_C1, there_R = counts_CG.sum(-1, keepdim=True), counts_RG.sum(-1)
+        matches_CR = torch.stack([torch.minimum(counts_CG, row_G).sum(-1) for row_G in counts_RG], dim=1)
+        precision += matches_CR / found_C1.clamp(min=1)
+        recall += matches_CR / there_R.clamp(min=1)
+        lengths += (found_C1 > 0) & (there_R > 0)
+    precision, recall = precision / lengths.clamp(min=1), recall / lengths.clamp(min=1)
+    factor, joint = beta ** 2, beta ** 2 * precision + recall
+    return torch.where(joint > 0, 100 * (1 + factor) * precision * recall / joint.clamp(min=1e-300), 0.0)
+
+
+def _ngram_counts(mine: Sequence[str], theirs: Sequence[str], size: int) -> tuple[Tensor, Tensor]:
+    """How often each n-gram of this size is in each text: (C, G) and (R, G)."""
+    counted = [Counter(text[first:first + size] for first in range(len(text) - size + 1)) for text in (*mine, *theirs)]
+    places = {ngram: place for place, ngram in enumerate(dict.fromkeys(ngram for one in counted for ngram in one))}
+    table = torch.zeros(len(counted), len(places), dtype=torch.float64)
+    for row, one in enumerate(counted):
+        if one:
+            table[row, [places[ngram] for ngram in one]] = torch.tensor([*one.values()], dtype=torch.float64)
+    return table[:len(mine)], table[len(mine):]

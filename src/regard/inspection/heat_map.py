@@ -1,0 +1,239 @@
+"""An attention map as lines of text for a terminal: output words against input words.
+
+                  s
+            b     l
+            l     e
+         t  a  c  e
+         h  c  a  p
+         e  k  t  s
+    le  │██         │
+    chat│   ░░ ▓▓   │
+    noir│   ▓▓ ░░   │
+    dort│         ██│
+    " " 0   "░" 0.24   "▒" 0.47
+    "▓" 0.71   "█" 0.95
+    weights from 0.01 to 0.95
+
+Cells are as wide as the width allows; the words above them are written across, or downward, or truncated. Shades go
+from the smallest weight (at most 0) to the largest, and the last lines are the legend: nothing is normalised. Widths
+are counted in terminal columns, and characters that are invisible, or that a terminal would interpret, are shown by
+their code point. This file knows numbers and words, not models, and needs no torch.
+"""
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rich.cells import cell_len
+
+from regard import checks
+from regard.inspection.labels import CIRCLE, ELLIPSIS, EMPTY, SPACE, code_point, is_variation_selector, is_visible
+
+SHADES = " ░▒▓█"
+"""From the smallest weight to the largest."""
+MIN_WIDTH = 10
+MAX_HEIGHT = 12
+"""Characters of a word that is written downward."""
+NOT_FINITE = "?"
+"""The cell of what is no finite number."""
+
+
+class SupportsToList(Protocol):
+    """A tensor of torch or an array of NumPy."""
+
+    def tolist(self) -> Any:
+        """Its numbers in lists."""
+
+
+def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence[str], columns: Sequence[str], *,
+             width: int = 80, shades: str = SHADES) -> list[str]:
+    """The weights (rows, columns) as lines that are at most `width` columns wide.
+
+    Args:
+        weights: one row for each word that was made, one weight in it for each word that was read.
+        rows: the words that were made.
+        columns: the words that were read.
+        width: of the terminal. Columns of the map that do not fit are left out, and a line says so.
+        shades: from the smallest weight to the largest. Where all are ASCII, so are the lines.
+    """
+    if width < MIN_WIDTH:
+        raise checks.wrong("width", f"at least {MIN_WIDTH}", width)
+    if len(shades) < 2 or any(cell_len(shade) != 1 for shade in shades):
+        raise checks.wrong("shades", "two characters or more, each one column wide", repr(shades))
+    numbers = _as_lists(weights, len(rows), len(columns))
+    if not rows or not columns:
+        return [f"nothing to show: {len(rows)} rows, {len(columns)} columns"[:width]]
+    signs = _TerminalText(shades.isascii())
+    down, across = [signs.of(word) for word in rows], [signs.of(word) for word in columns]
+    layout = _choose_layout(down, across, width)
+    shown = min(len(columns), (width - layout.label - 2 + layout.gap) // (layout.cell + layout.gap))
+    scale = _ShadeScale.of(numbers, shades)
+    lines = _column_labels(across[:shown], layout, signs)
+    for word, row in zip(down, numbers, strict=True):
+        cells = (" " * layout.gap).join(scale.shade(weight) * layout.cell for weight in row[:shown])
+        lines.append(_pad(signs.cut(word, layout.label), layout.label) + signs.frame + cells + signs.frame)
+    lines += scale.lines(width)
+    if shown < len(columns):
+        lines += textwrap.wrap(f"{len(columns) - shown} of {len(columns)} words above are left out: only {shown} fit "
+                               f"into a width of {width}", width)
+    return lines
+
+
+class _TerminalText(NamedTuple):
+    """How words are drawn, character by character."""
+
+    plain: bool
+    """In ASCII alone."""
+
+    @property
+    def frame(self) -> str:
+        return "|" if self.plain else "│"
+
+    def of(self, word: str) -> list[str]:
+        """What is drawn for a word, place by place: a character with the marks on it, or one of a name."""
+        places: list[str] = []
+        before = ""
+        for char in unicodedata.normalize("NFC", word):
+            changes = "\U0001f3fb" <= char <= "\U0001f3ff" or (is_variation_selector(char) and not is_variation_selector(before))
+            if unicodedata.category(char) == "Zs":
+                places.append("_" if self.plain else SPACE)
+            elif places and changes:
+                pass  # the character before is drawn wider by some terminals then, and by some not
+            elif not is_visible(char) or is_variation_selector(char):
+                places += "?" if self.plain else code_point(char)
+            elif cell_len(char):
+                places.append(char if not self.plain or char.isascii() else "?")
+            elif places:
+                places[-1] += "" if self.plain else char
+            else:
+                places.append("?" if self.plain else CIRCLE + char)
+            before = char
+        return places or ["?" if self.plain else EMPTY]
+
+    def cut(self, places: Sequence[str], room: int) -> str:
+        """As much of a word as `room` columns hold, with a sign where that is not all."""
+        if sum(map(cell_len, places)) <= room:
+            return "".join(places)
+        kept, used = [], 1
+        for place in places:
+            used += cell_len(place)
+            if used > room:
+                break
+            kept.append(place)
+        return "".join(kept) + self.more
+
+    @property
+    def more(self) -> str:
+        return "~" if self.plain else ELLIPSIS
+
+
+class _MapLayout(NamedTuple):
+    """Columns of the terminal for each part."""
+
+    label: int
+    """Of the words of the rows."""
+    cell: int
+    gap: int
+    """Between two cells."""
+    downward: bool
+    """Whether the words of the columns are written from top to bottom."""
+
+
+def _choose_layout(down: Sequence[Sequence[str]], across: Sequence[Sequence[str]], width: int) -> _MapLayout:
+    """The roomiest layout that fits, or the narrowest there is."""
+    label = max(sum(map(cell_len, word)) for word in down)
+    short = min(label, width // 4)
+    widest = max(sum(map(cell_len, word)) for word in across)
+    place = max(cell_len(place) for word in across for place in word)  # a Chinese character takes two columns
+    choices = [_MapLayout(label, max(2, widest), 1, False), _MapLayout(label, 2, 1, True),
+               _MapLayout(label, place, 2 - place, True), _MapLayout(short, place, 2 - place, True),
+               _MapLayout(label, place, 0, True), _MapLayout(short, place, 0, True)]
+    for choice in choices:
+        if choice.label + 2 + len(across) * (choice.cell + choice.gap) - choice.gap <= width:
+            return choice
+    return choices[-1]
+
+
+def _column_labels(across: Sequence[Sequence[str]], layout: _MapLayout, signs: _TerminalText) -> list[str]:
+    """The words above the columns."""
+    gap, margin = " " * layout.gap, " " * (layout.label + 1)
+    if not layout.downward:
+        return [(margin + gap.join(_pad("".join(word), layout.cell) for word in across)).rstrip()]
+    words = [list(word) if len(word) <= MAX_HEIGHT else [*word[:MAX_HEIGHT - 1], signs.more] for word in across]
+    height = max(map(len, words))
+    standing = [[" "] * (height - len(word)) + word for word in words]  # their last characters in one line
+    return [(margin + gap.join(_pad(word[level], layout.cell) for word in standing)).rstrip()
+            for level in range(height)]
+
+
+class _ShadeScale(NamedTuple):
+    """Which shade stands for which weight."""
+
+    shades: str
+    low: float
+    """What the first shade stands for: 0, or the smallest weight where that is below."""
+    high: float
+    finite: Sequence[float]
+    """All weights that are finite numbers."""
+    others: int
+    """How many are not."""
+
+    @classmethod
+    def of(cls, numbers: Sequence[Sequence[float]], shades: str) -> "_ShadeScale":
+        weights = [weight for row in numbers for weight in row]
+        finite = [weight for weight in weights if math.isfinite(weight)]
+        return cls(shades, min([0.0, *finite]), max([0.0, *finite]), finite, len(weights) - len(finite))
+
+    def shade(self, weight: float) -> str:
+        if not math.isfinite(weight):
+            return NOT_FINITE
+        largest = max(-self.low, self.high)
+        if not largest:
+            return self.shades[0]
+        low, high = self.low / largest, self.high / largest  # the difference of two huge numbers would be infinite
+        return self.shades[int((weight / largest - low) / (high - low) * (len(self.shades) - 1) + 0.5)]
+
+    def lines(self, width: int) -> list[str]:
+        """What the shades stand for, in as many lines as it takes."""
+        items = []
+        if self.low < self.high:
+            steps = [level / (len(self.shades) - 1) for level in range(len(self.shades))]
+            items = [f'"{shade}" {self.low * (1 - step) + self.high * step:.2g}'
+                     for shade, step in zip(self.shades, steps, strict=True)]
+            items.append(f"weights from {min(self.finite):.2g} to {max(self.finite):.2g}")
+        elif self.finite:
+            items.append("all weights are 0")
+        if self.others:
+            items.append(f'"{NOT_FINITE}" {self.others} not finite')
+        lines = [""]
+        for item in items:
+            joined = f"{lines[-1]}   {item}" if lines[-1] else item
+            if len(joined) > width and lines[-1]:
+                lines.append(item)
+            else:
+                lines[-1] = joined
+        return [part for line in lines for part in textwrap.wrap(line, width)]
+
+
+def _pad(text: str, room: int) -> str:
+    return text + " " * (room - cell_len(text))
+
+
+def _as_lists(weights: Sequence[Sequence[float]] | SupportsToList, rows: int, columns: int) -> list[list[float]]:
+    """The weights as lists of floats, as many as there are words."""
+    expected = f"{rows} rows of {columns} numbers, one for each word"
+    try:
+        numbers = [[float(weight) for weight in _to_list(row)] for row in _to_list(weights)]
+    except TypeError as error:
+        raise checks.wrong("weights", expected, f"something else ({error})") from error
+    lengths = {len(row) for row in numbers}
+    if len(numbers) != rows or lengths - {columns}:
+        found = " or ".join(map(str, sorted(lengths))) or "no"
+        raise checks.wrong("weights", expected, f"{len(numbers)} rows of {found} numbers")
+    return numbers
+
+
+def _to_list(values: Any) -> Any:
+    return values.tolist() if hasattr(values, "tolist") else values

@@ -1,0 +1,317 @@
+"""The data of the page's maps: windows of attention weights at any scale, without the whole matrix.
+
+    tiles.window(attention, head, TileWindow(top=0, left=0, rows=256, columns=256), size=1)    the weights themselves
+    tiles.window(attention, head, TileWindow(0, 0, 16384, 16384), size=64)                     means of 64 × 64 weights
+
+Rows are computed in slices. Means are computed for whole stripes of the matrix, because a row is normalised over all
+its keys; recently used stripes and overviews are cached.
+
+A page without a server computes weights itself, from queries and keys rounded to half precision:
+
+    weight of row i for key j = exp(scale · query_i · key_j − normalizer_i)
+
+This holds where the score is a dot product and the normaliser softmax. The normalizer of a row, its log-sum-exp, needs
+all keys and is computed here, together with the overview; the rounding error is measured and reported.
+
+Legend: H heads, h key heads, n rows, N columns, D width, S size of a block.
+"""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.attention.look import Look
+from regard.attention.mask import Causal, Mask, Window, as_mask
+from regard.attention.normalize import Softmax
+from regard.inspection.records import head_rows, single_head
+from regard.inspection.trace_format import TracedAttention
+
+WEIGHTS_AT_ONCE = 1 << 22
+"""Weights that are computed at once."""
+MAX_ANSWER = 1 << 20
+"""Numbers of an answer."""
+STRIPE_BLOCKS = 64
+"""Rows of blocks that are computed together."""
+CACHE_BYTES = 64 << 20
+"""Bytes of what is remembered."""
+MAX_OVERVIEW = 1 << 18
+"""Numbers of a map that is made whole."""
+
+
+class TileWindow(NamedTuple):
+    """A part of a matrix: where it begins, and how many tokens it has."""
+
+    top: int
+    left: int
+    rows: int
+    columns: int
+
+
+class TileCache:
+    """Windows of attentions. Several threads may ask; one is answered at a time."""
+
+    def __init__(self, kept: int = CACHE_BYTES) -> None:
+        self.kept = kept
+        self._found: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._lock, self._closed = threading.Lock(), False
+
+    def close(self) -> None:
+        """Wait for what is being computed, and compute nothing more: a process must not end in the middle of it."""
+        with self._lock:
+            self._closed = True
+
+    @torch.no_grad()
+    def window(self, attention: TracedAttention, head: int, window: TileWindow, size: int = 1) -> Tensor:
+        """The means of blocks of `size` × `size` weights of a window, (rows of blocks, columns of blocks), float32.
+
+        The window begins where a block begins, and is cut where the matrix ends. The last blocks may be smaller.
+        """
+        window = _check_window(attention, head, window, size)
+        with self._lock:
+            if self._closed:
+                raise ValueError("The server is ending.")
+            if size == 1:
+                return _window_weights(attention, head, window)
+            down, across = (-(-count // size) for count in (attention.rows, attention.columns))
+            top, left = window.top // size, window.left // size
+            rows, columns = -(-window.rows // size), -(-window.columns // size)
+            if down * across <= MAX_OVERVIEW:
+                return self._whole(attention, head, size)[top:top + rows, left:left + columns]
+            first, last = top // STRIPE_BLOCKS, -(-(top + rows) // STRIPE_BLOCKS)
+            stripes = torch.cat([self._stripe(attention, head, size, number) for number in range(first, last)])
+            return stripes[top - first * STRIPE_BLOCKS:top - first * STRIPE_BLOCKS + rows, left:left + columns]
+
+    def _whole(self, attention: TracedAttention, head: int, size: int) -> Tensor:
+        """The map of one head: of the finest that is made whole, all coarser ones are made."""
+        finest = size
+        while finest % 2 == 0 and -(-attention.rows // (finest // 2)) * -(-attention.columns // (finest // 2)) <= MAX_OVERVIEW:
+            finest //= 2
+        if finest == 1:  # the weights themselves are nobody's overview
+            finest = size
+        fine = self._remembered((attention, head, finest), lambda: head_overview(attention, head, finest))
+        return fine if finest == size else _coarser(fine, attention, finest, size)
+
+    def _stripe(self, attention: TracedAttention, head: int, size: int, number: int) -> Tensor:
+        first = number * STRIPE_BLOCKS * size
+        last = min(attention.rows, first + STRIPE_BLOCKS * size)
+        return self._remembered((attention, head, size, number),
+                                lambda: _block_means(attention, head, first, last, size))
+
+    def _remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        found = self._found.pop(key, None)
+        if found is None:
+            found = make()
+        self._found[key] = found
+        while len(self._found) > 1 and sum(one.nbytes for one in self._found.values()) > self.kept:
+            self._found.popitem(last=False)
+        return found
+
+
+@torch.no_grad()
+def head_overview(attention: TracedAttention, head: int, size: int) -> Tensor:
+    """The means of all blocks of one head, (rows of blocks, columns of blocks), float32."""
+    alone = single_head(attention.look, head)
+    if alone is None:
+        return _block_means(attention, head, 0, attention.rows, size)
+    return alone.block_map(size)[0].float().cpu()
+
+
+def overview_block_size(attention: TracedAttention, most: int) -> int:
+    """The smallest power of two whose map of blocks is at most `most` blocks high and wide."""
+    longest = max(attention.rows, attention.columns)
+    return 1 << max(0, math.ceil(math.log2(longest / most)) if longest > most else 0)
+
+
+def _coarser(fine: Tensor, attention: TracedAttention, finest: int, size: int) -> Tensor:
+    """Means of larger blocks from means of smaller ones, each with as many weights as it has."""
+    counts = _block_counts(attention.rows, attention.columns, finest)
+    sums, times = fine.double() * counts, size // finest
+    for dim in (0, 1):
+        blocks = torch.arange(sums.shape[dim]) // times
+        shape = [-(-part // times) if place == dim else part for place, part in enumerate(sums.shape)]
+        sums = sums.new_zeros(shape).index_add_(dim, blocks, sums)
+    return (sums / _block_counts(attention.rows, attention.columns, size)).float()
+
+
+def _block_counts(rows: int, columns: int, size: int) -> Tensor:
+    """How many weights each block has; those at the ends may be smaller."""
+    heights, widths = ((count - torch.arange(0, count, size)).clamp(max=size) for count in (rows, columns))
+    return heights.unsqueeze(-1) * widths
+
+
+def _window_weights(attention: TracedAttention, head: int, window: TileWindow) -> Tensor:
+    rows = head_rows(attention.look, head)
+    slices = []
+    for indices in _row_slices(window.top, window.top + window.rows, attention.columns):
+        part = rows(indices)[:, window.left:window.left + window.columns]
+        slices.append(part.to(device="cpu", dtype=torch.float32))
+    return torch.cat(slices)
+
+
+def _block_means(attention: TracedAttention, head: int, first: int, last: int, size: int) -> Tensor:
+    """Means of blocks of the rows from `first`, where a block begins, to `last`."""
+    rows, across = head_rows(attention.look, head), -(-attention.columns // size)
+    sums = torch.zeros(-(-(last - first) // size), across, dtype=torch.float64)
+    block_of_column = torch.arange(attention.columns) // size
+    for indices in _row_slices(first, last, attention.columns):
+        weights = rows(indices).to(device="cpu", dtype=torch.float32)
+        part = torch.zeros(len(indices), across).index_add_(1, block_of_column, weights)
+        sums.index_add_(0, (torch.tensor(indices) - first) // size, part.double())
+    return (sums / _block_counts(last - first, attention.columns, size)).float()
+
+
+def _row_slices(first: int, last: int, columns: int) -> Iterator[list[int]]:
+    step = max(1, WEIGHTS_AT_ONCE // max(1, columns))
+    for start in range(first, last, step):
+        yield list(range(start, min(last, start + step)))
+
+
+def _check_window(attention: TracedAttention, head: int, window: TileWindow, size: int) -> TileWindow:
+    """The window, cut to the matrix."""
+    if not 0 <= head < attention.heads:
+        raise checks.wrong("head", f"one of the {attention.heads} heads, from 0", head)
+    if size < 1:
+        raise checks.wrong("size", "at least 1", size)
+    for name, start, count in (("top", window.top, attention.rows), ("left", window.left, attention.columns)):
+        if not 0 <= start < count:
+            raise checks.wrong(name, f"at least 0 and below {count}", start)
+        if start % size:
+            raise checks.wrong(name, f"where a block of {size} begins", start)
+    for name, count in (("rows", window.rows), ("columns", window.columns)):
+        if count < 1:
+            raise checks.wrong(name, "at least 1", count)
+    rows = min(window.rows, attention.rows - window.top)
+    columns = min(window.columns, attention.columns - window.left)
+    if -(-rows // size) * -(-columns // size) > MAX_ANSWER:
+        raise checks.wrong("window", f"of at most {MAX_ANSWER:,} blocks", f"{rows:,} × {columns:,} tokens by {size}",
+                           "Ask for less, or for larger blocks.")
+    return TileWindow(window.top, window.left, rows, columns)
+
+
+# ---- projecting: Queries and keys from which a page computes weights itself, at any length, to the digits there is room for.
+#
+#     weight of row i for key j = exp(scale · query_i · key_j − normalizer_i)
+#
+# That is so where the score is a product and the normaliser a softmax. The normalizer of a row is the logarithm of what
+# its exponentials add up to; it is computed here, because it needs all keys, and so are the means of blocks for an
+# overview, in the same pass. How far the rounding has moved the weights is measured, and told.
+#
+# It knows attentions. It does not know documents, nor how a page computes.
+#
+# Legend: H heads, h heads of keys, n rows, N columns, D width, S size of a block.
+
+SCORES_AT_ONCE = 1 << 22
+"""Scores that are computed at once."""
+SAMPLED_ROWS = 64
+"""Rows in which rounded weights are compared with those that were used."""
+
+
+def projected_forms(attention: TracedAttention) -> Iterator["ProjectedWeights"]:
+    """The queries and keys of an attention, each form more exact than the one before, and larger; none where its
+    weights are no softmax of products, or where half precision has no such numbers.
+
+    The second has what rounding has left over, q = q' + q", beside what was rounded, in three times the width:
+    [q', q', q"] · [k', k", k'] = q·k but for q"·k", which is smaller than single precision tells.
+    """
+    look = attention.look
+    if not isinstance(look, Look) or look.bias is not None:
+        return
+    problem, mask = look.problem, None if look.mask is None else as_mask(look.mask)
+    found = problem.score.as_dot(problem.query)
+    if found is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
+        return
+    query, key = (part.float().cpu() for part in (found[0].expand(*problem.leading, -1, -1), problem.key))
+    (q, q_left), (k, k_left) = _round_to_half(query), _round_to_half(key)
+    if bool(q.isfinite().all()) and bool(k.isfinite().all()):
+        yield ProjectedWeights(q, k, found[1], mask)
+        yield ProjectedWeights(torch.cat([q, q, q_left], -1), torch.cat([k, k_left, k], -1), found[1], mask)
+
+
+def _round_to_half(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers in half precision, and what is left over."""
+    rounded = numbers.half()
+    return rounded, (numbers - rounded.float()).half()
+
+
+@dataclass(frozen=True)
+class ProjectedWeights:
+    """What weights are made from."""
+
+    query: Tensor
+    """(H, n, D), float16."""
+    key: Tensor
+    """(h, N, D), float16."""
+    scale: float
+    mask: Mask | None
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that a page needs, but for an overview."""
+        return self.query.nbytes + self.key.nbytes + 4 * self.query.shape[0] * self.query.shape[1]
+
+    @torch.no_grad()
+    def summed(self, size: int) -> tuple[Tensor, Tensor]:
+        """The normalizers (H, n), −∞ for a row that sees nothing, and the means of blocks, float32."""
+        H, n, _ = self.query.shape
+        N = self.key.shape[1]
+        normalizers = torch.empty(H, n)
+        sums = torch.zeros(H, -(-n // size), -(-N // size))
+        step = size * max(1, SCORES_AT_ONCE // max(1, N * size))
+        for head in range(H):
+            query, key = self._head(head)
+            for first in range(0, n, step):
+                rows = slice(first, min(n, first + step))
+                start, stop = (0, N) if self.mask is None else self.mask.span(rows.start, rows.stop, n, N)
+                start, stop = start // size * size, min(N, -(-stop // size) * size)
+                if start >= stop:  # with fewer keys than queries, the first ones see nothing
+                    normalizers[head, rows] = -torch.inf
+                    continue
+                scores = self._scores(query, key, rows, slice(start, stop))
+                normalizers[head, rows] = scores.logsumexp(-1)
+                whole = torch.nn.functional.pad(_weights_from_scores(scores, normalizers[head, rows]),
+                                                (0, -scores.shape[1] % size, 0, -scores.shape[0] % size))
+                blocks = whole.view(-1, size, whole.shape[1] // size, size).sum(dim=(1, 3))
+                sums[head, first // size:first // size + len(blocks), start // size:-(-stop // size)] = blocks
+        heights, widths = ((count - torch.arange(0, count, size)).clamp(max=size) for count in (n, N))
+        return normalizers, sums / (heights.unsqueeze(-1) * widths)
+
+    @torch.no_grad()
+    def error(self, attention: TracedAttention, normalizers: Tensor) -> float:
+        """The largest difference to the weights that were used, in rows from everywhere."""
+        n, N = attention.rows, attention.columns
+        indices = sorted({n * part // SAMPLED_ROWS for part in range(SAMPLED_ROWS)} | {n - 1})
+        used, largest = attention.look.rows(indices).float().cpu(), 0.0
+        for head in range(attention.heads):
+            query, key = self._head(head)
+            for place, row in enumerate(indices):
+                scores = self._scores(query, key, slice(row, row + 1), slice(0, N))
+                mine = _weights_from_scores(scores, normalizers[head, row:row + 1])
+                largest = max(largest, float((mine[0] - used[head, place]).abs().max()))
+        return largest
+
+    def _head(self, head: int) -> tuple[Tensor, Tensor]:
+        """Queries, scaled, and keys of one head, in single precision."""
+        own = head // (len(self.query) // len(self.key))
+        return self.query[head].float() * self.scale, self.key[own].float()
+
+    def _scores(self, query: Tensor, key: Tensor, rows: slice, columns: slice) -> Tensor:
+        scores = query[rows] @ key[columns].T
+        if self.mask is None:
+            return scores
+        distance = torch.arange(columns.start, columns.stop) - (
+            torch.arange(rows.start, rows.stop).unsqueeze(-1) + len(key) - len(query))
+        left, right = (None, 0) if isinstance(self.mask, Causal) else (self.mask.left, self.mask.right)  # type: ignore[attr-defined]
+        hidden = torch.zeros_like(distance, dtype=torch.bool) if left is None else distance < -left
+        return scores.masked_fill_(hidden if right is None else hidden | (distance > right), -torch.inf)
+
+
+def _weights_from_scores(scores: Tensor, normalizers: Tensor) -> Tensor:
+    """Softmax of scores, in place; 0 in a row that sees nothing."""
+    return scores.sub_(normalizers.masked_fill(normalizers == -torch.inf, 0.0).unsqueeze(-1)).exp_()

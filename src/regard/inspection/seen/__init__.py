@@ -1,1 +1,0 @@
-"""What was seen, by name, call and row."""

@@ -1,1 +1,0 @@
-"""Traces: what a model looked at, in one file."""

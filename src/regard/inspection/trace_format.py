@@ -1,0 +1,541 @@
+"""The trace file format: the parts of a trace, its header as JSON, and its tensors (docs/trace.md).
+
+The header is read strictly: a key that is missing or unknown, or a value of the wrong type, is a problem with the path
+of the key, and all problems are reported at once. Keys that begin with `x-` belong to other programs and are ignored.
+The tensors are those that an attention record is computed from, which are small at any length: queries, keys, the
+parameters of the score, a mask by its name, a bias by distance. A custom score or normaliser has no name in a file, so
+its weights are written out. Sizes are checked before any tensor is read. This file does not know models.
+
+Legend: H heads, h key heads, n rows, N columns, D width.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import checks, config
+from regard.attention import normalize, score
+from regard.attention.look import Look
+from regard.attention.mask import AndMask, BoolMask, Causal, Mask, Window
+from regard.attention.mask_cache import MAX_MATRIX_ENTRIES
+from regard.attention.normalize import NORMALIZERS
+from regard.attention.problem import AttentionProblem
+from regard.attention.score import SCORES
+from regard.config import KeySpec, ValueReader
+from regard.data.tokenizer.interface import Word
+from regard.inspection.records import AttentionRecord, WeightMatrix, recognize_mask, record_shape
+from regard.position.bias import Bias
+from regard.storage.weights import TensorSpec as Stored
+from regard.toml import ConfigProblem, KeyPath, TomlDocument
+
+
+@dataclass(frozen=True)
+class TraceSide:
+    """What is looked from, or at: tokens, and where they are known, the text and the words that they make up."""
+
+    tokens: tuple[str, ...]
+    text: str | None = None
+    words: tuple[Word, ...] = ()
+    """The characters text[start:end] of each, and its tokens from the first to the last."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of the patches, where the tokens are those of an image."""
+    lead: int = 0
+    """How many tokens stand before the patches."""
+
+
+@dataclass(frozen=True, eq=False)
+class TracedAttention:
+    """One attention of a model, over one sequence or one pair of them."""
+
+    name: str
+    queries: str
+    """The side of the rows."""
+    keys: str
+    """The side of the columns."""
+    look: AttentionRecord
+    """Its one leading dimension is heads."""
+    layer: int | None = None
+    """From 0, among those of its kind."""
+    kind: str | None = None
+    """"self" or "cross"."""
+
+    @property
+    def heads(self) -> int:
+        """How many look in parallel."""
+        return record_shape(self.look)[0]
+
+    @property
+    def rows(self) -> int:
+        """How many queries there are."""
+        return record_shape(self.look)[1]
+
+    @property
+    def columns(self) -> int:
+        """How many keys there are."""
+        return record_shape(self.look)[2]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from regard.inspection.trace import attention_html
+
+        return attention_html(self)
+
+
+@dataclass(frozen=True)
+class SearchNode:
+    """One token that a search considered, after those of its parents."""
+
+    parent: int
+    """The number of an earlier node; -1 where the text begins."""
+    token: str
+    log_probability: float
+    total: float
+    """The sum of the log-probabilities up to it."""
+    ended: bool
+    kept: bool
+    """Whether the search went on from it."""
+
+
+@dataclass(frozen=True)
+class TracedSearch:
+    """The tree of a beam search."""
+
+    beams: int
+    nodes: tuple[SearchNode, ...]
+    best: tuple[int, ...]
+    """The nodes at which the results end, the best first."""
+    left_out: int | None = None
+    """How many more the search considered that are not here, where that is known and not 0."""
+
+
+@dataclass(frozen=True)
+class GeneratedTokens:
+    """What a search wrote: the tokens of a side, and how probable each was."""
+
+    side: str
+    log_probabilities: tuple[float, ...]
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class AlignmentPointer:
+    """The attention that shows best which word is which, and which of its rows belongs to a token: `offset` later."""
+
+    attention: int
+    head: int | None = None
+    offset: int = 0
+
+
+# ---- header: The header of a trace as JSON, read strictly and written.
+#
+# A key that is missing or unknown, or a value of another type, is a problem with the path of the key; all are told at
+# once. Keys that begin with `x-` are somebody's own. It knows the parts of a trace and no tensors: what an attention's
+# tensors must be follows from its `Entry`.
+
+FOREIGN_PREFIX = "x-"
+"""What keys begin with that regard neither reads nor complains of."""
+PARAMETRIC_SCORES = ("additive", "bilinear")
+CAUSAL_MASK, TENSOR_MASK = "causal", "tensor"
+MaskEntry = str | tuple[int | None, int | None] | None
+"""Of an attention: "causal", "tensor", keys to the left and to the right, or None."""
+
+
+@dataclass(frozen=True)
+class AttentionEntry:
+    """What the header says of an attention."""
+
+    name: str
+    queries: str
+    keys: str
+    heads: int
+    layer: int | None = None
+    kind: str | None = None
+    score: str | None = None
+    normalize: str | None = None
+    mask: MaskEntry = None
+
+
+@dataclass(frozen=True)
+class TraceHeader:
+    """All that the header says."""
+
+    sides: Mapping[str, TraceSide]
+    attentions: tuple[AttentionEntry, ...]
+    title: str = ""
+    model: str = ""
+    written: GeneratedTokens | None = None
+    alignment: AlignmentPointer | None = None
+    search: TracedSearch | None = None
+
+
+def dump_header(sides: Mapping[str, TraceSide], attentions: Sequence[TracedAttention], facts: Sequence[Mapping[str, Any]],
+          **rest: Any) -> str:
+    """The JSON of a header. `facts` has score, normalize and mask of each attention, where it has them."""
+    table: dict[str, Any] = {"title": rest["title"], "model": rest["model"]}
+    table["sides"] = {name: _side_table(side) for name, side in sides.items()}
+    table["attentions"] = [
+        {"name": one.name, "layer": one.layer, "kind": one.kind, "queries": one.queries, "keys": one.keys,
+         "heads": one.heads, **fact} for one, fact in zip(attentions, facts, strict=True)]
+    for key in ("written", "alignment", "search"):
+        table[key] = None if rest[key] is None else dataclasses.asdict(rest[key])
+    return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def load_header(text: str, name: str) -> TraceHeader:
+    """The header in a JSON text of the file `name`; a ValueError tells all that is wrong."""
+    try:
+        table = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f'{name}: the metadata "trace" must be a JSON object, but {reason}') from None
+    if not isinstance(table, dict):
+        raise ValueError(f'{name}: the metadata "trace" must be a JSON object, but is {table!r:.60}')
+    found: list[ConfigProblem] = []
+    values = config.read_keys(_HEADER_KEYS, _without_foreign(table), (), found)
+    if found:
+        raise ValueError(str(TomlDocument({}, name).error(found)))
+    return TraceHeader(**values)
+
+
+class _SidesReader(ValueReader):
+    """Sides by any names."""
+
+    expected = "an object with a side for each name"
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> dict[str, TraceSide]:
+        if not isinstance(value, Mapping):
+            found.append(config.value_problem(path, self.expected, value))
+            return {}
+        return {name: self._side(one, (*path, name), found) for name, one in value.items()}
+
+    def _side(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> TraceSide:
+        if not isinstance(value, Mapping):
+            found.append(config.value_problem(path, "an object with tokens", value))
+            return TraceSide(())
+        read = config.read_keys(_SIDE_KEYS, value, path, found)
+        words = tuple(Word(one.start, one.end, one.first, one.last) for one in read.pop("words", None) or () if one)
+        grid = read.pop("grid", None)
+        if grid is not None and len(grid) != 2:
+            found.append(config.value_problem((*path, "grid"), "two whole numbers, rows and columns", list(grid)))
+            grid = None
+        return TraceSide(read.pop("tokens", None) or (), words=words, grid=grid, lead=read.pop("lead", 0) or 0, **read)
+
+
+class _MaskReader(ValueReader):
+    """A mask by name, or a window."""
+
+    expected = '"causal", "tensor" or {"left": a number or null, "right": a number or null}'
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> MaskEntry:
+        if value in (CAUSAL_MASK, TENSOR_MASK):
+            return str(value)
+        if isinstance(value, Mapping) and set(value) == {"left", "right"} and all(
+                part is None or (type(part) is int and part >= 0) for part in value.values()):
+            return value["left"], value["right"]
+        found.append(config.value_problem(path, self.expected, value))
+        return None
+
+
+class _NameReader(ValueReader):
+    """One of some names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.expected = tuple(names), config.one_of(names)
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> str | None:
+        if isinstance(value, str) and value in self.names:
+            return value
+        found.append(config.value_problem(path, self.expected, value, self.names))
+        return None
+
+
+class _ObjectsReader(ValueReader):
+    """An array of objects that have these keys."""
+
+    def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
+        self.keys, self.made, self.expected = keys, made, "an array of objects"
+
+    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            found.append(config.value_problem(path, self.expected, value))
+            return ()
+        return tuple(self._one(part, (*path, number), found) for number, part in enumerate(value))
+
+    def _one(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> Any:
+        if not isinstance(value, Mapping):
+            found.append(config.value_problem(path, "an object", value))
+            return None
+        already = len(found)
+        read = config.read_keys(self.keys, value, path, found)
+        return None if len(found) > already else self.made(**read)
+
+
+@dataclass(frozen=True)
+class _WordEntry:
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def _optional_slot(annotation: Any) -> KeySpec:
+    return dataclasses.replace(config.type_spec(annotation, "trace"), required=False)
+
+
+_SIDE_KEYS = {"tokens": config.type_spec(tuple[str, ...], "tokens"), "text": _optional_slot(str | None),
+         "words": KeySpec(_ObjectsReader(config.key_specs(_WordEntry), _WordEntry), optional=False, required=False),
+         "grid": _optional_slot(tuple[int, ...]), "lead": _optional_slot(int)}
+_ATTENTION_KEYS = {key: config.type_spec(kind, key) for key, kind in (("name", str), ("queries", str), ("keys", str), ("heads", int),
+                                                       ("layer", int | None), ("kind", str | None))}
+_ATTENTION_KEYS |= {"score": KeySpec(_NameReader((*SCORES, *PARAMETRIC_SCORES)), optional=True),
+           "normalize": KeySpec(_NameReader(tuple(NORMALIZERS)), optional=True), "mask": KeySpec(_MaskReader(), optional=True)}
+_HEADER_KEYS = {"title": _optional_slot(str), "model": _optional_slot(str), "sides": KeySpec(_SidesReader(), optional=False),
+        "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
+        **{key: _optional_slot(kind | None) for key, kind in (("written", GeneratedTokens), ("alignment", AlignmentPointer),
+                                                         ("search", TracedSearch))}}
+
+
+def _side_table(side: TraceSide) -> dict[str, Any]:
+    words = [{"start": word.start, "end": word.end, "first": word.first_token, "last": word.last_token}
+             for word in side.words]
+    return {"tokens": list(side.tokens), "text": side.text, "words": words or None,
+            "grid": None if side.grid is None else list(side.grid), "lead": side.lead or None}
+
+
+def _without_none(value: Any) -> Any:
+    """What is None is left out, but for the sides of a window."""
+    if isinstance(value, dict):
+        window = set(value) == {"left", "right"}
+        return {key: _without_none(part) for key, part in value.items() if part is not None or window}
+    return [_without_none(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _without_foreign(value: Any) -> Any:
+    """The same without keys that are somebody's own. Names of sides are no keys."""
+    if isinstance(value, list):
+        return [_without_foreign(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: {name: _without_foreign(side) for name, side in part.items()}
+            if key == "sides" and isinstance(part, dict) else _without_foreign(part)
+            for key, part in value.items() if not key.startswith(FOREIGN_PREFIX)}
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for at, (key, _) in enumerate(pairs) if key in {other for other, _ in pairs[:at]})
+        raise ValueError(f"the key {twice!r:.60} is there twice")
+    return table
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+# ---- tensors: The tensors of a trace: those that a look is made from, checked by their sizes, and the look made of them again.
+#
+# What is small at any length is kept: queries, keys, parameters of the score, a mask by its name, a bias by distances. A
+# score or a normaliser of somebody's own has no name in a file: its weights are written out. It knows looks; it does not
+# know which model they are from, nor the file.
+#
+# Legend: H heads, h heads of keys, n rows, N columns, D width.
+
+FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FLAG_TYPES = (torch.bool, torch.uint8)
+LOOK_TENSORS = ("query", "key", "mask", "bias", "distance_bias", "weight", "score_bias")
+
+
+class TabulatedBias(Bias):
+    """A bias that is given as a number for each head and each distance, from `lowest` on."""
+
+    table: Tensor
+
+    def __init__(self, table: Tensor, lowest: int) -> None:
+        super().__init__()
+        self.heads, self.lowest = table.shape[0], lowest
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        places = (distance - self.lowest).to(self.table.device)
+        if places.dim() == 2:
+            return self.table[:, places]
+        return self.table[:, places.squeeze(-3)].movedim(0, -3)
+
+
+def record_tensors(look: AttentionRecord, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the header says of the score, the normaliser and the mask, and the tensors."""
+    if isinstance(look, WeightMatrix):
+        return {}, {"weights": look.given}
+    problem = look.problem
+    scoring, parameters = _score_tensors(problem)
+    normalizing = next((word for word, one in normalize.NORMALIZERS.items() if type(one) is type(problem.normalize)), None)
+    if scoring is None or normalizing is None:
+        _check_size(name, "weights", problem)
+        return {}, {"weights": look.weights()}
+    masked, mask = _mask_tensor(problem, name)
+    query, key = (part if part.dim() > 2 else part.unsqueeze(0) for part in (problem.query, problem.key))
+    tensors = {"query": query.expand(problem.leading[-1], -1, -1), "key": key, **parameters, **mask,
+               **_bias_tensor(problem, name)}
+    return {"score": scoring, "normalize": normalizing, "mask": masked}, tensors
+
+
+def record_from_tensors(entry: AttentionEntry, number: int, tensors: Mapping[str, Tensor]) -> AttentionRecord:
+    """The look of an attention, from the tensors of the file, in numbers of at least single precision."""
+    own: dict[str, Tensor] = {}
+    for part in ("weights", *LOOK_TENSORS):
+        tensor = tensors.get(f"attention.{number}.{part}")
+        if tensor is not None:
+            wide = tensor.bool() if part == "mask" else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+            own[part] = wide
+    if "weights" in own:
+        return WeightMatrix(own["weights"])
+    query, key = own["query"], own["key"].to(own["query"].dtype)
+    bias: Tensor | Bias | None = own.get("bias")
+    if "distance_bias" in own:
+        bias = TabulatedBias(own["distance_bias"], 1 - key.shape[-2])
+    scores: dict[str, Any] = {"additive": lambda: score.Additive(own["weight"], own.get("score_bias")),
+                              "bilinear": lambda: score.Bilinear(own["weight"])}
+    named = entry.score or "scaled_dot"
+    scoring = scores[named]() if named in scores else named
+    masks: dict[Any, Any] = {None: lambda: None, CAUSAL_MASK: Causal, TENSOR_MASK: lambda: BoolMask(own["mask"])}
+    mask = Window(*entry.mask) if isinstance(entry.mask, tuple) else masks[entry.mask]()
+    return Look(query, key, None, scoring, entry.normalize or "softmax", mask, bias)
+
+
+def tensor_problems(entries: Sequence[AttentionEntry], tensors: Mapping[str, Stored]) -> list[str]:
+    """What is wrong with the tensors of a file: names, numbers and sizes."""
+    expected = {f"attention.{number}.{part}" for number in range(len(entries)) for part in ("weights", *LOOK_TENSORS)}
+    found = []
+    for name in tensors:
+        if name not in expected and not name.startswith("x-"):
+            near = checks.nearest(name, expected)
+            found.append(f'unknown tensor "{name:.80}"{"; " + near if near else ""}')
+    for number, entry in enumerate(entries):
+        own = {part: tensors[f"attention.{number}.{part}"] for part in ("weights", *LOOK_TENSORS)
+               if f"attention.{number}.{part}" in tensors}
+        found += [f'tensor "attention.{number}.{part}": {what}' for part, what in _attention_problems(entry, own)]
+    return found
+
+
+def _attention_problems(entry: AttentionEntry, own: Mapping[str, Stored]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the tensors of one attention: which, and why."""
+    if "weights" in own and len(own) > 1:
+        other = next(part for part in own if part != "weights")
+        yield other, "expected the weights alone, or what they are made from"
+    needed = ("weights",) if "weights" in own else ("query", "key", *_required_tensors(entry))
+    missing = [part for part in needed if part not in own]
+    for part in missing:
+        what = 'missing; expected it, or "weights"' if part in ("query", "key") else "missing"
+        yield part, what
+    for part, stored in own.items():
+        if stored.dtype not in (FLAG_TYPES if part == "mask" else FLOAT_TYPES):
+            yield part, f"expected {'bool or uint8' if part == 'mask' else 'float16, bfloat16, float32 or float64'}, " \
+                        f"but it is {str(stored.dtype).removeprefix('torch.')}"
+    if not missing:
+        yield from _size_problems(entry, {part: stored.shape for part, stored in own.items()})
+
+
+def _size_problems(entry: AttentionEntry, own: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, str]]:
+    heads = entry.heads
+    if "weights" in own:
+        if len(own["weights"]) != 3 or own["weights"][0] != heads:
+            yield "weights", f"expected {heads} heads × rows × columns, but it is {own['weights']}"
+        return
+    query, key = own["query"], own["key"]
+    if len(query) != 3 or query[0] != heads or query[2] == 0:
+        yield "query", f"expected {heads} heads × rows × width, but it is {query}"
+    elif len(key) != 3 or key[0] == 0 or heads % key[0]:
+        yield "key", f"expected heads that divide {heads} × columns × width, but it is {key}"
+    else:
+        n, N, D = query[1], key[1], query[2]
+        wanted: dict[str, list[tuple[int, ...]]] = {
+            "mask": [(heads, n, N), (1, n, N)], "bias": [(heads, n, N), (1, n, N)],
+            "distance_bias": [(heads, n + N - 1)], "score_bias": [(heads, D)],
+            "weight": [(heads, D, key[2]) if entry.score == "bilinear" else (heads, D)]}
+        if entry.score != "bilinear" and key[2] != D:
+            yield "key", f"expected the width {D} of the query, but it is {key}"
+        for part, shapes in wanted.items():
+            if part in own and own[part] not in shapes:
+                yield part, f"expected {' or '.join(map(str, shapes))}, but it is {own[part]}"
+    if "bias" in own and "distance_bias" in own:
+        yield "bias", "expected a bias of its own or one by distance, but both are there"
+    for part in {"mask", "weight", "score_bias"} & set(own):
+        if part not in _allowed_tensors(entry):
+            yield part, f"not expected: the header says score {entry.score or 'scaled_dot'}, mask {entry.mask}"
+
+
+def _required_tensors(entry: AttentionEntry) -> Iterator[str]:
+    if entry.mask == TENSOR_MASK:
+        yield "mask"
+    if entry.score in ("additive", "bilinear"):
+        yield "weight"
+
+
+def _allowed_tensors(entry: AttentionEntry) -> set[str]:
+    return {*_required_tensors(entry), *(["score_bias"] if entry.score == "additive" else [])}
+
+
+def _score_tensors(problem: AttentionProblem) -> tuple[str | None, dict[str, Tensor]]:
+    """The name of the score and its parameters, one set a head; None where it has no name."""
+    heads = problem.leading[-1]
+    if isinstance(problem.score, score.Dot):
+        return (problem.score.name if score.SCORES.get(problem.score.name) is problem.score else None), {}
+    if isinstance(problem.score, score.Additive):
+        own = {"weight": problem.score.weight, "score_bias": problem.score.bias}
+        return "additive", {part: one.detach().expand(heads, -1) for part, one in own.items() if one is not None}
+    if isinstance(problem.score, score.Bilinear):
+        return "bilinear", {"weight": problem.score.weight.detach().expand(heads, -1, -1)}
+    return None, {}
+
+
+def _mask_tensor(problem: AttentionProblem, name: str) -> tuple[Any, dict[str, Tensor]]:
+    """What the header says of the mask, and its tensor where it has no other form."""
+    mask = None if problem.mask is None else _as_window(problem.mask)
+    if mask is None:
+        return None, {}
+    if isinstance(mask, Window):
+        return CAUSAL_MASK if (mask.left, mask.right) == (None, 0) else {"left": mask.left, "right": mask.right}, {}
+    _check_size(name, "mask", problem)
+    matrix = mask.matrix(problem.n_queries, problem.n_keys, leading=1, device=problem.query.device)
+    matrix = matrix if matrix.dim() == 3 else matrix.unsqueeze(0)
+    found = recognize_mask(matrix)
+    if isinstance(found, BoolMask):
+        return TENSOR_MASK, {"mask": matrix}
+    return (None if found is None else CAUSAL_MASK), {}
+
+
+def _as_window(mask: Mask) -> Mask:
+    """Causal masks and windows, alone or together, as one window; any other mask as it is."""
+    parts = mask.members if isinstance(mask, AndMask) else (mask,)
+    if not all(type(part) in (Causal, Window) for part in parts):
+        return mask
+    windows = [part if isinstance(part, Window) else Window(None, 0) for part in parts]
+    sides = ([limit for limit in limits if limit is not None] for limits in
+             ([window.left for window in windows], [window.right for window in windows]))
+    return Window(*(min(limits, default=None) for limits in sides))
+
+
+def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
+    """What is added to the scores: by distance where that says all of it."""
+    if problem.bias is None:
+        return {}
+    if isinstance(problem.bias, Bias) and not (problem.mask is not None and problem.mask.moves):
+        distances = torch.arange(1 - problem.n_keys, problem.n_queries, device=problem.query.device)
+        return {"distance_bias": problem.bias(distances.unsqueeze(0)).detach().squeeze(-2)}
+    _check_size(name, "bias", problem)
+    added = problem.added(problem.block())
+    assert added is not None
+    added = added.detach().reshape((1,) * (3 - added.dim()) + tuple(added.shape))
+    return {"bias": added.expand(-1, problem.n_queries, problem.n_keys)}
+
+
+def _check_size(name: str, what: str, problem: AttentionProblem) -> None:
+    if problem.pairs > MAX_MATRIX_ENTRIES:
+        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.pairs:,} numbers, more '
+                         f"than {MAX_MATRIX_ENTRIES:,}. A mask, a score and a normaliser of regard have forms that are small.")

@@ -1,1 +1,0 @@
-"""Watching a model while it runs as always."""

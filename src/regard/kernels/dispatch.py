@@ -1,0 +1,74 @@
+"""Several backends for one operation: which one runs, and why.
+
+Attention and recurrence each have a table of backends. A backend has four functions: `refusal` (why it cannot do the
+work), `drawback` (why it should not), `detail` and `run`. The first backend of the table with neither a refusal nor a
+drawback runs; the last one of a table never has either. A backend that the caller names runs, or is an error: another
+backend never takes its place. This module does not know what the operation is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from regard import checks
+
+WorkIn = TypeVar("WorkIn", contravariant=True)
+WorkOut = TypeVar("WorkOut", covariant=True)
+Work = TypeVar("Work")
+Output = TypeVar("Output")
+
+
+class Backend(Protocol[WorkIn, WorkOut]):
+    """What a backend module offers."""
+
+    def refusal(self, problem: WorkIn, /) -> str | None:
+        """Why it cannot do the work; None when it can."""
+
+    def drawback(self, problem: WorkIn, /) -> str | None:
+        """Why it, able to do the work, is not the one to choose; None when it is."""
+
+    def detail(self, problem: WorkIn, /) -> str:
+        """How it goes about it, in a few words."""
+
+    def run(self, problem: WorkIn, /) -> WorkOut:
+        """The work done."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend runs, and why each one that is preferred to it does not."""
+
+    backend: str
+    reasons: dict[str, str]
+    detail: str
+
+    def __str__(self) -> str:
+        others = [f"{name} does not run: {reason}." for name, reason in self.reasons.items()]
+        return "\n".join([f"{self.backend} runs: {self.detail}.", *others])
+
+
+def choose_backend(table: Mapping[str, Backend[Work, Output]], problem: Work,
+           asked: str | None) -> Backend[Work, Output]:
+    """The backend that runs this problem; a ValueError where the one asked for cannot."""
+    if asked is not None:
+        chosen = checks.pick("backend", asked, table)
+        reason = chosen.refusal(problem)
+        if reason is not None:
+            able = ", ".join(f'"{name}"' for name, other in table.items() if other.refusal(problem) is None)
+            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{asked}"', f"Reason: {reason}.")
+        return chosen
+    for candidate in table.values():
+        if candidate.refusal(problem) is None and candidate.drawback(problem) is None:
+            return candidate
+    raise AssertionError("the last backend takes everything")
+
+
+def explain_choice(table: Mapping[str, Backend[Work, Output]], problem: Work, asked: str | None) -> Explanation:
+    """The choice, in words."""
+    chosen = choose_backend(table, problem, asked)
+    reasons: dict[str, str] = {}
+    for name, candidate in table.items():
+        if candidate is chosen:
+            return Explanation(name, reasons, candidate.detail(problem))
+        reasons[name] = candidate.refusal(problem) or candidate.drawback(problem) or f'"{asked}" was asked for'
+    raise AssertionError("choose() gives one of the table")

@@ -1,0 +1,66 @@
+"""The catalog of recipes: configs of models by name, such as "transformer", or with a size "transformer-tiny".
+
+A recipe is a TOML file in the folder `recipes`. Its tables are those of a model's config; [sizes.NAME] has what differs in that
+size, and without a size the recipe is as written, which is "base". Whoever reads a table checks it: this module knows
+only names and files, and imports no torch.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from regard import checks
+from regard.toml import TomlDocument, override, parse_document
+
+BASE_SIZE = "base"
+
+
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """All recipes, without sizes."""
+    files = resources.files(__package__).joinpath("recipes").iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+def recipe_sizes(name: str) -> tuple[str, ...]:
+    """The sizes of a recipe, as they stand in its file, and "base"."""
+    return (*_read_recipe(name).tables.get("sizes", {}), BASE_SIZE)
+
+
+def find_recipe(name: str) -> TomlDocument:
+    """The tables of a recipe, with those of its size in the place of others; an unknown name is a ValueError."""
+    recipe, size = _split_name(name)
+    document = _read_recipe(recipe)
+    tables = {key: table for key, table in document.tables.items() if key != "sizes"}
+    different = document.tables.get("sizes", {}).get(size, {})
+    return override(TomlDocument(tables, document.name, document.lines), dict(_flatten_tables(different)))
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Recipe and size of a name. Some recipes have a dash in their own name."""
+    recipe, _, size = name.rpartition("-")
+    if name in recipe_names():
+        return name, BASE_SIZE
+    if recipe in recipe_names() and size in recipe_sizes(recipe):
+        return recipe, size
+    every = [*recipe_names(), *(f"{known}-{each}" for known in recipe_names() for each in recipe_sizes(known))]
+    expected = f"a recipe, one of {', '.join(recipe_names())}"
+    if recipe in recipe_names():
+        expected = f'a recipe: "{recipe}" has the sizes {", ".join(recipe_sizes(recipe))}'
+    raise checks.wrong("recipe", expected, f'"{name}"', checks.nearest(name, every))
+
+
+@cache
+def _read_recipe(name: str) -> TomlDocument:
+    text = resources.files(__package__).joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
+    return parse_document(text, f"{name}.toml")
+
+
+def _flatten_tables(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything that is no table."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flatten_tables(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -1,0 +1,144 @@
+"""Token classification (one label for every token) and sequence classification (one label for the whole).
+
+    Tagger               ids ── Encoder ──► states ── W ──► logits (B, N, labels)
+    SequenceClassifier   ids ── Encoder ──► states ── pooling (── tanh W_p) ── W ──► logits (B, labels)
+
+Pooling takes the state of the first token (as BERT does), of the last one (as recurrent networks do), or the mean of
+all. The models do not know what the labels mean.
+
+Legend: B rows, N tokens, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.blocks.sublayer import Dropout
+from regard.config import choice, integer, probability
+from regard.models.contract import AnyMemory, Memory, PackedMemory
+from regard.models.encoder_decoder import Encoder, EncoderConfig
+from regard.tokens import AnyTokens
+
+
+def _pool_first(memory: Memory) -> Tensor:
+    if memory.states.shape[1] == 0:  # there is none: as the mean of nothing
+        return memory.mean()
+    return _zeros_for_empty(memory.states[:, 0], memory.lengths)
+
+
+def _pool_last(memory: Memory) -> Tensor:
+    if memory.states.shape[1] == 0:
+        return memory.mean()
+    if memory.lengths is None:
+        return memory.states[:, -1]
+    rows = torch.arange(memory.rows, device=memory.states.device)
+    return _zeros_for_empty(memory.states[rows, (memory.lengths - 1).clamp(min=0)], memory.lengths)
+
+
+def _zeros_for_empty(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """The states (B, D), but those of rows without tokens: what fills such a row up is nobody's state."""
+    return states if lengths is None else states.masked_fill((lengths == 0).unsqueeze(-1), 0.0)
+
+
+POOLINGS: dict[str, Callable[[Memory], Tensor]] = {"first": _pool_first, "last": _pool_last, "mean": Memory.mean}
+POOLER_LAYERS = {"none": False, "tanh": True}
+"""What stands between the one vector and the labels: whether it is a hidden layer."""
+
+
+class Tagger(nn.Module):
+    """A label for every token."""
+
+    def __init__(self, encoder: Encoder, labels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.dropout = encoder, Dropout(dropout)
+        self.output = nn.Linear(encoder.width, labels)
+
+    def encode(self, tokens: AnyTokens) -> AnyMemory:
+        """The states of all tokens."""
+        return self.encoder.encode(tokens)
+
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (B, N, D)."""
+        return self.dropout(self.encoder.states(tokens))
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (B, N, labels)."""
+        return self.output(self.features(tokens))
+
+
+class SequenceClassifier(nn.Module):
+    """A label for every sequence.
+
+    Args:
+        pooling: which vector stands for the sequence: "first", "last" or "mean".
+        between: "none"; or "tanh": that vector goes through tanh(W_p x + b_p) first, as in BERT.
+    """
+
+    def __init__(self, encoder: Encoder, labels: int, *, pooling: str = "mean", between: str = "none",
+                 dropout: float = 0.0) -> None:
+        super().__init__()
+        self.pool = checks.pick("pooling", pooling, POOLINGS)
+        self.encoder, self.dropout = encoder, Dropout(dropout)
+        width = encoder.width
+        tanh = checks.pick("between", between, POOLER_LAYERS)
+        self.between = nn.Linear(width, width) if tanh else None
+        self.output = nn.Linear(width, labels)
+
+    def encode(self, tokens: AnyTokens) -> AnyMemory:
+        """The states of all tokens."""
+        return self.encoder.encode(tokens)
+
+    def features(self, tokens: AnyTokens) -> Tensor:
+        """What the output layer reads, (rows, D)."""
+        memory = self.encode(tokens)
+        pooled = self.pool(memory.padded() if isinstance(memory, PackedMemory) else memory)
+        if self.between is not None:
+            pooled = torch.tanh(self.between(pooled))
+        return self.dropout(pooled)
+
+    def forward(self, tokens: AnyTokens) -> Tensor:
+        """The logits (rows, labels)."""
+        return self.output(self.features(tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsConfig(EncoderConfig):
+    """What the two have more than an encoder: labels, and dropout before them."""
+
+    labels: int = integer(least=1)
+    dropout: float = probability(0.0)
+
+    def parameters(self) -> int:
+        return super().parameters() + (self.width + 1) * self.labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggerConfig(LabelsConfig):
+    """A tagger, as a table of a config file: an encoder with these keys more."""
+
+    kind: ClassVar[str] = "tagger"
+
+    def build(self) -> Tagger:
+        """The model, with new parameters."""
+        return Tagger(self.encoder(), self.labels, dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(LabelsConfig):
+    """A classifier, as a table of a config file: an encoder with these keys more."""
+
+    kind: ClassVar[str] = "classifier"
+    pooling: str = choice(POOLINGS, "mean")
+    between: str = choice(POOLER_LAYERS, "none")
+
+    def build(self) -> SequenceClassifier:
+        """The model, with new parameters."""
+        return SequenceClassifier(self.encoder(), self.labels, pooling=self.pooling, between=self.between,
+                          dropout=self.dropout)
+
+    def parameters(self) -> int:
+        return super().parameters() + (self.width * (self.width + 1) if POOLER_LAYERS[self.between] else 0)

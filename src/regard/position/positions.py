@@ -1,0 +1,115 @@
+"""Positions as tensors: which ones are valid, how they broadcast over tokens, and the exact angles made from them.
+
+    tokens     (B, H, N, D)     any number of dimensions between the first and N
+    positions  (N,)             the same for all rows
+    positions  (B, N)           each row has its own: matched from the left, B with B; H is skipped
+
+    angle(position, i) = position / base^(2i / width)
+
+An angle is needed modulo 2π, so its absolute error counts, and that grows with the position: in float32 it is up to 0.06
+at position 1,000,000. Angles are therefore computed in float64 (1e-9 there), and only their sine and cosine are rounded,
+once, to the requested precision. Nothing is stored: `model.half()` has no table to spoil, and there is no longest length.
+
+Positions count from 0.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.checks import shape, wrong
+
+
+def check_integer(argument: str, value: object, least: int, remedy: str = "") -> int:
+    """`value`, if it is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(argument, f"an integer of at least {least}", repr(value), remedy)
+    return value
+
+
+def check_finite(argument: str, value: object) -> float:
+    """`value` as a float, if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise wrong(argument, "a finite number", repr(value))
+    return float(value)
+
+
+def check_positive(argument: str, value: object) -> float:
+    """`value` as a float, if it is a finite number above 0."""
+    if check_finite(argument, value) <= 0:
+        raise wrong(argument, "a number above 0", repr(value))
+    return check_finite(argument, value)
+
+
+def check_positions(positions: object) -> None:
+    """Refuses positions that are no numbers: lists, masks, complex tensors."""
+    if not isinstance(positions, Tensor):
+        got = type(positions).__name__
+        raise wrong("positions", "a tensor of integers or floats", got, "Use torch.tensor(positions).")
+    if positions.dtype == torch.bool or positions.is_complex():
+        remedy = "A mask becomes positions by mask.cumsum(-1) - 1." if positions.dtype == torch.bool else ""
+        raise wrong("positions", "a tensor of integers or floats", f"of dtype {positions.dtype}", remedy)
+
+
+def check_tokens(x: object) -> None:
+    """Refuses what is not a floating tensor of shape (..., N, D)."""
+    if not isinstance(x, Tensor):
+        raise wrong("x", "a floating tensor of shape (..., N, D)", type(x).__name__)
+    if not x.is_floating_point():
+        raise wrong("x", "a floating tensor", f"of dtype {x.dtype}", "Embed token ids first.")
+    if x.dim() < 2:
+        raise wrong("x", "of shape (..., N, D), tokens as rows", f"of shape {shape(x)}")
+
+
+def broadcast_shape(x: Tensor, given: Tensor, dims: int) -> tuple[int, ...]:
+    """The shape in which the first `dims` dimensions of `given` broadcast over the tokens of x: (B, N) gives (B, 1, N).
+
+    `given` is the positions, or what was computed from them; the last of these dimensions counts the tokens.
+    """
+    tokens, places = tuple(x.shape[:-1]), tuple(given.shape[:dims])
+    fits = 1 <= len(places) <= len(tokens) and places[-1] == tokens[-1]
+    if not fits or any(mine not in (1, theirs) for mine, theirs in zip(places[:-1], tokens, strict=False)):
+        expected = f"of shape ({tokens[-1]},) or (B, {tokens[-1]}), B being the first of x {shape(x)}"
+        raise wrong("positions", expected, f"of shape {places}", "Give every token one, matched from the left.")
+    if given.device != x.device:
+        raise wrong("positions", f"on the device of x, {x.device}", f"on {given.device}", "Use positions.to(x.device).")
+    return (*places[:-1], *(1,) * (len(tokens) - len(places)), places[-1])
+
+
+# ---- angle: The angles of sinusoidal and rotary positions, exact at any length.
+#
+#     angle(position, i) = position / base^(2i / width)
+#
+# An angle is needed modulo 2π, so what counts is its absolute error, which grows with the position: in float32, at
+# position 1,000,000, it is up to 0.06. Angles are therefore made in float64 (1e-9 there), and only their sine and cosine
+# are rounded, once, to the precision asked for. Nothing is stored: the numbers come from `width` and `base` at every
+# call, so that model.half() has no table to spoil, and no length is the longest.
+#
+# It knows nothing of which feature gets which angle.
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """Where to compute in float64 for a tensor on `device`: there, but on the CPU for Apple's GPUs, which lack it."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def as_float64(positions: Tensor) -> Tensor:
+    """Positions in float64 (integers are exact up to 2^53)."""
+    # Moved first and cast afterwards: the device it comes from may not know float64.
+    return positions.to(float64_device(positions.device)).to(torch.float64)
+
+
+def position_angles(positions: Tensor, count: int, width: int, base: float, first: int = 0) -> Tensor:
+    """(*positions.shape, count), float64: the angles for i = first, ..., first + count - 1."""
+    position = as_float64(positions)
+    order = torch.arange(first, first + count, dtype=torch.float64, device=position.device)
+    return position.unsqueeze(-1) / torch.pow(base, 2 * order / width)
+
+
+def round_to(values: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
+    """Float64 values in the precision asked for (without one: torch's default), on the device of the positions."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
+        raise wrong("dtype", "a floating dtype", dtype)
+    return values.to(dtype).to(device)

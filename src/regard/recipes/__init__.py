@@ -1,1 +1,0 @@
-"""Presets of the road, from the recurrent network to the Transformer, as TOML files. `catalog` finds them."""

@@ -1,0 +1,32 @@
+"""Special token ids: those that start and end a sequence, fill it up, stand for unknown words or hide tokens.
+
+Only the ids: the tokenizer knows how they are written in a text. A model's folder stores them beside its config. This
+module imports no torch, so tokenizers can use it.
+"""
+
+from dataclasses import dataclass
+
+from regard.config import Config, integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens(Config):
+    """The special ids of a model, each None where it has none."""
+
+    start: int | None = integer(None, least=0)
+    """What a decoder reads first."""
+    end: tuple[int, ...] = integer((), least=0)
+    """What says that a sequence is over: any of these."""
+    padding: int | None = integer(None, least=0)
+    unknown: int | None = integer(None, least=0)
+    mask: int | None = integer(None, least=0)
+    """What stands for a hidden token."""
+    first: int | None = integer(None, least=0)
+    """What a reading model has in front of every text (BERT's [CLS])."""
+    separator: int | None = integer(None, least=0)
+    """What stands behind every text of several (BERT's [SEP])."""
+
+    def ids(self) -> frozenset[int]:
+        """All of them."""
+        single = (self.start, self.padding, self.unknown, self.mask, self.first, self.separator)
+        return frozenset((*self.end, *(one for one in single if one is not None)))

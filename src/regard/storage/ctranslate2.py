@@ -1,0 +1,313 @@
+"""Export to CTranslate2: which models it can run, and the folder that it loads.
+
+    model.bin                                        the weights, quantised on request
+    config.json                                      the names of the special tokens
+    source_vocabulary.json, target_vocabulary.json   the name of each id; shared_vocabulary.json if they are the same
+
+CTranslate2 runs Transformers: softmax attention over dot products and feed-forward layers, with pre- or post-norm.
+Position encodings that are added to the embeddings are written as a table, whatever computes them. Dropout, `backend`
+and activation checkpointing do not change what a model computes, so they are not checked. Query, key and value are one
+stacked matrix there; in cross-attention, key and value.
+
+CTranslate2 takes texts as token names. An id has the name that its tokenizer shows, or <ID> where it has none or where
+another id has the same name. The caller adds the end token to a source, as for our own models. This module knows
+neither tokenizers nor decoding.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.attention.layer import AttentionConfig, SelfAttentionConfig
+from regard.blocks.stack import StackConfig
+from regard.models.build import ModelConfig
+from regard.models.embedding import EmbeddingConfig
+from regard.models.encoder_decoder import EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig
+from regard.special_tokens import SpecialTokens
+
+SCORE_SCALES = {"scaled_dot": -0.5, "scaled_dot_d": -1.0, "dot": 0.0}
+"""The scores that fit, and the power of a head's width that a dot product is multiplied by."""
+Unsupported = tuple[str, str]
+"""A key of the config, and why its value does not fit."""
+
+
+def check_supported(config: ModelConfig) -> None:
+    """Refuse a config that does not fit, with every key that is in the way."""
+    found = [*find_unsupported(config)]
+    if found:
+        lines = "\n  ".join(f"model.{key}: {why}" for key, why in found)
+        raise checks.wrong("config", "one that CTranslate2 can run", "not", f"These have no place in it:\n  {lines}")
+
+
+def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
+    """All that has no place in CTranslate2."""
+    if isinstance(config, EncoderDecoderConfig):
+        yield from _unsupported_embedding(config.embedding, config.encoder)
+        yield from _unsupported_stack("encoder", config.encoder)
+        yield from _unsupported_stack("decoder", config.decoder)
+        yield from _unsupported_cross(config.decoder)
+        for key in ("norm", "epsilon"):
+            mine, others = getattr(config.encoder, key), getattr(config.decoder, key)
+            if mine != others:
+                yield f"decoder.{key}", f"it is one for the whole model, and here {others} beside {mine} in the encoder"
+    elif isinstance(config, LanguageModelConfig):
+        yield from _unsupported_embedding(config.embedding, config.stack)
+        yield from _unsupported_stack("stack", config.stack)
+    else:
+        yield "kind", f'it runs models that write with attention alone, and this is "{config.kind}"'
+
+
+def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> Iterator[Unsupported]:
+    if embedding.joined != "added":
+        yield "embedding.joined", "positions are added to tokens, and not set beside them"
+    if embedding.segments:
+        yield "embedding.segments", "texts are not told apart by a table of segments"
+    if embedding.norm is None:
+        return
+    for key in ("norm", "epsilon"):
+        mine, others = getattr(embedding, key), getattr(stack, key)
+        if mine != others:
+            yield f"embedding.{key}", f"it is one for the whole model, and here {mine} beside {others} in the blocks"
+
+
+def _unsupported_stack(name: str, stack: StackConfig) -> Iterator[Unsupported]:
+    if stack.order == "plain":
+        yield f"{name}.order", 'blocks have norms and residuals, and "plain" has neither'
+    if not isinstance(stack.mixer, SelfAttentionConfig):
+        yield f"{name}.mixer.kind", f'tokens are mixed by attention alone, and not by "{stack.mixer.kind}"'
+    else:
+        yield from _unsupported_attention(f"{name}.mixer", stack.mixer)
+        if stack.mixer.window is not None:
+            yield f"{name}.mixer.window", "every token sees all others, or all before it"
+        if stack.mixer.position is not None:
+            kind = stack.mixer.position.kind
+            yield f"{name}.mixer.position", f'positions are those of the embedding, and not "{kind}"'
+    if stack.feed_forward is None:
+        yield f"{name}.feed_forward", "every block has one"
+
+
+def _unsupported_attention(name: str, attention: AttentionConfig) -> Iterator[Unsupported]:
+    if attention.score not in SCORE_SCALES:
+        yield f"{name}.score", f'scores are dot products, and "{attention.score}" is none'
+    if attention.normalize != "softmax":
+        yield f"{name}.normalize", f'scores are normalised by softmax, and not by "{attention.normalize}"'
+    if attention.key_heads not in (None, attention.heads):
+        yield f"{name}.key_heads", "every head has keys of its own"
+    if attention.head_width is not None:
+        yield f"{name}.head_width", "it follows from the width and the heads: leave it out"
+
+
+def _unsupported_cross(stack: StackConfig) -> Iterator[Unsupported]:
+    if stack.cross is None or not isinstance(stack.mixer, SelfAttentionConfig):
+        return  # what is wrong with that has been said
+    yield from _unsupported_attention("decoder.cross", stack.cross)
+    if stack.cross.heads != stack.mixer.heads:
+        yield "decoder.cross.heads", f"they are as many as those of the mixer, {stack.mixer.heads}"
+
+
+# ---- spec: A model of ours as a specification of CTranslate2: which of its arrays is which of our tensors.
+#
+#     query, key, value   one matrix, one below the other; of the attention to a source, key and value
+#     positions           a table of `positions` rows, whatever they are computed from
+#
+# A specification is a tree of named arrays that CTranslate2 writes itself. It does not know vocabularies, nor files.
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+Tensors = Mapping[str, Tensor]
+
+
+def import_ctranslate2(name: str = "ctranslate2") -> Any:
+    """CTranslate2, or a module of it; a ValueError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise checks.wrong("ctranslate2", "installed", "missing",
+                           "Install it: pip install 'regard[export]'.") from error
+
+
+def build_spec(config: ModelConfig, tensors: Tensors, positions: int) -> Any:
+    """The specification of a model with these tensors, by our names; it must fit."""
+    check_supported(config)
+    specs = import_ctranslate2("ctranslate2.specs.transformer_spec")
+    if isinstance(config, EncoderDecoderConfig):
+        spec = specs.TransformerSpec(specs.TransformerEncoderSpec(**_stack_options(config.encoder, config.embedding)),
+                                     specs.TransformerDecoderSpec(**_stack_options(config.decoder, config.embedding)))
+        _fill_side(spec.encoder, spec.encoder.embeddings[0], config.encoder, config, tensors, "encoder.", positions)
+        _fill_side(spec.decoder, spec.decoder.embeddings, config.decoder, config, tensors, "decoder.", positions)
+        spec.config.layer_norm_epsilon = config.encoder.epsilon
+    else:
+        assert isinstance(config, LanguageModelConfig)
+        options = _stack_options(config.stack, config.embedding)
+        spec = specs.TransformerDecoderModelSpec(specs.TransformerDecoderSpec(with_encoder_attention=False, **options))
+        _fill_side(spec.decoder, spec.decoder.embeddings, config.stack, config, tensors, "decoder.", positions)
+        spec.config.layer_norm_epsilon = config.stack.epsilon
+    _fill_linear(spec.decoder.projection, tensors, "decoder.output")
+    return spec
+
+
+def _stack_options(stack: StackConfig, embedding: EmbeddingConfig) -> dict[str, Any]:
+    """What a stack is called there."""
+    common = import_ctranslate2("ctranslate2.specs.common_spec")
+    assert isinstance(stack.mixer, SelfAttentionConfig)
+    assert stack.feed_forward is not None
+    return {"num_layers": stack.layers, "num_heads": stack.mixer.heads, "pre_norm": stack.order == "pre",
+            "activation": common.Activation[ACTIVATIONS[stack.feed_forward.activation]],
+            "layernorm_embedding": embedding.norm is not None, "ffn_glu": stack.feed_forward.form == "gated",
+            "rms_norm": stack.norm == "rms"}
+
+
+def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoderConfig | LanguageModelConfig, tensors: Tensors,
+          side: str, positions: int) -> None:
+    """All of an encoder, or of a decoder but for its output."""
+    embedding, width = config.embedding, config.width
+    table.weight = _to_array(tensors[f"{side}embedding.tokens.weight"])
+    spec.scale_embeddings = embedding.scale
+    spec.position_encodings.encodings = _position_table(embedding, tensors, side, positions, width)
+    if embedding.norm is not None:
+        _fill_norm(spec.layernorm_embedding, tensors, f"{side}embedding.norm")
+    if stack.order == "pre":
+        _fill_norm(spec.layer_norm, tensors, f"{side}stack.last_norm")
+    for number, layer in enumerate(spec.layer):
+        block = f"{side}stack.blocks.{number}."
+        _fill_attention(layer.self_attention, tensors, f"{block}mixer.layer", stack.mixer, width)  # type: ignore[arg-type]
+        _fill_norm(layer.self_attention.layer_norm, tensors, f"{block}around_mixer.norm")
+        if stack.cross is not None:
+            _fill_attention(layer.attention, tensors, f"{block}cross", stack.cross, width)
+            _fill_norm(layer.attention.layer_norm, tensors, f"{block}around_cross.norm")
+        ways = ("gate", "up") if stack.feed_forward is not None and stack.feed_forward.form == "gated" else ("up",)
+        for way, linear in zip(ways, ("linear_0", "linear_0_noact"), strict=False):
+            _fill_linear(getattr(layer.ffn, linear), tensors, f"{block}feed_forward.{way}")
+        _fill_linear(layer.ffn.linear_1, tensors, f"{block}feed_forward.down")
+        _fill_norm(layer.ffn.layer_norm, tensors, f"{block}around_feed_forward.norm")
+
+
+def _position_table(embedding: EmbeddingConfig, tensors: Tensors, side: str, count: int, width: int) -> np.ndarray[Any, Any]:
+    """(count, width): the vectors of the first positions; zeros where there are none."""
+    if embedding.positions is None:
+        return np.zeros((count, width), np.float32)
+    name = f"{side}embedding.positions.encoding.table"
+    if name in tensors:
+        return _to_array(tensors[name][:count])
+    encoding: nn.Module = embedding.positions.build(width)
+    return _to_array(encoding(torch.arange(count), dtype=torch.float32))
+
+
+def _fill_attention(spec: Any, tensors: Tensors, name: str, config: AttentionConfig, width: int) -> None:
+    parts = ("query", "key", "value")
+    groups = [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]]
+    for linear, group in zip(spec.linear, groups, strict=False):
+        linear.weight = np.concatenate([_to_array(tensors[f"{name}.{part}.weight"]) for part in group])
+        if config.bias:
+            linear.bias = np.concatenate([_to_array(tensors[f"{name}.{part}.bias"]) for part in group])
+    _fill_linear(spec.linear[-1], tensors, f"{name}.output")
+    if config.score != "scaled_dot":  # which is what it computes where nothing is said
+        spec.queries_scale = np.float32((width // config.heads) ** SCORE_SCALES[config.score])
+
+
+def _fill_linear(spec: Any, tensors: Tensors, name: str) -> None:
+    spec.weight = _to_array(tensors[f"{name}.weight"])
+    if f"{name}.bias" in tensors:
+        spec.bias = _to_array(tensors[f"{name}.bias"])
+
+
+def _fill_norm(spec: Any, tensors: Tensors, name: str) -> None:
+    spec.gamma = _to_array(tensors[f"{name}.weight"])
+    if f"{name}.bias" in tensors:
+        spec.beta = _to_array(tensors[f"{name}.bias"])
+
+
+def _to_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return np.array(tensor.detach().to("cpu", torch.float32).numpy())  # a copy: quantising writes into it
+
+
+# ---- writing: Write a model as a folder that CTranslate2 loads.
+#
+#     model.bin                                        the weights, quantised where asked for
+#     config.json                                      the names of the special tokens
+#     source_vocabulary.json, target_vocabulary.json   what each id is called; shared_vocabulary.json where they are one
+#
+# CTranslate2 is given texts as names of tokens. An id is called as its tokenizer shows it, and <ID> where it has no name
+# or one that another id has already. A source ends with the end token, which whoever calls adds, as for our own models.
+#
+# It does not know tokenizers: it takes names. It does not know what a model writes: others check that.
+
+QUANTIZATIONS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "int8": "int8_float32"}
+"""As what numbers matrices are stored, and as what a CPU computes with them. A GPU computes with what is stored."""
+DEFAULT_POSITIONS = 2048
+"""Rows of the table of positions that have no end."""
+
+
+@dataclass(frozen=True)
+class VocabularyNames:
+    """What ids are called on each side; one list for both where a model has one side."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that hold them for a translator."""
+        if self.source == self.target:
+            return ("shared_vocabulary.json",)
+        return "source_vocabulary.json", "target_vocabulary.json"
+
+
+def unique_names(pieces: Sequence[str], size: int) -> tuple[str, ...]:
+    """Names for all `size` ids of a model, the first of which are called like these pieces."""
+    named, taken = list[str](), set[str]()
+    numbered = {f"<{id_}>" for id_ in range(size)}
+    for id_ in range(size):
+        name = pieces[id_] if id_ < len(pieces) else ""
+        if not name or name in taken or name in numbered:
+            name = f"<{id_}>"
+        taken.add(name)
+        named.append(name)
+    return tuple(named)
+
+
+def max_positions(config: ModelConfig) -> int:
+    """How many positions an exported model has."""
+    embedding = getattr(config, "embedding", None)
+    count = getattr(embedding.positions, "count", None) if embedding is not None else None
+    return DEFAULT_POSITIONS if count is None else count
+
+
+def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens, tensors: Tensors, names: VocabularyNames,
+          quantization: str = "float32") -> tuple[str, ...]:
+    """Write the files into a folder that is there, and give their names; a ValueError says what does not fit.
+
+    Args:
+        tensors: the state of the model, by our names.
+        quantization: one of QUANTIZATIONS: as what numbers matrices are stored.
+    """
+    checks.pick("quantization", quantization, QUANTIZATIONS)
+    if not special.end:
+        raise checks.wrong("special.end", "an id, for a model that writes", "none")
+    if special.start is None and isinstance(config, EncoderDecoderConfig):
+        raise checks.wrong("special.start", "an id, for a model that translates", None)
+    specified = build_spec(config, tensors, max_positions(config))
+    end = names.target[special.end[0]]
+    told = specified.config
+    told.eos_token = end
+    told.bos_token = end if special.start is None else names.target[special.start]
+    told.unk_token = end if special.unknown is None else names.target[special.unknown]
+    if isinstance(config, EncoderDecoderConfig):
+        told.decoder_start_token, told.add_source_bos, told.add_source_eos = told.bos_token, False, False
+        specified.register_source_vocabulary([*names.source])
+        specified.register_target_vocabulary([*names.target])
+        vocabularies = names.files
+    else:
+        specified.register_vocabulary([*names.target])
+        vocabularies = ("vocabulary.json",)
+    specified.validate()
+    specified.optimize(quantization)
+    specified.save(str(folder))
+    return ("model.bin", "config.json", *vocabularies)

@@ -1,1 +1,0 @@
-"""Models as CTranslate2 runs them: what fits, and the folder that holds one."""

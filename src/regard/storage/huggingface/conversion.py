@@ -1,0 +1,411 @@
+"""Read a `transformers` folder as one of our models, and write one of our models as such a folder.
+
+    config.json    model.safetensors
+    config.json    model.safetensors.index.json    model-00001-of-00002.safetensors    model-00002-of-00002.safetensors
+
+    imported = read_model("all-MiniLM-L6-v2")
+    imported.config, imported.special    as ours
+    imported.build()                     the bare model with its weights
+
+Reading checks everything before it allocates: the config is understood, the files contain the tensors that it asks for in
+the right shapes, and the model fits into memory. Tensors without a place here that are known not to matter are listed in
+`left_out`; any other is refused. Half precision becomes float32, which is exact. Links are followed, because download
+caches consist of them, but an index cannot name a file outside the folder. Pickles are never opened.
+generation_config.json is not read.
+
+Writing refuses a config that no family can express and lists everything that does not fit. The folder is saved
+crash-safe, like ours, and never over one that regard did not save. Tokenizer files are passed in as `others`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import checks
+from regard.attention.layer import SelfAttentionConfig
+from regard.models.build import ModelConfig, check_size
+from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig
+from regard.models.vision import VisionConfig
+from regard.position.encoding import SinusoidalConfig
+from regard.special_tokens import SpecialTokens
+from regard.storage import folder as folders
+from regard.storage import weights
+from regard.storage import weights as modules
+from regard.storage.filesystem import folder_error
+from regard.storage.folder import check_file_name
+from regard.storage.huggingface import family as keys
+from regard.storage.huggingface import family as mapping
+from regard.storage.huggingface.decoders import GPT2, Llama
+from regard.storage.huggingface.encoder_decoders import Marian, Pegasus
+from regard.storage.huggingface.encoders import Bert, ViT
+from regard.storage.huggingface.family import ExportFacts, Family, FileFacts, TensorMatches, check_fits
+from regard.storage.weights import TensorSpec, WeightsHeader
+
+CONFIG_FILE, WEIGHTS_FILE, INDEX_FILE = "config.json", "model.safetensors", "model.safetensors.index.json"
+MAX_JSON_BYTES = 64 * 2**20
+"""Bytes of a JSON file; a larger one is not read into memory."""
+PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+CONVERT_HINT = ("Convert it where it is trusted: load it with transformers and save it with save_pretrained, which writes "
+           "model.safetensors.")
+
+
+class FoundTensors(NamedTuple):
+    """The tensors of a folder, before any is read."""
+
+    tensors: Mapping[str, TensorSpec]
+    files: Mapping[Path, WeightsHeader]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers there are."""
+        return sum(header.elements for header in self.files.values())
+
+
+def read_config_json(folder: Path) -> dict[str, Any]:
+    """What config.json says."""
+    if not folder.is_dir():
+        raise folder_error(folder, "a folder", "not there" if not folder.exists() else "a file")
+    if not (folder / CONFIG_FILE).exists() and (folder / "adapter_config.json").exists():
+        raise folder_error(folder, f"a folder with {CONFIG_FILE}", "an adapter", "Merge it into its model, and save that.")
+    return _read_json(folder / CONFIG_FILE)
+
+
+def find_tensors(folder: Path) -> FoundTensors:
+    """Which tensors there are, by the headers of the files."""
+    if (folder / WEIGHTS_FILE).exists():
+        names = [WEIGHTS_FILE]
+        listed = None
+    elif (folder / INDEX_FILE).exists():
+        listed = _read_index(folder / INDEX_FILE)
+        names = sorted({*listed.values()})
+    else:
+        pickled = next((name for name in PICKLE_FILES if (folder / name).exists()), None)
+        if pickled is not None:
+            raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", f"one with {pickled}",
+                        f"Reading a pickle runs the code in it, so regard never opens one. {CONVERT_HINT}"
+                        if "pytorch" in pickled else CONVERT_HINT)
+        raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", "one without")
+    files = {folder / name: weights.read_header(folder / name) for name in names}
+    if listed is not None:
+        _check_index(folder / INDEX_FILE, listed, files)
+    return FoundTensors({name: entry for header in files.values() for name, entry in header.tensors.items()}, files)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise folder_error(path, f"a file of at most {MAX_JSON_BYTES} bytes", f"of {path.stat().st_size} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise folder_error(path, "a readable file", f"not ({error.strerror})") from error
+    try:
+        content = json.loads(data)
+    except json.JSONDecodeError as error:
+        raise folder_error(f"{path}:{error.lineno}", "JSON", f"not: {error.msg} (column {error.colno})") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise folder_error(f"{path}:{line}", "JSON in UTF-8", f"not: 0x{data[error.start]:02X} is no part of it") from None
+    except (ValueError, RecursionError) as error:
+        raise folder_error(path, "JSON", f"not: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise folder_error(path, "a JSON object", f"a {type(content).__name__}")
+    return content
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Which tensor is in which file."""
+    listed = _read_json(path).get("weight_map")
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()) or not listed:
+        raise folder_error(path, 'an index whose "weight_map" names a file for every tensor', f"one with {listed!r:.80}")
+    for name in {*listed.values()}:
+        check_file_name(name, f"{path}: weight_map")
+    return listed
+
+
+def _check_index(path: Path, listed: Mapping[str, str], files: Mapping[Path, WeightsHeader]) -> None:
+    """Refuse an index that is not of these files."""
+    there = [(name, file.name) for file, header in files.items() for name in header.tensors]
+    for name, file in there:
+        if listed.get(name) != file:
+            named = f"in {listed[name]}" if name in listed else "nowhere"
+            expected = f"an index of the files beside it, with {name!r:.200} in {file}"
+            raise folder_error(path, expected, f"one that has it {named}")
+    for name in listed.keys() - {name for name, _ in there}:
+        raise folder_error(path, "an index of the files beside it", f"one with {name!r:.200}, which is not in {listed[name]}")
+
+
+# ---- families: The families there are, and which of them a file or a config of ours belongs to.
+
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), Pegasus(), ViT(),
+                                                                      Llama())}
+
+
+def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) -> tuple[Family[Any], str]:
+    """The family and the architecture that a config.json at `path` names; where it names none, by its tensors.
+
+    A file may name several architectures that its weights can be used as: the first one is meant.
+    """
+    named = raw.get("architectures")
+    if named is not None and (not isinstance(named, list) or not all(isinstance(one, str) for one in named)):
+        raise checks.wrong(f"{path}: architectures", "a list of names", repr(named)[:80])
+    known = {architecture: family for family in FAMILIES.values() for architecture in family.architectures}
+    if named:
+        if named[0] not in known or raw.get("model_type", known[named[0]].name) != known[named[0]].name:
+            got = f'"{named[0]}" of model_type {raw.get("model_type")!r:.80}'
+            expected, hint = f"one of {', '.join(known)}", checks.nearest(named[0], known)
+            raise checks.wrong(f"{path}: architectures", expected, got, hint)
+        return known[named[0]], named[0]
+    kind = raw.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise checks.wrong(f"{path}: model_type", f"one of {', '.join(FAMILIES)}", repr(kind)[:80])
+    family = FAMILIES[kind]
+    guessed = family.guess(names)
+    if guessed is None:
+        remedy = f"The tensors alone do not tell which of {', '.join(family.architectures)} it is: write it there."
+        raise checks.wrong(f"{path}: architectures", "there", "missing", remedy)
+    return family, guessed
+
+
+def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
+    """The family that a config of ours may fit, and the architecture that it is written as."""
+    if isinstance(config, LanguageModelConfig):
+        rotary = getattr(getattr(config.stack.mixer, "position", None), "kind", None) == "rotary"
+        name = "llama" if rotary or config.stack.norm == "rms" else "gpt2"
+    elif isinstance(config, EncoderConfig):
+        name = "bert"
+    elif isinstance(config, EncoderDecoderConfig):
+        name = "pegasus" if config.decoder.order == "pre" else "marian"
+    elif isinstance(config, VisionConfig):
+        name = "vit"
+    else:
+        expected = "the config of a model that one of the families holds: " + ", ".join(FAMILIES)
+        raise checks.wrong("config", expected, f'of the kind "{config.kind}"')
+    family = FAMILIES[name]
+    return family, next(theirs for theirs, kind in family.architectures.items() if kind == config.kind)
+
+
+# ---- reading: Read a folder of `transformers` into what one of our models is made of.
+#
+#     foreign = read("all-MiniLM-L6-v2")
+#     foreign.config, foreign.special     as ours
+#     foreign.build()                     the bare model, with the weights in it
+#
+# Nothing is allocated before the config is understood, the files are known to hold what it asks for, each tensor has its
+# shape, and the model fits into memory. Nothing is dropped unsaid: what has no place here and is known not to matter is
+# named in `left_out`, anything else is refused. Numbers in half precision become float32, which changes none of them;
+# others keep their precision.
+#
+# It does not know tokenizers, nor how a model is searched: generation_config.json is not read.
+
+HALF_DTYPES = {torch.float16, torch.bfloat16}
+FLOAT_DTYPES = {torch.float32, torch.float64, *HALF_DTYPES}
+MAX_SIZE_RATIO = 10
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of other people, in our terms."""
+
+    config: ModelConfig
+    special: SpecialTokens
+    tensors: Mapping[str, Tensor]
+    """By our names; a tensor that our model has under several is the same one under each."""
+    family: str
+    architecture: str
+    labels: tuple[str, ...] = ()
+    """The names of the labels, where they have any."""
+    longest: int | None = None
+    """How many positions it was trained with, where our positions have no end."""
+    left_out: tuple[str, ...] = ()
+    """Their tensors that our model does without."""
+
+    def build(self) -> nn.Module:
+        """The bare model with these weights, in evaluation mode."""
+        return modules.build_module(self.config.build, self.tensors, origin=self.architecture).eval()
+
+
+def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) -> ImportedModel:
+    """The model in a folder with config.json and safetensors; a ValueError says why it cannot be read.
+
+    Args:
+        ignore: keys of config.json that are taken as null, because whoever calls knows that they do not matter.
+    """
+    folder = Path(folder)
+    raw, found = read_config_json(folder), find_tensors(folder)
+    path = folder / CONFIG_FILE
+    family, architecture = family_of_file(raw, found.tensors, str(path))
+    settings = keys.read_settings(family.settings, raw, str(path), ignore)
+    count, labels = keys.read_labels(raw, str(path))
+    config = _build_config(family, settings, FileFacts(family.architectures[architecture], count, found.tensors), path)
+    _check_sizes(config, found, path)
+    with torch.device("meta"):
+        state = config.build().state_dict(keep_vars=True)
+    matches = _respell(mapping.match_rules(family.rules(config), state), family, found)
+    left_out = _check_tensors(matches, state, found, family, f"{folder} ({architecture})")
+    tensors = _load_tensors(matches, found, left_out, folder)
+    return ImportedModel(config, settings.special(), tensors, family.name, architecture,
+                   labels if hasattr(config, "labels") else (), family.longest(settings), tuple(left_out))
+
+
+def _build_config(family: Family[Any], settings: keys.FamilySettings, asked: FileFacts, path: Path) -> ModelConfig:
+    try:
+        return family.config(settings, asked)
+    except ValueError as error:  # of a config, or of a family that cannot be told with one
+        raise folder_error(path, "the config of a model that can be", "not", str(error)) from None
+
+
+def _check_sizes(config: ModelConfig, found: FoundTensors, path: Path) -> None:
+    """Refuse a config that asks for far more than the files hold, before even an empty model is made of it."""
+    if config.parameters() > MAX_SIZE_RATIO * found.elements:  # where less is missing, the names of the tensors say more
+        raise folder_error(path, f"the config of a model of the {found.elements:,} numbers that the files hold",
+                    f"that of one of {config.parameters():,} parameters")
+    check_size(config)
+
+
+def _respell(matches: TensorMatches, family: Family[Any], found: FoundTensors) -> TensorMatches:
+    """The same in the spelling of this file."""
+    assert not matches.without, matches.without  # a family that makes a config has rules for all of its tensors
+    spell = family.spelling(found.tensors)
+    return matches._replace(found=[match._replace(theirs=tuple(map(spell, match.theirs))) for match in matches.found])
+
+
+def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: FoundTensors, family: Family[Any],
+                   origin: str) -> list[str]:
+    """Refuse tensors that are missing, not known, or of another shape. Returns those that are known to be unused."""
+    wanted = mapping.expected_specs(matches, state, found.tensors)
+    spell = family.spelling(found.tensors)
+    unused = [one._replace(theirs=spell(one.theirs)) for one in family.unused]
+    left_out = [name for name in found.tensors if name not in wanted and mapping.is_unused(name, unused)]
+    kept = {name: entry for name, entry in found.tensors.items() if name not in left_out}
+    quantised = [name for name in kept if name in wanted and kept[name].dtype not in FLOAT_DTYPES]
+    if quantised:
+        raise folder_error(origin, "weights in float32, float64, float16 or bfloat16",
+                    f"with {quantised[0]!r:.200} in {kept[quantised[0]].dtype}", "Quantised weights are not read.")
+    modules.check_specs(wanted, kept, origin=origin, owner="architecture")
+    return left_out
+
+
+def _load_tensors(matches: TensorMatches, found: FoundTensors, left_out: list[str], folder: Path) -> dict[str, Tensor]:
+    """Our tensors, file by file."""
+    of_theirs = {name: match for match in matches.found for name in match.theirs}
+    tensors: dict[str, Tensor] = {}
+    for path in found.files:
+        content = weights.read_tensors(path)
+        for name in [name for name in content if name not in left_out]:
+            match, theirs = of_theirs[name], content.pop(name)
+            theirs = theirs.float() if theirs.dtype in HALF_DTYPES else theirs
+            for ours, part in zip(match.ours, match.way.read(theirs), strict=True):
+                if ours not in tensors:  # a part of a larger one would keep the whole alive
+                    alone = part.is_contiguous() and part.numel() == theirs.numel()
+                    tensors[ours] = part if alone else part.clone(memory_format=torch.contiguous_format)
+                elif not torch.equal(tensors[ours], part):
+                    remedy = f"The config says that {', '.join(match.theirs)} are one tensor."
+                    raise folder_error(folder, "a folder whose config fits its weights", f"one where {name} differs", remedy)
+    return {**tensors, **{name: tensors[first] for name, first in matches.second.items()}}
+
+
+# ---- reordering: The features of a model in another order, which changes nothing that it computes.
+#
+#     interleaved   sin, cos, sin, cos, ...      halves   sin, sin, ..., cos, cos, ...
+#
+# What the blocks of a Transformer pass on is a vector of features, and nothing asks which of them stands where: when all
+# matrices that read it have their columns in another order, and all that write it their rows, the logits are the same.
+# So a model with sinusoids of one layout becomes one with the other. It knows encoder-decoders with attention alone.
+
+FEATURE_COLUMNS = re.compile(r"(query|key|value|up|gate|embedding\.tokens|decoder\.output)\.weight$")
+"""What has a column for each feature."""
+FEATURE_ROWS = re.compile(r"((mixer\.layer|cross)\.output|feed_forward\.down|norm)\.(weight|bias)$")
+"""What has a row for each feature, or a number."""
+
+
+def with_half_sinusoids(config: ModelConfig, tensors: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """A translator with interleaved sinusoids as the same one with halves; any other model as it is."""
+    if not isinstance(config, EncoderDecoderConfig) or config.embedding.joined != "added":
+        return config, tensors
+    places, mixers = config.embedding.positions, (config.encoder.mixer, config.decoder.mixer)
+    if not isinstance(places, SinusoidalConfig) or places.layout != "interleaved":
+        return config, tensors
+    if not all(isinstance(mixer, SelfAttentionConfig) for mixer in mixers):
+        return config, tensors
+    order = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
+    embedding = replace(config.embedding, positions=replace(places, layout="halves"))
+    return replace(config, embedding=embedding), {name: _reorder_features(name, tensor, order) for name, tensor in tensors.items()}
+
+
+def _reorder_features(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    order = order.to(tensor.device)
+    if FEATURE_ROWS.search(name):
+        return tensor[order]
+    return tensor[:, order] if FEATURE_COLUMNS.search(name) else tensor
+
+
+# ---- writing: Write one of our models as a folder that `transformers` loads, where one of its architectures can hold it.
+#
+# A config that has something no family has a place for is refused with all that does not fit, never written as something
+# near it. The folder is saved as all of ours are: aside, then put in place by one rename, and never over what regard did
+# not save. It does not know tokenizers; their files come as `others`.
+
+
+def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: SpecialTokens, tensors: Mapping[str, Tensor], *,
+          labels: Sequence[str] = (), longest: int | None = None,
+          others: Mapping[str, folders.FileContent] | None = None) -> None:
+    """Save a model as config.json and model.safetensors; a ValueError says what does not fit.
+
+    Args:
+        folder: not there yet, empty, or saved by regard before.
+        tensors: the state of the model, by our names.
+        labels: the names of the labels, where the model has labels and they have names.
+        longest: how many positions the model was trained with, where ours have no end; the family's default otherwise.
+        others: further files, such as those of a tokenizer.
+    """
+    family, architecture = family_of_config(config)
+    with torch.device("meta"):
+        model = config.build()
+    modules.check_module(model, modules.tensor_specs(tensors), origin="tensors")
+    matches = mapping.match_rules(family.rules(config), model.state_dict(keep_vars=True))
+    count = getattr(config, "labels", 0)
+    if labels and len(labels) != count:
+        raise checks.wrong("labels", f"{count} names, one for each label", f"{len(labels)} of them")
+    settings = family.told(config, ExportFacts(special, longest))
+    names = {name for match in matches.found for name in match.theirs}
+    check_fits(config, family.config(settings, FileFacts(config.kind, count, names)), architecture)
+    assert not matches.without, matches.without
+    theirs = mapping.to_foreign(matches, _merge_shared(tensors, matches.second))
+    kind = next(iter(theirs.values())).dtype
+    theirs |= {name: tensor.to(kind) for name, tensor in family.derived(settings).items()}
+    if architecture in family.bare:
+        theirs = {name.removeprefix(family.base): tensor for name, tensor in theirs.items()}
+    table = {"architectures": [architecture], "model_type": family.name, **_common_dtype(theirs), **keys.settings_to_json(settings)}
+    if count:
+        named = list(labels) or keys.default_labels(count)
+        table |= {"id2label": {str(index): name for index, name in enumerate(named)},
+                  "label2id": {name: index for index, name in enumerate(named)}}
+
+    def save(path: Path) -> None:
+        weights.write_tensors(path, theirs, {"format": "pt"})
+
+    text = json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    folders.save(folder, {CONFIG_FILE: text.encode(), WEIGHTS_FILE: save, **(others or {})})
+
+
+def _merge_shared(tensors: Mapping[str, Tensor], second: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors, those that are one in the model under the name that comes first; refused where they differ."""
+    own = {name: tensor for name, tensor in tensors.items() if name not in second}
+    for name in second.keys() & tensors.keys():
+        if not torch.equal(own.setdefault(second[name], tensors[name]), tensors[name]):
+            raise checks.wrong("tensors", f"equal for {second[name]!r} and {name!r}, which are one in the model", "not")
+    return own
+
+
+def _common_dtype(theirs: Mapping[str, Tensor]) -> dict[str, str]:
+    """The precision of all tensors, where it is one."""
+    found = {str(tensor.dtype).removeprefix("torch.") for tensor in theirs.values()}
+    return {"dtype": found.pop()} if len(found) == 1 else {}

@@ -1,1 +1,0 @@
-"""Which words of two sentences belong together."""

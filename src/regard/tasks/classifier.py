@@ -1,0 +1,127 @@
+"""`Classifier` assigns labels to texts, tokens or images; `Embedder` computes a vector for a text.
+
+Both read texts in batches of similar length; the result for one text does not depend on the others.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.data.images import scale_pixels
+from regard.models.classification import Tagger
+from regard.models.contract import Memory
+from regard.models.vision import ImageClassifier
+from regard.tasks.replay import replay_image, replay_sequence
+from regard.tasks.task import EncoderTask, Ids, as_texts, map_batches
+
+IMAGE_BATCH_SIZE = 256
+"""Of a batch."""
+
+
+class Label(NamedTuple):
+    """A label, by its name or else its number, and how probable it is."""
+
+    name: str
+    probability: float
+
+
+class Classifier(EncoderTask):
+    """A model that gives labels: to images, to sequences, or to every token of a sequence."""
+
+    @overload
+    def classify(self, given: str) -> list[Label]: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, given: Sequence[str] | Tensor) -> list[list[Label]]: ...
+    def classify(self, given: str | Sequence[str] | Tensor) -> list[Label] | list[list[Label]]:
+        """The labels of a text, the most probable first; or of each of several texts, or images.
+
+        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images` does. A text that is
+        longer than the model has positions is read as far as they go, as in training.
+        """
+        if isinstance(self.model, Tagger):
+            raise checks.wrong("model", "one that gives a label to a whole text", "a tagger",
+                               "label_ids(...) gives the labels of its tokens.")
+        if isinstance(given, Tensor):
+            images = scale_pixels(given) if given.dtype == torch.uint8 else given
+            numbers = [*range(len(images))]
+            found = map_batches(numbers, [1] * len(numbers), lambda some: [*self._image_labels(images[some])], IMAGE_BATCH_SIZE)
+            self.tell(lambda: map(partial(replay_image, self), images))
+        else:
+            self._check_reads_text("given")
+            texts = as_texts("given", given)
+            rows = self.text_ids(texts)
+            found = map_batches(rows, [*map(len, rows)], self._labels)
+            self.tell(lambda: map(partial(replay_sequence, self), rows, texts))
+        names = self.label_names()
+        results = [[Label(names[index], value) for value, index in zip(*(part.tolist() for part in one.sort(
+            descending=True, stable=True)), strict=True)] for one in found]
+        return results[0] if isinstance(given, str) else results
+
+    def label_ids(self, rows: Ids) -> list[Tensor]:
+        """The probabilities of the labels for each sequence, (labels,); from a tagger for each token, (N, labels)."""
+        found = self._labels(rows)
+        self.tell(lambda: map(partial(replay_sequence, self), rows))
+        return found
+
+    @torch.inference_mode()
+    def _labels(self, rows: Ids) -> list[Tensor]:
+        self._check_reads_text("rows")
+        probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
+        one_each = probabilities.dim() == 2
+        return [given if one_each else given[:len(row)] for given, row in zip(probabilities, rows, strict=True)]
+
+    def label_images(self, images: Tensor) -> Tensor:
+        """The probabilities of the labels, (images, labels), for images (B, C, H, W)."""
+        found = self._image_labels(images)
+        self.tell(lambda: map(partial(replay_image, self), images))
+        return found
+
+    @torch.inference_mode()
+    def _image_labels(self, images: Tensor) -> Tensor:
+        if not isinstance(self.model, ImageClassifier):
+            raise checks.wrong("images", "ids, for a model of sequences", "images", "label_ids(...) takes them.")
+        self.check_mode()
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            got = f"of {images.dtype}" if isinstance(images, Tensor) else checks.kind(images)[0]
+            raise checks.wrong("images", "a tensor of floating-point numbers, scaled as in training", got)
+        weight = next(self.model.parameters())
+        return torch.softmax(self.model(images.to(weight)).float(), -1)
+
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels; their numbers where they have none."""
+        return tuple(map(str, range(self.config.labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
+
+    def _check_reads_text(self, argument: str) -> None:
+        if isinstance(self.model, ImageClassifier):
+            raise checks.wrong(argument, "images, for a model of images", "ids" if argument == "rows" else "text",
+                               "label_images(...) takes them.")
+
+
+class Embedder(EncoderTask):
+    """An encoder alone: it gives a vector for a text."""
+
+    def embed(self, texts: str | Sequence[str]) -> Tensor:
+        """A vector of length 1 for each text: (texts, D). Their dot products are cosines."""
+        given = as_texts("texts", texts)
+        rows = self.text_ids(given)
+        if not rows:
+            return next(self.model.parameters()).new_zeros(0, self.config.width)
+        found = torch.stack(map_batches(rows, [*map(len, rows)], lambda some: [*self._vectors(some)]))
+        self.tell(lambda: map(partial(replay_sequence, self), rows, given))
+        return found
+
+    def embed_ids(self, rows: Ids) -> Tensor:
+        """The mean of the states of each row, of length 1: (rows, D). Their dot products are cosines."""
+        found = self._vectors(rows)
+        self.tell(lambda: map(partial(replay_sequence, self), rows))
+        return found
+
+    @torch.inference_mode()
+    def _vectors(self, rows: Ids) -> Tensor:
+        memory = self.model.encode(self.tokens(rows))  # type: ignore[operator]
+        assert isinstance(memory, Memory)
+        return torch.nn.functional.normalize(memory.mean(), dim=-1)

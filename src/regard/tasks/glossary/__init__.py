@@ -1,1 +1,0 @@
-"""Terms that must appear in a translation, in their places."""

@@ -1,1 +1,0 @@
-"""Placeholders, tags and addresses that survive a translation."""

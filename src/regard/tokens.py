@@ -1,0 +1,152 @@
+"""Token ids as models take them: batches of padded rows, and packed rows.
+
+    Tokens          ids (B, N), padded on one side, with the length of every row
+    PackedTokens    several sequences one after another in a single row (1, N), without padding
+
+Both kinds of batch give the same numbers in every model. This module knows ids only: the tokenizer turns text into ids,
+and models turn ids into vectors.
+
+Legend: B rows, N tokens, S sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard import checks
+from regard.attention.mask import Packed, Padding, as_integers
+
+IGNORED_LABEL = -100
+"""The label of a token that counts nothing in a loss."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Ids (B, N), of which row b has lengths[b] (all N where None); the others are padding, on the side named."""
+
+    ids: Tensor
+    lengths: Tensor | None = None
+    side: str = "right"
+    segments: Tensor | None = None
+    """(B, N): which of several texts each token belongs to, for models that were taught to tell them apart."""
+
+    def __post_init__(self) -> None:
+        _check_ids(self.ids)
+        checks.pick("side", self.side, {"right": None, "left": None})
+        if self.lengths is not None and tuple(self.lengths.shape) != tuple(self.ids.shape[:1]):
+            expected = f"of shape ({self.ids.shape[0]},), a length for each row"
+            raise checks.wrong("lengths", expected, f"of shape {checks.shape(self.lengths)}")
+        _check_segments(self.segments, self.ids)
+
+    @staticmethod
+    def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
+        """Sequences of ids as rows of one batch, filled up with the id `padding`."""
+        rows = [row.tolist() if hasattr(row, "tolist") else row for row in sequences]
+        counts = [len(row) for row in rows]
+        longest = max(counts, default=0)
+        # One call for all rows: a tensor for each takes longer than a small model on a GPU.
+        filled = [[*[padding] * (longest - len(row)), *row] if side == "left" else
+                  [*row, *[padding] * (longest - len(row))] for row in rows]
+        ids = torch.tensor(filled, dtype=torch.long).view(len(rows), longest)
+        return Tokens(ids, torch.tensor(counts, dtype=torch.long), side)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return self.ids.shape[0]
+
+    @property
+    def present(self) -> Padding | None:
+        """Which tokens are there, as mixers and masks take it."""
+        return None if self.lengths is None else Padding(self.lengths, self.side)
+
+    @property
+    def positions(self) -> Tensor:
+        """(N,) or (B, N): where each token stands in its own sequence, from 0."""
+        places = torch.arange(self.ids.shape[1], device=self.ids.device)
+        if self.side == "right" or self.lengths is None:
+            return places
+        return (places - (self.ids.shape[1] - self.lengths).unsqueeze(-1)).clamp(min=0)
+
+    def right(self) -> "Tokens":
+        """The same sequences with their padding on the right."""
+        if self.side == "right" or self.lengths is None:
+            return Tokens(self.ids, self.lengths, segments=self.segments)
+        count = self.ids.shape[1]
+        index_BN = (torch.arange(count, device=self.ids.device) - self.lengths.unsqueeze(-1)) % max(1, count)
+        segments = None if self.segments is None else self.segments.gather(1, index_BN)
+        return Tokens(self.ids.gather(1, index_BN), self.lengths, segments=segments)
+
+    def to(self, device: "torch.device | str") -> "Tokens":
+        """The same on a device."""
+        lengths, segments = (None if part is None else part.to(device) for part in (self.lengths, self.segments))
+        return Tokens(self.ids.to(device), lengths, self.side, segments)
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Sequences one after another in a single row of ids (1, N), each of `lengths` (S,), without padding."""
+
+    ids: Tensor
+    lengths: Tensor
+    segments: Tensor | None = None
+    """(1, N), as in `Tokens`."""
+
+    def __post_init__(self) -> None:
+        _check_ids(self.ids)
+        if self.ids.shape[0] != 1:
+            raise checks.wrong("ids", "one row, (1, tokens)", f"of shape {checks.shape(self.ids)}")
+        if self.lengths.dim() != 1:
+            raise checks.wrong("lengths", "of shape (sequences,)", f"of shape {checks.shape(self.lengths)}")
+        as_integers("lengths", self.lengths)
+        if self.lengths.device.type == "cpu" and int(self.lengths.sum()) != self.ids.shape[1]:  # elsewhere nobody looks
+            raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
+                               f"lengths that add up to {int(self.lengths.sum())}")
+        _check_segments(self.segments, self.ids)
+
+    @staticmethod
+    def of(sequences: "Sequence[Sequence[int] | Tensor]") -> "PackedTokens":
+        """Sequences of ids, one after another."""
+        rows = [torch.as_tensor(row, dtype=torch.long) for row in sequences]
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+        return PackedTokens(torch.cat([*rows, lengths.new_zeros(0)]).unsqueeze(0), lengths)
+
+    @property
+    def rows(self) -> int:
+        """How many sequences there are."""
+        return len(self.lengths)
+
+    @property
+    def present(self) -> Packed:
+        """Who is in one sequence with whom, as mixers and masks take it."""
+        return Packed(self.lengths)
+
+    @property
+    def positions(self) -> Tensor:
+        """(1, N): where each token stands in its own sequence, from 0."""
+        return self.present.positions(self.ids.shape[1], self.ids.device).unsqueeze(0)
+
+    def right(self) -> "PackedTokens":
+        """The same: there is no padding."""
+        return self
+
+    def to(self, device: "torch.device | str") -> "PackedTokens":
+        """The same on a device."""
+        segments = None if self.segments is None else self.segments.to(device)
+        return PackedTokens(self.ids.to(device), self.lengths.to(device), segments)
+
+
+AnyTokens = Tokens | PackedTokens
+
+
+def _check_segments(segments: Tensor | None, ids: Tensor) -> None:
+    if segments is not None and segments.shape != ids.shape:
+        raise checks.wrong("segments", f"of the ids' shape {checks.shape(ids)}", f"of shape {checks.shape(segments)}")
+
+
+def _check_ids(ids: Tensor) -> None:
+    if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        got = f"of shape {checks.shape(ids)} and dtype {ids.dtype}"
+        raise checks.wrong("ids", "integers of shape (rows, tokens)", got)

@@ -1,0 +1,414 @@
+"""TOML documents: read with the line of every key, changed, and written.
+
+    document = read_document("train.toml")
+    document.tables["model"]["width"]                    512
+    document.line(("model", "width"))                    12
+    override(document, {"model.width": 256})
+    dumps({"model": {"width": 256}})                     TOML text
+
+The standard library parses TOML but does not report where a key stands, so the text is scanned a second time for line
+numbers alone. A `TomlDocument` knows neither which keys are allowed nor which values are valid: the reader of the
+configuration (`regard.config`) collects all problems, and `TomlDocument.error` reports them together, file and line first.
+"""
+
+import math
+import os
+import re
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard import checks
+
+KeyPath = tuple[str | int, ...]
+"""From the top of a document down to a key, through tables and arrays: ("model", "layers", 0, "width")."""
+
+_BASIC, _LITERAL = r'"(?:\\.|[^"\\\n])*"', r"'[^'\n]*'"
+_PART = re.compile(rf"[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL}")
+KEY_PATTERN = re.compile(rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*[ \t]*")
+"""A key, dotted or not, with the blanks around it."""
+# Three quotes end a text of many lines; up to two more before them belong to it.
+_LONG = r'(?s:"{3}(?:\\.|[^\\])*?"{3,5}|' r"'{3}.*?'{3,5})"
+_SCALAR = re.compile(rf"{_LONG}|{_BASIC}|{_LITERAL}|[^,\]}}#\n]+")  # a date and its time may have a blank between them
+_BETWEEN = re.compile(r"(?:[ \t\n,]|#[^\n]*)*")
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line, from 1, of every key, table and element of an array of a TOML text whose lines end with LF.
+
+    A table has the line of its header, or where it has none, of the first key that leads into it.
+    """
+    return _LineScanner(text).whole()
+
+
+def split_key(text: str) -> tuple[str, ...]:
+    """The parts of a text that matches KEY, without their quotes."""
+    parts = (match[0] for match in _PART.finditer(text))
+    return tuple(tomllib.loads(f"key = {part}")["key"] if part[0] in "\"'" else part for part in parts)
+
+
+class _LineScanner:
+    """One way through the text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+        self.breaks = [match.start() for match in re.finditer("\n", text)]
+        self.found: dict[KeyPath, int] = {}
+        self.elements: dict[KeyPath, int] = {}  # how many tables each [[array]] has so far
+
+    def whole(self) -> dict[KeyPath, int]:
+        table: KeyPath = ()
+        while (character := self._next()) != "":
+            if character == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+        return self.found
+
+    def _next(self) -> str:
+        """Go on to what follows blanks, comments and commas; its first character, or nothing at the end."""
+        self._over(_BETWEEN)
+        return self.text[self.position:self.position + 1]
+
+    def _over(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self.text, self.position)
+        assert match is not None, "the text is TOML"
+        self.position = match.end()
+        return match[0]
+
+    def _line(self) -> int:
+        return bisect_left(self.breaks, self.position) + 1
+
+    def _header(self) -> KeyPath:
+        """[table] or [[array of tables]]: the path of the table that the keys below it belong to."""
+        line, brackets = self._line(), 2 if self.text.startswith("[[", self.position) else 1
+        self.position += brackets
+        *outer, last = split_key(self._over(KEY_PATTERN))
+        self.position += brackets
+        path: KeyPath = ()
+        for key in outer:
+            path = (*path, key)
+            self.found.setdefault(path, line)
+            if path in self.elements:  # below an array of tables: in its last one
+                path = (*path, self.elements[path] - 1)
+        path = (*path, last)
+        if brackets == 2:
+            self.found.setdefault(path, line)
+            self.elements[path] = self.elements.get(path, 0) + 1
+            path = (*path, self.elements[path] - 1)
+        self.found[path] = line  # a header of its own counts more than one below it that came first
+        return path
+
+    def _pair(self, table: KeyPath) -> None:
+        line = self._line()
+        *outer, last = split_key(self._over(KEY_PATTERN))
+        for key in outer:
+            table = (*table, key)
+            self.found.setdefault(table, line)
+        self.found[*table, last] = line
+        self.position += 1  # the equals sign
+        self._value((*table, last))
+
+    def _value(self, path: KeyPath) -> None:
+        opening = self._next()
+        if opening not in ("[", "{"):
+            self._over(_SCALAR)
+            return
+        self.position += 1
+        index = 0
+        while self._next() not in ("]", "}"):
+            if opening == "{":
+                self._pair(path)
+            else:
+                self.found[*path, index] = self._line()
+                self._value((*path, index))
+                index += 1
+        self.position += 1
+
+
+# ---- writing: Tables as TOML text, and a value as a message shows it.
+#
+# The text is for people first: of each table its values, then the tables in it, each under its full name. The same tables
+# always give the same text, and reading it gives the same tables. It knows no files and no config classes.
+
+# TOML's own two, control characters, other ends of lines, what turns the direction of text, lone surrogates.
+_UNSAFE = re.compile("[\"\\\\\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_MAX_ARRAY_LINE = 100
+"""Characters; a longer one gets a line for each element."""
+_MAX_SHOWN = 60
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    """The tables as TOML. None is left out; a ValueError where TOML has no form for a value."""
+    _check_keys(tables)
+    return "\n".join(_sections(tables, (), ""))
+
+
+def dotted_key(path: KeyPath) -> str:
+    """A path as TOML writes it; elements of arrays, for which TOML has no name, with their index: a.layers[0].b."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{_format_key(part)}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def format_value(value: object) -> str:
+    """A value as a message names it: short, in TOML's words, safe for a terminal."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(int(value)) if fits_64_bits(value) else "a number beyond 64 bits"
+    if isinstance(value, str):
+        return quote(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "...")
+    if isinstance(value, float):
+        return repr(float(value))
+    if isinstance(value, Mapping):
+        return "a table"
+    return "an array" if isinstance(value, list | tuple) else "nothing" if value is None else checks.kind(value)[0]
+
+
+def quote(text: str) -> str:
+    """The text as a TOML string on one line."""
+    return f'"{escape(text)}"'
+
+
+def escape(text: str) -> str:
+    """The text with TOML's escapes in place of all that would disturb a line."""
+    return _UNSAFE.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+
+
+def fits_64_bits(value: int) -> bool:
+    """Whether a whole number has at most 64 bits, which is what TOML promises to keep."""
+    return -(2**63) <= value < 2**63
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text has no lone surrogates, which no file can keep."""
+    return re.search("[\ud800-\udfff]", text) is None
+
+
+def _sections(table: Mapping[str, Any], path: tuple[str, ...], header: str) -> Iterator[str]:
+    """The text of a table, under its header, and of the tables in it."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _are_tables(value)}
+    own = [f"{pair}\n" for pair in _format_pairs({key: table[key] for key in table if key not in inner}, path)]
+    if own or header.startswith("[[") or (header and not inner):
+        yield header + "".join(own)
+    for key, value in inner.items():
+        below = (*path, key)
+        if isinstance(value, Mapping):
+            yield from _sections(value, below, f"[{dotted_key(below)}]\n")
+        else:
+            for element in value:
+                yield from _sections(element, below, f"[[{dotted_key(below)}]]\n")
+
+
+def _check_keys(value: object) -> None:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or not is_encodable(key):
+                raise checks.wrong("key", "text", format_value(key))
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_keys(part)
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(part, Mapping) for part in value)
+
+
+def _format_key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else quote(key)
+
+
+def _format_pairs(table: Mapping[str, Any], path: KeyPath) -> Iterator[str]:
+    for key, value in table.items():
+        if value is not None:
+            yield f"{_format_key(key)} = {_format_toml(value, (*path, key))}"
+
+
+def _format_toml(value: Any, path: KeyPath) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_format_pairs(value, path))} }}"
+    if isinstance(value, list | tuple):
+        parts = [_format_toml(part, (*path, index)) for index, part in enumerate(value)]
+        line = f"[{', '.join(parts)}]"
+        return line if len(line) <= _MAX_ARRAY_LINE else "[\n" + "".join(f"    {part},\n" for part in parts) + "]"
+    if isinstance(value, str) and is_encodable(value):
+        return quote(value)
+    if isinstance(value, bool) or (isinstance(value, int) and fits_64_bits(value)):
+        return format_value(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return format_value(value)
+    raise checks.wrong(dotted_key(path), "text, a finite number, true, false, an array or a table", format_value(value))
+
+
+# ---- document: A TOML document: read, changed, and able to say what is wrong with it, file and line first.
+#
+#     document = read("train.toml")
+#     document.tables["model"]["width"]         512
+#     document.line(("model", "width"))         12
+#     changed(document, {"model.width": 256})
+#
+# It does not know which keys there may be, nor what values are good: whoever does hands it the problems it found, and
+# `Document.error` words them all in one error. The same form serves a configuration that never was in a file.
+
+_ERROR_LOCATION = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
+_NAME = re.compile(r"'([^']*)'")
+_NAMES = re.compile(r"\(('[^']*'(?:, '[^']*')*),?\)")
+
+
+class ConfigProblem(NamedTuple):
+    """What is wrong with the key at `path`; the two texts stand around its name."""
+
+    path: KeyPath
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        last = max(at for at, part in enumerate(self.path) if isinstance(part, str))
+        element = dotted_key(self.path[last + 1:])
+        table = f" in [{dotted_key(self.path[:last])}]" if last else ""
+        return f"{self.before}{quote(str(self.path[last]))}{element}{table}{self.after}"
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration: `problems` has a line for each, `found` also which key it is."""
+
+    def __init__(self, problems: Iterable[str], found: Iterable[ConfigProblem] = ()) -> None:
+        self.problems, self.found = tuple(problems), tuple(found)
+        super().__init__(self.problems, self.found)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
+
+
+@dataclass(frozen=True)
+class TomlDocument:
+    """Tables, the name of what they were read from, and where it has lines, the line of each key."""
+
+    tables: Mapping[str, Any]
+    name: str
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    changes: frozenset[KeyPath] = frozenset()
+    """The keys whose values are not the ones that were read."""
+
+    def line(self, path: KeyPath) -> int | None:
+        """Where a key stands; where it is missing, the line of the nearest table around it."""
+        if self._is_changed(path):
+            return None
+        return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
+
+    def error(self, found: Iterable[ConfigProblem]) -> ConfigError:
+        """The error that says all of this, in the order of the lines; the caller raises it."""
+        ordered = sorted(found, key=lambda problem: self.line(problem.path) or 0)
+        return ConfigError([f"{self._place(problem.path)}: {problem}" for problem in ordered], ordered)
+
+    def _place(self, path: KeyPath) -> str:
+        if self._is_changed(path):
+            return f"{self.name}, as changed"
+        line = self.line(path)
+        return self.name if line is None else f"{self.name}:{line}"
+
+    def _is_changed(self, path: KeyPath) -> bool:
+        return any(path[:n] in self.changes for n in range(1, len(path) + 1))
+
+
+def read_document(path: str | os.PathLike[str]) -> TomlDocument:
+    """The document in a file: UTF-8, with or without a byte order mark. A ConfigError where it cannot be read."""
+    file = escape(os.fspath(path))
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError([f"{file}: there is no such file"]) from error
+    except IsADirectoryError as error:
+        raise ConfigError([f"{file}: expected a TOML file, but it is a directory"]) from error
+    except PermissionError as error:
+        raise ConfigError([f"{file}: there is no permission to read it"]) from error
+    except (OSError, ValueError) as error:  # a ValueError: no file can have this name
+        raise ConfigError([f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = error.start - data.rfind(b"\n", 0, error.start)
+        what = f"0x{data[error.start]:02X} is not UTF-8; save the file as UTF-8"
+        raise ConfigError([f"{file}:{line}: byte {byte}: {what}"]) from error
+    return parse_document(text, file)
+
+
+def parse_document(text: str, name: str) -> TomlDocument:
+    """The document in a text, called `name` in messages; a ConfigError with the line where it is not TOML."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    try:
+        return TomlDocument(tomllib.loads(text), name, key_lines(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{name}:{_describe_syntax_error(str(error), text)}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{name}: tables or arrays are nested too deeply to be read"]) from error
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise ConfigError([f"{name}: a number has too many digits to be read"]) from error
+
+
+def document_of(tables: Mapping[str, Any], name: str = "config") -> TomlDocument:
+    """A document of tables that are at hand. It has no lines."""
+    if not isinstance(tables, Mapping):
+        raise checks.wrong("tables", "a mapping of names to tables", checks.kind(tables)[0])
+    return TomlDocument(tables, name)
+
+
+def override(document: TomlDocument, changes: Mapping[str, Any]) -> TomlDocument:
+    """The document with other values: {"model.width": 512}. Tables on the way that are not there are made.
+
+    A number leads into an array: "model.layers.0.width". A key with a dot in it is quoted, as in TOML.
+    """
+    tables, paths = document.tables, set(document.changes)
+    for key, value in changes.items():
+        if KEY_PATTERN.fullmatch(key) is None:
+            raise ConfigError([f"{format_value(key)}: expected a key, such as model.width"])
+        tables, path = _put(tables, split_key(key), value, (), document)
+        paths.add(path)
+    return replace(document, tables=tables, changes=frozenset(paths))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Key and value of "model.width=512", in the form that `changed` takes. What is no TOML value is text."""
+    key = KEY_PATTERN.match(text)
+    if key is None or not text.startswith("=", key.end()):
+        raise ConfigError([f"{format_value(text)}: expected a key and its value, such as model.width=512"])
+    value = text[key.end() + 1:].strip()
+    try:
+        tables = parse_document(f"value = {value}", "value").tables
+    except ConfigError:
+        return key[0].strip(), value
+    return key[0].strip(), tables["value"] if len(tables) == 1 else value
+
+
+def _put(within: Any, path: tuple[str, ...], value: Any, above: KeyPath, document: TomlDocument) -> tuple[Any, KeyPath]:
+    """A copy of the table or array with the value at the path below it, and the path from the top of the document."""
+    if not path:
+        return value, above
+    first, rest = path[0], path[1:]
+    if isinstance(within, Mapping):
+        inner, full = _put(within.get(first, {}), rest, value, (*above, first), document)
+        return {**within, first: inner}, full
+    if isinstance(within, list | tuple) and first in map(str, range(len(within))):
+        index = int(first)
+        inner, full = _put(within[index], rest, value, (*above, index), document)
+        return [*within[:index], inner, *within[index + 1:]], full
+    expected = f"an index below {len(within)}" if isinstance(within, list | tuple) else f"a table with {quote(first)}"
+    got = quote(first) if isinstance(within, list | tuple) else format_value(within)
+    raise document.error([ConfigProblem(above, "cannot change ", f": expected {expected}, but got {got}")])
+
+
+def _describe_syntax_error(message: str, text: str) -> str:
+    """What the standard library says of a text that is not TOML, with the line first."""
+    place = _ERROR_LOCATION.fullmatch(message)
+    what = place[1] if place else message
+    last = text.rstrip("\n").count("\n") + 1
+    line, column = (place[2], f" (column {place[3]})") if place and place[2] else (last, " (at the end)")
+    if what == "Cannot overwrite a value":
+        what = "a key or table of this name is there already"
+    what = _NAMES.sub(lambda match: f"[{'.'.join(_NAME.findall(match[1]))}]", what)  # ('a', 'b') is [a.b]
+    return f"{line}: not TOML: {what[:1].lower()}{what[1:]}{column}"

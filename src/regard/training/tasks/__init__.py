@@ -1,0 +1,1 @@
+"""Training tasks: one file for each, with its data, objective and validation."""
