@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.checks import nearest, pick, shape, wrong
+from regard.checks import nearest, pick, renamed_arguments, shape, wrong
 
 TABLE = {"softmax": 1, "sigmoid": 2, "relu": 3}
 
@@ -62,3 +62,18 @@ def test_shape_is_written_as_users_write_it():
     assert shape(numpy.zeros((2, 3, 4))) == "(2, 3, 4)"
     assert shape(numpy.zeros(5)) == "(5,)"
     assert shape(numpy.zeros(())) == "()"
+
+
+@renamed_arguments(limit="max_length")
+def search(start, *, max_length=10, beams=1):
+    """A search."""
+    return start, max_length, beams
+
+
+def test_a_renamed_argument_works_by_both_names_and_warns_for_the_old_one():
+    assert search(1, max_length=3) == (1, 3, 1)
+    with pytest.warns(FutureWarning, match="`limit` is now called `max_length`"):
+        assert search(1, limit=3, beams=2) == (1, 3, 2)
+    with pytest.raises(TypeError, match="`limit` is the old name of `max_length`"):
+        search(1, limit=3, max_length=4)
+    assert search.__doc__ == "A search."

@@ -1,34 +1,17 @@
-"""How regard tells a user that an argument is wrong.
+"""Checks of arguments, and the one form of error message for a wrong one.
 
-One form of message for the whole package: the name of the argument, what was expected, what came, and the nearest
-valid name where there is one. It knows nothing of attention, models or files; it only words the error.
+A message has the name of the argument, what was expected, what was given, and the nearest valid name if there is one.
+`renamed_arguments` keeps the old names of arguments working. This module knows nothing of models or files.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-# ---- rules: Rules say what may be written: each turns the log-probabilities of the next token into others.
-#
-#     rule(log-probabilities (R, V), what is written so far) -> log-probabilities (R, V)
-#
-# A rule may lower a log-probability, to −∞ where it forbids a token; it never raises one, because searches stop when no
-# continuation can win any more, and count on it that one never gains. What is left is not normalised again: a hypothesis
-# keeps the probabilities that the model gave. A rule remembers nothing, since hypotheses change places between steps;
-# what it needs is read off what is written. It knows neither models nor searches.
-#
-# Legend: B rows, N tokens in front of them, R hypotheses, t tokens written so far, n of a sequence, W sequences of the
-# text, V vocabulary; T = N + t.
-
-
-def whole_number(argument: str, value: object, least: int = 0) -> int:
-    """A whole number, at least `least`; a ValueError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise wrong(argument, f"a whole number, at least {least}", repr(value))
-    return value
-
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
 
 Value = TypeVar("Value")
+Parameters = ParamSpec("Parameters")
 
 
 def wrong(argument: str, expected: str, got: object, remedy: str = "") -> ValueError:
@@ -50,14 +33,21 @@ def pick(argument: str, name: str, table: Mapping[str, Value]) -> Value:
     raise wrong(argument, expected, f'"{name}"', nearest(name, table))
 
 
+def whole_number(argument: str, value: object, least: int = 0) -> int:
+    """A whole number, at least `least`; a ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(argument, f"a whole number, at least {least}", repr(value))
+    return value
+
+
 def probability(argument: str, value: object) -> None:
-    """Refuse what is no probability below 1."""
+    """Refuse anything but a number from 0 to below 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
         raise wrong(argument, "a probability, at least 0 and below 1", repr(value))
 
 
 def kind(value: object) -> tuple[str, str]:
-    """What a value is, and what to do where a class was given in the place of an instance."""
+    """The kind of a value in words, and a remedy where a class was given instead of an instance."""
     if isinstance(value, type):
         return f"the class {value.__name__}", f"Make one of it: {value.__name__}(...)."
     return f"a {type(value).__name__}", ""
@@ -66,3 +56,24 @@ def kind(value: object) -> tuple[str, str]:
 def shape(tensor: object) -> str:
     """The shape of a tensor as users write it: (2, 3, 4)."""
     return str(tuple(tensor.shape))  # type: ignore[attr-defined]
+
+
+def renamed_arguments(**renamed: str) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
+    """A decorator that keeps the old names of keyword arguments working: `renamed_arguments(limit="max_length")`.
+
+    An old name is replaced by the new one with a FutureWarning. Both names in one call are a TypeError.
+    """
+    def decorate(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
+        @functools.wraps(function)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
+            for old in [name for name in kwargs if name in renamed]:
+                new = renamed[old]
+                if new in kwargs:
+                    raise TypeError(f"`{old}` is the old name of `{new}`: give one of them.")
+                warnings.warn(f"`{old}` is now called `{new}`.", FutureWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
