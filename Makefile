@@ -1,11 +1,14 @@
-# make test   sets up .venv when needed, then lints, checks types and runs the tests
-# make demo   sets up .venv when needed, then trains a small translator, in about a minute
-# make docs   sets up .venv when needed, then builds the documentation into build/site
-# make help   lists the rest
+# make check    lint, types and the fast tests, in about three minutes: what to run before every commit
+# make test     lint, types and all tests, in about a quarter of an hour
+# make browser  installs Chromium (Debian, as root), without which the tests of the page are skipped
+# make demo     trains a small translator, in about a minute
+# make help     lists the rest
+#
+# Every target sets up .venv when needed.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lint test demo docs bench clean
+.PHONY: help setup lint check test browser demo docs bench clean
 
 # The first Python on this machine that is new enough; `make PYTHON=/path/to/python test` takes another.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -21,8 +24,10 @@ WORKERS ?= 2
 PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
 help:
-	@echo 'make test      lint, type check and tests'
-	@echo 'make demo      a small translator is trained, in about a minute'
+	@echo 'make check     lint, types and the fast tests, in about three minutes'
+	@echo 'make test      lint, types and all tests, in about a quarter of an hour'
+	@echo 'make browser   Chromium for the tests of the page (Debian, as root)'
+	@echo 'make demo      train a small translator, in about a minute'
 	@echo 'make docs      the documentation as a site, in build/site'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make bench     every benchmark in benchmarks/'
@@ -45,19 +50,19 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# A browser for the tests of the page: installed where we may (as root, on Debian and its kin), else they are skipped.
-BROWSER := $(VENV)/.browser
-FOUND = $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
-$(BROWSER): $(STAMP)
-	@if test -z "$(FOUND)" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
-		echo 'Installing Chromium, for the tests of the page in a browser.'; \
-		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
-			>/dev/null 2>&1 || true; fi
-	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
-		echo 'There is no Chromium, and it cannot be installed here: tests in a browser are skipped.'
-	@touch $@
+# The tests of the page run in Chromium, and are skipped without it: the last lines of `make test` say how many.
+CHROMIUM = $(shell for name in chromium chromium-browser google-chrome; do command -v $$name && break; done)
+browser:
+	@if test -n "$(CHROMIUM)"; then echo 'Chromium is installed: $(CHROMIUM)'; exit 0; fi; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null; then \
+		echo 'make browser installs Chromium on Debian and Ubuntu, as root. Elsewhere, install Chromium yourself.' >&2; \
+		exit 1; fi; \
+	apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }
 
-test: lint $(BROWSER)
+check: lint
+	$(PYTEST) -m "not slow and not thorough"
+
+test: lint
 	$(PYTEST)
 
 demo: $(STAMP)

@@ -51,7 +51,8 @@ def corpus(count: int = COUNT) -> Path:
 def our_tokenizer() -> Tokenizer:
     """One unigram model for both sides."""
     found = list(open_pairs([corpus()]))[:20_000]
-    return train_tokenizer([side for pair in found for side in pair[:2]], UnigramConfig(vocabulary=VOCABULARY)).tokenizer
+    texts = [side for pair in found for side in pair[:2]]
+    return train_tokenizer(texts, UnigramConfig(vocabulary=VOCABULARY)).tokenizer
 
 
 @cache

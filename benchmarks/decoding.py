@@ -10,8 +10,8 @@ one are some sentences one after another, a batch of 64 is one call. All rank by
 take turns in one process; medians are compared. Before anything is timed: greedy outputs are compared in float32 where
 no two tokens are as good as equal, and the scores of beams with those of forced decoding.
 
-The second part is a file: texts in, texts out, by `regard.tasks.ctranslate2_engine` and by CTranslate2 called by hand, with
-sentencepiece around it, as its manual shows it: all sentences in one call, sorted and batched by itself.
+The second part is a file: texts in, texts out, by `regard.tasks.ctranslate2_engine` and by CTranslate2 called directly,
+with sentencepiece around it, as its manual shows: all sentences in one call, which sorts and batches them.
 """
 
 import argparse

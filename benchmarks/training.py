@@ -114,7 +114,8 @@ def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Pat
                     f"model.{side}.feed_forward.dropout": shape.inside, f"model.{side}.dropout": shape.dropout}
     request = TrainingRequest(task="seq2seq", data=tuple(data), output=place)
     asked = toml.override(toml.document_of({"recipe": "transformer"}, "benchmark"), changes)
-    ready = resolution.prepare(request, TranslationSetup(), asked, resolution.device_properties(device), lambda event: None)
+    properties = resolution.device_properties(device)
+    ready = resolution.prepare(request, TranslationSetup(), asked, properties, lambda event: None)
     assert isinstance(ready.work, TranslationTask)
     return Prepared(ready.work, shape, ready.model, ready.settings, device)
 

@@ -118,7 +118,8 @@ def self_attention() -> "Figure":
 def position() -> "Figure":
     """Encodings of a hundred places."""
     places = torch.arange(100)
-    return position_picture({"linear": LinearEncoding(0.02, width=32)(places).detach(), "sin and cos": SinusoidalEncoding(32)(places)})
+    return position_picture({"linear": LinearEncoding(0.02, width=32)(places).detach(),
+                             "sin and cos": SinusoidalEncoding(32)(places)})
 
 
 def heads() -> "Figure":
@@ -151,8 +152,8 @@ def block() -> "Figure":
     """How large a gradient is at each of 24 blocks, in the two orders."""
     flows = {}
     for shown, order in (("post-norm", "post"), ("pre-norm", "pre")):
-        blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), PlainFeedForward(64, 256), 64, order=order)
-                  for _ in range(24)]
+        blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), PlainFeedForward(64, 256), 64,
+                               order=order) for _ in range(24)]
         x, states = torch.randn(4, 20, 64, requires_grad=True), []
         for one in blocks:
             states.append(x)

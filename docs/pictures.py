@@ -48,7 +48,8 @@ def main() -> int:
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        with PageServer(traces, what_if=lambda asked: looking.trace_translation(tasks[asked.trace], asked.text)) as server:
+        what_if = lambda asked: looking.trace_translation(tasks[asked.trace], asked.text)  # noqa: E731
+        with PageServer(traces, what_if=what_if) as server:
             for name, state in views(len(traces)):
                 shoot(browser, server.address + state, given.output / f"{name}.png")
             shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", scheme="dark")
@@ -69,8 +70,8 @@ def views(traces: int) -> list[tuple[str, str]]:
 def long_trace(translator: Translator, name: str) -> Trace:
     """Many sentences and their translations as one text each."""
     pairs = [*phrasebook.pairs(SENTENCES, seed=3, split="test")]
-    return looking.trace_forced(translator, " ".join(pair.source for pair in pairs), " ".join(pair.target for pair in pairs),
-                          name=name)
+    source, target = (" ".join(side) for side in zip(*((pair.source, pair.target) for pair in pairs), strict=True))
+    return looking.trace_forced(translator, source, target, name=name)
 
 
 def nearest(trace: Trace) -> tuple[int, int]:

@@ -21,11 +21,6 @@ if not os.path.exists("/dev/nvidiactl"):
 
 # The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Without a GPU, kernels written in Triton run in its interpreter. It is read when triton is first imported.
-if shutil.which("nvidia-smi") is None and not os.path.exists("/dev/nvidiactl"):
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None, print_blob=True)
@@ -33,6 +28,7 @@ settings.register_profile("long", deadline=None, max_examples=1000, print_blob=T
 settings.load_profile(os.environ.get("REGARD_HYPOTHESIS") or ("ci" if os.environ.get("CI") else "dev"))
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER = "there is no Chromium, or no playwright"
 
 
 def pytest_collection_modifyitems(items):
@@ -44,7 +40,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
     if browser and not _has_browser():
         for item in browser:
-            item.add_marker(pytest.mark.skip(reason="no Chromium, or no playwright"))
+            item.add_marker(pytest.mark.skip(reason=NO_BROWSER))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in the last lines how many tests were skipped for want of a browser."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(NO_BROWSER in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} tests of the page were skipped: {NO_BROWSER}. `make browser` installs it.")
 
 
 def _has_cuda():

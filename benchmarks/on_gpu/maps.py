@@ -34,7 +34,8 @@ def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
     query, key, value = (setting.random(1, 1, N, D).detach() for _ in range(3))
     problem = regard.Look(query, key, mask=mask).problem
     pairs = N * N / (1 if mask is None else 2)
-    asked = {"block map": StatisticRequest("block_map", problem, N // blocks), "entropy": StatisticRequest("entropy", problem),
+    asked = {"block map": StatisticRequest("block_map", problem, N // blocks),
+             "entropy": StatisticRequest("entropy", problem),
              "row max": StatisticRequest("row_max", problem), "column sums": StatisticRequest("column_sums", problem),
              "top 8": StatisticRequest("top_k", problem, 8)}
     forward = Cost(products=4 * pairs * D, special=pairs)
