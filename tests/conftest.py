@@ -48,7 +48,7 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", [])
     count = sum(NO_BROWSER in str(report.longrepr) for report in skipped)
     if count:
-        terminalreporter.write_line(f"{count} tests of the page were skipped: {NO_BROWSER}. `make browser` installs it.")
+        terminalreporter.write_line(f"Skipped {count} tests of the page: {NO_BROWSER}. `make browser` installs it.")
 
 
 def _has_cuda():
