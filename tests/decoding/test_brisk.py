@@ -53,7 +53,7 @@ def test_those_of_every_kind_are_served():
 @torch.no_grad()
 def test_steps_are_the_same(name, alone, rows, monkeypatch):
     for module in (packing, brisking):
-        monkeypatch.setattr(module, "alone", lambda: alone)
+        monkeypatch.setattr(module, "single_threaded", lambda: alone)
     model = built(MODELS[name]).eval().float()
     with packed_linear_layers(model):
         writer = packed_decoder(model)

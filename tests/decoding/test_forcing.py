@@ -18,7 +18,7 @@ def test_probabilities_are_those_of_the_table(monkeypatch):
     want = [[logs_of(function, key, [*prompt, *text[:at]])[id_] for at, id_ in enumerate(text)]
             for key, (prompt, text) in enumerate(zip(prompts, TEXTS, strict=True))]
     for chunk in (64, 2, 1):
-        monkeypatch.setattr("regard.decoding.forced.CHUNK", chunk)
+        monkeypatch.setattr("regard.decoding.forced.PREFILL_CHUNK", chunk)
         found = forced(Table(function), keyed([0, 1, 2, 3]), prompts, TEXTS)
         assert [len(row) for row in found] == [4, 0, 1, 3]
         assert [*map(pytest.approx, want)] == found

@@ -31,7 +31,7 @@ LIMITS = [9, 5, 20, 3, 12, 7]
 def places(monkeypatch):
     """Recordings that are replayed on a CPU, with small pieces of keys, so that short texts have several."""
     like_a_gpu(monkeypatch)
-    monkeypatch.setattr(cuda_graph, "TOKEN_STEP", 8)
+    monkeypatch.setattr(graph_search, "TOKEN_STEP", 8)
     monkeypatch.setattr(graph_search, "_fused_search", lambda *given: None)  # kernels of our own have tests of their own
     return GraphCache(Tape, 1 << 30)
 

@@ -13,7 +13,7 @@ from interpreting import only_interpreted  # noqa: F401
 from tape import Tape, like_a_gpu
 from tiny import LANGUAGE, TRANSLATING, built
 
-from regard.decoding import fused_search, graph_search, scheduler
+from regard.decoding import cuda_graph, fused_search, graph_search, scheduler
 from regard.decoding.beam_search import BeamSearch
 from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
 from regard.decoding.cuda_graph import GraphCache, graph_cache
@@ -32,8 +32,8 @@ def places(monkeypatch):
     """Recordings that are replayed on a CPU, with little storage: to interpret takes its time."""
     like_a_gpu(monkeypatch)
     for module in (graph_search, fused_search):
-        monkeypatch.setattr(module, "TOKENS", 4)
-        monkeypatch.setattr(module, "SOURCES", 2)
+        monkeypatch.setattr(module, "TOKEN_STEP", 4)
+        monkeypatch.setattr(module, "SOURCE_STEP", 2)
     return GraphCache(Tape, 1 << 30)
 
 
@@ -187,7 +187,7 @@ def test_what_a_desk_takes_from_another_is_what_comes_out_of_it():
 @pytest.fixture
 def kept(monkeypatch, places):
     """Places that are kept with models, as on a GPU."""
-    monkeypatch.setattr(graph_search, "graph_capture", lambda: Tape)
+    monkeypatch.setattr(cuda_graph, "graph_capture", lambda: Tape)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 33))
     return graph_cache
 

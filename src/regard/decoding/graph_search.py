@@ -77,7 +77,7 @@ def run_in_cache(places: GraphCache, model: Any, given: SourceInput, request: Se
         with places.entered(next(model.parameters())):
             for share in prompt_buckets(request, search.width):
                 course = SearchRun(model, given, request, search, share)
-                kind = GraphSearchRun if swiftly is None else swiftly.SwiftCourse
+                kind = GraphSearchRun if swiftly is None else swiftly.FusedSearchRun
                 found |= kind(course, places).run()
     return [found[number] for number in range(len(found))]
 
