@@ -61,7 +61,7 @@ def test_curves_for_tensorboard(data, tmp_path, monkeypatch):
     assert call(*short(data, tmp_path / "model", "--track"))[0] == 0
     [(folder, there, curves)] = told
     assert (folder, there) == (tmp_path / "model" / "track", False)
-    assert (len(curves.of("Progress")), curves.closed) == (2, 1)
+    assert (len(curves.of("TrainingProgress")), curves.closed) == (2, 1)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")

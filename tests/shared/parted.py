@@ -110,7 +110,7 @@ def one_fails(pair):
         raise OSError(28, "No space left on device")
 
     state = made(1, pair.share)
-    for owner, name, rank in ((shards, "write", 0), (shards, "write", 1), (CheckpointManager, "_put", 0)):
+    for owner, name, rank in ((shards, "write_shards", 0), (shards, "write_shards", 1), (CheckpointManager, "_put", 0)):
         works = getattr(owner, name)
         if pair.rank == rank:
             setattr(owner, name, failing)

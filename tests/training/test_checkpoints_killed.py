@@ -24,15 +24,15 @@ DRIVER = '''
 import itertools, json, os, shutil, signal, sys
 from pathlib import Path
 import torch
-from regard.storage import system
-from regard.training.checkpoints import Checkpoints
+from regard.storage import filesystem
+from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
 
 def saved(folder, step, best):
     tensors = {"a": torch.full((100,), float(step)), "b": torch.full((3,), float(step))}
-    return Checkpoints(folder, 1).save(step, Snapshot(tensors, {"step": step}), best)
+    return CheckpointManager(folder, 1).save(step, Snapshot(tensors, {"step": step}), best)
 
 def killed(folder, step, best, count):
     child = os.fork()
@@ -42,9 +42,9 @@ def killed(folder, step, best, count):
     def touch():
         if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
-    exchange = system.exchange
+    exchange = filesystem.exchange
     os.fsync = lambda handle: touch()
-    system.exchange = lambda first, second: (touch(), exchange(first, second))[1]
+    filesystem.exchange = lambda first, second: (touch(), exchange(first, second))[1]
     def hook(event, arguments):
         if event in EVENTS or event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             touch()
@@ -66,9 +66,9 @@ def every_moment(root, before, left, save, exchange):
     return codes
 
 os.fsync = lambda handle: None
-exchange = system.exchange
+exchange = filesystem.exchange
 for name, scenario in json.loads(sys.argv[2]).items():
-    system.exchange = exchange if scenario["exchange"] else lambda first, second: False
+    filesystem.exchange = exchange if scenario["exchange"] else lambda first, second: False
     print(json.dumps(every_moment(Path(sys.argv[1]) / name, **scenario)), flush=True)
 '''
 TWO = [[5, 5], [10, 5]]
@@ -174,7 +174,7 @@ def test_killed_after_random_times(tmp_path):
     """As a machine that goes down would: a training that saves and saves, and every time goes on from what it finds."""
     code = """
 import os, random, signal, sys, time, torch
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 def train(checkpoints):
@@ -187,7 +187,7 @@ def train(checkpoints):
             tensors = {"a": torch.full((300, 1000), float(step)), "b": torch.full((3,), float(step))}
             assert checkpoints.save(step, Snapshot(tensors, {"step": step}), best) == []
 
-checkpoints, chance = Checkpoints(sys.argv[1], 2), random.Random(1)
+checkpoints, chance = CheckpointManager(sys.argv[1], 2), random.Random(1)
 train_for = [chance.uniform(0.05, 0.4) for _ in range(8)]
 for seconds in train_for:
     child = os.fork()

@@ -19,9 +19,9 @@ from regard.training.snapshot import Snapshot
 OTHER = """
 import sys
 from pathlib import Path
-from regard.training.checkpoints import held
+from regard.training.checkpoints import training_lock
 try:
-    with held(Path(sys.argv[1])):
+    with training_lock(Path(sys.argv[1])):
         print("held", flush=True)
         sys.stdin.readline()
 except ValueError as error:
@@ -30,8 +30,8 @@ except ValueError as error:
 # A save that is killed after the exchange, before the old folder is removed.
 KILLED = """
 import os, signal, sys
-from regard.storage import folder, replacing
-replacing._bury = lambda left, target: os.kill(os.getpid(), signal.SIGKILL)
+from regard.storage import folder
+folder._remove_replaced = lambda left, target: os.kill(os.getpid(), signal.SIGKILL)
 folder.save(sys.argv[1], {"model.safetensors": b"1"})
 """
 

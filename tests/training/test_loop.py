@@ -54,25 +54,25 @@ def test_the_order_of_events(tmp_path):
     made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, report=5))
     made.training.run(TrainingState())
     assert made.order == [
-        ("Progress", 2), ("Stored", 2),
-        ("Progress", 3), ("Judged", 3), ("Stored", 3),
-        ("Progress", 4), ("Stored", 4),
-        ("Progress", 5),
-        ("Progress", 6), ("Judged", 6), ("Stored", 6),
-        ("Progress", 7), ("Judged", 7), ("Stored", 7),
-        ("Ended", 7)]
-    assert [event.better for event in made.events("Judged")] == [True, True, False]
-    assert [event.best["loss"] for event in made.events("Judged")] == [5.0, 4.0, 4.0]
+        ("TrainingProgress", 2), ("CheckpointSaved", 2),
+        ("TrainingProgress", 3), ("Validated", 3), ("CheckpointSaved", 3),
+        ("TrainingProgress", 4), ("CheckpointSaved", 4),
+        ("TrainingProgress", 5),
+        ("TrainingProgress", 6), ("Validated", 6), ("CheckpointSaved", 6),
+        ("TrainingProgress", 7), ("Validated", 7), ("CheckpointSaved", 7),
+        ("TrainingEnded", 7)]
+    assert [event.better for event in made.events("Validated")] == [True, True, False]
+    assert [event.best["loss"] for event in made.events("Validated")] == [5.0, 4.0, 4.0]
     assert [step for step, _ in made.kept] == [3, 6]
-    ended = made.events("Ended")[0]
+    ended = made.events("TrainingEnded")[0]
     assert (ended.reason, ended.best_step, ended.best["loss"]) == (ALL_STEPS_DONE, 6, 4.0)
-    assert made.events("Judged")[0].examples[0].made == "made"
+    assert made.events("Validated")[0].examples[0].made == "made"
 
 
 def test_progress_counts_everything_once(tmp_path):
     made = Made(tmp_path / "checkpoints", Line(empty=(2, 3)), settings(steps=6, every=6, store=6, report=2))
     made.training.run(TrainingState())
-    told = made.events("Progress")
+    told = made.events("TrainingProgress")
     assert [(event.step, event.tokens, event.epoch) for event in told] == [(2, 6, 0.5), (6, 12, 1.5)]  # 3, 4: nothing
     assert all(event.rate == 0.05 and event.loss > 0 and event.gradient_norm > 0 for event in told)
 
@@ -121,7 +121,7 @@ def test_patience_and_the_best(tmp_path, score, scores, kept, ends):
     standing = made.training.run(TrainingState())
     assert [step for step, _ in made.kept] == kept
     assert standing.step == ends
-    assert made.events("Ended")[0].reason == (PATIENCE_ENDED if ends < 6 else ALL_STEPS_DONE)
+    assert made.events("TrainingEnded")[0].reason == (PATIENCE_ENDED if ends < 6 else ALL_STEPS_DONE)
     assert standing.best is None or math.isfinite(standing.best)
 
 
@@ -175,14 +175,14 @@ def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
 
     def report(event):
         made.told.append(event)
-        if type(event).__name__ == "Progress" and event.step == 2:
+        if type(event).__name__ == "TrainingProgress" and event.step == 2:
             os.kill(os.getpid(), which)
 
     made.training.report = report
     standing = made.training.run(TrainingState())
     assert standing.step == 3
-    assert made.order[-3:] == [("Progress", 3), ("Stored", 3), ("Ended", 3)]
-    assert made.events("Ended")[0].reason == INTERRUPTED
+    assert made.order[-3:] == [("TrainingProgress", 3), ("CheckpointSaved", 3), ("TrainingEnded", 3)]
+    assert made.events("TrainingEnded")[0].reason == INTERRUPTED
     assert "Once more ends at once" in made.events("Note")[0].text
     assert CheckpointManager(tmp_path / "checkpoints", keep=1).load().step == 3
 
@@ -192,7 +192,7 @@ def test_asked_twice_it_ends_at_once(tmp_path):
 
     def report(event):
         made.told.append(event)
-        if type(event).__name__ == "Progress" and event.step == 3:
+        if type(event).__name__ == "TrainingProgress" and event.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 

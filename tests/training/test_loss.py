@@ -44,16 +44,16 @@ def test_it_is_torchs_own(fewest, smoothing, bias, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 def test_weights_that_are_laid_out_give_the_same(smoothing, bias, monkeypatch):
-    if not module.blocked.usable(torch.ones(1)):
+    if not module.onednn_usable(torch.ones(1)):
         pytest.skip("torch has no oneDNN here")
     monkeypatch.setattr(module, "MIN_CHUNK", 3)
     monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 1)
     states, output, labels = problem(11, bias=bias, dtype=torch.float32, ignored=False)  # three chunks of 3, and 2
-    product, asked = module.blocked.product, []
-    monkeypatch.setattr(module.blocked, "product", lambda *given: asked.append(len(given[0])) or product(*given))
+    product, asked = module.onednn_linear, []
+    monkeypatch.setattr(module, "onednn_linear", lambda *given: asked.append(len(given[0])) or product(*given))
     mine = with_gradients(token_loss(states, output, labels, smoothing), states, output)
     assert asked == [3] * 6
-    monkeypatch.setattr(module.blocked, "usable", lambda *tensors: False)
+    monkeypatch.setattr(module, "onednn_usable", lambda *tensors: False)
     for one, other in zip(mine, with_gradients(token_loss(states, output, labels, smoothing), states, output),
                           strict=True):
         torch.testing.assert_close(one, other)

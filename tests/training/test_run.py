@@ -45,7 +45,7 @@ def finished(data, tmp_path_factory):
 def stopped_once(data, tmp_path_factory):
     output = tmp_path_factory.mktemp("stopped") / "model"
     with pytest.raises(KeyboardInterrupt):
-        train.train(request(data, output), [Recorder(stop=("Progress", 5))])
+        train.train(request(data, output), [Recorder(stop=("TrainingProgress", 5))])
     return output
 
 
@@ -111,7 +111,7 @@ def test_moving_the_folder_breaks_nothing(finished, data, tmp_path):
 
 def test_what_is_told(finished):
     _, _, told = finished
-    started = told.of("Started")[0]
+    started = told.of("TrainingStarted")[0]
     assert (started.task, started.steps, started.first_step, started.device) == ("translation", 6, 1, "cpu")
     chosen = {choice.key: choice for choice in started.choices}
     assert chosen["recipe"].value == "transformer-tiny"
@@ -119,7 +119,7 @@ def test_what_is_told(finished):
     assert float(chosen["model.encoder.dropout"].value) == 0.3  # and not what the recipe has
     assert all(choice.reason for choice in started.choices)
     assert started.parameters == sum(one.numel() for one in regard.load(finished[0]).model.parameters())
-    assert [event.step for event in told.of("Stored")] == [2, 3, 4, 6]
+    assert [event.step for event in told.of("CheckpointSaved")] == [2, 3, 4, 6]
     assert told.closed == 1
 
 
@@ -131,7 +131,7 @@ def test_nothing_left_to_do(finished, data, tmp_path):
     assert outcome.finished
     assert told.notes() == ["There is nothing left to do: the training ended after step 6. For another one choose "
                             "another folder."]
-    assert told.of("Started") == []
+    assert told.of("TrainingStarted") == []
     after = contents(output)
     assert trained.metrics(output)[-1]["event"] == "ended"
     assert {name: data for name, data in after.items() if name != "metrics.jsonl"} == {
@@ -144,8 +144,8 @@ def test_it_goes_on(stopped, finished, data):
     told = Recorder()
     outcome = train.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
     assert "Going on after step 4." in told.notes()
-    assert told.of("Started")[0].first_step == 5
-    assert told.of("Started")[0].choices == ()  # nothing is chosen anew
+    assert told.of("TrainingStarted")[0].first_step == 5
+    assert told.of("TrainingStarted")[0].choices == ()  # nothing is chosen anew
     assert outcome.finished
     assert trained.metrics(stopped) == trained.metrics(finished[0])
     assert (stopped / "config.toml").read_bytes() == (finished[0] / "config.toml").read_bytes()
@@ -274,10 +274,10 @@ def test_what_failed_before_the_first_step_can_be_begun_again(data, tmp_path):
     with pytest.raises(DataError, match="There is no such file"):
         train.train(request("nowhere.tsv", tmp_path / "model"))
     with pytest.raises(KeyboardInterrupt):
-        train.train(request(data, tmp_path / "model"), [Recorder(stop=("Progress", 1))])
+        train.train(request(data, tmp_path / "model"), [Recorder(stop=("TrainingProgress", 1))])
     told = Recorder()
     assert train.train(request(data, tmp_path / "model"), [told]).finished
-    assert told.of("Started")[0].first_step == 1
+    assert told.of("TrainingStarted")[0].first_step == 1
     told = [line["step"] for line in trained.metrics(tmp_path / "model") if line["event"] == "progress"]
     assert told == [*range(1, 7)]
 
@@ -289,14 +289,14 @@ def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
 
         def __call__(self, event):
             super().__call__(event)
-            if type(event).__name__ == "Progress":
+            if type(event).__name__ == "TrainingProgress":
                 raise error
 
     dead, alive = Dead(), Recorder()
     outcome = train.train(request(data, tmp_path / "model"), [dead, alive])
     assert outcome.standing.best == finished[1].standing.best
-    assert len(dead.of("Progress")) == 1
-    assert len(alive.of("Progress")) == 6
+    assert len(dead.of("TrainingProgress")) == 1
+    assert len(alive.of("TrainingProgress")) == 6
     assert "dead: could not write" in capsys.readouterr().err
 
 
@@ -318,7 +318,7 @@ def test_a_loss_that_is_not_finite(data, tmp_path):
     best = loaded.snapshot.values["standing"]["best"]
     assert best is None or abs(best) < float("inf")
     assert (output / "model.safetensors").exists() == (best is not None)
-    judged = told.of("Judged")[0]
+    judged = told.of("Validated")[0]
     assert (judged.better, judged.examples) == (False, ())  # it had learned to give no numbers at all
     assert trained.metrics(output)[-1]["event"] != "ended"
 
@@ -330,9 +330,9 @@ def test_one_pair(tmp_path):
     told = Recorder()
     changes = {"training.schedule.steps": 2, "training.validation.every": 2}
     assert train.train(request(path, tmp_path / "model", changes), [told]).finished
-    held = next(choice for choice in told.of("Started")[0].choices if choice.key == "data.held")
+    held = next(choice for choice in told.of("TrainingStarted")[0].choices if choice.key == "data.held")
     assert (held.value, held.reason) == ("0.0", "1 pairs are too few: the model is judged by what it has learned")
-    assert told.of("Judged")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
+    assert told.of("Validated")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
 
 
 def test_validation_that_is_the_training_data_is_told(data, tmp_path):

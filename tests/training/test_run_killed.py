@@ -19,19 +19,19 @@ pytestmark = pytest.mark.xdist_group("run_killed")  # one worker makes what all 
 
 KILLED = -signal.SIGKILL
 CHAIN = [  # one after another in one folder, each but the first with --resume
-    {"event": "Started", "step": None},                   # nothing is stored yet, not even a tokenizer's use
-    {"event": "Progress", "step": 1},                     # before there is a checkpoint
-    {"event": "Progress", "step": 2, "touch": 6},         # inside the first save
-    {"event": "Progress", "step": 3, "touch": 9},         # while the best model is saved
-    {"event": "Judged", "step": 3},                       # it is saved, and nothing tells of it
-    {"event": "Progress", "step": 4, "touch": 25},        # while an old checkpoint makes room
-    {"event": "Progress", "step": 5},
-    {"event": "Progress", "step": 6, "touch": 14},
-    {"event": "Stored", "step": 6},                       # all is done, and nobody was told
+    {"event": "TrainingStarted", "step": None},                   # nothing is stored yet, not even a tokenizer's use
+    {"event": "TrainingProgress", "step": 1},                     # before there is a checkpoint
+    {"event": "TrainingProgress", "step": 2, "touch": 6},         # inside the first save
+    {"event": "TrainingProgress", "step": 3, "touch": 9},         # while the best model is saved
+    {"event": "Validated", "step": 3},                       # it is saved, and nothing tells of it
+    {"event": "TrainingProgress", "step": 4, "touch": 25},        # while an old checkpoint makes room
+    {"event": "TrainingProgress", "step": 5},
+    {"event": "TrainingProgress", "step": 6, "touch": 14},
+    {"event": "CheckpointSaved", "step": 6},                       # all is done, and nobody was told
 ]
-ONCE = {"event": "Progress", "step": 3, "name": "SIGINT"}
-TWICE = {"event": "Progress", "step": 5, "name": "SIGINT", "times": 2}
-IN_A_SAVE = {"event": "Progress", "step": 4, "name": "SIGINT", "times": 2, "touch": 12}
+ONCE = {"event": "TrainingProgress", "step": 3, "name": "SIGINT"}
+TWICE = {"event": "TrainingProgress", "step": 5, "name": "SIGINT", "times": 2}
+IN_A_SAVE = {"event": "TrainingProgress", "step": 4, "name": "SIGINT", "times": 2, "touch": 12}
 WAITING = {"training.validation.every": 1, "training.validation.score": "bleu", "training.validation.patience": 2,
            "training.checkpoints.every": 1}
 """No word is right so early: the first score is the best, and the second without a better one ends the training."""
@@ -58,7 +58,7 @@ def codes(folder):
         calls += [(name, call(name), moment), (name, call(name, "--resume"), None)]
     patient = {key.replace(".", "__"): value for key, value in WAITING.items()}
     calls += [("patient", call("patient", **patient), None),
-              ("impatient", call("impatient", **patient), {"event": "Judged", "step": 3}),
+              ("impatient", call("impatient", **patient), {"event": "Validated", "step": 3}),
               ("impatient", call("impatient", "--resume", **patient), None),
               ("impatient", call("impatient", "--resume", **patient), None)]
     found = {}
@@ -127,9 +127,9 @@ def test_interrupted_twice_it_ends_at_once(folder, codes, name):
 
 MANY = 20
 """Calls that are killed, each a touch later, before it is looked whether one was not."""
-EVENTS = [(None, None), ("Started", None), ("Progress", 1), ("Progress", 2), ("Stored", 2), ("Progress", 3),
-          ("Judged", 3), ("Stored", 3), ("Progress", 4), ("Stored", 4), ("Progress", 5), ("Progress", 6),
-          ("Judged", 6), ("Stored", 6), ("Ended", 6), (None, None)]
+EVENTS = [(None, None), ("TrainingStarted", None), ("TrainingProgress", 1), ("TrainingProgress", 2), ("CheckpointSaved", 2), ("TrainingProgress", 3),
+          ("Validated", 3), ("CheckpointSaved", 3), ("TrainingProgress", 4), ("CheckpointSaved", 4), ("TrainingProgress", 5), ("TrainingProgress", 6),
+          ("Validated", 6), ("CheckpointSaved", 6), ("TrainingEnded", 6), (None, None)]
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ MASKED = {
 PARTS = ("embedding", "encoder", "decoder", "encoder.mixer", "decoder.mixer", "decoder.cross", "encoder.feed_forward",
          "decoder.feed_forward")
 """All that have dropout: each process draws it for itself."""
-MOMENT = {"event": "Progress", "step": 5}
+MOMENT = {"event": "TrainingProgress", "step": 5}
 """Between a checkpoint and the next."""
 KINDS = {
     "plain": (trained.TINY | PACKED, []),

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
     data = trained.pairs(place / "pairs.tsv")
     for sharing in SHARINGS:
         arguments = trained.arguments(data, place / sharing, training__sharing=sharing, **PLAIN)
-        call = {"arguments": arguments, "moment": {"event": "Progress", "step": 3}}
+        call = {"arguments": arguments, "moment": {"event": "TrainingProgress", "step": 3}}
         killed = together(trained.__file__, "call", json.dumps(call))
         assert killed.returncode != 0
         assert "SIGKILL" in killed.stderr

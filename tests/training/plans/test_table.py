@@ -85,11 +85,11 @@ def test_what_comes_of_it(finished, name):
     task = regard.load(folder)
     assert type(task).__name__ == TASKS[name][3]
     assert not (folder / "data").exists()
-    assert task.config.parameters() == told.of("Started")[0].parameters
-    judged = told.of("Judged")
+    assert task.config.parameters() == told.of("TrainingStarted")[0].parameters
+    judged = told.of("Validated")
     assert [event.step for event in judged] == [3, 6]
     assert all(np.isfinite(list(event.scores.values())).all() for event in judged)
-    assert all(choice.reason for choice in told.of("Started")[0].choices)
+    assert all(choice.reason for choice in told.of("TrainingStarted")[0].choices)
     asked = {
         "Translator": lambda: task.translate(["Yes."]), "Completer": lambda: task.complete("The ", limit=3),
         "Filler": lambda: task.fill("The ___ is here."), "Classifier": lambda: task.labels,
@@ -98,8 +98,8 @@ def test_what_comes_of_it(finished, name):
 
 
 @pytest.mark.parametrize(("name", "stop"), [
-    *((name, ("Progress", 5)) for name in TASKS),
-    *((name, stop) for name in ("reading on", "images") for stop in (("Progress", 1), ("Judged", 3)))])
+    *((name, ("TrainingProgress", 5)) for name in TASKS),
+    *((name, stop) for name in ("reading on", "images") for stop in (("TrainingProgress", 1), ("Validated", 3)))])
 def test_interrupted_and_resumed_is_never_interrupted(files, finished, tmp_path, name, stop):
     """Every file, but for times: with the state that recurrent models keep from window to window."""
     output = tmp_path / "model"
