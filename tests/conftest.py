@@ -6,7 +6,9 @@ Torch is not imported here, so a test that does not use it does not pay for it.
 import importlib.util
 import os
 import shutil
+import signal
 import sys
+import threading
 
 import pytest
 from hypothesis import settings
@@ -21,6 +23,12 @@ if not os.path.exists("/dev/nvidiactl"):
 
 # The problems of the tests are tiny and many, and workers share the cores: threads would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background jobs (`nohup make test &`) with SIGINT ignored, and children inherit that. Tests interrupt
+# themselves and their children, so the handler is restored here; a child then starts with the default one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None, print_blob=True)

@@ -260,7 +260,7 @@ def test_it_serves_until_it_is_interrupted(folders):
 
 ANSWERING = """
 import sys, torch
-from regard.cli import looked
+from regard.cli import look
 from regard.inspection.trace import Trace
 
 def endless(question):
@@ -268,7 +268,7 @@ def endless(question):
     while True:
         torch.randn(300, 300) @ torch.randn(300, 300)
 
-looked.serve([Trace.load(sys.argv[1])], endless, 0, False)
+look.serve_page([Trace.load(sys.argv[1])], endless, 0, False)
 """
 
 

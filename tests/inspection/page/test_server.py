@@ -204,7 +204,7 @@ def test_what_if(serving):
     assert status == 200
     assert b"<" not in body
     trace = json.loads(body)["trace"]
-    assert trace["title"] == "Question(text='<b>', prefix='Le', beams=2, choice=1, trace=1)"
+    assert trace["title"] == "WhatIfRequest(text='<b>', prefix='Le', beams=2, choice=1, trace=1)"
     assert {one["data"]["kind"] for one in trace["attentions"]} == {"weights"}
 
 

@@ -129,7 +129,7 @@ def test_a_long_causal_trace_with_alibi_is_small(tmp_path):
 
 
 def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.inspection.trace_format.MATRIX_HELD", 100)
+    monkeypatch.setattr("regard.inspection.trace_format.MAX_MATRIX_ENTRIES", 100)
     trace = of(Look(numbers(H, n, D), numbers(H, N, D), normalize=lambda scores: scores))
     with pytest.raises(ValueError, match='"cross" cannot be written: its weights would be a matrix of 120 numbers'):
         trace.save(tmp_path / "a.safetensors")

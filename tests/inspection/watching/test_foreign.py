@@ -274,7 +274,7 @@ class Meets(nn.Module):
 @pytest.mark.parametrize("name", sorted(NAMES))
 @torch.no_grad()
 def test_models_of_hugging_face_run_without_a_mode(transformers, name, monkeypatch):
-    monkeypatch.setattr("regard.inspection.foreign.by_mode", None)  # it slows every operation down
+    monkeypatch.setattr("regard.inspection.foreign.ListeningMode", None)  # it slows every operation down
     model = made(transformers, name, "sdpa")
     with regard.watch(model) as seen:
         model(input_ids=IDS, **({"decoder_input_ids": IDS} if name == "marian" else {}))
