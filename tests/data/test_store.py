@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_the_old_store_and_names_the_file(tmp_path, monkeypat
 def test_what_a_store_did_not_write_is_not_removed(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match=f"{name}` must be a folder with the files of a store alone.*thesis.txt"):
+    with pytest.raises(ValueError, match=f"{name}` must be a folder with only the files of a store.*thesis.txt"):
         made(tmp_path)
     assert (tmp_path / name / "thesis.txt").read_text() == "mine"
 
@@ -210,7 +210,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 def test_a_place_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match=r"`place` must be a folder that can be .*/file \(File exists\)"):
+    with pytest.raises(ValueError, match=r"`folder` must be a folder that can be .*/file \(File exists\)"):
         made(tmp_path / "file")
 
 

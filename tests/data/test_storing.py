@@ -17,10 +17,10 @@ from regard.data.store import open_or_make_pairs
 KILLED = """
 import itertools, json, os, shutil, signal, sys
 from pathlib import Path
-from regard.data import storing
+from regard.data import store as storing
 from regard.data.store import open_or_make_pairs
 
-storing.BLOCK = 100
+storing.BLOCK_IDS = 100
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "fcntl.flock"}
 root, before = Path(sys.argv[1]), sys.argv[2]
 
@@ -39,8 +39,8 @@ for count in itertools.count():
             if next(calls) == count:
                 os.kill(os.getpid(), signal.SIGKILL)
         os.fsync = touch
-        write = storing._Writer._write
-        storing._Writer._write = lambda *args: (touch(), write(*args))
+        write = storing._SideWriter._write
+        storing._SideWriter._write = lambda *args: (touch(), write(*args))
         sys.addaudithook(lambda event, _: touch() if event in EVENTS else None)
         open_or_make_pairs(place, "b", lambda: rows(2), vocabularies=(60, 60))
         os._exit(0)
@@ -60,12 +60,12 @@ def make():
         if number % 500 == 0:
             time.sleep(0.02)
 opened = open_or_make_pairs(sys.argv[1], "key", make, vocabularies=(7, 7))
-print(json.dumps([opened.store.identity, len(opened.store), opened.store[1999][0].tolist(), opened.notes]))
+print(json.dumps([opened.store.fingerprint, len(opened.store), opened.store[1999][0].tolist(), opened.notes]))
 """
 FLAT = """
 import sys
 import numpy as np
-from regard.data.batches.plan import Limits
+from regard.data.batches.plan import BatchLimits
 from regard.data.batches.plan import plan_batches
 from regard.data.store import open_or_make_pairs
 count = int(sys.argv[2])
@@ -79,7 +79,7 @@ def make():
             yield flat[place:place + source], flat[place + source:place + source + target]
             place += source + target
 store = open_or_make_pairs(sys.argv[1], "key", make, vocabularies=(8000, 8000)).store
-plan = plan_batches(store, Limits(4096, 4096), seed=0)
+plan = plan_batches(store, BatchLimits(4096, 4096), seed=0)
 for index in range(0, plan.count, max(1, plan.count // 300)):
     store.gather(plan.batch(3, index))
 with open("/proc/self/status") as status:
@@ -148,7 +148,7 @@ def test_nobody_looks_at_a_store_while_it_is_put_in_place(tmp_path):
         ended.set()
 
     with storing.open_store_folder(tmp_path) as place:
-        place.own()
+        place.lock_exclusive()
         reader = threading.Thread(target=look)
         reader.start()
         assert not ended.wait(0.2)

@@ -72,19 +72,19 @@ def check(
     from regard.data.sources import text as pair
     from regard.toml import ConfigError
 
-    left_out = doctor.SkippedEntries()
+    skipped = doctor.SkippedEntries()
     try:
         filters = _filters(longest_words, longest_characters, ratio, drop or (), keep or ())
         if "-" in data and "-" in (validation or ()):
             raise pair.DataError("standard input: It can be read only once, but DATA and --validation both name it. "
                                  "Save it to a file first.")
         try:
-            pairs = formats.read_pairs(data, source=source, target=target, format=format, left_out=left_out)
+            pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
             held = None if not validation else formats.read_pairs(
-                validation, source=source, target=target, format=format, left_out=left_out)
+                validation, source=source, target=target, format=format, skipped=skipped)
         except ValueError as error:  # here every one is about the arguments
             raise pair.DataError(str(error)) from error
-        found = doctor.check_corpus(_show_count(pairs, sys.stderr), filters, validation=held, left_out=left_out)
+        found = doctor.check_corpus(_show_count(pairs, sys.stderr), filters, validation=held, skipped=skipped)
     except (pair.DataError, ConfigError) as error:
         _fail(str(error))
     estimates = _estimate_training(found)

@@ -185,7 +185,7 @@ def _read_text(given: str) -> str:
         return given
     from regard.data.sources.text import STANDARD_INPUT, InputFile, decode_chunks
 
-    return "".join(text for _, text in decode_chunks(InputFile(STANDARD_INPUT))).removesuffix("\n").removesuffix("\r")
+    return "".join(text for text in decode_chunks(InputFile(STANDARD_INPUT))).removesuffix("\n").removesuffix("\r")
 
 
 def _model_name(folder: str) -> str:

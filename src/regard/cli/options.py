@@ -183,7 +183,7 @@ def text_blocks(texts: Sequence[str] | None) -> Iterator[list[str]]:
         yield list(texts)
         return
     try:
-        for _, text in decode_chunks(InputFile(STANDARD_INPUT)):
+        for text in decode_chunks(InputFile(STANDARD_INPUT)):
             lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
             for first in range(0, len(lines), BLOCK_SIZE):
                 yield lines[first:first + BLOCK_SIZE]

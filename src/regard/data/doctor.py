@@ -34,11 +34,7 @@ from operator import mul
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import numpy as np
-
 from regard import config
-from regard.data import filters
-from regard.data import filters as rules
 from regard.data.filters import (
     EXAMPLES_KEPT,
     RULE_NAMES,
@@ -50,83 +46,87 @@ from regard.data.filters import (
     count_matches,
     excerpt,
     filter_pairs,
+    find_decomposed,
     fold_text,
+    has_composed,
+    hash_texts,
+    no_decomposed,
     split_blocks,
+    start_rules,
 )
 from regard.data.sources.text import Location, SentencePair
 
 FINDINGS_SHOWN = 10
-"""How many lines to look at first."""
 FINDINGS_PER_RULE = 3
-"""How many of them may have one reason."""
 SCRIPT_RULE = "script"
+MAX_DISTINCT_WORDS = 2**17
+"""How many distinct words are kept; with more of them, their number is an estimate, to about half a percent."""
+PAIRS_PER_SCRIPT = 3
+"""How many pairs of each script are kept as examples."""
+CJK_SCRIPTS = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "CJK"}  # scripts that one language mixes
+PERCENTILES = (5, 50, 95, 99)
+_LETTER = re.compile(r"[^\W\d_]")
+# The ranges with letters of other scripts; between them are more of Latin, and punctuation that all scripts share.
+_BEYOND_LATIN = re.compile(r"[\u0370-\u1dff\u1f00-\u1fff\u2c00-\U0010ffff]")
+
+
+def check_corpus(pairs: Iterable[SentencePair], filters: FilterConfig | None = None, *,
+                 validation: Iterable[SentencePair] | None = None,
+                 skipped: "SkippedEntries | None" = None) -> "DoctorReport":
+    """Read a corpus once and report on it.
+
+    Args:
+        validation: the validation pairs; they pass the same filters, and are read first.
+        skipped: the callback of the reader of `pairs`, which has counted what the reader skipped.
+    """
+    filters = filters or FilterConfig()
+    others = [name for name in RULE_NAMES if name not in filters.drop]
+    dropped, noticed, statistics = RuleTally(filters.drop), RuleTally([*others, SCRIPT_RULE]), CorpusStatistics()
+    overlap = None if validation is None else ValidationOverlap(filter_pairs(validation, filters))
+    rules = start_rules(filters, others)
+    for block in split_blocks(filter_pairs(pairs, filters, dropped)):
+        count_matches(rules, block, noticed)
+        statistics.add(block)
+        if overlap is not None:
+            overlap.compare(block)
+    for name, side in (("source", statistics.source), ("target", statistics.target)):
+        _count_foreign_scripts(name, side, noticed)
+    return DoctorReport(filters, dropped, noticed, statistics, overlap, skipped or SkippedEntries())
 
 
 class SkippedEntries:
-    """What the readers of files did not give, by reason; it is called for each."""
+    """Counts the entries that readers of files skip, by reason; readers call it for each."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.first: dict[str, list[Location]] = {}
 
-    def __call__(self, where: Location, reason: str) -> None:
+    def __call__(self, location: Location, reason: str) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        places = self.first.setdefault(reason, [])
-        if len(places) < EXAMPLES_KEPT:
-            places.append(where)
-
-
-# ---- measures: How long the texts are, how many words they have, in which scripts they are written, and whether the sides agree.
-#
-# Pairs come in blocks and are counted a block at a time, which is several times as fast as one by one; memory does not
-# grow with the corpus. Words are what white space parts. All numbers are exact but one: the number of different
-# words, from `LARGEST` on. This file knows no rules: it measures what it is given.
-
-
-class CorpusStatistics:
-    """What is measured of a corpus, block by block."""
-
-    def __init__(self) -> None:
-        scripts = ScriptTable()
-        self.pairs = 0
-        self.source, self.target = SideStatistics(scripts), SideStatistics(scripts)
-        self.hundredths: Counter[int] = Counter()  # characters of the target for 100 of the source
-        self.agreement = LengthCorrelation()
-        self.judged = self.apart = 0  # blocks whose lengths can tell whether the sides agree, and that do not
-        self.first_apart: SentencePair | None = None
-
-    def add(self, block: Sequence[SentencePair]) -> None:
-        """Measure these pairs."""
-        self.pairs += len(block)
-        sources = self.source.add([pair.source for pair in block], block)
-        targets = self.target.add([pair.target for pair in block], block)
-        self.hundredths.update([100 * b // a for a, b in zip(sources, targets, strict=True) if a])
-        self.agreement.add(sources, targets)
-        here = LengthCorrelation()
-        here.add(sources, targets)
-        self.judged += here.missing is not None
-        if here.missing:
-            self.apart += 1
-            self.first_apart = self.first_apart or _shorten_pair(block[0])
+        first = self.first.setdefault(reason, [])
+        if len(first) < EXAMPLES_KEPT:
+            first.append(location)
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """All that was found in a corpus."""
+    """Everything that was found in a corpus."""
 
     filters: FilterConfig
     dropped: RuleTally
     noticed: RuleTally
-    measures: CorpusStatistics
+    statistics: "CorpusStatistics"
     overlap: "ValidationOverlap | None"
-    left_out: SkippedEntries
+    skipped: SkippedEntries
 
     @property
     def kept(self) -> int:
-        return self.measures.pairs
+        """The number of pairs that pass the filters."""
+        return self.statistics.pairs
 
     @property
     def read(self) -> int:
+        """The number of pairs that were read."""
         return self.kept + self.dropped.total
 
     def look_at(self) -> list[Finding]:
@@ -136,8 +136,9 @@ class DoctorReport:
                  for rule in ranked]  # fmt: skip
         lists.insert(3, self.noticed.worst(SCRIPT_RULE))
         chosen: dict[Location, Finding] = {}
-        for finding in (findings[turn] for turn in range(FINDINGS_PER_RULE) for findings in lists if turn < len(findings)):
-            chosen.setdefault(finding.where, finding)  # a pair once, for its first reason
+        for turn in range(FINDINGS_PER_RULE):
+            for finding in (findings[turn] for findings in lists if turn < len(findings)):
+                chosen.setdefault(finding.location, finding)  # each pair once, for its first reason
         return [*chosen.values()][:FINDINGS_SHOWN]
 
     def warnings(self) -> list[str]:
@@ -145,18 +146,18 @@ class DoctorReport:
         return [*_warnings(self)]
 
     def tables(self) -> dict[str, Any]:
-        """Everything as plain values; see the top of this file."""
-        measures, overlap, value = self.measures, self.overlap, self.measures.agreement.value
-        hundredths = compute_percentiles(measures.hundredths)
+        """Everything as plain values; the module docstring lists the keys."""
+        statistics, overlap, correlation = self.statistics, self.overlap, self.statistics.correlation.value
+        hundredths = compute_percentiles(statistics.hundredths)
         return {
             "pairs": {"read": self.read, "kept": self.kept, "dropped": self.dropped.total},
-            "left_out": _tally_table(self.left_out),
+            "left_out": _tally_table(self.skipped),
             "dropped": _tally_table(self.dropped),
             "noticed": _tally_table(self.noticed),
-            "source": _side_table(measures.source),
-            "target": _side_table(measures.target),
+            "source": _side_table(statistics.source),
+            "target": _side_table(statistics.target),
             "ratio": {name: hundredth / 100 for name, hundredth in hundredths.items()},
-            "agreement": None if value is None else round(value, 4),
+            "agreement": None if correlation is None else round(correlation, 4),
             "overlap": None if overlap is None else {
                 "validation": overlap.pairs,
                 "exact": overlap.exact,
@@ -166,113 +167,10 @@ class DoctorReport:
                           for both in overlap.first],
             },
             "warnings": self.warnings(),
-            "look_at": [{**finding._asdict(), "where": str(finding.where)} for finding in self.look_at()],
+            "look_at": [{"where": str(location), "rule": rule, "what": what, "source": source, "target": target}
+                        for location, rule, what, source, target in self.look_at()],
             "filters": config.to_tables(self.filters),
         }  # fmt: skip
-
-
-def check_corpus(pairs: Iterable[SentencePair], filters: FilterConfig | None = None, *, validation: Iterable[SentencePair] | None = None,
-          left_out: SkippedEntries | None = None) -> DoctorReport:
-    """Read a corpus once and tell what is in it.
-
-    Args:
-        validation: the pairs that training will be judged by; they go through the same filters, and are read first.
-        left_out: what the reader of `pairs` is given to tell what it leaves out.
-    """
-    filters = filters or FilterConfig()
-    others = [name for name in RULE_NAMES if name not in filters.drop]
-    dropped, noticed, measures = RuleTally(filters.drop), RuleTally([*others, SCRIPT_RULE]), CorpusStatistics()
-    overlap = None if validation is None else _make_overlap(filter_pairs(validation, filters))
-    tests = rules.start_rules(filters, others)
-    for block in split_blocks(filter_pairs(pairs, filters, dropped)):
-        count_matches(tests, block, noticed)
-        measures.add(block)
-        if overlap is not None:
-            overlap.compare(block)
-    for name, side in (("source", measures.source), ("target", measures.target)):
-        _count_foreign_scripts(name, side, noticed)
-    return DoctorReport(filters, dropped, noticed, measures, overlap, left_out or SkippedEntries())
-
-
-def _make_overlap(validation: Iterable[SentencePair]) -> "ValidationOverlap":
-
-    return ValidationOverlap(validation)
-
-
-class ScriptTable(dict[str, str]):
-    """The script of every character that was asked for; "" for what is no letter."""
-
-    def __missing__(self, character: str) -> str:
-        script = ""
-        if unicodedata.category(character)[0] == "L":
-            script = unicodedata.name(character, "OTHER").split()[0]
-            script = "CJK" if script in CJK_SCRIPTS else script
-        self[character] = script
-        return script
-
-    def of_all(self, texts: list[str]) -> list[str]:
-        """The script of each text."""
-        if all(map(str.isascii, texts)) or not _BEYOND_LATIN.search(" ".join(texts)):  # told without a loop in Python
-            return ["LATIN" if letter else "" for letter in map(_LETTER.search, texts)]
-        return [*map(self.of, texts)]
-
-    def of(self, text: str) -> str:
-        """The script that has the most different letters of a text; "" where it has no letters."""
-        if text.isascii():
-            return "LATIN" if _LETTER.search(text) else ""
-        found = Counter(map(self.__getitem__, set(text)))
-        found[""] = 0
-        return max(found, key=lambda script: (found[script], script))
-
-
-class SideStatistics:
-    """What is measured of the sources, or of the targets."""
-
-    def __init__(self, scripts: ScriptTable) -> None:
-        self.characters: Counter[int] = Counter()
-        self.words: Counter[int] = Counter()
-        self.distinct = DistinctWords()
-        self.scripts: Counter[str] = Counter()
-        self.composed = self.decomposed = 0
-        self.shown: dict[str, list[SentencePair]] = {}
-        self._scripts = scripts
-
-    def add(self, texts: list[str], block: Sequence[SentencePair]) -> list[int]:
-        """Measure the texts of a block; their lengths."""
-        lengths, words = [*map(len, texts)], [text.split() for text in texts]
-        self.characters.update(lengths)
-        self.words.update(map(len, words))
-        self.distinct.add(chain.from_iterable(words))
-        scripts = self._scripts.of_all(texts)
-        self.scripts.update(scripts)
-        for script in set(scripts):
-            shown = self.shown.setdefault(script, [])
-            if len(shown) < PAIRS_PER_SCRIPT:
-                places = [at for at, its in enumerate(scripts) if its == script][: PAIRS_PER_SCRIPT - len(shown)]
-                shown += [_shorten_pair(block[at]) for at in places]
-        other = [text for text in texts if not text.isascii()]
-        self.composed += sum(map(filters.has_composed, other))
-        if not filters.no_decomposed(other):
-            self.decomposed += sum(filters.find_decomposed(text) >= 0 for text in other)
-        return lengths
-
-    def main_script(self) -> str:
-        """The script of nearly all texts; "" where there is none, or where there are too few texts to tell."""
-        written = {script: count for script, count in self.scripts.items() if script}
-        script = max(written, key=lambda name: written[name], default="")
-        total = sum(written.values())
-        return script if total >= 20 and 10 * written[script] >= 9 * total else ""
-
-
-def _count_foreign_scripts(name: str, side: SideStatistics, noticed: RuleTally) -> None:
-    """Texts in another script than nearly all of their side: known only now, from what was kept to be shown."""
-    main = side.main_script()
-    for script, count in side.scripts.items():
-        if not main or script in ("", main):
-            continue
-        for pair in side.shown[script]:
-            noticed.add(SCRIPT_RULE, RuleMatch(f"{name}, {script} where the others are {main}"), pair)
-        noticed.counts[SCRIPT_RULE] += count - len(side.shown[script])
 
 
 def _warnings(report: DoctorReport) -> Iterator[str]:
@@ -282,11 +180,11 @@ def _warnings(report: DoctorReport) -> Iterator[str]:
     if 2 * report.dropped.total > report.read:
         rule = max(report.dropped.counts, key=lambda name: report.dropped.counts[name])
         yield f"More than half of the pairs are dropped, most of them by the rule {rule}."
-    measures = report.measures
-    if measures.first_apart is not None:
-        yield (f"{measures.first_apart.where}: from about here on, long sources do not have long targets, in "
-               f"{measures.apart} of {measures.judged} stretches of the data. Are the two sides still aligned?")
-    for name, side in (("sources", measures.source), ("targets", measures.target)):
+    statistics = report.statistics
+    if statistics.first_unaligned is not None:
+        yield (f"{statistics.first_unaligned.location}: from about here on, long sources do not have long targets, in "
+               f"{statistics.unaligned} of {statistics.testable} blocks of the data. Are the two sides still aligned?")
+    for name, side in (("sources", statistics.source), ("targets", statistics.target)):
         if side.composed and side.decomposed:
             yield (f"The {name} mix normal forms: {side.composed} texts have accented letters in one character, "
                    f"{side.decomposed} in two. A model sees different letters there, unless one form is chosen.")
@@ -298,7 +196,7 @@ def _overlap_warnings(overlap: "ValidationOverlap", training: int) -> Iterator[s
     if not overlap.pairs:
         yield "No pair of the validation data is kept."
     elif overlap.exact == overlap.pairs == training:
-        yield "The validation data is the training data: scores will only tell what the model remembers."
+        yield "The validation data is the training data: scores will only measure what the model remembers."
     elif overlap.exact == overlap.pairs:
         yield "Every pair of the validation data is in the training data."
     elif overlap.folded:
@@ -308,18 +206,17 @@ def _overlap_warnings(overlap: "ValidationOverlap", training: int) -> Iterator[s
 
 
 def _tally_table(tally: RuleTally | SkippedEntries) -> dict[str, Any]:
-    return {name: {"count": count, "first": [str(where) for where in tally.first[name]]}
+    return {name: {"count": count, "first": [str(location) for location in tally.first[name]]}
             for name, count in tally.counts.items()}  # fmt: skip
 
 
-def _side_table(side: SideStatistics) -> dict[str, Any]:
-    scripts = {script: count for script, count in side.scripts.most_common() if script}
+def _side_table(side: "SideStatistics") -> dict[str, Any]:
     return {
         "characters": _weighted_sum(side.characters),
         "words": _weighted_sum(side.words),
         "distinct_words": side.distinct.count,
         "distinct_words_exact": side.distinct.exact,
-        "scripts": scripts,
+        "scripts": {script: count for script, count in side.scripts.most_common() if script},
         "composed": side.composed,
         "decomposed": side.decomposed,
         "characters_per_text": compute_percentiles(side.characters),
@@ -331,46 +228,138 @@ def _weighted_sum(counts: dict[int, int]) -> int:
     return sum(value * count for value, count in counts.items())
 
 
-MAX_DISTINCT_WORDS = 2**17
-"""How many different words are kept; where there are more, their number is an estimate, to about half a percent."""
-PAIRS_PER_SCRIPT = 3
-"""How many pairs of each script are kept to be shown."""
-CJK_SCRIPTS = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "CJK"}  # scripts that one language mixes
-_LETTER = re.compile(r"[^\W\d_]")
-# Where letters of other scripts are; between these ranges, more of Latin, and punctuation that all scripts share.
-_BEYOND_LATIN = re.compile(r"[\u0370-\u1dff\u1f00-\u1fff\u2c00-\U0010ffff]")
-PERCENTILES = (5, 50, 95, 99)
-
-
 def compute_percentiles(counts: Mapping[int, int]) -> dict[str, int]:
-    """From how often each value occurs: the smallest value that so many percent do not exceed, and the largest."""
+    """The percentiles and the maximum of values, given how often each occurs."""
     total, ordered = sum(counts.values()), sorted(counts)
     if not total:
         return {}
-    result, below, place = {}, 0, -1
+    result, below, index = {}, 0, -1
     for percent in PERCENTILES:
         while 100 * below < percent * total:
-            place += 1
-            below += counts[ordered[place]]
-        result[str(percent)] = ordered[place]
+            index += 1
+            below += counts[ordered[index]]
+        result[str(percent)] = ordered[index]
     return {**result, "max": ordered[-1]}
 
 
+class CorpusStatistics:
+    """Statistics of a corpus, collected block by block."""
+
+    def __init__(self) -> None:
+        scripts = ScriptTable()
+        self.pairs = 0
+        self.source, self.target = SideStatistics(scripts), SideStatistics(scripts)
+        self.hundredths: Counter[int] = Counter()  # target characters per 100 source characters
+        self.correlation = LengthCorrelation()
+        self.testable = self.unaligned = 0  # blocks whose lengths allow a decision, and those that look unaligned
+        self.first_unaligned: SentencePair | None = None
+
+    def add(self, block: Sequence[SentencePair]) -> None:
+        """Add a block of pairs."""
+        self.pairs += len(block)
+        sources = self.source.add([pair.source for pair in block], block)
+        targets = self.target.add([pair.target for pair in block], block)
+        self.hundredths.update([100 * b // a for a, b in zip(sources, targets, strict=True) if a])
+        self.correlation.add(sources, targets)
+        here = LengthCorrelation()
+        here.add(sources, targets)
+        self.testable += here.missing is not None
+        if here.missing:
+            self.unaligned += 1
+            self.first_unaligned = self.first_unaligned or _shorten_pair(block[0])
+
+
+class SideStatistics:
+    """Statistics of the sources, or of the targets."""
+
+    def __init__(self, scripts: "ScriptTable") -> None:
+        self.characters: Counter[int] = Counter()
+        self.words: Counter[int] = Counter()
+        self.distinct = DistinctWords()
+        self.scripts: Counter[str] = Counter()
+        self.composed = self.decomposed = 0
+        self.examples: dict[str, list[SentencePair]] = {}
+        self._scripts = scripts
+
+    def add(self, texts: list[str], block: Sequence[SentencePair]) -> list[int]:
+        """Add the texts of a block; returns their lengths."""
+        lengths, words = [*map(len, texts)], [text.split() for text in texts]
+        self.characters.update(lengths)
+        self.words.update(map(len, words))
+        self.distinct.add(chain.from_iterable(words))
+        scripts = self._scripts.of_texts(texts)
+        self.scripts.update(scripts)
+        for script in set(scripts):
+            examples = self.examples.setdefault(script, [])
+            if len(examples) < PAIRS_PER_SCRIPT:
+                found = [at for at, its in enumerate(scripts) if its == script][:PAIRS_PER_SCRIPT - len(examples)]
+                examples += [_shorten_pair(block[at]) for at in found]
+        other = [text for text in texts if not text.isascii()]
+        self.composed += sum(map(has_composed, other))
+        if not no_decomposed(other):
+            self.decomposed += sum(find_decomposed(text) >= 0 for text in other)
+        return lengths
+
+    def main_script(self) -> str:
+        """The script of nearly all texts; "" if there is none, or too few texts to tell."""
+        written = {script: count for script, count in self.scripts.items() if script}
+        script = max(written, key=lambda name: written[name], default="")
+        total = sum(written.values())
+        return script if total >= 20 and 10 * written[script] >= 9 * total else ""
+
+
+def _count_foreign_scripts(name: str, side: SideStatistics, noticed: RuleTally) -> None:
+    """Count the texts in another script than nearly all of their side, which is known only after the last pair."""
+    main = side.main_script()
+    for script, count in side.scripts.items():
+        if not main or script in ("", main):
+            continue
+        for pair in side.examples[script]:
+            noticed.add(SCRIPT_RULE, RuleMatch(f"{name}, {script} where the others are {main}"), pair)
+        noticed.counts[SCRIPT_RULE] += count - len(side.examples[script])
+
+
+class ScriptTable(dict[str, str]):
+    """A cache of the script of each character; "" if it is not a letter."""
+
+    def __missing__(self, character: str) -> str:
+        script = ""
+        if unicodedata.category(character)[0] == "L":
+            script = unicodedata.name(character, "OTHER").split()[0]
+            script = "CJK" if script in CJK_SCRIPTS else script
+        self[character] = script
+        return script
+
+    def of_texts(self, texts: list[str]) -> list[str]:
+        """The script of each text."""
+        if all(map(str.isascii, texts)) or not _BEYOND_LATIN.search(" ".join(texts)):  # without a loop in Python
+            return ["LATIN" if letter else "" for letter in map(_LETTER.search, texts)]
+        return [*map(self.of_text, texts)]
+
+    def of_text(self, text: str) -> str:
+        """The script with the most distinct letters in a text; "" if it has no letters."""
+        if text.isascii():
+            return "LATIN" if _LETTER.search(text) else ""
+        found = Counter(map(self.__getitem__, set(text)))
+        found[""] = 0
+        return max(found, key=lambda script: (found[script], script))
+
+
 class DistinctWords:
-    """How many different words there are.
+    """The number of distinct words.
 
     All words are kept until there are too many; then only those whose checksum ends in a zero bit, in two, and so on
-    (adaptive sampling, Wegman 1984), and their number stands for all.
+    (adaptive sampling, Wegman 1984), and the number is extrapolated.
     """
 
-    def __init__(self, largest: int = MAX_DISTINCT_WORDS) -> None:
-        self.largest, self._mask, self._kept = largest, 0, set[str]()
+    def __init__(self, limit: int = MAX_DISTINCT_WORDS) -> None:
+        self.limit, self._mask, self._kept = limit, 0, set[str]()
 
     def add(self, words: Iterable[str]) -> None:
         new = set(words)
         new -= self._kept
         self._kept |= self._sampled(new)
-        while len(self._kept) > self.largest:
+        while len(self._kept) > self.limit:
             self._mask = 2 * self._mask + 1
             self._kept = self._sampled(self._kept)
 
@@ -388,7 +377,7 @@ class DistinctWords:
 
 
 class LengthCorrelation:
-    """Whether long sources have long targets: the correlation of the lengths, from sums alone."""
+    """The correlation of the lengths of sources and targets, computed from sums."""
 
     def __init__(self) -> None:
         self._sums = [0] * 6
@@ -400,17 +389,17 @@ class LengthCorrelation:
 
     @property
     def value(self) -> float | None:
-        """From -1 to 1; None where all texts of a side are equally long."""
+        """From -1 to 1; None if all texts of a side have the same length."""
         n, x, y, xx, yy, xy = self._sums
         spread = (n * xx - x * x) * (n * yy - y * y)
         return (n * xy - x * y) / math.sqrt(spread) if spread else None
 
     @property
     def missing(self) -> bool | None:
-        """Whether the lengths have nothing to do with each other; None where they cannot tell.
+        """Whether the lengths are unrelated; None if that cannot be decided.
 
-        They cannot where pairs are few, or nearly equally long, as in data that is sorted by length. Chance alone goes
-        beyond 0.3 once in ten thousand times for 150 pairs that do not belong together; pairs that do have 0.5 and up.
+        It cannot with few pairs, or with nearly equal lengths, as in data that is sorted by length. For 150 pairs that
+        do not belong together, chance exceeds 0.3 once in ten thousand times; pairs that do have 0.5 and more.
         """
         n, x, y, xx, yy, _ = self._sums
         varied = all(25 * (n * squares - total * total) >= total * total > 0 for total, squares in ((x, xx), (y, yy)))
@@ -426,89 +415,87 @@ def _shorten_pair(pair: SentencePair) -> SentencePair:
     return pair._replace(source=excerpt(pair.source), target=excerpt(pair.target))
 
 
-# ---- overlap: Which validation pairs are in the training data too, exactly or but for case, spaces and normal form.
-#
-# A score on such pairs says how well a model remembers, not how well it translates. The validation pairs are kept as
-# 64-bit numbers (see `seen`), about 90 bytes a pair; of the training data nothing is kept. It reads no files.
-
-
 class OverlappingPair(NamedTuple):
-    """A validation pair, and the training pair that is the same."""
+    """The locations of a validation pair and of an equal training pair."""
 
     validation: Location
     training: Location
 
 
 class ValidationOverlap:
-    """The validation pairs, and which of them were met again.
+    """Which validation pairs are in the training data too: a score on them measures memory, not translation.
 
     Args:
-        validation: its pairs, read once.
+        validation: the validation pairs, read once.
     """
 
     def __init__(self, validation: Iterable[SentencePair]) -> None:
-        exact, whole, sources = array("Q"), array("Q"), array("Q")
+        exact, folded, sources = array("Q"), array("Q"), array("Q")
         self._files: list[str] = []
-        self._places = array("Q")  # of each pair its file and its line
-        for source, target, where in validation:
-            exact.append(filters.hash_texts(source, target))
+        self._locations = array("Q")  # the number of the file and the line of each pair
+        for source, target, location in validation:
+            exact.append(hash_texts(source, target))
             source, target = fold_text(source), fold_text(target)
-            whole.append(filters.hash_texts(source, target))
-            sources.append(filters.hash_texts(source))
-            if not self._files or self._files[-1] != where.file:
-                self._files.append(where.file)
-            self._places.extend((len(self._files) - 1, where.line))
+            folded.append(hash_texts(source, target))
+            sources.append(hash_texts(source))
+            if not self._files or self._files[-1] != location.file:
+                self._files.append(location.file)
+            self._locations.extend((len(self._files) - 1, location.line))
         self.pairs = len(exact)
-        self._exact, self._folded, self._sources = _HashMatches(exact), _HashMatches(whole), _HashMatches(sources)
+        self._exact, self._folded, self._sources = _HashMatches(exact), _HashMatches(folded), _HashMatches(sources)
         self.first: list[OverlappingPair] = []
 
     def compare(self, block: Sequence[SentencePair]) -> None:
-        """See which of these training pairs are validation pairs."""
+        """Find which of these training pairs are validation pairs."""
         if not block or not self.pairs:
             return
         texts = [(fold_text(pair.source), fold_text(pair.target)) for pair in block]
-        self._sources.meet([filters.hash_texts(source) for source, _ in texts])
-        for at, new, own in self._folded.meet([filters.hash_texts(*pair) for pair in texts]):
-            self._exact.meet([filters.hash_texts(block[at].source, block[at].target)])  # what is exact is folded too
+        self._sources.match([hash_texts(source) for source, _ in texts])
+        for at, new, own in self._folded.match([hash_texts(*pair) for pair in texts]):
+            self._exact.match([hash_texts(block[at].source, block[at].target)])  # an exact match is a folded one too
             if new and len(self.first) < EXAMPLES_KEPT:
-                file, line = self._places[2 * own : 2 * own + 2]
-                self.first.append(OverlappingPair(Location(self._files[file], line), block[at].where))
+                file, line = self._locations[2 * own:2 * own + 2]
+                self.first.append(OverlappingPair(Location(self._files[file], line), block[at].location))
 
     @property
     def exact(self) -> int:
-        """How many validation pairs are in the training data as they are."""
+        """How many validation pairs are in the training data exactly."""
         return self._exact.count
 
     @property
     def folded(self) -> int:
-        """How many are, but for case, spaces and normal form; the exact ones too."""
+        """How many are in it ignoring case, white space and normal form, the exact ones included."""
         return self._folded.count
 
     @property
     def sources(self) -> int:
-        """How many have a source that is in the training data, whatever its target; folded."""
+        """How many have a source that is in the training data, with any target; folded."""
         return self._sources.count
 
 
 class _HashMatches:
-    """Numbers of the validation pairs, and which of them were met."""
+    """The hashes of the validation pairs, and which of them occurred. NumPy is imported only when it is needed."""
 
-    def __init__(self, numbers: "array[int]") -> None:
-        unsorted = np.array(numbers, dtype=np.uint64)
-        self._numbers, self._own, self._times = np.unique(unsorted, return_index=True, return_counts=True)
-        self._met = np.zeros(len(self._numbers), dtype=bool)
+    def __init__(self, hashes: "array[int]") -> None:
+        import numpy as np
 
-    def meet(self, numbers: list[int]) -> list[tuple[int, bool, int]]:
-        """Those that are here: their place among `numbers`, whether they are met for the first time, and whose."""
-        asked = np.array(numbers, dtype=np.uint64)
-        place = np.minimum(np.searchsorted(self._numbers, asked), len(self._numbers) - 1)
-        hits = []
-        for at in np.flatnonzero(self._numbers[place] == asked).tolist():
-            hits.append((at, not self._met[place[at]], int(self._own[place[at]])))
-            self._met[place[at]] = True
-        return hits
+        unsorted = np.array(hashes, dtype=np.uint64)
+        self._hashes, self._own, self._times = np.unique(unsorted, return_index=True, return_counts=True)
+        self._matched = np.zeros(len(self._hashes), dtype=bool)
+
+    def match(self, hashes: list[int]) -> list[tuple[int, bool, int]]:
+        """The matches: index in `hashes`, whether it is the first match of its pair, and the number of that pair."""
+        import numpy as np
+
+        wanted = np.array(hashes, dtype=np.uint64)
+        slot = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        matches = []
+        for at in np.flatnonzero(self._hashes[slot] == wanted).tolist():
+            matches.append((at, not self._matched[slot[at]], int(self._own[slot[at]])))
+            self._matched[slot[at]] = True
+        return matches
 
     @property
     def count(self) -> int:
-        """How many validation pairs were met, each as often as it is there."""
-        return int(self._times[self._met].sum())
+        """How many validation pairs matched, repeated ones counted each time."""
+        return int(self._times[self._matched].sum())

@@ -42,8 +42,16 @@ from regard._version import __version__
 from regard.data.sources.text import DataError
 
 IntArray = NDArray[np.int64]
+Ids = Sequence[int] | NDArray[Any] | bytes
 AnyStore = TypeVar("AnyStore", bound="TokenStore")
-PAIR, TEXT = ("source", "target"), ("text",)
+STORE_FORMAT = 1
+HEADER = "header.json"
+IDS, OFFSETS = "ids", "offsets"
+OFFSET_DTYPE = "<i8"
+BLOCK_IDS = 2**16
+"""Ids that are buffered before they are written."""
+STORE_FILES = re.compile(r"header\.json|\w+\.(ids|offsets)|buckets-[0-9a-f]+\.(index|json)(\.[0-9a-f]+)?")
+"""The names of the files of a store, and of the batch indexes that are kept beside them."""
 
 
 class Ragged(NamedTuple):
@@ -54,18 +62,18 @@ class Ragged(NamedTuple):
 
 
 class MappedArray:
-    """A file of numbers, of which only what is looked at is in memory."""
+    """A memory-mapped file of numbers."""
 
     def __init__(self, path: Path, dtype: str, count: int) -> None:
         self._map: mmap.mmap | None = None
         self.numbers: NDArray[Any] = np.zeros(0, dtype)
-        if count:  # a file of no bytes cannot be mapped
+        if count:  # an empty file cannot be mapped
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.numbers = np.frombuffer(self._map, dtype, count)
 
     def release(self) -> None:
-        """Give back the memory of what was looked at; the system reads it again when it is wanted."""
+        """Release the memory of pages that were read; the system reads them again on demand."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -80,7 +88,7 @@ class StoredSequences:
         return len(self._offsets.numbers) - 1
 
     def __getitem__(self, number: int) -> NDArray[Any]:
-        """The ids of one sequence: a view that cannot be written to."""
+        """The ids of one sequence, as a read-only view."""
         first, last = self._offsets.numbers[range(len(self))[number]:][:2]
         return self._ids.numbers[first:last]
 
@@ -90,11 +98,11 @@ class StoredSequences:
         return self._ids.numbers
 
     def lengths(self, first: int, last: int) -> IntArray:
-        """How long the sequences from `first` up to `last`, which is not among them, are."""
+        """The lengths of the sequences from `first` up to, but not including, `last`."""
         return np.diff(self._offsets.numbers[first:last + 1])
 
     def gather(self, numbers: IntArray) -> Ragged:
-        """The sequences of these numbers, copied."""
+        """A copy of the sequences with these numbers."""
         starts = self._offsets.numbers[numbers]
         lengths = self._offsets.numbers[numbers + 1] - starts
         ends = np.cumsum(lengths)
@@ -102,32 +110,32 @@ class StoredSequences:
         return Ragged(self._ids.numbers[index].astype(np.int64), lengths.astype(np.int64))
 
     def release(self) -> None:
-        """Give back the memory of what was looked at."""
+        """Release the memory of what was read."""
         self._ids.release()
         self._offsets.release()
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """What stores of pairs and of texts share: sides of equally many sequences."""
+    """What stores of pairs and of texts share: sides with the same number of sequences."""
 
     folder: Path
-    """Where its files are. What follows from them alone may be kept beside them."""
-    identity: str
-    """The sha256 of its header, and so of all that it holds."""
+    """The folder of its files. Files that are derived from them may be kept beside them."""
+    fingerprint: str
+    """The sha256 of its header, and so of all its content."""
     sides: tuple[StoredSequences, ...]
 
     def __len__(self) -> int:
         return len(self.sides[0])
 
     def gather(self, numbers: IntArray) -> tuple[Ragged, ...]:
-        """The sequences of these numbers, of every side, copied. Memory does not grow with what was read before."""
+        """A copy of the sequences with these numbers, of every side; the memory of the mapped files is released."""
         found = tuple(side.gather(numbers) for side in self.sides)
         self.release()
         return found
 
     def release(self) -> None:
-        """Give back the memory of what was looked at; views stay good."""
+        """Release the memory of what was read; views stay valid."""
         for side in self.sides:
             side.release()
 
@@ -142,7 +150,7 @@ class PairStore(TokenStore):
 
 
 class TextStore(TokenStore):
-    """Texts, which are also one long text."""
+    """Texts, which together are also one long text."""
 
     def __getitem__(self, number: int) -> NDArray[Any]:
         """The ids of one text."""
@@ -155,14 +163,14 @@ class TextStore(TokenStore):
 
 
 class OpenedStore(NamedTuple, Generic[AnyStore]):
-    """A store, and why one that was there before could not be used."""
+    """A store, and the reasons why an existing one could not be used."""
 
     store: AnyStore
     notes: list[str]
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """The sha256 of what a file holds; a DataError where it cannot be read."""
+    """The sha256 of a file; a DataError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -172,112 +180,94 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def store_key(data: Sequence[str], tokenizer: str, settings: Mapping[str, Any]) -> str:
-    """The key of a store, which stands for all that its ids depend on, the version of regard with them.
+    """The key of a store: a hash of everything that its ids depend on, including the version of regard.
 
     Args:
-        data: what stands for the data, in its order, such as the `file_digest` of every file.
-        tokenizer: what stands for the tokenizer, such as the sha256 of its files.
-        settings: all else that the ids depend on, such as filters: plain values.
+        data: identifies the data, in its order, such as the `file_digest` of every file.
+        tokenizer: identifies the tokenizer, such as the sha256 of its files.
+        settings: everything else that the ids depend on, such as filters, as plain values.
     """
-    parts = {"version": [STORE_FORMAT, __version__], "data": list(data), "tokenizer": tokenizer, "settings": dict(settings)}
+    parts = {"version": [STORE_FORMAT, __version__], "data": list(data), "tokenizer": tokenizer,
+             "settings": dict(settings)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-# ---- storing: How a store of ids comes to be on disk, and how it is known to be whole.
-#
-#     write(folder, key, rows, vocabularies)     a new folder: flat files, synced, the header last
-#     read(folder, key, vocabularies)            the header of one whose files are all as they were written
-#     at(path)                                   the folder around it: its lock, what is left over, the change of names
-#
-# Only what a store writes is ever removed: a folder that holds anything else is refused. It knows bytes and names. It
-# does not know how a store is used; `regard.data.store` tells what the files are.
-
-Ids = Sequence[int] | NDArray[Any] | bytes
-
-
-def open_or_make_pairs(place: str | os.PathLike[str], key: str, make: Callable[[], Iterable[tuple[Ids, Ids]]], *,
+def open_or_make_pairs(folder: str | os.PathLike[str], key: str, make: Callable[[], Iterable[tuple[Ids, Ids]]], *,
                        vocabularies: tuple[int, int]) -> OpenedStore[PairStore]:
-    """The store of this key at this place; made there from the pairs of `make` where there is none, or a damaged one.
+    """Open the store of this key, or make it from the pairs of `make` if it is missing or damaged.
 
     Args:
-        place: a folder for this one store, made where it is not there. A store of another key in it is replaced.
-        make: called only where the store must be made; what it gives is written as it comes.
+        folder: the folder for this one store, created if missing. A store of another key in it is replaced.
+        make: called only if the store must be made; its pairs are written as they come.
         vocabularies: the ids of each side are below these.
     """
-    return _open_or_make(PairStore, Path(place), key, make, dict(zip(PAIR, vocabularies, strict=True)))
+    return _open_or_make(PairStore, Path(folder), key, make,
+                         dict(zip(("source", "target"), vocabularies, strict=True)))
 
 
-def open_or_make_texts(place: str | os.PathLike[str], key: str, make: Callable[[], Iterable[Ids]], *,
+def open_or_make_texts(folder: str | os.PathLike[str], key: str, make: Callable[[], Iterable[Ids]], *,
                        vocabulary: int) -> OpenedStore[TextStore]:
-    """The same for texts."""
-    return _open_or_make(TextStore, Path(place), key, lambda: ((text,) for text in make()),
-                         dict(zip(TEXT, (vocabulary,), strict=True)))
+    """Open the store of this key, or make it from the texts of `make`; see `open_or_make_pairs`."""
+    return _open_or_make(TextStore, Path(folder), key, lambda: ((text,) for text in make()), {"text": vocabulary})
 
 
-def _open_or_make(kind: type[AnyStore], place: Path, key: str, make: Callable[[], Iterable[tuple[Ids, ...]]],
+def _open_or_make(kind: type[AnyStore], path: Path, key: str, make: Callable[[], Iterable[tuple[Ids, ...]]],
                   vocabularies: Mapping[str, int]) -> OpenedStore[AnyStore]:
     for name, vocabulary in vocabularies.items():
         if not 1 <= vocabulary <= 2**32:
             raise checks.wrong("vocabulary", "from 1 to 2**32", f"{vocabulary} for the {name}")
-    with open_store_folder(place) as here:
-        here.share()
-        if not here.left():
+    with open_store_folder(path) as folder:
+        folder.lock_shared()
+        if not folder.has_leftovers():
             try:
-                return OpenedStore(_open_store(kind, here.tokens, key, vocabularies), [])
+                return OpenedStore(_open_store(kind, folder.tokens, key, vocabularies), [])
             except UnusableStoreError:
-                pass  # unless others are making it right now
-        here.own()
-        here.clear()
+                pass  # another process may be making it right now
+        folder.lock_exclusive()
+        folder.remove_leftovers()
         notes: list[str] = []
         try:
-            return OpenedStore(_open_store(kind, here.tokens, key, vocabularies), notes)
+            return OpenedStore(_open_store(kind, folder.tokens, key, vocabularies), notes)
         except UnusableStoreError as reason:
-            if here.tokens.exists():
-                notes = [f"{reason}: the tokens are made anew."]
-        write_store(here.new, key, make(), vocabularies)
-        here.put()
-        return OpenedStore(_open_store(kind, here.tokens, key, vocabularies), notes)
+            if folder.tokens.exists():
+                notes = [f"{reason}: the tokens are prepared again."]
+        write_store(folder.new, key, make(), vocabularies)
+        folder.replace_tokens()
+        return OpenedStore(_open_store(kind, folder.tokens, key, vocabularies), notes)
 
 
 def _open_store(kind: type[AnyStore], folder: Path, key: str, vocabularies: Mapping[str, int]) -> AnyStore:
     header = read_header(folder, key, vocabularies)
     sides = tuple(StoredSequences(MappedArray(folder / f"{name}.{IDS}", side.dtype, side.ids),
-                            MappedArray(folder / f"{name}.{OFFSETS}", OFFSET, side.count + 1))
+                                  MappedArray(folder / f"{name}.{OFFSETS}", OFFSET_DTYPE, side.count + 1))
                   for name, side in header.sides.items())
     return kind(folder, hashlib.sha256(header.encoded()).hexdigest(), sides)
 
 
-STORE_FORMAT = 1
-HEADER = "header.json"
-IDS, OFFSETS = "ids", "offsets"
-OFFSET = "<i8"
-BLOCK_IDS = 2**16
-"""Ids that are gathered before they are written."""
-STORE_FILES = re.compile(r"header\.json|\w+\.(ids|offsets)|buckets-[0-9a-f]+\.(index|json)(\.[0-9a-f]+)?")
-"""The names of the files of a store, and of what is kept beside them."""
-
-
 class UnusableStoreError(ValueError):
-    """There is no store, or not the one that is asked for, or it is damaged: the reason."""
+    """A store is missing, damaged, or has another key; the message says which."""
 
 
 @dataclass(frozen=True)
 class SideHeader:
-    """What the header knows of one side: how many sequences and ids it has, and its two files."""
+    """The part of the header about one side; its fields are keys of header.json."""
 
     count: int
+    """Sequences."""
     ids: int
     vocabulary: int
     sha256: dict[str, str]
+    """Of the file of ids and of the file of offsets."""
 
     @property
     def dtype(self) -> str:
-        """How an id is written: in as few bytes as the vocabulary allows."""
+        """The smallest type that holds the vocabulary."""
         return "<u1" if self.vocabulary <= 2**8 else "<u2" if self.vocabulary <= 2**16 else "<u4"
 
-    def lengths(self) -> dict[str, int]:
-        """How many bytes each file has."""
-        return {IDS: self.ids * np.dtype(self.dtype).itemsize, OFFSETS: (self.count + 1) * np.dtype(OFFSET).itemsize}
+    def file_sizes(self) -> dict[str, int]:
+        """The size of each file in bytes."""
+        return {IDS: self.ids * np.dtype(self.dtype).itemsize,
+                OFFSETS: (self.count + 1) * np.dtype(OFFSET_DTYPE).itemsize}
 
 
 @dataclass(frozen=True)
@@ -288,38 +278,38 @@ class StoreHeader:
     sides: dict[str, SideHeader]
 
     def encoded(self) -> bytes:
-        """The one way to write this header."""
+        """The content of header.json; there is one way to write it, so a changed byte is noticed."""
         sides = {name: asdict(side) for name, side in self.sides.items()}
         content = {"format": STORE_FORMAT, "key": self.key, "sides": sides}
         return json.dumps(content, indent=2).encode() + b"\n"
 
 
 class StoreFolder:
-    """The folder of a store, `path/tokens`, with its lock, and the one that is being made."""
+    """The folder around a store: its lock, the store itself, and the one that is being made."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path, self._lock = path, lock
         self.tokens, self.new, self._old = path / "tokens", path / "new", path / "old"
 
-    def share(self) -> None:
-        """Wait until nobody makes a store here. The lock ends with its holder, even a killed one."""
+    def lock_shared(self) -> None:
+        """Wait until no process makes a store here. The lock ends with its process, even a killed one."""
         _flock(self._lock, "LOCK_SH", self.path)
 
-    def own(self) -> None:
-        """Wait until nobody else looks at or makes a store here."""
+    def lock_exclusive(self) -> None:
+        """Wait until no other process opens or makes a store here."""
         _flock(self._lock, "LOCK_EX", self.path)
 
-    def left(self) -> bool:
-        """Whether a killed process left something here; asked while the lock is held."""
+    def has_leftovers(self) -> bool:
+        """Whether a killed process left files here. The lock must be held."""
         return os.path.lexists(self.new) or os.path.lexists(self._old)
 
-    def clear(self) -> None:
-        """Remove what a killed process left. The lock must be owned."""
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process left. The lock must be held exclusively."""
         for folder in (self.new, self._old):
             _remove_folder(folder)
 
-    def put(self) -> None:
-        """Let the new folder take the place of the one that was there. The lock must be owned."""
+    def replace_tokens(self) -> None:
+        """Move the new store into place. The lock must be held exclusively."""
         if os.path.lexists(self.tokens):
             _check_ours(self.tokens)
             os.rename(self.tokens, self._old)
@@ -330,7 +320,7 @@ class StoreFolder:
 
 @contextmanager
 def open_store_folder(path: Path) -> Iterator[StoreFolder]:
-    """The place at this path, a folder that is made where it is not there."""
+    """The folder at this path, created if missing, with its lock file open."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         try:
@@ -338,10 +328,10 @@ def open_store_folder(path: Path) -> Iterator[StoreFolder]:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            handle = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)  # a store that may be read, and not be made
+            handle = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)  # a store that may be read but not made
     except OSError as error:
-        raise checks.wrong("place", "a folder that can be written to", f"{path} ({error.strerror})",
-                           "Choose another place.") from error
+        raise checks.wrong("folder", "a folder that can be written to", f"{path} ({error.strerror})",
+                           "Choose another one.") from error
     try:
         yield StoreFolder(path, handle)
     finally:
@@ -349,18 +339,19 @@ def open_store_folder(path: Path) -> Iterator[StoreFolder]:
 
 
 def write_store(folder: Path, key: str, rows: Iterable[tuple[Ids, ...]], vocabularies: Mapping[str, int]) -> None:
-    """Write a new folder with these rows, an entry for each side, as they come. Nothing of it stays if that fails."""
+    """Write a new folder with these rows, which have one entry for each side. If that fails, nothing of it remains."""
     folder.mkdir()
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         with ExitStack() as files:
-            writers = [files.enter_context(_open_side_writer(folder, name, size)) for name, size in vocabularies.items()]
+            writers = [files.enter_context(_open_side_writer(folder, name, size))
+                       for name, size in vocabularies.items()]
             for row in rows:
                 if len(row) != len(writers):
                     raise checks.wrong("row", f"of {len(writers)} sides, {', '.join(vocabularies)}", f"of {len(row)}")
                 for writer, ids in zip(writers, row, strict=True):
                     writer.add(ids)
-            header = StoreHeader(key, {writer.name: writer.end() for writer in writers})
+            header = StoreHeader(key, {writer.name: writer.finish() for writer in writers})
         with _name_file_in_errors(folder / HEADER), (folder / HEADER).open("wb") as file:
             file.write(header.encoded())
             _flush_and_sync(file)
@@ -369,24 +360,24 @@ def write_store(folder: Path, key: str, rows: Iterable[tuple[Ids, ...]], vocabul
 
 
 def read_header(folder: Path, key: str, vocabularies: Mapping[str, int]) -> StoreHeader:
-    """The header of the store in this folder; UnusableError says why it is not whole, or not the one asked for."""
+    """The header of the store in this folder; an UnusableStoreError if it is incomplete or has another key."""
     path = folder / HEADER
     try:
         data = path.read_bytes()
         content = json.loads(data)
         header = StoreHeader(content["key"], {name: SideHeader(**side) for name, side in content["sides"].items()})
-        whole = header.encoded() == data
+        intact = header.encoded() == data
     except FileNotFoundError:
         raise UnusableStoreError(f"{path} is missing") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise UnusableStoreError(f"{path} is damaged")
     if header.key != key or {name: side.vocabulary for name, side in header.sides.items()} != dict(vocabularies):
         raise UnusableStoreError(f"{folder} was made from other data, with another tokenizer, settings or version")
-    for measure in (_check_lengths, _check_digests):  # all lengths before any sha256, which takes its time
+    for check in (_check_sizes, _check_digests):  # all sizes before any sha256, which takes time
         for name, side in header.sides.items():
-            measure(folder, name, side)
+            check(folder, name, side)
     return header
 
 
@@ -396,7 +387,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems write names at once, and know no syncing of folders
+        if error.errno != errno.EINVAL:  # some network file systems write names at once and cannot sync folders
             raise
     finally:
         os.close(handle)
@@ -409,23 +400,23 @@ class _SideWriter:
         self.name, self._ids, self._offsets = name, ids, offsets
         self._side = SideHeader(0, 0, vocabulary, {})
         self._digests = {IDS: hashlib.sha256(), OFFSETS: hashlib.sha256()}
-        self._sequences: list[NDArray[Any]] = []
-        self._waiting = 0
-        self._write(self._offsets, OFFSETS, np.zeros(1, OFFSET))
+        self._pending: list[NDArray[Any]] = []
+        self._pending_ids = 0
+        self._write(self._offsets, OFFSETS, np.zeros(1, OFFSET_DTYPE))
 
     def add(self, ids: Ids) -> None:
-        """One more sequence."""
+        """Append a sequence."""
         array = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise checks.wrong("ids", "whole numbers in a row", f"{array.dtype} of shape {checks.shape(array)}",
-                               self._which(len(self._sequences)))
-        self._sequences.append(array)
-        self._waiting += array.size + 1
-        if self._waiting > BLOCK_IDS:
+                               self._describe(len(self._pending)))
+        self._pending.append(array)
+        self._pending_ids += array.size + 1
+        if self._pending_ids > BLOCK_IDS:
             self._flush()
 
-    def end(self) -> SideHeader:
-        """Write what waits, and sync. Returns what the header says of this side."""
+    def finish(self) -> SideHeader:
+        """Write what is pending, and sync. Returns the header of this side."""
         self._flush()
         for file in (self._ids, self._offsets):
             with _name_file_in_errors(file.name):
@@ -434,18 +425,19 @@ class _SideWriter:
         return SideHeader(self._side.count, self._side.ids, self._side.vocabulary, digests)
 
     def _flush(self) -> None:
-        if not self._sequences:
+        if not self._pending:
             return
-        joined = np.concatenate([array.astype(np.int64) for array in self._sequences])
-        ends = np.cumsum([array.size for array in self._sequences])
-        strange = np.flatnonzero((joined < 0) | (joined >= self._side.vocabulary))
-        if strange.size:
-            which = int(np.searchsorted(ends, strange[0], side="right"))
-            raise checks.wrong("ids", f"from 0 to {self._side.vocabulary - 1}", joined[strange[0]], self._which(which))
+        joined = np.concatenate([array.astype(np.int64) for array in self._pending])
+        ends = np.cumsum([array.size for array in self._pending])
+        invalid = np.flatnonzero((joined < 0) | (joined >= self._side.vocabulary))
+        if invalid.size:
+            which = int(np.searchsorted(ends, invalid[0], side="right"))
+            raise checks.wrong("ids", f"from 0 to {self._side.vocabulary - 1}", joined[invalid[0]],
+                               self._describe(which))
         self._write(self._ids, IDS, joined.astype(self._side.dtype))
-        self._write(self._offsets, OFFSETS, (ends + self._side.ids).astype(OFFSET))
+        self._write(self._offsets, OFFSETS, (ends + self._side.ids).astype(OFFSET_DTYPE))
         self._side = SideHeader(self._side.count + len(ends), self._side.ids + len(joined), self._side.vocabulary, {})
-        self._sequences, self._waiting = [], 0
+        self._pending, self._pending_ids = [], 0
 
     def _write(self, file: BinaryIO, name: str, numbers: NDArray[Any]) -> None:
         data = numbers.tobytes()
@@ -453,8 +445,8 @@ class _SideWriter:
             file.write(data)
         self._digests[name].update(data)
 
-    def _which(self, waiting: int) -> str:
-        return f"It is in sequence {self._side.count + waiting} of the {self.name}, counted from 0."
+    def _describe(self, pending: int) -> str:
+        return f"It is in sequence {self._side.count + pending} of the {self.name}, counted from 0."
 
 
 @contextmanager
@@ -463,17 +455,17 @@ def _open_side_writer(folder: Path, name: str, vocabulary: int) -> Iterator[_Sid
         yield _SideWriter(name, vocabulary, ids, offsets)
 
 
-def _check_lengths(folder: Path, name: str, side: SideHeader) -> None:
-    for kind, length in side.lengths().items():
+def _check_sizes(folder: Path, name: str, side: SideHeader) -> None:
+    for kind, size in side.file_sizes().items():
         path = folder / f"{name}.{kind}"
         found = path.stat().st_size if path.is_file() else None
-        if found != length:
-            how = "is missing" if found is None else f"has {found} bytes in place of {length}"
-            raise UnusableStoreError(f"{path} {how}")
+        if found != size:
+            raise UnusableStoreError(f"{path} is missing" if found is None else
+                                     f"{path} has {found} bytes instead of {size}")
 
 
 def _check_digests(folder: Path, name: str, side: SideHeader) -> None:
-    for kind in side.lengths():
+    for kind in side.file_sizes():
         path = folder / f"{name}.{kind}"
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != side.sha256.get(kind):
@@ -488,12 +480,13 @@ def _remove_folder(folder: Path) -> None:
 
 def _check_ours(folder: Path) -> None:
     """Refuse to remove what a store did not write."""
-    plain = folder.is_dir() and not folder.is_symlink()
-    strange = sorted(path.name for path in folder.iterdir() if not STORE_FILES.fullmatch(path.name)) if plain else []
-    if not plain or strange:
-        got = f"one with {strange[0]!r}" if strange else "not a folder"
-        raise checks.wrong(str(folder), "a folder with the files of a store alone", got,
-                           "Move it away, or choose another place.")
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    names = [path.name for path in folder.iterdir()] if is_folder else []
+    foreign = sorted(name for name in names if not STORE_FILES.fullmatch(name))
+    if not is_folder or foreign:
+        raise checks.wrong(str(folder), "a folder with only the files of a store",
+                           f"one with {foreign[0]!r}" if foreign else "not a folder",
+                           "Move it away, or choose another folder.")
 
 
 def _flock(handle: int, mode: str, path: Path) -> None:
@@ -514,7 +507,7 @@ def _flush_and_sync(file: BinaryIO) -> None:
 
 @contextmanager
 def _name_file_in_errors(path: "Path | str") -> Iterator[None]:
-    """Errors of the system inside name this file where they name none, as those of writing do not."""
+    """Add this file's name to errors of the system that name none, such as those of writing."""
     try:
         yield
     except OSError as error:

@@ -128,7 +128,7 @@ class TextDocument:
     def _checked(self, output: str) -> int:
         """How many entries there are. All that can be wrong with the files is found before hours of work."""
         input = InputFile(self.path)
-        if input.once:
+        if input.single_pass:
             raise DataError(f"{input.name}: It can be read only once, but is needed twice. Save it to a file first.")
         if os.path.exists(output) and os.path.samefile(self.path, output):
             raise DataError(f"{printable(output)}: The output is the input. Give it another name.")
@@ -142,7 +142,7 @@ class TextDocument:
             targets = list[str | None]()
             for line, found in zip(lines, work([line.text for line in lines]), strict=True):
                 if isinstance(found, ValueError):
-                    watcher.failed(line.where, found)
+                    watcher.failed(line.location, found)
                 targets.append(None if isinstance(found, ValueError) else self._fitting(found.text))
             yield targets
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -210,12 +211,12 @@ def test_the_same_in_another_process(stored, lognormal):
     code = """
 import json, sys
 from pathlib import Path
-from regard.data.batches.plan import Limits
+from regard.data.batches.plan import BatchLimits
 from regard.data.batches.plan import plan_batches
 from regard.data.store import open_or_make_pairs
 total = int(sys.argv[2])
 store = open_or_make_pairs(Path(sys.argv[1]), "key", None, vocabularies=(total, total)).store
-plan = plan_batches(store, Limits(700, 700), seed=9, folder=Path(sys.argv[3]))
+plan = plan_batches(store, BatchLimits(700, 700), seed=9, folder=Path(sys.argv[3]))
 print(json.dumps([plan.batch(4, index).tolist() for index in range(plan.count)]))
 """
     total = 10 + sum(len(side.ids) for side in store.sides)
@@ -224,7 +225,7 @@ print(json.dumps([plan.batch(4, index).tolist() for index in range(plan.count)])
         folder = store.folder.parent / f"beside-{seed}"
         folder.mkdir()
         done = subprocess.run([sys.executable, "-c", code, store.folder.parent, str(total), folder], text=True,
-                              capture_output=True, env={"PYTHONHASHSEED": seed}, timeout=100)
+                              capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed}, timeout=100)
         assert (done.returncode, done.stderr) == (0, "")
         answers.append(json.loads(done.stdout))
     here = epoch(plan_batches(store, BatchLimits(700, 700), seed=9), 4)

@@ -47,7 +47,7 @@ def test_it_streams():
             read.append(line)
             yield SentencePair(f"source {line}", f"target {line}", Location("-", line))
 
-    assert [pair.where.line for pair in islice(filter_pairs(endless(), FilterConfig()), 3)] == [1, 2, 3]
+    assert [pair.location.line for pair in islice(filter_pairs(endless(), FilterConfig()), 3)] == [1, 2, 3]
     assert read == [1, 2, 3]
 
 
@@ -71,8 +71,8 @@ def test_the_worst_are_the_worst_and_of_equals_the_first(badness):
     for bad, pair in zip(badness, data, strict=True):
         tally.add("ratio", RuleMatch("x", bad), pair)
     order = sorted(range(len(badness)), key=lambda at: (-badness[at], at))[:EXAMPLES_KEPT]
-    assert [finding.where for finding in tally.worst("ratio")] == [data[at].where for at in order]
-    assert tally.first["ratio"] == [pair.where for pair in data[:EXAMPLES_KEPT]]
+    assert [finding.location for finding in tally.worst("ratio")] == [data[at].location for at in order]
+    assert tally.first["ratio"] == [pair.location for pair in data[:EXAMPLES_KEPT]]
     assert tally.counts == {"ratio": len(badness)}
 
 

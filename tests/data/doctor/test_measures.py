@@ -43,7 +43,7 @@ def test_few_words_are_counted_exactly(blocks):
 @pytest.mark.parametrize("count", [1000, 20_000, 100_000])
 def test_many_words_are_estimated(count):
     """1.2 / sqrt(512) is the standard error of sampling; three of them, for one fixed set of words."""
-    words = DistinctWords(largest=1024)
+    words = DistinctWords(limit=1024)
     for start in range(0, count, 500):
         words.add([f"word{number}" for number in range(start, start + 500)] * 2)
         words.add(f"word{number}" for number in range(start // 2, start // 2 + 10))
@@ -64,8 +64,8 @@ def test_many_words_are_estimated(count):
 )  # fmt: skip
 def test_the_script_of_a_text(text, script):
     scripts = ScriptTable()
-    assert scripts.of(text) == script
-    assert scripts.of_all([text]) == scripts.of_all([text, "я"])[:1] == [script]
+    assert scripts.of_text(text) == script
+    assert scripts.of_texts([text]) == scripts.of_texts([text, "я"])[:1] == [script]
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=2))
@@ -106,8 +106,8 @@ def test_where_the_sides_come_apart():
     good, bad = corpus(1024, 0, 40), corpus(1024, 1, 40)
     for block in (good[:512], good[512:], bad[:512], bad[512:]):
         measures.add(block)
-    assert (measures.judged, measures.apart) == (4, 2)
-    assert measures.first_apart.where == bad[0].where
+    assert (measures.testable, measures.unaligned) == (4, 2)
+    assert measures.first_unaligned.location == bad[0].location
 
 
 TEXT = st.text(st.sampled_from("ab é\u0301яА1.北 \u00a0"), max_size=8)
@@ -125,9 +125,9 @@ def test_sides_are_measured_as_one_would_by_hand(blocks):
         assert side.characters == Counter(map(len, own))
         assert side.words == Counter(len(text.split()) for text in own)
         assert side.distinct.count == len({word for text in own for word in text.split()})
-        assert side.scripts == Counter(map(ScriptTable().of, own))
-        for script, shown in side.shown.items():
-            assert [pair for pair in shown if ScriptTable().of(pair[side is measures.target]) != script] == []
+        assert side.scripts == Counter(map(ScriptTable().of_text, own))
+        for script, shown in side.examples.items():
+            assert [pair for pair in shown if ScriptTable().of_text(pair[side is measures.target]) != script] == []
             assert len(shown) == min(3, side.scripts[script])
 
 

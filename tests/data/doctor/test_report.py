@@ -57,13 +57,13 @@ def test_counts_are_those_of_a_slow_check(texts):
     assert tables["pairs"] == {
         "read": len(data), "kept": reasons.count(None), "dropped": len(data) - reasons.count(None)}  # fmt: skip
     for rule in CONFIG.drop:
-        lines = [str(pair.where) for pair, reason in zip(data, reasons, strict=True) if reason == rule]
+        lines = [str(pair.location) for pair, reason in zip(data, reasons, strict=True) if reason == rule]
         assert tables["dropped"][rule] == {"count": len(lines), "first": lines[:10]}
     kept = [pair for pair, reason in zip(data, reasons, strict=True) if reason is None]
     sources = Counter(pair.source for pair in kept)
     assert tables["noticed"]["repeated_source"]["count"] == sum(count - 1 for count in sources.values())
     trimmed = [(pair.source.strip(), pair.target.strip()) for pair in kept]
-    spaces = [str(pair.where) for pair, both in zip(kept, trimmed, strict=True) if pair[:2] != both]
+    spaces = [str(pair.location) for pair, both in zip(kept, trimmed, strict=True) if pair[:2] != both]
     assert tables["noticed"]["outer_spaces"] == {"count": len(spaces), "first": spaces[:10]}
     for side, own in (("source", [pair.source for pair in kept]), ("target", [pair.target for pair in kept])):
         assert tables[side]["characters"] == sum(map(len, own))
@@ -107,7 +107,7 @@ def test_the_keys_stay():
     left_out = SkippedEntries()
     left_out(Location("x.po", 3), "fuzzy")
     data = pairs([("one", "uno"), ("twothree", "dos"), ("twothree", "cafÃ©"), ("", "d")])
-    tables = check_corpus(data, validation=pairs([("One", "uno"), ("e", "f")], "dev.tsv"), left_out=left_out).tables()
+    tables = check_corpus(data, validation=pairs([("One", "uno"), ("e", "f")], "dev.tsv"), skipped=left_out).tables()
     assert shape(tables) == TABLES
     assert list(tables) == list(TABLES)
     assert json.loads(json.dumps(tables)) == tables
@@ -187,14 +187,14 @@ def test_the_lines_to_look_at_first():
     assert [finding.rule for finding in found] == [
         "replacement", "mojibake", "control", "empty", "outer_spaces", "empty", "outer_spaces",
         "outer_spaces"]  # fmt: skip
-    assert [finding.where.line for finding in found[:6]] == [41, 42, 43, 44, 1, 45]
-    assert len({finding.where for finding in found}) == len(found) <= FINDINGS_SHOWN
+    assert [finding.location.line for finding in found[:6]] == [41, 42, 43, 44, 1, 45]
+    assert len({finding.location for finding in found}) == len(found) <= FINDINGS_SHOWN
     assert max(Counter(finding.rule for finding in found).values()) <= FINDINGS_PER_RULE
 
 
 def test_a_pair_with_two_reasons_stands_where_the_first_puts_it():
     found = check_corpus(pairs([("a\x1b", "b"), (" x\ufffd", "c"), (" y", "d")])).look_at()
-    assert [(finding.where.line, finding.rule) for finding in found] == [
+    assert [(finding.location.line, finding.rule) for finding in found] == [
         (2, "replacement"), (1, "control"), (3, "outer_spaces")]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def test_labels_are_the_names_of_the_folders(tmp_path):
     found = images.read_image_folder(tmp_path)
     assert [f"{file.parent.name}/{file.name}" for file in found.files] == ["cat/2.jpg", "dog/a.png", "dog/b.png"]
     assert found.labels == ("cat", "dog", "dog")
-    assert found.notes == (f"{tmp_path}: 1 beside the folders of the classes is not read",)
+    assert found.notes == (f"{tmp_path}: skipped 1 file beside the class folders",)
     assert images.read_image_folder(made(tmp_path / "other", "a/1.png")).notes == ()
 
 
@@ -34,7 +34,7 @@ def test_what_is_no_folder_of_classes(tmp_path):
     with pytest.raises(DataError, match="set/cat: There is no image in this class"):
         images.read_image_folder(tmp_path / "set")
     made(tmp_path, "deep/cat/inner/1.png")
-    with pytest.raises(DataError, match="deep/cat/inner: This is no file"):
+    with pytest.raises(DataError, match="deep/cat/inner: This is not a file"):
         images.read_image_folder(tmp_path / "deep")
 
 

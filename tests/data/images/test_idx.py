@@ -39,7 +39,7 @@ def test_what_is_no_idx(tmp_path, text):
     path = tmp_path / "images-idx3-ubyte"
     path.write_bytes(text)
     assert not images.is_idx(path)
-    with pytest.raises(DataError, match="images-idx3-ubyte: This is no IDX file"):
+    with pytest.raises(DataError, match="images-idx3-ubyte: This is not an IDX file"):
         images.read_idx(path)
 
 
@@ -47,10 +47,10 @@ IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (packed(IMAGES)[:-1], r"header announces 2 × 3 × 4 = 24 bytes, but there are 23\. Fetch it again"),
+    (packed(IMAGES)[:-1], r"header announces 2 × 3 × 4 = 24 bytes, but there are 23\. Download it again"),
     (packed(IMAGES) + b"\0", "24 bytes, but there are more"),
     (packed(IMAGES)[:9], "It ends inside its header"),
-    (packed(IMAGES, kind=0x0D), "holds 32-bit floats, but only bytes are read"),
+    (packed(IMAGES, kind=0x0D), "holds 32-bit floats, but only bytes are supported"),
     (b"\0\0\x08\x03" + b"\xff" * 12 + b"1", "but there are 1"),  # 10^28 bytes are not allocated
 ])
 def test_a_header_that_does_not_fit(tmp_path, data, message):

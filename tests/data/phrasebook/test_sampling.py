@@ -10,7 +10,7 @@ import time
 import pytest
 
 from regard.data import phrasebook
-from regard.data.phrasebook import generator, grammar, lexicon
+from regard.data.phrasebook import generator, grammar, lexicon, realization
 from regard.data.phrasebook.derivation import TEST, TRAIN, VALIDATION, find_combinations
 from regard.data.phrasebook.lexicon import Adjective, Noun, PersonName, Verb
 
@@ -48,8 +48,8 @@ def test_training_holds_no_combination_that_is_held_out():
 @pytest.mark.parametrize("split", [VALIDATION, TEST])
 def test_what_is_held_out(split, monkeypatch):
     written = []
-    write = generator.writing.write
-    monkeypatch.setattr(generator.writing, "write", lambda sentence: written.append(sentence) or write(sentence))
+    write = realization.write_pair
+    monkeypatch.setattr(realization, "write_pair", lambda sentence: written.append(sentence) or write(sentence))
     given = list(phrasebook.pairs(3000, split=split))
     by_source = {write(sentence).source: sentence for sentence in written}
     for pair in given:

@@ -28,8 +28,8 @@ def test_keys(file):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ('{"source": "a"}', 'The key "target" is missing; there are: "source".'),
-    ("{}", 'The key "source" is missing; there are: none.'),
+    ('{"source": "a"}', 'The key "target" is missing; the line has: "source".'),
+    ("{}", 'The key "source" is missing; the line has: none.'),
     ('{"source": "a", "target": null}', '"target" is null instead of a string.'),
     ('{"source": ["a"], "target": "b"}', '"source" is an array instead of a string.'),
     ('{"source": 1, "target": "b"}', '"source" is a number instead of a string.'),
@@ -40,7 +40,7 @@ def test_keys(file):
     ("", "character 1: This is not JSON"),
     ('{"source": "a", "target": "b"', "character 30: This is not JSON"),
     ('{"source": "a", "target": "b"}{}', "character 31: This is not JSON"),
-    ('{"source": "a", "target": "b", "source": "c"}', 'This cannot be read: the key "source" comes twice.'),
+    ('{"source": "a", "target": "b", "source": "c"}', 'This cannot be read: the key "source" occurs twice.'),
     ('{"source": "a", "target": "\\ud800"}', '"target" has half a surrogate pair'),
     ('{"source": "\\u0000", "target": "b"}', '"source" has a NUL'),
     ("[" * 100_000, "Arrays or objects are nested too deeply."),
@@ -48,7 +48,7 @@ def test_keys(file):
 ])
 def test_what_is_no_pair(file, refused, line, message):
     path = file("a.jsonl", f'{{"source": "x", "target": "y"}}\n{line}\n')
-    for read in (pairs, lambda path: list(jsonl.pieces(InputFile(path), None, None))):
+    for read in (pairs, lambda path: list(jsonl.parse_document(InputFile(path), None, None))):
         if "target" in message and "missing" in message and read is not pairs:
             continue  # a target that is missing can be added
         assert refused(lambda read=read: read(path)).startswith(f"a.jsonl:2: {message}")
@@ -63,7 +63,7 @@ def test_only_the_target_changes(others, source, target, new, ascii_only, blank)
         items.insert(len(others) // 2, ("target", target))
     say = json.JSONEncoder(ensure_ascii=ascii_only).encode
     line = "{" + ",".join(f"{blank}{say(key)}{blank}:{blank}{say(value)}{blank}" for key, value in items) + "}" + blank
-    pieces = list(jsonl.pieces(Fed(f"{line}\n".encode()), None, None))
+    pieces = list(jsonl.parse_document(Fed(f"{line}\n".encode()), None, None))
     slot = next(piece for piece in pieces if isinstance(piece, TargetSlot))
     assert (slot.source, slot.target) == (source, target or "")
     assert b"".join(piece.raw if piece is slot else piece for piece in pieces) == f"{line}\n".encode()

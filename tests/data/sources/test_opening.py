@@ -51,7 +51,7 @@ def test_a_format_that_is_said_wins(file):
 def test_what_is_left_out_is_told(file):
     left = []
     paths = [file("a.po", PO), file("a.tsv", "a\tb\n")]
-    found = read_pairs(paths, left_out=lambda where, reason: left.append((where.line, reason)))
+    found = read_pairs(paths, skipped=lambda location, reason: left.append((location.line, reason)))
     assert left == []
     assert short(found) == [("i", "s"), ("a", "b")]
     assert left == [(5, "fuzzy")]
@@ -60,10 +60,10 @@ def test_what_is_left_out_is_told(file):
 def test_a_plain_file_alone(file, refused):
     one, two = file("a.txt", "a\tb\n"), file("b.tsv", "a\tb\n")
     message = refused(lambda: read_pairs([one]))
-    assert message.startswith("a.txt: Plain files come in twos, sources and then targets, but nothing comes behind")
+    assert message.startswith("a.txt: Plain files come in twos, sources and then targets, but nothing follows")
     assert "*.tsv, *.jsonl, *.po, *.tmx" in message
-    assert "but b.tsv comes, which holds pairs itself, behind" in refused(lambda: read_pairs([one, two]))
-    assert "but nothing comes behind this one" in refused(lambda: read_pairs([two, one]))
+    assert "but b.tsv, which holds pairs itself, follows" in refused(lambda: read_pairs([one, two]))
+    assert "but nothing follows this one" in refused(lambda: read_pairs([two, one]))
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -99,8 +99,8 @@ def test_what_cannot_be_read_is_seen_at_once(tmp_path, file, refused):
 def test_nothing_is_an_error(file, refused, content):
     empty, other = file("a.en", content), file("b.fr", content)
     assert refused(lambda: read_pairs([empty, other])) == \
-        "a.en, b.fr: There is not a single pair in it. Give a file with some."
-    assert refused(lambda: read_texts([empty])) == "a.en: There is not a single line in it. Give a file with some."
+        "a.en, b.fr: There is not a single pair in it."
+    assert refused(lambda: read_texts([empty])) == "a.en: There is not a single line in it."
     assert "not a single pair" in refused(lambda: read_pairs([file("a.po", content)]))
     assert "not a single pair" in refused(lambda: read_pairs([file("a.tsv.gz", content)]))
 
@@ -118,7 +118,7 @@ def test_texts(file, refused):
     assert found.files == (first, second)
     assert found.describe() == f"{first} (plain text)\n{second} (plain text)"
     table = file("a.tsv", "a\tb\n")
-    assert refused(lambda: read_texts([table])).startswith("a.tsv: This is TSV, but plain text is wanted")
+    assert refused(lambda: read_texts([table])).startswith("a.tsv: This is TSV, but plain text is expected")
     assert [line.text for line in read_texts([table], format="plain")] == ["a\tb"]
 
 
@@ -135,11 +135,11 @@ def test_standard_input(monkeypatch, refused, file):
 
 
 def test_real_standard_input_and_no_torch():
-    code = ("import sys; from regard.data.sources.formats import pairs\n"
-            "print([tuple(pair) for pair in pairs(['-'])], 'torch' in sys.modules, 'numpy' in sys.modules)")
+    code = ("import sys; from regard.data.sources.formats import read_pairs\n"
+            "print([tuple(pair) for pair in read_pairs(['-'])], 'torch' in sys.modules, 'numpy' in sys.modules)")
     text = "a\u2028\té\r\n".encode()
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, timeout=60)
-    assert done.stdout.decode().strip() == r"[('a\u2028', 'é', Where(file='standard input', line=1))] False False"
+    assert done.stdout.decode().strip() == r"[('a\u2028', 'é', Location(file='standard input', line=1))] False False"
 
 
 def test_memory_does_not_grow(file):

@@ -48,7 +48,7 @@ def test_texts(file):
 
 
 def test_pieces_keep_the_ends(file):
-    pieces = list(plain.parse_plain_document(InputFile(file("a", "one\r\n\ntwo"))))
+    pieces = list(plain.parse_document(InputFile(file("a", "one\r\n\ntwo"))))
     assert [piece.source if isinstance(piece, TargetSlot) else piece for piece in pieces] == \
         ["one", b"\r\n", "", b"\n", "two", b""]
 

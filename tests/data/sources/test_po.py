@@ -33,7 +33,7 @@ msgstr "vier"
     found, left = pairs(path)
     assert found == [("one", "eins"), ("two", "")]
     assert left == [(9, "fuzzy"), (12, "obsolete")]
-    assert [str(pair.where).rpartition("/")[2] for pair in po.read_pairs(InputFile(path), print)][:2] == ["a.po:1", "a.po:5"]
+    assert [str(pair.location).rpartition("/")[2] for pair in po.read_pairs(InputFile(path), print)][:2] == ["a.po:1", "a.po:5"]
 
 
 def test_comments_at_the_end_are_no_entry_that_is_left_out(file):
@@ -59,7 +59,7 @@ def test_plural_forms(file, forms, sources):
     strings = "".join(f'msgstr[{index}] "{index}"\n' for index in range(len(sources)))
     path = file("a.po", HEADER.format(forms) + FILES + strings)
     assert pairs(path)[0] == [(source, str(index)) for index, source in enumerate(sources)]
-    slots = [piece for piece in po.pieces(InputFile(path)) if isinstance(piece, TargetSlot)]
+    slots = [piece for piece in po.parse_document(InputFile(path)) if isinstance(piece, TargetSlot)]
     assert [slot.source for slot in slots] == sources
 
 
@@ -71,7 +71,7 @@ def test_without_a_header_the_first_form_is_for_one(file):
                                    f"{'9' * 5000}; plural=n"])
 def test_plural_forms_that_cannot_be_computed(file, refused, forms):
     path = file("a.po", HEADER.format(f"nplurals={forms}"))
-    assert refused(lambda: pairs(path)).startswith("a.po:2: Plural-Forms cannot be computed")
+    assert refused(lambda: pairs(path)).startswith("a.po:2: Plural-Forms cannot be evaluated")
 
 
 @pytest.mark.parametrize("charset", ["ISO-8859-1", "KOI8-R", "utf-16"])
@@ -90,6 +90,6 @@ def test_these_charsets_are_read(file, charset):
 def test_pieces_are_the_file(file):
     text = HEADER.format("nplurals=2; plural=n != 1") + \
         '#, fuzzy\nmsgid "a"\nmsgstr  "b"  \n#~ msgid "c"\n#~ msgstr "d"\n# e'
-    pieces = list(po.pieces(InputFile(file("a.po", text))))
+    pieces = list(po.parse_document(InputFile(file("a.po", text))))
     assert b"".join(piece.raw if isinstance(piece, TargetSlot) else piece for piece in pieces) == text.encode()
     assert [(piece.source, piece.target) for piece in pieces if isinstance(piece, TargetSlot)] == [("a", "b")]

@@ -34,7 +34,7 @@ def test_without_a_word_in_the_header_the_first_language_is_the_source(file, src
 
 def test_a_third_language_without_names(file, refused):
     path = file("a.tmx", document([("en", "one"), ("fr", "un")], [("en", "one"), ("de", "eins")]))
-    assert refused(lambda: pairs(path)).startswith('a.tmx:3: There is a third language, "de", beside "en" and "fr".')
+    assert refused(lambda: pairs(path)).startswith('a.tmx:3: A third language, "de", besides "en" and "fr".')
     assert pairs(path, "EN", "de") == ([("one", "eins")], [(2, "no target language")])
 
 
@@ -54,7 +54,7 @@ def test_languages_and_their_regions(file, source, target, expected):
 def test_a_language_is_not_its_prefix(file, refused):
     path = file("a.tmx", document([("eng", "a"), ("de", "b")]))
     message = refused(lambda: pairs(path, "en", "de"))
-    assert message == ('a.tmx: No unit has both a source in "en" and a target in "de". The languages there: "eng", '
+    assert message == ('a.tmx: No unit has both a source in "en" and a target in "de". The languages found: "eng", '
                        '"de". Name two of them.')
 
 
@@ -73,7 +73,7 @@ def test_a_variant_without_a_segment_says_nothing(file):
 
 
 def slots(path, *names):
-    pieces = list(tmx.pieces(InputFile(path), *(names or (None, None))))
+    pieces = list(tmx.parse_document(InputFile(path), *(names or (None, None))))
     joined = b"".join(piece.raw if isinstance(piece, TargetSlot) else piece for piece in pieces)
     return [piece for piece in pieces if isinstance(piece, TargetSlot)], joined
 

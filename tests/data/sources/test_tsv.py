@@ -44,7 +44,7 @@ def test_columns_that_cannot_be_chosen(names):
 
 def read(path, *names):
     return [(piece.source, piece.target, piece.raw) if isinstance(piece, TargetSlot) else piece
-            for piece in tsv.pieces(InputFile(path), *(names or (None, None))) if piece != b""]
+            for piece in tsv.parse_document(InputFile(path), *(names or (None, None))) if piece != b""]
 
 
 def test_pieces(file):
@@ -59,4 +59,4 @@ def test_pieces(file):
     ("a\tb\tc", (None, None)), ("a", ("1", "3")), ("a", ("2", "1")), ("a", ("3", "2"))])
 def test_pieces_of_a_line_with_other_columns(file, refused, line, names):
     path = file("a.tsv", f"{line}\n")
-    assert refused(lambda: tsv.pieces(InputFile(path), *names)).startswith("a.tsv:1: ")
+    assert refused(lambda: tsv.parse_document(InputFile(path), *names)).startswith("a.tsv:1: ")

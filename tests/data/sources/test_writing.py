@@ -54,7 +54,7 @@ def written(tmp_path):
 def test_po(file, written, end):
     before = PO.replace("\n", end)
     path = file("a.po", before)
-    assert [(line.text, line.where.line) for line in read_sources(path)] == [("open %s", 11), ("a file", 15), ("files", 15)]
+    assert [(line.text, line.location.line) for line in read_sources(path)] == [("open %s", 11), ("a file", 15), ("files", 15)]
     after = written(path, ['"%s"\t\\', "eine\nDatei\n", "Dateien"])
     expected = before.replace(f'"öffne "{end}   "%s"   ', r'"\"%s\"\t\\"   ') \
         .replace('msgstr[0] ""', f'msgstr[0] ""{end}"eine\\n"{end}"Datei\\n"')
@@ -122,8 +122,8 @@ def test_jsonl(file, written):
     ("a.tsv", "\ufeffa\tb\tc\n", {"source": "3", "target": "1"})])
 def test_the_same_targets_leave_the_same_file(file, written, name, content, names):
     path = file(name, content)
-    kept = {pair.where: pair.target for pair in read_pairs([path], **names)}
-    targets = [kept.get(line.where, "") for line in read_sources(path, **names)]
+    kept = {pair.location: pair.target for pair in read_pairs([path], **names)}
+    targets = [kept.get(line.location, "") for line in read_sources(path, **names)]
     if name == "a.po":
         targets = ["öffne %s", "", "Dateien"]  # the fuzzy one is no pair
     assert written(path, targets, **names) == content
@@ -172,10 +172,10 @@ def test_the_output_is_not_the_input_nor_anything_that_is_there(file, tmp_path):
     for output in (path, os.path.join(tmp_path, ".", "a"), tmp_path / "hard", tmp_path / "soft"):
         with pytest.raises(DataError, match="The output is the input"):
             write_translations(path, ["x"], output)
-    with pytest.raises(DataError, match="It is there already, and is not written over"):
+    with pytest.raises(DataError, match="It exists already, and is not overwritten"):
         write_translations(path, ["x"], file("b", "precious"))
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
-    with pytest.raises(DataError, match="It is there already"):
+    with pytest.raises(DataError, match="It exists already"):
         write_translations(path, ["x"], tmp_path / "dangling")
     with pytest.raises(DataError, match="It cannot be written: No such file or directory"):
         write_translations(path, ["x"], tmp_path / "none" / "b")
@@ -188,7 +188,7 @@ def test_standard_input_and_output(file, monkeypatch, tmp_path):
         write_translations("-", ["x"], tmp_path / "out")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
     assert [line.text for line in read_sources("-")] == ["a\tb", "c"]
-    code = "import sys; from regard.data.sources.formats import translated; translated(sys.argv[1], ['\\xe9'], '-')"
+    code = "import sys; from regard.data.sources.formats import write_translations; write_translations(sys.argv[1], ['\\xe9'], '-')"
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-c", code, file("ä", "a\r\n")]
     done = subprocess.run(command, capture_output=True, timeout=60, env=environment)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regard.data.sources.formats import read_sources, write_translations
-from regard.data.sources.po import pieces
+from regard.data.sources.po import parse_document
 from regard.data.sources.text import InputFile, TargetSlot
 
 # Any text, and more often what PO, terminals and line readers make something of.
@@ -84,7 +84,7 @@ def test_nothing_else_changes(tmp_path, parts, data):
     before = "".join(part if isinstance(part, str) else part[2] for part in parts)
     path.write_bytes(before.encode())
     slots = [part for part in parts if not isinstance(part, str)]
-    found = [piece for piece in pieces(InputFile(path)) if isinstance(piece, TargetSlot)]
+    found = [piece for piece in parse_document(InputFile(path)) if isinstance(piece, TargetSlot)]
     assert [(slot.source, slot.target, slot.raw.decode()) for slot in found] == slots
     assert [line.text for line in read_sources(path)] == [source for source, _, _ in slots]
 
@@ -95,7 +95,7 @@ def test_nothing_else_changes(tmp_path, parts, data):
     match = re.fullmatch(pattern, output.read_bytes(), re.DOTALL)
     assert match is not None
     assert [meant(raw) for raw in match.groups()] == targets
-    assert [slot.target for slot in pieces(InputFile(output)) if isinstance(slot, TargetSlot)] == targets
+    assert [slot.target for slot in parse_document(InputFile(output)) if isinstance(slot, TargetSlot)] == targets
 
 
 @slow

@@ -21,10 +21,10 @@ SUBWORDS = pytest.mark.parametrize("config", [UnigramConfig, BpeConfig])
 PROGRAM = """
 from regard.data import phrasebook
 from regard.data.tokenizer.training import BpeConfig, UnigramConfig
-from regard.data.tokenizer.training import train
+from regard.data.tokenizer.training import train_tokenizer
 texts = [pair.source for pair in phrasebook.pairs(200)]
 for config in (UnigramConfig, BpeConfig):
-    print(train(texts, config(vocabulary=500, sentences=150)).tokenizer.sha256)
+    print(train_tokenizer(texts, config(vocabulary=500, sentences=150)).tokenizer.sha256)
 """
 
 

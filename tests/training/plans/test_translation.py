@@ -39,7 +39,7 @@ def test_what_is_left_out_is_told(data, tmp_path):
     path = tmp_path / "more.tsv"
     first = Path(data).read_text().splitlines()[0]
     path.write_text(f"{Path(data).read_text()}{first}\n\tx\ny\t\n")
-    assert survey(path).warnings == ["3 of 43 pairs are left out: empty 2, duplicate 1."]
+    assert survey(path).warnings == ["Skipped 3 of 43 pairs: 2 with an empty side, 1 duplicate."]
     assert survey(data).warnings == []
 
 

@@ -320,7 +320,7 @@ class ImageCollator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.store.stream) != len(self.store) * self.shape.numbers:
+        if len(self.store.stream) != len(self.store) * self.shape.size:
             raise checks.wrong("store", f"of {len(self.store)} images of {self.shape}", "of others")
 
     def __call__(self, numbers: ExampleNumbers, epoch: int) -> LabelledBatch:

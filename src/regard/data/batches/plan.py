@@ -187,7 +187,7 @@ def plan_batches(store: TokenStore, limits: BatchLimits, *, seed: int, extra: tu
         raise checks.wrong("extra", f"of {len(store.sides)} numbers, one a side", extra)
     if most is not None and most < 1:
         raise checks.wrong("most", "at least 1", most)
-    asked = [INDEX_FORMAT, store.identity, limits.tokens, limits.rows, most, *extra,
+    asked = [INDEX_FORMAT, store.fingerprint, limits.tokens, limits.rows, most, *extra,
              BATCH_COST, MIN_BATCHES, MIN_SAVING, MAX_PADDING]
     name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
     path = (folder or store.folder) / f"buckets-{name}.index"

@@ -1,8 +1,7 @@
-"""JSON Lines: an object on each line, with the texts under the keys `source` and `target`, or others that are named.
+"""JSON Lines: one object per line, with texts under the keys `source` and `target`, or under other keys.
 
-Other keys may stand beside them. Written back, an object keeps every byte but those of its target's value; where it
-has no target yet, one is added as the last key. A key that comes twice is refused: readers differ in which of the two
-they see. It does not know what the texts are.
+An object may have more keys. When translations are written back, only the bytes of the target's value change; where
+the key is missing it is added as the last one. A duplicate key is refused: JSON parsers differ in which value they use.
 """
 
 import json
@@ -25,32 +24,32 @@ from regard.data.sources.text import (
 
 _BLANKS = re.compile(r"[ \t\r]*")
 _JSON_TYPES = {int: "a number", float: "a number", bool: "true or false", list: "an array", dict: "an object",
-          str: "a string"}
+               str: "a string"}
 
 
 def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iterator[SentencePair]:
-    """The pairs of a file."""
+    """The pairs of a file, one per line."""
     name, first, second, decode = input.name, source or "source", target or "target", _decoder().decode
     for number, line in enumerate(read_lines(input), 1):
-        where = Location(name, number)
-        value = _parse_object(decode, line, where)
-        yield SentencePair(_text_at_key(value, first, where), _text_at_key(value, second, where), where)
+        location = Location(name, number)
+        value = _parse_object(decode, line, location)
+        yield SentencePair(_text_at_key(value, first, location), _text_at_key(value, second, location), location)
 
 
-def pieces(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
-    """The targets of a file, or the places where they will be."""
+def parse_document(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
+    """The slots of a file: the values of the target's key, or the positions where it will be added."""
     first, second, decoder = source or "source", target or "target", _decoder()
     for number, (line, end) in enumerate(read_lines_with_ends(input), 1):
-        where = Location(input.name, number)
-        value = _parse_object(decoder.decode, line, where)
-        text = _text_at_key(value, first, where)
+        location = Location(input.name, number)
+        value = _parse_object(decoder.decode, line, location)
+        text = _text_at_key(value, first, location)
         begin, stop = _value_span(line, second, decoder)
         yield line[:begin].encode()
         if second in value:
-            present, write = _text_at_key(value, second, where), partial(_encode_string, where)
+            present, write = _text_at_key(value, second, location), partial(_encode_string, location)
         else:
-            present, write = "", partial(_encode_new_key, where, second)
-        yield TargetSlot(text, present, where, line[begin:stop].encode(), write)
+            present, write = "", partial(_encode_new_key, location, second)
+        yield TargetSlot(text, present, location, line[begin:stop].encode(), write)
         yield f"{line[stop:]}{end}".encode()
 
 
@@ -62,38 +61,38 @@ def _refuse_duplicate_keys(items: list[tuple[str, object]]) -> dict[str, object]
     value = dict(items)
     if len(value) < len(items):
         keys = [key for key, _ in items]
-        raise ValueError(f'the key "{printable(next(key for key in keys if keys.count(key) > 1))}" comes twice')
+        raise ValueError(f'the key "{printable(next(key for key in keys if keys.count(key) > 1))}" occurs twice')
     return value
 
 
-def _parse_object(decode: Callable[[str], object], line: str, where: Location) -> dict[str, object]:
+def _parse_object(decode: Callable[[str], object], line: str, location: Location) -> dict[str, object]:
     try:
         value = decode(line)
     except json.JSONDecodeError as error:
-        raise DataError(f"{where}: character {error.pos + 1}: This is not JSON ({error.msg}). "
+        raise DataError(f"{location}: character {error.pos + 1}: This is not JSON ({error.msg}). "
                         "Each line must be one whole object.") from error
     except RecursionError as error:
-        raise DataError(f"{where}: Arrays or objects are nested too deeply. Write a plain object.") from error
-    except ValueError as error:  # a key that comes twice, or a number of thousands of digits
-        raise DataError(f"{where}: This cannot be read: {error}. Mend the line.") from error
+        raise DataError(f"{location}: Arrays or objects are nested too deeply. Write a plain object.") from error
+    except ValueError as error:  # a duplicate key, or a number of thousands of digits
+        raise DataError(f"{location}: This cannot be read: {error}. Fix the line.") from error
     if not isinstance(value, dict):
-        raise DataError(f"{where}: This is {_json_type(value)} instead of an object such as "
+        raise DataError(f"{location}: This is {_json_type(value)} instead of an object such as "
                         '{"source": "...", "target": "..."}. Each line must be one whole object.')
     return value
 
 
-def _text_at_key(value: dict[str, object], key: str, where: Location) -> str:
+def _text_at_key(value: dict[str, object], key: str, location: Location) -> str:
     text = value.get(key)
     if not isinstance(text, str):
         if key in value:
-            raise DataError(f'{where}: "{printable(key)}" is {_json_type(text)} instead of a string. Mend the line.')
+            raise DataError(f'{location}: "{printable(key)}" is {_json_type(text)} instead of a string. Fix the line.')
         there = ", ".join(f'"{printable(name)}"' for name in list(value)[:8]) or "none"
-        raise DataError(f'{where}: The key "{printable(key)}" is missing; there are: {there}. Mend the line, or name the '
-                        "keys of source and target.")
+        raise DataError(f'{location}: The key "{printable(key)}" is missing; the line has: {there}. Fix the '
+                        "line, or name the keys of source and target.")
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise DataError(f'{where}: "{printable(key)}" has half a surrogate pair, which is not text. Mend the line.')
+        raise DataError(f'{location}: "{printable(key)}" has half a surrogate pair, which is not text. Fix the line.')
     if "\0" in text:
-        raise DataError(f'{where}: "{printable(key)}" has a NUL, which is not text. Mend the line.')
+        raise DataError(f'{location}: "{printable(key)}" has a NUL, which is not text. Fix the line.')
     return text
 
 
@@ -102,29 +101,29 @@ def _json_type(value: object) -> str:
 
 
 def _value_span(line: str, key: str, decoder: json.JSONDecoder) -> tuple[int, int]:
-    """Where the value of a key stands in a line that is an object; without it, the place behind the last value."""
-    place = line.index("{") + 1
+    """The range of a key's value in a line that is an object; without the key, the position after the last value."""
+    position = line.index("{") + 1
     while True:
-        name, place = decoder.raw_decode(line, line.index('"', place))
-        begin = _skip_blanks(line, line.index(":", place) + 1)
+        name, position = decoder.raw_decode(line, line.index('"', position))
+        begin = _skip_blanks(line, line.index(":", position) + 1)
         _, stop = decoder.raw_decode(line, begin)
-        place = _skip_blanks(line, stop)
+        position = _skip_blanks(line, stop)
         if name == key:
             return begin, stop
-        if line[place] == "}":
+        if line[position] == "}":
             return stop, stop
 
 
-def _skip_blanks(line: str, place: int) -> int:
-    blanks = _BLANKS.match(line, place)
-    assert blanks is not None, "it matches nothing too"
+def _skip_blanks(line: str, position: int) -> int:
+    blanks = _BLANKS.match(line, position)
+    assert blanks is not None, "the pattern matches the empty string"
     return blanks.end()
 
 
-def _encode_string(where: Location, text: str) -> bytes:
-    encode_text(where, text)  # it must be text: JSON has an escape even for what is none
+def _encode_string(location: Location, text: str) -> bytes:
+    encode_text(location, text)  # refuses what is not text: JSON could escape even that
     return json.dumps(text, ensure_ascii=False).encode()
 
 
-def _encode_new_key(where: Location, key: str, text: str) -> bytes:
-    return f", {json.dumps(key, ensure_ascii=False)}: ".encode() + _encode_string(where, text)
+def _encode_new_key(location: Location, key: str, text: str) -> bytes:
+    return f", {json.dumps(key, ensure_ascii=False)}: ".encode() + _encode_string(location, text)

@@ -36,11 +36,15 @@ _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\r\f\v]*', re.DOTALL)
 _ESCAPE = re.compile(r'\\(?:([abfnrtv\\"])|([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.?))', re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", '"': '"'}
 _ESCAPES = str.maketrans({letter: f"\\{name}" for name, letter in _LETTERS.items()})
+_CHARSET = re.compile(r"^Content-Type:.*?charset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
+_PLURALS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([0-9]+)\s*;\s*plural\s*=([^;\n]+)",
+                      re.MULTILINE | re.IGNORECASE)
+_READABLE = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}  # the last is the placeholder of templates
 
 
 @dataclass
 class PoString:
-    """What follows a keyword: a text, and where its quoted parts begin and end in the entry's own text."""
+    """The string after a keyword, and the offsets of its quoted parts in the text of the entry."""
 
     line: int
     begin: int
@@ -54,10 +58,10 @@ class PoString:
 
 @dataclass
 class PoEntry:
-    """An entry with the comments before it. The last one of a file may have comments alone."""
+    """An entry with the comments before it. The last one of a file may have only comments."""
 
     raw: list[str] = field(default_factory=list)
-    """Its lines, with their ends."""
+    """Its lines with their ends."""
     size: int = 0
     flags: set[str] = field(default_factory=set)
     obsolete: bool = False
@@ -65,55 +69,56 @@ class PoEntry:
     id: PoString | None = None
     plural: PoString | None = None
     strings: list[PoString] = field(default_factory=list)
-    """Of msgstr; or of msgstr[0], msgstr[1], ... where there is a plural."""
+    """msgstr; with plurals msgstr[0], msgstr[1], ..."""
     end: str = "\n"
-    """What ends its lines."""
+    """The line end."""
 
 
 def read_entries(input: InputFile) -> Iterator[PoEntry]:
-    """All entries of a file. Their lines together are the file, but for a byte order mark."""
+    """All entries of a file. Their lines together are the whole file, except a byte order mark."""
     entry, last = PoEntry(), None
     for number, (text, end) in enumerate(read_lines_with_ends(input), 1):
-        place = _directive_start(text)
-        keyword = None if place is None else _KEYWORD.match(text, place)
-        starts = text.strip(BLANKS) if place is None else keyword and keyword[1] in ("msgctxt", "msgid")
+        position = _directive_start(text)
+        keyword = None if position is None else _KEYWORD.match(text, position)
+        starts = text.strip(BLANKS) if position is None else keyword and keyword[1] in ("msgctxt", "msgid")
         if entry.strings and starts:
             yield entry
             entry, last = PoEntry(), None
-        if place is None:
+        if position is None:
             if text.lstrip(BLANKS).startswith("#,"):
                 entry.flags.update(flag.strip() for flag in text.lstrip(BLANKS)[2:].split(","))
         else:
-            where = f"{input.name}:{number}"
+            location = f"{input.name}:{number}"
             if keyword:
                 last = PoString(number, entry.size + keyword.end(), entry.size + keyword.end())
-                _assign_string(entry, keyword[1], keyword[2], last, where)
+                _assign_string(entry, keyword[1], keyword[2], last, location)
                 if last is (entry.context or entry.id):
                     entry.obsolete = _is_obsolete(text)
             if last is None:
-                raise DataError(f"{where}: {_excerpt(text)} is neither a comment nor msgctxt, msgid, msgid_plural or "
-                                "msgstr. Mend the line; msgfmt -c shows more.")
+                raise DataError(f"{location}: {_excerpt(text)} is neither a comment nor msgctxt, msgid, msgid_plural "
+                                "or msgstr. Fix the line; msgfmt -c shows more.")
             if _is_obsolete(text) != entry.obsolete:
-                raise DataError(f"{where}: Some lines of this entry are obsolete (#~), some are not. Make them alike.")
-            _read_strings(last, text, keyword.end() if keyword else place, entry.size, where)
+                raise DataError(f"{location}: Some lines of this entry are obsolete (#~), some are not. "
+                                "Mark all of them or none.")
+            _read_strings(last, text, keyword.end() if keyword else position, entry.size, location)
         entry.raw.append(text + end)
         entry.size += len(text) + len(end)
         entry.end = end or entry.end
     started = entry.id or entry.context
     if started and not entry.strings:
         name = "msgid" if entry.id else "msgctxt"
-        raise DataError(f"{input.name}:{started.line}: A {name} without a msgstr. Is the file cut off?")
+        raise DataError(f"{input.name}:{started.line}: A {name} without a msgstr. Is the file truncated?")
     if entry.raw:
         yield entry
 
 
 def escape_string(text: str) -> str:
-    """A text as it stands between quotation marks."""
+    """A text with the escapes of a PO string."""
     return text.translate(_ESCAPES)
 
 
 def _directive_start(text: str) -> int | None:
-    """Where a keyword or a string begins, behind #~ if it is obsolete; None where the line is a comment or blank."""
+    """The offset of a keyword or a string, after #~ if it is obsolete; None if the line is a comment or blank."""
     start = len(text) - len(text.lstrip(BLANKS))
     if text.startswith("#~", start):
         rest = text[start + 2:].lstrip(BLANKS)
@@ -125,8 +130,8 @@ def _is_obsolete(text: str) -> bool:
     return text.lstrip(BLANKS).startswith("#")
 
 
-def _assign_string(entry: PoEntry, keyword: str, index: str | None, string: PoString, where: str) -> None:
-    """Put the string of a keyword into the entry, where the order of keywords allows it."""
+def _assign_string(entry: PoEntry, keyword: str, index: str | None, string: PoString, location: str) -> None:
+    """Put the string of a keyword into the entry; a DataError if the keywords are out of order."""
     if keyword != "msgstr" and index is None:
         name = {"msgctxt": "context", "msgid": "id", "msgid_plural": "plural"}[keyword]
         in_order = not entry.strings and getattr(entry, name) is None and \
@@ -139,31 +144,31 @@ def _assign_string(entry: PoEntry, keyword: str, index: str | None, string: PoSt
         entry.strings.append(string)
     if not in_order:
         name = keyword if index is None else f"{keyword}[{index}]"
-        raise DataError(f"{where}: {name} does not belong here. An entry is msgctxt (it may be missing), msgid, then "
-                        "msgstr; or msgid, msgid_plural, msgstr[0], msgstr[1] and so on.")
+        raise DataError(f"{location}: {name} does not belong here. An entry is msgctxt (it may be missing), msgid, "
+                        "then msgstr; or msgid, msgid_plural, msgstr[0], msgstr[1] and so on.")
 
 
-def _read_strings(string: PoString, text: str, place: int, size: int, where: str) -> None:
-    """Add the quoted parts of a line, of which the first begins at `place`."""
-    while place < len(text.rstrip(BLANKS)):
-        match = _STRING.match(text, place)
+def _read_strings(string: PoString, text: str, position: int, size: int, location: str) -> None:
+    """Append the quoted parts of a line, the first of which begins at `position`."""
+    while position < len(text.rstrip(BLANKS)):
+        match = _STRING.match(text, position)
         if match is None:
-            raise DataError(f"{where}: {_excerpt(text[place:])} is not between quotation marks, or one inside has no "
-                            "backslash before it. Mend the line.")
+            raise DataError(f"{location}: {_excerpt(text[position:])} is not between quotation marks, or one inside is "
+                            "not escaped by a backslash. Fix the line.")
         if not string.parts:
-            string.begin = size + place
-        string.parts.append(_ESCAPE.sub(lambda escape: _unescape(escape, where), match[1]))
+            string.begin = size + position
+        string.parts.append(_ESCAPE.sub(lambda escape: _unescape(escape, location), match[1]))
         string.end = size + match.start() + len(match[1]) + 2
-        place = match.end()
+        position = match.end()
 
 
-def _unescape(escape: "re.Match[str]", where: str) -> str:
+def _unescape(escape: "re.Match[str]", location: str) -> str:
     letter, octal, hexadecimal, _ = escape.groups()
     if letter:
         return _LETTERS[letter]
     code = int(octal, 8) if octal else int(hexadecimal, 16) if hexadecimal else 0
     if not 0 < code < 128:
-        raise DataError(f"{where}: {printable(escape[0])} is no escape of a PO file. A backslash is written \\\\.")
+        raise DataError(f"{location}: {printable(escape[0])} is not an escape of PO. A backslash is written \\\\.")
     return chr(code)
 
 
@@ -172,50 +177,36 @@ def _excerpt(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-# ---- po: PO files (gettext): pairs to learn from, and the places of translations to be written.
-#
-# As pairs, an entry is its msgid and its msgstr. Fuzzy and obsolete entries are left out, as programs leave them out; an
-# untranslated one is a pair with an empty target. Of an entry with plurals, the form that the file's Plural-Forms takes
-# for one thing belongs to msgid, every other to msgid_plural. Written back, the fuzzy ones are places too, and keep their
-# flag: whether a translation is good is not for this file to say. Contexts and comments are kept, and not looked at.
-#
-# Only UTF-8 is read. A header that says otherwise is believed, and the file refused.
-
-_CHARSET = re.compile(r"^Content-Type:.*?charset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
-_PLURALS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([0-9]+)\s*;\s*plural\s*=([^;\n]+)",
-                      re.MULTILINE | re.IGNORECASE)
-_READABLE = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}  # the last stands in templates
-
-
-def read_pairs(input: InputFile, left_out: SkipCallback) -> Iterator[SentencePair]:
-    """The pairs of a file."""
-    one = 0
+def read_pairs(input: InputFile, skipped: SkipCallback) -> Iterator[SentencePair]:
+    """The pairs of a file, without fuzzy and obsolete entries; `skipped` is called for each of those."""
+    singular = 0
     for entry in read_entries(input):
-        where = _entry_location(input, entry)
+        location = _entry_location(input, entry)
         if _is_header(entry):
-            one = _read_header(input, entry)
-        elif entry.strings and (entry.obsolete or "fuzzy" in entry.flags):  # comments alone leave nothing out
-            left_out(where, "obsolete" if entry.obsolete else "fuzzy")
+            singular = _read_header(input, entry)
+        elif entry.strings and (entry.obsolete or "fuzzy" in entry.flags):  # comments alone are not an entry
+            skipped(location, "obsolete" if entry.obsolete else "fuzzy")
         else:
             for index, string in enumerate(entry.strings):
-                yield SentencePair(_source_text(entry, index, one), string.text, where)
+                yield SentencePair(_source_text(entry, index, singular), string.text, location)
 
 
-def pieces(input: InputFile) -> DocumentParts:
-    """The translations of a file: of every entry that is not obsolete."""
-    one = 0
+def parse_document(input: InputFile) -> DocumentParts:
+    """The slots of a file: the translations of every entry that is not obsolete."""
+    singular = 0
     for entry in read_entries(input):
-        text, place = "".join(entry.raw), 0
+        text, position = "".join(entry.raw), 0
         if _is_header(entry):
-            one = _read_header(input, entry)
+            singular = _read_header(input, entry)
         elif not entry.obsolete:
-            where = _entry_location(input, entry)
+            location = _entry_location(input, entry)
             for index, string in enumerate(entry.strings):
-                yield text[place:string.begin].encode()
+                yield text[position:string.begin].encode()
                 raw = text[string.begin:string.end].encode()
-                yield TargetSlot(_source_text(entry, index, one), string.text, where, raw, partial(_encode_target, where, entry.end))
-                place = string.end
-        yield text[place:].encode()
+                write = partial(_encode_target, location, entry.end)
+                yield TargetSlot(_source_text(entry, index, singular), string.text, location, raw, write)
+                position = string.end
+        yield text[position:].encode()
 
 
 def _entry_location(input: InputFile, entry: PoEntry) -> Location:
@@ -227,7 +218,7 @@ def _is_header(entry: PoEntry) -> bool:
 
 
 def _read_header(input: InputFile, entry: PoEntry) -> int:
-    """Check what the header says of the file; the index of the plural form for one thing, or -1 where all share one."""
+    """Check the charset; returns the index of the plural form for one item, or -1 if there is only one form."""
     text, line = entry.strings[0].text, entry.strings[0].line
     charset = _CHARSET.search(text)
     if charset and charset[1].lower() not in _READABLE:
@@ -240,19 +231,18 @@ def _read_header(input: InputFile, entry: PoEntry) -> int:
         return -1 if int(plurals[1]) == 1 else gettext.c2py(plurals[2].strip())(1)
     except (ValueError, ZeroDivisionError) as error:
         reason = printable(str(error))
-        raise DataError(f"{input.name}:{line}: Plural-Forms cannot be computed ({reason}). Mend it.") from error
+        raise DataError(f"{input.name}:{line}: Plural-Forms cannot be evaluated ({reason}). Fix it.") from error
 
 
-def _source_text(entry: PoEntry, index: int, one: int) -> str:
-    assert entry.id is not None, "there is a msgstr only behind a msgid"
-    chosen: PoString = entry.id if entry.plural is None or index == one else entry.plural
-    return chosen.text
+def _source_text(entry: PoEntry, index: int, singular: int) -> str:
+    assert entry.id is not None, "a msgstr follows a msgid"
+    return (entry.id if entry.plural is None or index == singular else entry.plural).text
 
 
-def _encode_target(where: Location, end: str, text: str) -> bytes:
-    """A text in quotation marks, cut behind its line breaks as gettext's tools do."""
+def _encode_target(location: Location, end: str, text: str) -> bytes:
+    """A text in quotation marks, split after its line breaks as gettext's tools do."""
     *inner, last = text.split("\n")
     parts = [f"{part}\n" for part in inner] + [last] * bool(last)
     quoted = [f'"{escape_string(part)}"' for part in parts] or ['""']
-    encode_text(where, text)
+    encode_text(location, text)
     return end.join(['""', *quoted] if len(quoted) > 1 else quoted).encode()

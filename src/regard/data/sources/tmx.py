@@ -36,6 +36,9 @@ from regard.data.sources.text import (
 )
 
 NATIVE_CODES = {"bpt", "ept", "it", "ph", "ut"}
+# XML 1.0 cannot represent most control characters, halves of surrogate pairs, U+FFFE and U+FFFF.
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UTF16_STARTS = {b"\xff\xfe": "utf-16-le", b"<\0": "utf-16-le", b"\xfe\xff": "utf-16-be", b"\0<": "utf-16-be"}
 
 
 @dataclass
@@ -45,7 +48,7 @@ class TmxVariant:
     language: str
     line: int
     begin: int = -1
-    """The byte where the content of its segment begins; -1 where it has none."""
+    """The offset of the content of its segment in the file; -1 without a segment."""
     end: int = -1
     parts: list[str] = field(default_factory=list)
 
@@ -56,56 +59,56 @@ class TmxVariant:
 
 @dataclass
 class TmxUnit:
-    """One thing said in several languages."""
+    """A translation unit: one text in several languages."""
 
     line: int
     begin: int
     end: int = -1
-    """The byte of its end tag."""
+    """The offset of its end tag in the file."""
     variants: list[TmxVariant] = field(default_factory=list)
 
 
 class TmxParser:
-    """A file that is fed block by block, and gives units as they are complete."""
+    """An incremental parser: it is fed blocks of a file and returns the units that are complete."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.source_language: str | None = None
-        """What the header says."""
+        """The source language that the header declares."""
         self.encoding: str | None = None
-        """What the file says of itself."""
-        self.seen = 0
-        """All units that begin before this byte are given."""
+        """The encoding that the file declares."""
+        self.done = 0
+        """All units that begin before this offset have been returned."""
         self._ready: list[TmxUnit] = []
         self._unit: TmxUnit | None = None
         self._variant: TmxVariant | None = None
         self._segment: TmxVariant | None = None
-        self._inside = 0  # elements open inside the segment,
-        self._codes = 0  # and those of them from the first native code on
+        self._inside = 0  # open elements inside the segment
+        self._codes = 0  # those of them at or inside a native code
         self._elements = 0
-        self._parser = self._made()
+        self._parser = self._create_parser()
 
     def feed(self, block: bytes) -> list[TmxUnit]:
-        """The units that are complete now. An empty block is the end of the file."""
+        """Parse a block; returns the units that it completes. An empty block is the end of the file."""
         try:
             self._parser.Parse(block, not block)
         except expat.ExpatError as error:
             raise DataError(f"{self.name}:{error.lineno}: column {error.offset + 1}: This is not well-formed XML "
-                            f"({expat.ErrorString(error.code)}). Mend the file, or export it again.") from error
+                            f"({expat.ErrorString(error.code)}). Fix the file, or export it again.") from error
         except DataError:
-            raise  # of a handler below
+            raise  # raised by a handler below
         except (LookupError, ValueError) as error:
             raise DataError(f"{self.name}:1: Its encoding cannot be read ({error}). Convert it to UTF-8.") from error
         ready, self._ready = self._ready, []
         return ready
 
-    def _made(self) -> expat.XMLParserType:
+    def _create_parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.CharacterDataHandler = self._characters
-        # They say nothing, but where they stand the content of a segment may begin.
-        parser.CommentHandler = parser.StartCdataSectionHandler = self._anything
-        parser.ProcessingInstructionHandler = self._anything
+        # They carry no text, but the content of a segment may begin with them.
+        parser.CommentHandler = parser.StartCdataSectionHandler = self._mark_begin
+        parser.ProcessingInstructionHandler = self._mark_begin
         parser.XmlDeclHandler = self._declaration
         parser.EntityDeclHandler = self._entity
         parser.SkippedEntityHandler = self._unknown
@@ -115,24 +118,24 @@ class TmxParser:
         self.encoding = encoding
 
     def _entity(self, name: str, *_: object) -> NoReturn:
-        raise DataError(f'{self._here()}: The file declares an entity, "{printable(name)}". Entities can name other files, '
-                        "or grow without end, so they are not read. Write the text itself where it is used.")
+        raise DataError(f'{self._here()}: The file declares an entity, "{printable(name)}". Entities can name other '
+                        "files, or expand without bound, so they are refused. Replace the entity by its text.")
 
     def _unknown(self, name: str, *_: object) -> NoReturn:
-        raise DataError(f'{self._here()}: The entity "{printable(name)}" is not known. Write the text itself in its place.')
+        raise DataError(f'{self._here()}: The entity "{printable(name)}" is unknown. Replace it by its text.')
 
     def _here(self) -> str:
         return f"{self.name}:{self._parser.CurrentLineNumber}"
 
-    def _anything(self, *_: object) -> None:
+    def _mark_begin(self, *_: object) -> None:
         if self._segment is not None and self._segment.begin < 0:
             self._segment.begin = self._parser.CurrentByteIndex
 
     def _start(self, element: str, attributes: dict[str, str]) -> None:
-        self._anything()
+        self._mark_begin()
         self._elements += 1
         if self._elements == 1 and element != "tmx":
-            raise DataError(f"{self._here()}: The file is no TMX: it begins with <{printable(element)}>. Give a TMX file.")
+            raise DataError(f"{self._here()}: This is not a TMX file: it begins with <{printable(element)}>.")
         if self._segment is not None:
             self._inside += 1
             self._codes += element in NATIVE_CODES or self._codes > 0
@@ -143,17 +146,17 @@ class TmxParser:
         elif element == "tuv" and self._unit is not None:
             language = attributes.get("xml:lang") or attributes.get("lang")
             if not language:
-                raise DataError(f"{self._here()}: A <tuv> does not say its language. Give it an xml:lang.")
+                raise DataError(f"{self._here()}: A <tuv> has no language. Add an xml:lang.")
             self._variant = TmxVariant(language, self._parser.CurrentLineNumber)
         elif element == "seg" and self._variant is not None:
             if self._variant.end >= 0:
                 raise DataError(f"{self._here()}: A second <seg> in one <tuv>. Remove one of them.")
             self._segment = self._variant
         if self._unit is None:
-            self.seen = self._parser.CurrentByteIndex
+            self.done = self._parser.CurrentByteIndex
 
     def _end(self, element: str) -> None:
-        self._anything()
+        self._mark_begin()
         if self._inside:
             self._inside, self._codes = self._inside - 1, max(0, self._codes - 1)
         elif element == "seg" and self._segment is not None:
@@ -162,139 +165,128 @@ class TmxParser:
             self._unit.variants.append(self._variant)
             self._variant = None
         elif element == "tu" and self._unit is not None and self._variant is None:
-            self._unit.end = self.seen = self._parser.CurrentByteIndex
+            self._unit.end = self.done = self._parser.CurrentByteIndex
             self._ready.append(self._unit)
             self._unit = None
 
     def _characters(self, text: str) -> None:
-        self._anything()
+        self._mark_begin()
         if self._segment is not None and not self._codes:
             self._segment.parts.append(text)
 
 
-# ---- tmx: TMX files (translation memories): pairs to learn from, and the places of translations to be written.
-#
-# Languages are chosen by `xml:lang`, without regard to case; "en" takes "en-US" too. Where none are named, the file must
-# have exactly two, and the header says which is the source (else it is the first). A unit gives a pair for each of its
-# variants in the target language; of several in the source language it gives the first. What a unit lacks is told.
-#
-# Written back, the content of a segment is replaced whole, inline tags included. A unit without the target language gets
-# a variant of it, as its last, where the languages are named. All else stays, byte for byte, in the file's own encoding.
-
-# XML 1.0 has no way to say these: most control characters, halves of surrogate pairs, two that are no characters.
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_UTF16_STARTS = {b"\xff\xfe": "utf-16-le", b"<\0": "utf-16-le", b"\xfe\xff": "utf-16-be", b"\0<": "utf-16-be"}
-
-
-def read_pairs(input: InputFile, source: str | None, target: str | None, left_out: SkipCallback) -> Iterator[SentencePair]:
-    """The pairs of a file."""
+def read_pairs(input: InputFile, source: str | None, target: str | None,
+               skipped: SkipCallback) -> Iterator[SentencePair]:
+    """The pairs of a file; `skipped` is called for every unit or variant that gives none."""
     languages, units = _LanguagePair(input.name, source, target), TmxParser(input.name)
     for block in chain(input.blocks(), [b""]):
         for unit in units.feed(block):
-            first, others = languages.choose(unit, units.source_language, left_out)
+            first, others = languages.choose(unit, units.source_language, skipped)
             if first is None or not others:
-                left_out(Location(input.name, unit.line), "no source language" if first is None else "no target language")
+                missing = "no source language" if first is None else "no target language"
+                skipped(Location(input.name, unit.line), missing)
                 continue
             for other in others:
                 yield SentencePair(first.text, other.text, Location(input.name, unit.line))
     languages.check()
 
 
-def pieces(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
-    """The translations of a file, or the places where they will be."""
+def parse_document(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
+    """The slots of a file: segments in the target language, or the positions where they will be added."""
     languages, units, window = _LanguagePair(input.name, source, target), TmxParser(input.name), _ByteWindow()
     head, blocks = read_head(input.blocks(), _UTF16_STARTS)
     for block in chain([head] if head else [], blocks, [b""]):
         window.data += block
         for unit in units.feed(block):
-            codec, where = _file_codec(head, units.encoding), Location(input.name, unit.line)
-            first, others = languages.choose(unit, units.source_language, lambda where, reason: None)
+            codec, location = _file_codec(head, units.encoding), Location(input.name, unit.line)
+            first, others = languages.choose(unit, units.source_language, lambda location, reason: None)
             if first is None:
                 continue
-            for place in _target_spans(unit, others, target, window, codec):
-                yield window.until(place.begin)
-                write = partial(_encode_target, where, codec, place)
-                yield TargetSlot(first.text, place.target, where, window.until(place.end), write)
-        yield window.until(units.seen)
+            for span in _target_spans(unit, others, target, window, codec):
+                yield window.take_until(span.begin)
+                write = partial(_encode_target, location, codec, span)
+                yield TargetSlot(first.text, span.target, location, window.take_until(span.end), write)
+        yield window.take_until(units.done)
     yield bytes(window.data)
 
 
 class _ByteWindow:
-    """What is read of a file and not yet given on."""
+    """The bytes of a file that are read and not yet written."""
 
     def __init__(self) -> None:
         self.data, self.begin = bytearray(), 0
 
     def between(self, begin: int, end: int) -> bytes:
-        """The bytes of the file between two places, which must not be given yet."""
+        """The bytes between two offsets of the file, which must be in the window."""
         return bytes(self.data[begin - self.begin:end - self.begin])
 
-    def until(self, place: int) -> bytes:
-        """Give on what comes before a place."""
-        given = self.between(self.begin, place)
-        del self.data[:place - self.begin]
-        self.begin = place
-        return given
+    def take_until(self, offset: int) -> bytes:
+        """Take the bytes before an offset out of the window."""
+        taken = self.between(self.begin, offset)
+        del self.data[:offset - self.begin]
+        self.begin = offset
+        return taken
 
 
 class _TargetSpan(NamedTuple):
-    """Bytes of the file in which a target stands, or will stand."""
+    """The range of bytes that a target occupies, or will occupy."""
 
     begin: int
     end: int
     target: str
     before: str = ""
     after: str = ""
-    """What is written around a target that has no element yet."""
+    """The markup around a target that has no element yet."""
 
 
 class _LanguagePair:
-    """Which variants of a unit are source and target. Where no languages are named, it learns them from the file."""
+    """Selects the source and target variants of units. Without given languages it learns them from the file."""
 
     def __init__(self, name: str, source: str | None, target: str | None) -> None:
         self.name, self.named = name, source is not None
         self.source, self.target = _normalise_language(source), _normalise_language(target)
-        self.there: dict[str, None] = {}
+        self.found: dict[str, None] = {}
         self.pairs = 0
 
-    def choose(self, unit: TmxUnit, said: str | None, left_out: SkipCallback) -> tuple[TmxVariant | None, list[TmxVariant]]:
+    def choose(self, unit: TmxUnit, declared: str | None,
+               skipped: SkipCallback) -> tuple[TmxVariant | None, list[TmxVariant]]:
         """The first variant in the source language, and all in the target language."""
         sources, targets = list[TmxVariant](), list[TmxVariant]()
         for variant in unit.variants:
             if variant.begin < 0:
-                continue  # without a segment it says nothing
+                continue  # it has no segment
             language = _normalise_language(variant.language)
-            self.there[variant.language] = None
+            self.found[variant.language] = None
             if not self.named:
-                self._learn(language, said, variant)
+                self._learn(language, declared, variant)
             if self._is_target(language):
                 targets.append(variant)
             elif _language_matches(language, self.source):
                 sources.append(variant)
         for variant in sources[1:]:
-            left_out(Location(self.name, variant.line), "another source")
+            skipped(Location(self.name, variant.line), "another source")
         self.pairs += bool(sources and targets)
         return (sources[0] if sources else None), targets
 
     def check(self) -> None:
-        """At the end: that no unit had both languages is an error, which names those that are there."""
-        if self.there and not self.pairs:
-            there = ", ".join(f'"{printable(language)}"' for language in list(self.there)[:20])
+        """Raise an error at the end of the file if no unit had both languages; it names the languages found."""
+        if self.found and not self.pairs:
+            found = ", ".join(f'"{printable(language)}"' for language in list(self.found)[:20])
             raise DataError(f'{self.name}: No unit has both a source in "{printable(self.source)}" and a target in '
-                            f'"{printable(self.target)}". The languages there: {there}. Name two of them.')
+                            f'"{printable(self.target)}". The languages found: {found}. Name two of them.')
 
-    def _learn(self, language: str, said: str | None, variant: TmxVariant) -> None:
+    def _learn(self, language: str, declared: str | None, variant: TmxVariant) -> None:
         if not self.source:
-            self.source = language if not said or said.lower() == "*all*" else _normalise_language(said)
+            self.source = language if not declared or declared.lower() == "*all*" else _normalise_language(declared)
         if _language_matches(language, self.source) or language == self.target:
             return
         if self.target:
-            raise DataError(f'{self.name}:{variant.line}: There is a third language, "{printable(variant.language)}", '
-                            f'beside "{printable(self.source)}" and "{printable(self.target)}". Name source and target.')
+            raise DataError(f'{self.name}:{variant.line}: A third language, "{printable(variant.language)}", besides '
+                            f'"{printable(self.source)}" and "{printable(self.target)}". Name source and target.')
         self.target = language
 
     def _is_target(self, language: str) -> bool:
-        """Exactly the one named comes first; and of two that both take it, as pt and pt-BR do, the longer name."""
+        """Whether a language is the target. If both names match it, as pt and pt-BR do, the longer one decides."""
         if not _language_matches(language, self.target) or language == self.source:
             return False
         return not _language_matches(language, self.source) or len(self.target) > len(self.source)
@@ -308,8 +300,9 @@ def _language_matches(language: str, wanted: str) -> bool:
     return bool(wanted) and (language == wanted or language.startswith(f"{wanted}-"))
 
 
-def _target_spans(unit: TmxUnit, others: list[TmxVariant], target: str | None, window: _ByteWindow, codec: str) -> Iterator[_TargetSpan]:
-    """Where the targets of a unit stand; or where one can be added, if it has none and its language is known."""
+def _target_spans(unit: TmxUnit, others: list[TmxVariant], target: str | None, window: _ByteWindow,
+                  codec: str) -> Iterator[_TargetSpan]:
+    """The ranges of a unit's targets; or where one can be added, if it has none and its language is known."""
     if not others and target is not None:
         yield _TargetSpan(unit.end, unit.end, "", f"<tuv xml:lang={quoteattr(target)}><seg>", "</seg></tuv>")
     empty = "/>".encode(codec)
@@ -321,15 +314,14 @@ def _target_spans(unit: TmxUnit, others: list[TmxVariant], target: str | None, w
             yield _TargetSpan(begin, end, variant.text)
 
 
-def _encode_target(where: Location, codec: str, place: _TargetSpan, text: str) -> bytes:
-    unsayable = _NOT_IN_XML.search(text)
-    if unsayable:
-        code = f"U+{ord(unsayable[0]):04X}"
-        raise DataError(f"{where}: A target with {code} cannot be written: XML has no way to say it.")
+def _encode_target(location: Location, codec: str, span: _TargetSpan, text: str) -> bytes:
+    bad = _NOT_IN_XML.search(text)
+    if bad:
+        raise DataError(f"{location}: A target with U+{ord(bad[0]):04X} cannot be written: XML cannot represent it.")
     content = escape(text, {"\r": "&#13;"})
-    return f"{place.before}{content}{place.after}".encode(codec, "xmlcharrefreplace")
+    return f"{span.before}{content}{span.after}".encode(codec, "xmlcharrefreplace")
 
 
 def _file_codec(head: bytes, declared: str | None) -> str:
-    """How the file encodes its characters, by its first bytes, or by what it says."""
+    """The encoding of a file, from its first bytes or from its declaration."""
     return _UTF16_STARTS.get(head[:2]) or declared or "utf-8"

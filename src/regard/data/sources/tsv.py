@@ -23,11 +23,11 @@ from regard.data.sources.text import (
 )
 
 Columns = tuple[int, int] | None
-"""Of source and target, from 0; None where each line is just these two."""
+"""The columns of source and target, from 0; None if a line has just these two."""
 
 
 def parse_columns(source: str | None, target: str | None) -> Columns:
-    """The columns that numbers from 1 stand for. Names, such as languages, choose none: then a line is the pair."""
+    """The columns chosen by numbers from 1. Other names, such as languages, choose none: then a line is the pair."""
     chosen = [int(name) for name in (source, target) if name is not None and name.isascii() and name.isdigit()]
     if not chosen:
         return None
@@ -38,7 +38,7 @@ def parse_columns(source: str | None, target: str | None) -> Columns:
 
 
 def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iterator[SentencePair]:
-    """The pairs of a file."""
+    """The pairs of a file, one per line."""
     name, chosen = input.name, parse_columns(source, target)
     first, second = chosen or (0, 1)
     for number, line in enumerate(read_lines(input), 1):
@@ -48,63 +48,58 @@ def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iter
         yield SentencePair(cells[first], cells[second], Location(name, number))
 
 
-def pieces(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
-    """The targets of a file. A line may have the source alone: then the target comes behind it."""
+def parse_document(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
+    """The slots of a file. A line with only the source gets its slot after a tab."""
     chosen = parse_columns(source, target)
     first, second = chosen or (0, 1)
     for number, (line, end) in enumerate(read_lines_with_ends(input), 1):
-        where, cells = Location(input.name, number), line.split("\t")
+        location, cells = Location(input.name, number), line.split("\t")
         if len(cells) == second and first < second:
             yield f"{line}\t".encode()
-            yield TargetSlot(cells[first], "", where, b"", partial(_encode_cell, where))
+            yield TargetSlot(cells[first], "", location, b"", partial(_encode_cell, location))
         else:
-            _check_columns(cells, chosen, where)
+            _check_columns(cells, chosen, location)
             before, raw = "".join(f"{cell}\t" for cell in cells[:second]), cells[second]
             yield before.encode()
-            yield TargetSlot(cells[first], raw, where, raw.encode(), partial(_encode_cell, where))
+            yield TargetSlot(cells[first], raw, location, raw.encode(), partial(_encode_cell, location))
             yield "".join(f"\t{cell}" for cell in cells[second + 1:]).encode()
         yield end.encode("ascii")
 
 
-def _check_columns(cells: list[str], chosen: Columns, where: Location) -> None:
+def _check_columns(cells: list[str], chosen: Columns, location: Location) -> None:
     got = f"{len(cells)} column{'s' * (len(cells) != 1)}"
     if chosen is None and len(cells) != 2:
-        raise DataError(f"{where}: {got} instead of 2: a source, a tab, a target. Remove the tab that is too many or "
-                        "add the one that is missing, or choose columns by number (--source 1 --target 2).")
+        raise DataError(f"{location}: {got} instead of 2: a source, a tab, a target. Remove the extra tab or add "
+                        "the missing one, or choose columns by number (--source 1 --target 2).")
     if chosen is not None and len(cells) <= max(chosen):
-        raise DataError(f"{where}: {got}, but column {max(chosen) + 1} was chosen. Mend the line, or choose another.")
+        raise DataError(f"{location}: {got}, but column {max(chosen) + 1} was chosen. Fix the line, or "
+                        "choose another column.")
 
 
-def _encode_cell(where: Location, text: str) -> bytes:
+def _encode_cell(location: Location, text: str) -> bytes:
     if "\t" in text:
-        raise DataError(f"{where}: A target with a tab of its own does not fit into a column. Use JSONL.")
-    return encode_line(where, text)
-
-
-# ---- labelled: Texts with a label each, tab-separated: a text, a tab, a label on each line.
-#
-# There is no quoting and no header line: a quotation mark is a quotation mark, and the first line is an example. A text
-# may be empty, a label may not. It does not know which labels there are, nor what becomes of empty texts.
+        raise DataError(f"{location}: A target with a tab of its own does not fit into a column. Use JSONL.")
+    return encode_line(location, text)
 
 
 class LabelledText(NamedTuple):
-    """A text and its label, as they stand in the data."""
+    """A text, its label, and its location."""
 
     text: str
     label: str
-    where: Location
+    location: Location
 
 
 def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:
-    """The texts of a file, with their labels."""
+    """The texts of a file with their labels: a text, a tab, a label on each line."""
     for number, line in enumerate(read_lines(input), 1):
         cells = line.split("\t")
         if len(cells) != 2:
             got = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-            raise DataError(f"{input.name}:{number}: {got} instead of 2: a text, a tab, a label. Remove the tab "
-                            "that is too many, or add the one that is missing.")
+            raise DataError(f"{input.name}:{number}: {got} instead of 2: a text, a tab, a label. Remove the extra "
+                            "tab, or add the missing one.")
         text, label = cells[0], cells[1].strip()
         if not label:
-            raise DataError(f"{input.name}:{number}: There is no label behind the tab. Give the text one, or "
-                            "remove the line.")
+            raise DataError(f"{input.name}:{number}: There is no label after the tab. Add one, or remove the "
+                            "line.")
         yield LabelledText(text, label, Location(input.name, number))

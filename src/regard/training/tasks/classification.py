@@ -325,7 +325,7 @@ class ClassificationSetup:
             return prepare_labelled(survey, config.read_config(TokenizerConfig, document, ("tokenizer",)), place)
         asked, shape = document.tables.get("model", {}), survey.shape
         if not {"height", "breadth", "patch"} & set(asked):
-            shape = ImageShape(*choices.image_sides(shape.height, shape.breadth), shape.channels)
+            shape = ImageShape(*choices.image_sides(shape.height, shape.width), shape.channels)
         shape = ImageShape(*(lookup(asked, key, size) for key, size in shape._asdict().items()))
         return prepare_labelled(survey, None, place, shape=shape)
 
@@ -334,7 +334,7 @@ class ClassificationSetup:
         count = len(prepared.training)
         if isinstance(prepared, PreparedTexts):
             return choices.text_classifier_recipe(count, device, asked)
-        return choices.image_classifier_recipe(count, min(prepared.shape.height, prepared.shape.breadth), device, asked)
+        return choices.image_classifier_recipe(count, min(prepared.shape.height, prepared.shape.width), device, asked)
 
     def after(self, prepared: PreparedLabelled, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
         """The choices about model and training."""

@@ -50,7 +50,7 @@ def open_inputs(paths: Sequence[str]) -> tuple[InputFile, ...]:
     """Files that can be read again and again."""
     found = tuple(InputFile(path) for path in paths)
     for one in found:
-        if one.once:
+        if one.single_pass:
             raise DataError(f"{one.name}: Training reads its data more than once, and this can be read only once. Save "
                             "it to a file first.")
     return found

@@ -213,7 +213,7 @@ def _nonblank_texts(inputs: Sequence[InputFile], empty: list[str], counted: Coun
     """The texts, but for those without anything to read, which are noted."""
     for one in counted(one for input in inputs for one in read_labelled_texts(input)):
         if is_blank(one.text):
-            empty.append(str(one.where))
+            empty.append(str(one.location))
         else:
             yield one
 
@@ -231,7 +231,7 @@ def _text_statistics(inputs: Sequence[InputFile], counted: Counting, known: tupl
     hashes, names, empty, distinct, characters, longest = array("Q"), list[str](), list[str](), set[str](), 0, 0
     for one in _nonblank_texts(inputs, empty, counted):
         if known is not None and one.label not in known:
-            raise DataError(f'{one.where}: The label "{printable(one.label)}" is not in the training data, so it cannot be '
+            raise DataError(f'{one.location}: The label "{printable(one.label)}" is not in the training data, so it cannot be '
                             f"learned. Mend it, or leave the line out.")
         hashes.append(filters.hash_texts(one.text))
         names.append(one.label)

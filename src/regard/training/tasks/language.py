@@ -86,7 +86,7 @@ def read_pieces(inputs: Sequence[InputFile]) -> Iterator[str | None]:
         if number:
             yield FILE_END
         before, line = "", ""
-        for _, text in decode_chunks(input):
+        for text in decode_chunks(input):
             *whole, line = text.replace("\r\n", LINE_BREAK).split(LINE_BREAK)
             for one in whole:
                 yield before + one

@@ -77,9 +77,10 @@ class TranslationSurvey:
     def warnings(self) -> list[str]:
         """What a person should know of the data."""
         dropped = self.found.dropped
-        left = [f"{name} {count:,}" for name, count in dropped.counts.items() if count]
-        told = [f"{dropped.total:,} of {self.found.read:,} pairs are left out: {', '.join(left)}."] if left else []
-        return [*told, *self.found.warnings()]
+        if not dropped.total:
+            return self.found.warnings()
+        skipped = f"Skipped {dropped.total:,} of {self.found.read:,} pairs: {dropped.describe(self.found.filters)}."
+        return [skipped, *self.found.warnings()]
 
     def training(self) -> Iterator[SentencePair]:
         """The pairs to learn from, in their order."""
@@ -107,10 +108,10 @@ def survey_pairs(data: Sequence[str], validation: Sequence[str], config: DataCon
         counted: passes the pairs on, and may count them to show that something happens.
     """
     paths.open_inputs((*data, *validation))
-    left_out = doctor.SkippedEntries()
-    pairs = formats.read_pairs(data, source=source, target=target, format=format, left_out=left_out)
+    skipped = doctor.SkippedEntries()
+    pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
     held = formats.read_pairs(validation, source=source, target=target, format=format) if validation else None
-    found = doctor.check_corpus(counted(pairs), config.filters, validation=held, left_out=left_out)
+    found = doctor.check_corpus(counted(pairs), config.filters, validation=held, skipped=skipped)
     if not found.kept:
         raise DataError(f"{', '.join(data)}: " + " ".join(found.warnings()) + " There is nothing to train on.")
     if found.overlap is not None and not found.overlap.pairs:
