@@ -18,7 +18,7 @@ from timing import Work, main, medians, table
 from torch import Tensor, nn
 
 import regard
-from regard.recurrence.kernels.choice import BACKENDS
+from regard.recurrence.backends import BACKENDS
 from regard.recurrence.scan import Recurrence
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

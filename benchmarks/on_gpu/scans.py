@@ -11,10 +11,14 @@ import torch
 from timing import Work
 
 from on_gpu.rows import Cost, Row, Setting, Table, measured
+from regard.recurrence.backends import (
+    BACKENDS,
+    ScanBackend,
+    ScanProblem,
+    choose_scan_backend,
+    explain_scan_backend,
+)
 from regard.recurrence.cells import make_cell
-from regard.recurrence.kernels import loop, native
-from regard.recurrence.kernels.choice import ScanBackend, choose, explain
-from regard.recurrence.kernels.problem import ScanProblem
 
 KINDS: dict[str, dict[str, str]] = {"rnn": {}, "lstm": {}, "gru": {}, 'gru, reset="after"': {"reset": "after"},
                                     "mut1": {}, "mut2": {}, "mut3": {}}
@@ -30,7 +34,7 @@ def tables(setting: Setting) -> Iterator[Table]:
         torch.set_float32_matmul_precision("high")
         for kind in KINDS:
             problem = _problem(kind, setting, steps, rows, width, dtype)
-            chosen.add(explain(problem).backend if setting.on_gpu else "fused")
+            chosen.add(explain_scan_backend(problem).backend if setting.on_gpu else "fused")
             found += _of(kind, problem, setting)
         torch.set_float32_matmul_precision("highest")
         yield Table(f"Scans, {about}, {name}{' (tf32)' if dtype == torch.float32 else ''}, forward and backward; "
@@ -39,11 +43,12 @@ def tables(setting: Setting) -> Iterator[Table]:
 
 def _of(kind: str, problem: ScanProblem, setting: Setting) -> list[Row]:
     low = problem.inputs.dtype == torch.bfloat16
-    works: dict[str, Work] = {OURS: _training(choose(problem, None if setting.on_gpu else "fused"), problem)}
-    if native.refusal(problem) is None:
-        works[THEIRS] = _training(native, problem)
+    works: dict[str,
+                Work] = {OURS: _training(choose_scan_backend(problem, None if setting.on_gpu else "fused"), problem)}
+    if BACKENDS["native"].refusal(problem) is None:
+        works[THEIRS] = _training(BACKENDS["native"], problem)
     if low or setting.tiny:  # one precision is enough for the slowest
-        works[LOOP] = _training(loop, problem)
+        works[LOOP] = _training(BACKENDS["loop"], problem)
     weights = sum(parameter.numel() for parameter in problem.cell.parameters() if parameter.dim() == 2)
     cost = Cost(products=6 * len(problem.inputs) * weights) if low else None
     return measured(kind, works, setting, base=OURS, cost=cost, repeats=5, goal="≤ 20 ms")

@@ -12,7 +12,6 @@ from regard.blocks.block import Block
 from regard.blocks.feed_forward import PlainFeedForward
 from regard.recurrence.scan import Recurrence
 from regard.reference import blocks as oracle
-from regard.reference import blocks as oracle_norm
 
 WIDTH = 6
 MIXERS = {
@@ -39,8 +38,8 @@ def assert_close(got, want):
 def known_norm(module, name):
     gain = module.weight.detach().numpy()
     if name == "rms":
-        return lambda x: oracle_norm.rms_norm(x, gain, module.eps)
-    return lambda x: oracle_norm.layer_norm(x, gain, module.bias.detach().numpy(), module.eps)
+        return lambda x: oracle.rms_norm(x, gain, module.eps)
+    return lambda x: oracle.layer_norm(x, gain, module.bias.detach().numpy(), module.eps)
 
 
 @pytest.mark.parametrize("name", ["layer", "rms"])

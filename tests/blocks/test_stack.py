@@ -15,7 +15,8 @@ from regard.recurrence.lstmn import LSTMN
 
 def make(order="pre", **options):
     torch.manual_seed(5)
-    blocks = [Block(SelfAttention(regard.Attention(6, heads=2)), GatedFeedForward(6, 8), 6, order=order) for _ in range(3)]
+    blocks = [Block(SelfAttention(regard.Attention(6, heads=2)), GatedFeedForward(6, 8), 6,
+                    order=order) for _ in range(3)]
     return Stack(blocks, nn.LayerNorm(6) if order == "pre" else None, **options).double()
 
 

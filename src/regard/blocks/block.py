@@ -23,7 +23,7 @@ from regard.mixer import Rows
 
 @dataclass(frozen=True)
 class BlockState:
-    """What a block remembers between steps: the state of its mixer, and its context projected."""
+    """The state of a block between steps: that of its mixer, and the projected context."""
 
     mixer: Any
     context: ContextCache | None
@@ -33,28 +33,28 @@ class BlockState:
         return BlockState(self.mixer.pick(rows), None if self.context is None else self.context.pick(rows))
 
     def put(self, rows: Rows, other: "BlockState") -> "BlockState":
-        """The state in which these rows are those of the other."""
+        """Replace these rows by the rows of another state."""
         context = self.context
         if context is not None and other.context is not None:
             context = context.put(rows, other.context)
         return BlockState(self.mixer.put(rows, other.mixer), context)
 
     def copy(self) -> "BlockState":
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
         return BlockState(self.mixer.copy(), None if self.context is None else self.context.copy())
 
 
 class Block(nn.Module):
-    """A mixer, attention to a context (or None) and a feed-forward part (or None), in the order named.
+    """A mixer, cross-attention (or None) and a feed-forward layer (or None), with residuals and norms.
 
     Args:
-        mixer: (B, N, D) -> (B, N, D).
-        feed_forward: (..., D) -> (..., D).
+        mixer: a module (B, N, D) -> (B, N, D).
+        feed_forward: a module (..., D) -> (..., D).
         width: D.
-        cross: the attention layer that looks at a context.
-        order: "post", "pre" or "plain".
+        cross: the attention layer that attends to a context.
+        order: where the norms stand: "post", "pre" or "plain" (neither norms nor residuals).
         norm_name: "layer" or "rms"; `epsilon` is added to the variance.
-        dropout: of every part's result, before it is added to the residual.
+        dropout: the probability of dropout on the result of each sublayer, before it is added to the residual.
     """
 
     def __init__(self, mixer: nn.Module, feed_forward: nn.Module | None, width: int, *,
@@ -66,25 +66,26 @@ class Block(nn.Module):
         self.mixer, self.cross, self.feed_forward = mixer, cross, feed_forward
         self.around_mixer = around(make_norm(norm_name, width, epsilon), dropout)
         self.around_cross = None if cross is None else around(make_norm(norm_name, width, epsilon), dropout)
-        self.around_feed_forward = None if feed_forward is None else around(make_norm(norm_name, width, epsilon), dropout)
+        self.around_feed_forward = None if feed_forward is None else around(make_norm(norm_name, width, epsilon),
+                                                                            dropout)
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
-        """All tokens at once; `present` and `context_present` say which tokens of x and of the context are there."""
+        """All tokens at once; `present` and `context_present` say which tokens are not padding."""
         x = self.around_mixer(x, lambda normed: self.mixer(normed, present))
         if self.around_cross is not None and self.cross is not None:
             cross = self.cross
             x = self.around_cross(x, lambda normed: cross(normed, self._given(context), mask=context_present))
-        return self._transform(x)
+        return self._feed(x)
 
     def start(self, rows: int, capacity: int, context: Tensor | None = None,
               lengths: Tensor | None = None) -> BlockState:
-        """The state before the first token. The context (B, M, D), of `lengths` tokens, is projected once, here."""
+        """The state before the first token. The context (B, M, D) with `lengths` tokens is projected here, once."""
         seen = None if self.cross is None else self.cross.remember(self._given(context), lengths)
         return BlockState(self.mixer.start(rows, capacity), seen)  # type: ignore[operator]
 
     def step(self, x: Tensor, state: BlockState, *, lengths: Tensor | None = None) -> tuple[Tensor, BlockState]:
-        """One token or a chunk, (B, n, D), after those that the state has seen, which it consumes."""
+        """Continue with one token or a chunk, (B, n, D); the state is consumed."""
         after: list[Any] = []
 
         def mix(normed: Tensor) -> Tensor:
@@ -96,10 +97,10 @@ class Block(nn.Module):
         if self.around_cross is not None and self.cross is not None and state.context is not None:
             cross, context = self.cross, state.context
             x = self.around_cross(x, lambda normed: cross.step(normed, context)[0])
-        return self._transform(x), BlockState(after[0], state.context)
+        return self._feed(x), BlockState(after[0], state.context)
 
-    def _transform(self, x: Tensor) -> Tensor:
-        """The feed-forward part, where there is one."""
+    def _feed(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward layer, where there is one."""
         if self.feed_forward is None or self.around_feed_forward is None:
             return x
         return self.around_feed_forward(x, self.feed_forward)

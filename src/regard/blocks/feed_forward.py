@@ -1,9 +1,9 @@
-"""The feed-forward part of a block: every token by itself.
+"""The feed-forward layer of a block, applied to every token by itself.
 
-    Plain   W_2 f(W_1 x + b_1) + b_2          f is ReLU (Vaswani et al. 2017), GELU or SiLU
-    Gated   W_2 (f(W_g x + b_g) ⊙ (W_1 x + b_1)) + b_2      with f = SiLU and no biases: SwiGLU (Shazeer 2020)
+    plain   W_2 f(W_1 x + b_1) + b_2                        f is ReLU (Vaswani et al. 2017), GELU or SiLU
+    gated   W_2 (f(W_g x + b_g) ⊙ (W_1 x + b_1)) + b_2      with f = SiLU and no biases: SwiGLU (Shazeer 2020)
 
-GELU is the exact one, x Φ(x); "gelu_tanh" is the approximation that GPT-2 was trained with. It knows nothing of other
+GELU is exact, x Φ(x); "gelu_tanh" is the approximation that GPT-2 was trained with. The layer knows nothing of other
 tokens, residuals or norms.
 """
 
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module, ABC):
-    """What the two forms share: (..., width) -> (..., width), over `inner` features."""
+    """The base of both kinds: (..., width) -> (..., width), with `inner` hidden features."""
 
     def __init__(self, width: int, inner: int, *, activation: str, bias: bool, dropout: float) -> None:
         super().__init__()
@@ -39,15 +39,15 @@ class FeedForward(nn.Module, ABC):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New initial values: Glorot's for the weights, as in the attention layers, zeros for the biases."""
+        """Draw new initial values: Xavier for the weights, as in the attention layers, zeros for the biases."""
         for linear in self.children():
             if isinstance(linear, nn.Linear):
                 nn.init.xavier_uniform_(linear.weight)
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
 
-    def activated(self, x: Tensor) -> Tensor:
-        """dropout(f(x)): while training on a GPU in one kernel."""
+    def activate(self, x: Tensor) -> Tensor:
+        """dropout(f(x)); while training on a GPU in one kernel."""
         if not (self.training and usable(x)) or has_hooks(self.dropout):
             return self.dropout(self.activation(x))
         from regard.kernels import blocks  # imports Triton
@@ -59,7 +59,7 @@ class FeedForward(nn.Module, ABC):
 
 
 class PlainFeedForward(FeedForward):
-    """W_2 f(W_1 x + b_1) + b_2; dropout on the inner features."""
+    """W_2 f(W_1 x + b_1) + b_2, with dropout on the hidden features."""
 
     def __init__(self, width: int, inner: int, *, activation: str = "relu", bias: bool = True,
                  dropout: float = 0.0) -> None:
@@ -67,11 +67,11 @@ class PlainFeedForward(FeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
-        return self.down(self.activated(self.up(x)))
+        return self.down(self.activate(self.up(x)))
 
 
 class GatedFeedForward(FeedForward):
-    """W_2 (f(W_g x) ⊙ W_1 x): the activation opens and closes the features."""
+    """W_2 (f(W_g x) ⊙ W_1 x): the activation gates the hidden features."""
 
     def __init__(self, width: int, inner: int, *, activation: str = "silu", bias: bool = False,
                  dropout: float = 0.0) -> None:
@@ -84,12 +84,13 @@ class GatedFeedForward(FeedForward):
         return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
 
 
-FORMS: dict[str, type[PlainFeedForward] | type[GatedFeedForward]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
+FORMS: dict[str,
+            type[PlainFeedForward] | type[GatedFeedForward]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
-    """The feed-forward part, as a table of a config file."""
+    """The table of a feed-forward layer in a config file."""
 
     inner: int = integer(least=1)
     form: str = choice(FORMS, "plain")
@@ -98,10 +99,10 @@ class FeedForwardConfig(Config):
     dropout: float = probability(0.0)
 
     def build(self, width: int) -> FeedForward:
-        """The part, for tokens of this width."""
+        """Build the layer for tokens of this width."""
         return FORMS[self.form](width, self.inner, activation=self.activation, bias=self.bias, dropout=self.dropout)
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers it has."""
-        ways = 2 if self.form == "gated" else 1  # into the inner features
-        return (ways + 1) * width * self.inner + self.bias * (ways * self.inner + width)
+        """The number of parameters."""
+        projections = 2 if self.form == "gated" else 1  # projections to the hidden features
+        return (projections + 1) * width * self.inner + self.bias * (projections * self.inner + width)

@@ -1,7 +1,7 @@
-"""A stack of blocks, one over the other, with a norm at the end where the order is pre-norm.
+"""A stack of blocks, with a norm at the end where the blocks are pre-norm.
 
-It does not know embeddings, vocabularies or what its tokens are. With `checkpoint`, the activations inside a block are
-not kept for the backward pass, but computed once more (less memory, about a third more time).
+With activation checkpointing, the activations inside a block are not kept for the backward pass but computed again
+(less memory, about a third more time). A stack does not know embeddings, vocabularies or what its tokens are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,17 +34,17 @@ class StackState:
         return StackState(tuple(block.pick(rows) for block in self.blocks))
 
     def put(self, rows: Rows, other: "StackState") -> "StackState":
-        """The state in which these rows are those of the other."""
+        """Replace these rows by the rows of another state."""
         return StackState(tuple(mine.put(rows, theirs)
                                 for mine, theirs in zip(self.blocks, other.blocks, strict=True)))
 
     def copy(self) -> "StackState":
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
         return StackState(tuple(block.copy() for block in self.blocks))
 
 
 class Stack(nn.Module):
-    """Blocks in sequence; `last_norm` is None after post-norm blocks, which end with a norm of their own."""
+    """Blocks in sequence; `last_norm` is None after post-norm blocks, which end with their own norm."""
 
     def __init__(self, blocks: Sequence[Block], last_norm: nn.Module | None = None, *,
                  checkpoint: bool = False) -> None:
@@ -53,7 +53,7 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). What all blocks ask of the masks is looked up once, here."""
+        """All tokens at once: (B, N, D) -> (B, N, D). What all blocks need of the masks is computed once, here."""
         if isinstance(present, Padding):
             present = CachedPadding(present)
         if isinstance(context_present, Padding) and context is not None:
@@ -65,7 +65,7 @@ class Stack(nn.Module):
                 present = CachedPacked(present)
             if isinstance(context_present, Packed) and context is not None:
                 context_present = CachedPacked(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
-                                                                    x.device)
+                                                                      x.device)
         for block in self.blocks:
             if self.checkpoint and self.training:
                 x = recompute(block, x, present, context, context_present, use_reentrant=False)
@@ -80,7 +80,7 @@ class Stack(nn.Module):
                                 for block in self.blocks))
 
     def step(self, x: Tensor, state: StackState, *, lengths: Tensor | None = None) -> tuple[Tensor, StackState]:
-        """One token or a chunk, after those that the state has seen, which it consumes."""
+        """Continue with one token or a chunk; the state is consumed."""
         after = []
         for block, own in zip(self.blocks, state.blocks, strict=True):
             x, following = block.step(x, own, lengths=lengths)  # type: ignore[operator]
@@ -93,10 +93,10 @@ MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMN
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """A stack of equal blocks, as a table of a config file.
+    """The table of a stack of equal blocks in a config file.
 
-    `cross` is the attention to a source, for decoders that have one; `dropout` is that of every part's result;
-    `checkpoint` computes activations again in the backward pass, to save memory.
+    `cross` is the cross-attention of decoders; `dropout` applies to the result of every sublayer; `checkpoint` computes
+    activations again in the backward pass, to save memory.
     """
 
     layers: int = integer(least=1)
@@ -110,7 +110,7 @@ class StackConfig(Config):
     feed_forward: FeedForwardConfig | None = None
 
     def build(self, width: int, *, causal: bool) -> Stack:
-        """The blocks, for tokens of this width; where it is causal, none sees those behind it."""
+        """Build the blocks for tokens of this width; in a causal stack no token sees those after it."""
         blocks = [Block(self.mixer.mixer(width, causal, layer),
                         None if self.feed_forward is None else self.feed_forward.build(width), width,
                         cross=None if self.cross is None else self.cross.build(width), order=self.order,
@@ -123,22 +123,24 @@ class StackConfig(Config):
         return stack
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers the stack has."""
+        """The number of parameters of the stack."""
         parts = [self.mixer, *([self.cross] if self.cross else []), *([self.feed_forward] if self.feed_forward else [])]
         norms = 0 if self.order == "plain" else len(parts) * self.layers + (self.order == "pre")
         each = width * (2 if self.norm == "layer" else 1)
         return self.layers * sum(part.parameters(width) for part in parts) + norms * each
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
-        """What does not go with a model of this width: key, and why."""
+        """Pairs of a key and the reason why its value does not fit a model of this width."""
         for name, part in (("mixer", self.mixer), ("cross", self.cross)):
             for key, why in () if part is None else part.clashes(width, causal):
                 yield f"{name}.{key}", why
 
 
 def _scale_residual_outputs(stack: Stack, layers: int) -> None:
-    """What every part adds to the residual starts smaller the more parts there are, as in GPT-2: their sum does not
-    grow with the depth. Post-norm blocks need none of it: they end with a norm.
+    """Scale down the initial output weights of every sublayer, as in GPT-2.
+
+    The deeper the stack, the smaller they start, so the sum on the residual does not grow with the depth. Post-norm
+    blocks do not need it: they end with a norm.
     """
     for module in stack.modules():
         if isinstance(module, Attention | FeedForward):

@@ -27,24 +27,28 @@ from torch.nn import functional as F
 from regard import checks
 from regard.kernels.launch import has_hooks, usable
 
+Sublayer = Callable[[Tensor], Tensor]
+"""The inner function of a sublayer: (B, N, D) -> (B, N, D)."""
 PROBABILITY_STEPS = 1 << 16
-"""How many values of p there are."""
+"""The number of different dropout probabilities on a CPU."""
+MAX_FUSED_WIDTH = 8192
+"""The largest width of a token that the kernels take: a program holds all of its features at once."""
 
 
 def apply_dropout(x: Tensor, probability: float) -> Tensor:
-    """x with features dropped."""
+    """Drop features of x at random, and scale the others up."""
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
-    dropped = min(round(probability * PROBABILITY_STEPS), PROBABILITY_STEPS - 1)  # below 1, as the probability is
+    dropped = min(round(probability * PROBABILITY_STEPS), PROBABILITY_STEPS - 1)  # p stays below 1
     drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
     numbers = drawn.view(torch.int16)[:x.numel()].view(x.shape)  # -32768 to 32767, all equally often
-    # Compared straight into numbers of x: by way of truth values it takes five times as long.
+    # Compare directly into the dtype of x: by way of bools it takes five times as long.
     kept = torch.ge(numbers, dropped - PROBABILITY_STEPS // 2, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
     return x * kept.mul_(PROBABILITY_STEPS / (PROBABILITY_STEPS - dropped))
 
 
 class Dropout(nn.Module):
-    """Dropout while training; nothing otherwise."""
+    """Dropout while training; the identity otherwise."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -59,17 +63,53 @@ class Dropout(nn.Module):
         return f"{self.probability}"
 
 
-# ---- residual: Residuals: what a part computed, added to what it was computed from, with dropout and norm.
-#
-#     added(x, part, dropout)            x + dropout(part)
-#     normed(x, part, dropout, norm)     norm(x + dropout(part))
-#     normed_alone(x, norm)              norm(x)
-#
-# While training on a GPU each is one kernel, and one more for the gradients; everywhere else, and where somebody listens
-# to a module, the modules are called one after another. It does not know what the part is.
+class PostNorm(nn.Module):
+    """norm(x + dropout(sublayer(x)))."""
 
-MAX_FUSED_WIDTH = 8192
-"""Features of a token that a kernel takes: it holds them all at once."""
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout = norm, Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """x (B, N, D) after the sublayer and its residual connection."""
+        return add_residual_and_norm(x, sublayer(x), self.dropout, self.norm)
+
+
+class PreNorm(nn.Module):
+    """x + dropout(sublayer(norm(x)))."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout = norm, Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """x (B, N, D) after the sublayer and its residual connection."""
+        return add_residual(x, sublayer(apply_norm(x, self.norm)), self.dropout)
+
+
+class NoNorm(nn.Module):
+    """dropout(sublayer(x)): neither norm nor residual."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """x (B, N, D) after the sublayer."""
+        return self.dropout(sublayer(x))
+
+
+NORM_POSITIONS: dict[str, type[PostNorm] | type[PreNorm] | type[NoNorm]] = {"post": PostNorm, "pre": PreNorm,
+                                                                            "plain": NoNorm}
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
+    "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
+}
+
+
+def make_norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:
+    """Make the norm of this name over the features of a token."""
+    return checks.pick("norm", name, NORMS)(width, epsilon)
 
 
 def add_residual(x: Tensor, part: Tensor, dropout: Dropout) -> Tensor:
@@ -88,7 +128,8 @@ def add_residual_and_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Mo
     from regard.kernels import blocks  # imports Triton
 
     dtype = _norm_dtype(torch.promote_types(x.dtype, part.dtype))
-    return blocks.add_dropout_norm(x, part, dropout.probability, blocks.NormParameters(**_norm_parameters(norm, dtype)), dtype)
+    parameters = blocks.NormParameters(**_norm_parameters(norm, dtype))
+    return blocks.add_dropout_norm(x, part, dropout.probability, parameters, dtype)
 
 
 def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -102,88 +143,26 @@ def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of a norm of numbers of this dtype: autocast computes norms in float32."""
+    """The dtype of the norm of numbers of this dtype: autocast computes norms in float32."""
     return torch.float32 if torch.is_autocast_enabled("cuda") else dtype
 
 
 def _norm_parameters(norm: nn.Module, dtype: torch.dtype) -> dict[str, Any]:
-    """What the kernels know of a norm."""
+    """The norm as the kernels take it."""
     if isinstance(norm, nn.LayerNorm):
         return {"centred": True, "gain": norm.weight, "shift": norm.bias, "epsilon": norm.eps}
     assert isinstance(norm, nn.RMSNorm)
-    epsilon = torch.finfo(dtype).eps if norm.eps is None else norm.eps  # as torch's
+    epsilon = torch.finfo(dtype).eps if norm.eps is None else norm.eps  # like torch
     return {"centred": False, "gain": norm.weight, "shift": None, "epsilon": epsilon}
 
 
 def _can_fuse_norm(norm: nn.Module, x: Tensor) -> bool:
-    """Whether the kernels compute this norm."""
+    """Whether the kernels can compute this norm."""
     return (isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.normalized_shape == x.shape[-1:]
             and x.shape[-1] <= MAX_FUSED_WIDTH and norm.training and not has_hooks(norm))
 
 
 def _can_fuse(x: Tensor, part: Tensor, dropout: Dropout) -> bool:
-    """Whether the kernels are taken."""
+    """Whether the kernels can and should compute this residual."""
     return (dropout.training and x.shape == part.shape and x.shape[-1] <= MAX_FUSED_WIDTH and usable(x, part)
             and not has_hooks(dropout))
-
-
-# ---- block: The block: a mixer, attention to a context where there is one, and a feed-forward part.
-#
-#     post-norm   x ← norm(x + part(x))      for each part: the order of Vaswani et al. 2017
-#     pre-norm    x ← x + part(norm(x))      for each part: GPT-2 and later; the stack ends with one more norm
-#     plain       x ← part(x)                for each part: recurrent layers over each other, as they were before
-#
-# A block takes any mixer (recurrence, convolution, self-attention), and does not know which it has. Norms are torch's:
-# LayerNorm over the features of one token, with the biased variance and ε (a source writes neither), or RMSNorm.
-#
-# Legend: B rows, N tokens, D width.
-
-Sublayer = Callable[[Tensor], Tensor]
-
-
-class PostNorm(nn.Module):
-    """norm(x + dropout(part(x)))."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm, self.dropout = norm, Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Sublayer) -> Tensor:
-        """x (B, N, D) after the part and its residual."""
-        return add_residual_and_norm(x, part(x), self.dropout, self.norm)
-
-
-class PreNorm(nn.Module):
-    """x + dropout(part(norm(x)))."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm, self.dropout = norm, Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Sublayer) -> Tensor:
-        """x (B, N, D) after the part and its residual."""
-        return add_residual(x, part(apply_norm(x, self.norm)), self.dropout)
-
-
-class NoNorm(nn.Module):
-    """dropout(part(x)): neither norm nor residual."""
-
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Sublayer) -> Tensor:
-        """x (B, N, D) after the part."""
-        return self.dropout(part(x))
-
-
-NORM_POSITIONS: dict[str, type[PostNorm] | type[PreNorm] | type[NoNorm]] = {"post": PostNorm, "pre": PreNorm, "plain": NoNorm}
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {
-    "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
-    "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
-}
-
-
-def make_norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:
-    """The norm of this name over the features of a token."""
-    return checks.pick("norm", name, NORMS)(width, epsilon)

@@ -38,29 +38,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.kernels import launch
 from regard.kernels.column_sums import column_sums, note_column_sums
-from regard.kernels.launch import once_differentiable
+from regard.kernels.launch import launch, once_differentiable
 
 PROBABILITY_STEPS = 1 << 16
-"""How many values of p there are."""
+"""The number of different dropout probabilities."""
 FEATURES_PER_DRAW = 8
-"""Features that one call of the generator serves; blocks of columns are multiples of it."""
+"""The number of features that one call of the generator serves; blocks of columns are multiples of it."""
 
 
 class DropoutSeed(NamedTuple):
-    """What a kernel must know to drop features."""
+    """The seed and the probability of one dropout."""
 
     seed: Tensor | None
     """One int64 on the device; None where nothing is dropped."""
     dropped: int
     """p · 65536."""
     scale: float
-    """Of what is kept."""
+    """The factor of the features that are kept, 1 / (1 - p)."""
 
 
 def draw_seed(probability: float, like: Tensor) -> DropoutSeed:
-    """A new seed, where features are dropped with this probability."""
+    """Draw a new seed for a dropout of this probability."""
     dropped = min(round(probability * PROBABILITY_STEPS), PROBABILITY_STEPS - 1)
     seed = torch.empty(1, dtype=torch.int64, device=like.device).random_() if dropped else None
     return DropoutSeed(seed, dropped, PROBABILITY_STEPS / (PROBABILITY_STEPS - dropped))
@@ -73,9 +72,9 @@ def _keep_halves(bits: tl.tensor, dropped: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def keep_mask(seed: tl.tensor, row: tl.tensor, group: tl.tensor, groups: tl.tensor, dropped: tl.tensor, rows: tl.constexpr,
-         block: tl.constexpr) -> tl.tensor:
-    """(R, D) bool: whether a feature is kept, of rows (R,) and groups (G,) out of `groups` in a row."""
+def keep_mask(seed: tl.tensor, row: tl.tensor, group: tl.tensor, groups: tl.tensor, dropped: tl.tensor,
+              rows: tl.constexpr, block: tl.constexpr) -> tl.tensor:
+    """(R, D) bool: whether a feature is kept, for rows (R,) and groups (G,) of the `groups` in a row."""
     place = row[:, None].to(tl.int64) * groups + group[None, :]
     a, b, c, d = tl.randint4x(seed, place, 7)
     first = tl.join(_keep_halves(a, dropped), _keep_halves(b, dropped))
@@ -83,35 +82,17 @@ def keep_mask(seed: tl.tensor, row: tl.tensor, group: tl.tensor, groups: tl.tens
     return tl.reshape(tl.join(first, second), (rows, block)) != 0
 
 
-# ---- residual: The residual of a part, with dropout and norm, each way in one kernel.
-#
-#     s = x + dropout(part)
-#     y = (s - μ) / √(σ² + ε) ⊙ gain + shift       LayerNorm, over the features of a token
-#     y = s / √(mean of s² + ε) ⊙ gain             RMSNorm: without μ and shift
-#
-# The statistics are in float32, and so is s, which is never stored: the backward pass makes it again from x, part and the
-# seed of the dropout. With ŝ = (s - μ) r, r = 1/√(σ² + ε), h = ∂y ⊙ gain
-#
-#     ∂s = r (h - mean(h) - ŝ mean(h ⊙ ŝ))       (RMSNorm: without mean(h));    ∂x = ∂s,   ∂part = ∂s ⊙ mask · scale
-#     ∂gain = Σ over tokens of ∂y ⊙ ŝ,   ∂shift = Σ ∂y
-#
-# where each program keeps sums over its own tokens, which are added up at the end in one order. The sum of ∂part, which
-# is the gradient of the bias that a part ends with, is made on the way, and noted (`regard.kernels.column_sums`).
-# It knows numbers, not modules.
-#
-# Legend: T tokens, D width, P programs.
-
 NORM_TILE_ELEMENTS = 512
-"""Numbers that a program holds at a time, at least those of one token."""
+"""The number of features that a program holds at a time, at least those of one token."""
 NORM_BACKWARD_PROGRAMS = 2112
-"""Of the backward pass of a norm, each of which keeps sums over its tokens."""
+"""The largest number of programs of a norm's backward pass, each of which keeps sums over its tokens."""
 
 
 class NormParameters(NamedTuple):
-    """Which norm, and its parameters."""
+    """The kind of norm, and its parameters."""
 
     centred: bool
-    """Whether the mean is taken out: LayerNorm; otherwise RMSNorm."""
+    """Whether the mean is subtracted: LayerNorm; otherwise RMSNorm."""
     gain: Tensor | None
     shift: Tensor | None
     epsilon: float
@@ -119,15 +100,15 @@ class NormParameters(NamedTuple):
 
 @triton.jit
 def _residual_sum(x: tl.tensor, part: tl.tensor, seed: tl.tensor, row: tl.tensor, column: tl.tensor, height: tl.tensor,
-         width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr,
-         adding: tl.constexpr, dropping: tl.constexpr) -> tl.tensor:
-    """x + dropout(part) of a tile, in float32, and what part was multiplied by, where features are dropped."""
-    there = (row < height)[:, None] & (column < width)[None, :]
-    at = row[:, None].to(tl.int64) * width + column[None, :]
-    s = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+                  width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr,
+                  adding: tl.constexpr, dropping: tl.constexpr) -> tl.tensor:
+    """x + dropout(part) of a tile, in float32, and the factors of the dropout where features are dropped."""
+    mask = (row < height)[:, None] & (column < width)[None, :]
+    offsets = row[:, None].to(tl.int64) * width + column[None, :]
+    s = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     factor = s
     if adding:
-        p = tl.load(part + at, mask=there, other=0.0).to(tl.float32)
+        p = tl.load(part + offsets, mask=mask, other=0.0).to(tl.float32)
         if dropping:
             factor = _dropout_factor(seed, row, width, dropped, scale, rows, block)
             p *= factor
@@ -136,47 +117,48 @@ def _residual_sum(x: tl.tensor, part: tl.tensor, seed: tl.tensor, row: tl.tensor
 
 
 @triton.jit
-def _dropout_factor(seed: tl.tensor, row: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr,
-            block: tl.constexpr) -> tl.tensor:
-    """What dropout multiplies a tile by: 0, or the scale."""
+def _dropout_factor(seed: tl.tensor, row: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor,
+                    rows: tl.constexpr, block: tl.constexpr) -> tl.tensor:
+    """The factors of dropout for a tile: 0, or the scale."""
     group = tl.arange(0, block // 8)
     return tl.where(keep_mask(tl.load(seed), row, group, tl.cdiv(width, 8), dropped, rows, block), scale, 0.0)
 
 
 @triton.jit
 def _add_kernel(x: tl.tensor, part: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor,
-         dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr) -> None:
+                dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr,
+                dropping: tl.constexpr) -> None:
     """out = x + dropout(part)."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
     s, _ = _residual_sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, True, dropping)
-    there = (row < height)[:, None] & (column < width)[None, :]
-    tl.store(out + row[:, None].to(tl.int64) * width + column[None, :], s.to(out.dtype.element_ty), mask=there)
+    mask = (row < height)[:, None] & (column < width)[None, :]
+    tl.store(out + row[:, None].to(tl.int64) * width + column[None, :], s.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _dropout_kernel(upstream: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, dropped: tl.tensor,
-          scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr) -> None:
-    """out = dropout(upstream)."""
+def _dropout_kernel(grad_output: tl.tensor, seed: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor,
+                    dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr) -> None:
+    """out = dropout(grad_output)."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
-    there = (row < height)[:, None] & (column < width)[None, :]
-    at = row[:, None].to(tl.int64) * width + column[None, :]
-    g = tl.load(upstream + at, mask=there, other=0.0).to(tl.float32)
+    mask = (row < height)[:, None] & (column < width)[None, :]
+    offsets = row[:, None].to(tl.int64) * width + column[None, :]
+    g = tl.load(grad_output + offsets, mask=mask, other=0.0).to(tl.float32)
     g *= _dropout_factor(seed, row, width, dropped, scale, rows, block)
-    tl.store(out + at, g.to(out.dtype.element_ty), mask=there)
+    tl.store(out + offsets, g.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _norm_kernel(x: tl.tensor, part: tl.tensor, gain: tl.tensor, shift: tl.tensor, seed: tl.tensor, out: tl.tensor,
-          means: tl.tensor, inverses: tl.tensor, height: tl.tensor, width: tl.tensor, epsilon: tl.tensor,
-          dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr,
-          dropping: tl.constexpr, centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
+                 means: tl.tensor, inverses: tl.tensor, height: tl.tensor, width: tl.tensor, epsilon: tl.tensor,
+                 dropped: tl.tensor, scale: tl.tensor, rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr,
+                 dropping: tl.constexpr, centred: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr) -> None:
     """out = norm(x + dropout(part)); means and inverses (T,): μ and r."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, block)
     inside = (column < width)[None, :]
-    there = (row < height)[:, None] & inside
+    mask = (row < height)[:, None] & inside
     s, _ = _residual_sum(x, part, seed, row, column, height, width, dropped, scale, rows, block, adding, dropping)
     if centred:
         mean = tl.sum(s, 1) / width
@@ -189,58 +171,59 @@ def _norm_kernel(x: tl.tensor, part: tl.tensor, gain: tl.tensor, shift: tl.tenso
         y *= tl.load(gain + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     if shifted:
         y += tl.load(shift + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
-    tl.store(out + row[:, None].to(tl.int64) * width + column[None, :], y.to(out.dtype.element_ty), mask=there)
+    tl.store(out + row[:, None].to(tl.int64) * width + column[None, :], y.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _norm_backward_kernel(upstream: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.tensor, seed: tl.tensor,
-                   means: tl.tensor, inverses: tl.tensor, of_x: tl.tensor, of_part: tl.tensor, sums: tl.tensor,
-                   height: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor, share: tl.tensor,
-                   rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr, dropping: tl.constexpr,
-                   centred: tl.constexpr, gained: tl.constexpr) -> None:
-    """of_x, of_part (T, D), and sums (P, 2 or 3, D) over the `share` tokens of each program: ∂gain, ∂shift, and of
+def _norm_backward_kernel(grad_output: tl.tensor, x: tl.tensor, part: tl.tensor, gain: tl.tensor, seed: tl.tensor,
+                          means: tl.tensor, inverses: tl.tensor, grad_x: tl.tensor, grad_part: tl.tensor,
+                          sums: tl.tensor, height: tl.tensor, width: tl.tensor, dropped: tl.tensor, scale: tl.tensor,
+                          rows_per_program: tl.tensor, rows: tl.constexpr, block: tl.constexpr, adding: tl.constexpr,
+                          dropping: tl.constexpr, centred: tl.constexpr, gained: tl.constexpr) -> None:
+    """grad_x, grad_part (T, D), and sums (P, 2 or 3, D) over the tokens of each program: ∂gain, ∂shift, and those of
     ∂part where there is one."""
     column = tl.arange(0, block)
     inside = column < width
-    first = tl.program_id(0) * share
-    last = tl.minimum(first + share, height)
-    of_gain = tl.zeros((rows, block), tl.float32)
-    of_shift = tl.zeros((rows, block), tl.float32)
-    of_bias = tl.zeros((rows, block), tl.float32)
+    first = tl.program_id(0) * rows_per_program
+    last = tl.minimum(first + rows_per_program, height)
+    grad_gain = tl.zeros((rows, block), tl.float32)
+    grad_shift = tl.zeros((rows, block), tl.float32)
+    grad_bias = tl.zeros((rows, block), tl.float32)
     for start in range(first, last, rows):
         row = start + tl.arange(0, rows)
-        there = (row < last)[:, None] & inside[None, :]
-        at = row[:, None].to(tl.int64) * width + column[None, :]
-        s, factor = _residual_sum(x, part, seed, row, column, last, width, dropped, scale, rows, block, adding, dropping)
-        g = tl.load(upstream + at, mask=there, other=0.0).to(tl.float32)
+        mask = (row < last)[:, None] & inside[None, :]
+        offsets = row[:, None].to(tl.int64) * width + column[None, :]
+        s, factor = _residual_sum(x, part, seed, row, column, last, width, dropped, scale, rows, block, adding,
+                                  dropping)
+        g = tl.load(grad_output + offsets, mask=mask, other=0.0).to(tl.float32)
         inverse = tl.load(inverses + row, mask=row < last, other=0.0)[:, None]
         if centred:
             s -= tl.load(means + row, mask=row < last, other=0.0)[:, None]
-        hat = tl.where(there, s * inverse, 0.0)
-        of_gain += g * hat
-        of_shift += g
+        hat = tl.where(mask, s * inverse, 0.0)
+        grad_gain += g * hat
+        grad_shift += g
         if gained:
             g *= tl.load(gain + column, mask=inside, other=0.0).to(tl.float32)[None, :]
-        slope = g - hat * (tl.sum(g * hat, 1) / width)[:, None]
+        gradient = g - hat * (tl.sum(g * hat, 1) / width)[:, None]
         if centred:
-            slope -= (tl.sum(g, 1) / width)[:, None]
-        slope *= inverse
-        tl.store(of_x + at, slope.to(of_x.dtype.element_ty), mask=there)
+            gradient -= (tl.sum(g, 1) / width)[:, None]
+        gradient *= inverse
+        tl.store(grad_x + offsets, gradient.to(grad_x.dtype.element_ty), mask=mask)
         if dropping:
-            slope *= factor
-            tl.store(of_part + at, slope.to(of_part.dtype.element_ty), mask=there)
+            gradient *= factor
+            tl.store(grad_part + offsets, gradient.to(grad_part.dtype.element_ty), mask=mask)
         if adding:
-            of_bias += slope
+            grad_bias += gradient
     kinds: tl.constexpr = 3 if adding else 2
-    sums_at = sums + tl.program_id(0).to(tl.int64) * kinds * width + column
-    tl.store(sums_at, tl.sum(of_gain, 0), mask=inside)
-    tl.store(sums_at + width, tl.sum(of_shift, 0), mask=inside)
+    sums_offsets = sums + tl.program_id(0).to(tl.int64) * kinds * width + column
+    tl.store(sums_offsets, tl.sum(grad_gain, 0), mask=inside)
+    tl.store(sums_offsets + width, tl.sum(grad_shift, 0), mask=inside)
     if adding:
-        tl.store(sums_at + 2 * width, tl.sum(of_bias, 0), mask=inside)
+        tl.store(sums_offsets + 2 * width, tl.sum(grad_bias, 0), mask=inside)
 
 
 class NormTile(NamedTuple):
-    """What a program holds: so many tokens, and features rounded up to a power of two."""
+    """The tile of a program: its tokens, their features rounded up to a power of two, and its warps."""
 
     rows: int
     block: int
@@ -259,15 +242,15 @@ def add_dropout(x: Tensor, part: Tensor, dropout: float) -> Tensor:
     return y
 
 
-def add_dropout_norm(x: Tensor, part: Tensor, dropout: float, form: NormParameters, dtype: torch.dtype) -> Tensor:
+def add_dropout_norm(x: Tensor, part: Tensor, dropout: float, norm: NormParameters, dtype: torch.dtype) -> Tensor:
     """norm(x + dropout(part)), both (..., D), in this dtype."""
-    y: Tensor = _AddDropoutNorm.apply(x, part, form.gain, form.shift, form, draw_seed(dropout, x), dtype)
+    y: Tensor = _AddDropoutNorm.apply(x, part, norm.gain, norm.shift, norm, draw_seed(dropout, x), dtype)
     return y
 
 
-def fused_norm(x: Tensor, form: NormParameters, dtype: torch.dtype) -> Tensor:
+def fused_norm(x: Tensor, norm: NormParameters, dtype: torch.dtype) -> Tensor:
     """norm(x), (..., D), in this dtype."""
-    y: Tensor = _AddDropoutNorm.apply(x, None, form.gain, form.shift, form, draw_seed(0.0, x), dtype)
+    y: Tensor = _AddDropoutNorm.apply(x, None, norm.gain, norm.shift, norm, draw_seed(0.0, x), dtype)
     return y
 
 
@@ -275,67 +258,69 @@ class _AddDropout(torch.autograd.Function):
     """∂x = ∂y, ∂part = ∂y ⊙ mask · scale."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Tensor, chance: DropoutSeed) -> Tensor:
-        ctx.chance, ctx.dtypes = chance, (x.dtype, part.dtype)
+    def forward(ctx: Any, x: Tensor, part: Tensor, dropout: DropoutSeed) -> Tensor:
+        ctx.dropout, ctx.dtypes = dropout, (x.dtype, part.dtype)
         x, part, width = x.contiguous(), part.contiguous(), x.shape[-1]
-        out, height, (rows, block, warps) = _empty_like(x, torch.promote_types(*ctx.dtypes)), x.numel() // width, norm_tile(width)
-        launch.launch(_add_kernel, (triton.cdiv(height, rows),), x, part, _or_unused(chance.seed, x), out, height, width,
-                       chance.dropped, chance.scale, rows, block, chance.seed is not None, num_warps=warps)
+        out, height = _empty_like(x, torch.promote_types(*ctx.dtypes)), x.numel() // width
+        rows, block, warps = norm_tile(width)
+        launch(_add_kernel, (triton.cdiv(height, rows),), x, part, _or_unused(dropout.seed, x), out, height, width,
+               dropout.dropped, dropout.scale, rows, block, dropout.seed is not None, num_warps=warps)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        g, chance = upstream[0], ctx.chance
-        if chance.seed is None:
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Any, ...]:
+        g, dropout = grad_output[0], ctx.dropout
+        if dropout.seed is None:
             return g.to(ctx.dtypes[0]), g.to(ctx.dtypes[1]), None
         g, width = g.contiguous(), g.shape[-1]
-        of_part, height, (rows, block, warps) = _empty_like(g, ctx.dtypes[1]), g.numel() // width, norm_tile(width)
-        launch.launch(_dropout_kernel, (triton.cdiv(height, rows),), g, chance.seed, of_part, height, width, chance.dropped,
-                       chance.scale, rows, block, num_warps=warps)
-        return g.to(ctx.dtypes[0]), of_part, None
+        grad_part, height, (rows, block, warps) = _empty_like(g, ctx.dtypes[1]), g.numel() // width, norm_tile(width)
+        launch(_dropout_kernel, (triton.cdiv(height, rows),), g, dropout.seed, grad_part, height, width,
+               dropout.dropped, dropout.scale, rows, block, num_warps=warps)
+        return g.to(ctx.dtypes[0]), grad_part, None
 
 
 class _AddDropoutNorm(torch.autograd.Function):
-    """The gradients of the head of this file."""
+    """The equations of norms at the top of this file."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Tensor | None, gain: Tensor | None, shift: Tensor | None, form: NormParameters,
-                chance: DropoutSeed, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, part: Tensor | None, gain: Tensor | None, shift: Tensor | None,
+                norm: NormParameters, dropout: DropoutSeed, dtype: torch.dtype) -> Tensor:
         x, part, width = x.contiguous(), None if part is None else part.contiguous(), x.shape[-1]
         out, height, (rows, block, warps) = _empty_like(x, dtype), x.numel() // width, norm_tile(width)
         inverses = x.new_empty(height, dtype=torch.float32)
-        means = torch.empty_like(inverses) if form.centred else inverses
-        launch.launch(_norm_kernel, (triton.cdiv(height, rows),), x, _or_unused(part, x), _or_unused(gain, x), _or_unused(shift, x),
-                       _or_unused(chance.seed, x), out, means, inverses, height, width, form.epsilon, chance.dropped,
-                       chance.scale, rows, block, part is not None, chance.seed is not None, form.centred,
-                       gain is not None, shift is not None, num_warps=warps)
-        ctx.save_for_backward(x, part, gain, means, inverses, chance.seed)
-        ctx.centred, ctx.chance, ctx.of_shift = form.centred, chance, None if shift is None else shift.dtype
+        means = torch.empty_like(inverses) if norm.centred else inverses
+        launch(_norm_kernel, (triton.cdiv(height, rows),), x, _or_unused(part, x), _or_unused(gain, x),
+               _or_unused(shift, x), _or_unused(dropout.seed, x), out, means, inverses, height, width, norm.epsilon,
+               dropout.dropped, dropout.scale, rows, block, part is not None, dropout.seed is not None, norm.centred,
+               gain is not None, shift is not None, num_warps=warps)
+        ctx.save_for_backward(x, part, gain, means, inverses, dropout.seed)
+        ctx.centred, ctx.dropout, ctx.grad_shift = norm.centred, dropout, None if shift is None else shift.dtype
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Any, ...]:
         x, part, gain, means, inverses, seed = ctx.saved_tensors
-        g, width, dropping = upstream[0].contiguous(), x.shape[-1], seed is not None
+        g, width, dropping = grad_output[0].contiguous(), x.shape[-1], seed is not None
         height, (rows, block, warps) = x.numel() // width, norm_tile(width)
-        share = triton.cdiv(triton.cdiv(height, rows), NORM_BACKWARD_PROGRAMS) * rows
-        programs = triton.cdiv(height, share)
-        of_x = _empty_like(x, x.dtype)
-        of_part = _empty_like(x, part.dtype) if dropping else of_x
+        rows_per_program = triton.cdiv(triton.cdiv(height, rows), NORM_BACKWARD_PROGRAMS) * rows
+        programs = triton.cdiv(height, rows_per_program)
+        grad_x = _empty_like(x, x.dtype)
+        grad_part = _empty_like(x, part.dtype) if dropping else grad_x
         sums = x.new_empty(programs, width * (2 if part is None else 3), dtype=torch.float32)
-        launch.launch(_norm_backward_kernel, (programs,), g, x, _or_unused(part, x), _or_unused(gain, x), _or_unused(seed, x), means, inverses,
-                       of_x, of_part, sums, height, width, ctx.chance.dropped, ctx.chance.scale, share, rows, block,
-                       part is not None, dropping, ctx.centred, gain is not None, num_warps=warps)
-        wanted = {tensor.dtype for tensor in (gain, part) if tensor is not None} | {ctx.of_shift} - {None}
-        found = column_sums(sums, wanted.pop() if len(wanted) == 1 else torch.float32)
-        of_gain, of_shift, *of_bias = found.split(width)
+        launch(_norm_backward_kernel, (programs,), g, x, _or_unused(part, x), _or_unused(gain, x), _or_unused(seed, x),
+               means, inverses, grad_x, grad_part, sums, height, width, ctx.dropout.dropped, ctx.dropout.scale,
+               rows_per_program, rows, block, part is not None, dropping, ctx.centred, gain is not None,
+               num_warps=warps)
+        wanted = {tensor.dtype for tensor in (gain, part) if tensor is not None} | {ctx.grad_shift} - {None}
+        totals = column_sums(sums, wanted.pop() if len(wanted) == 1 else torch.float32)
+        grad_gain, grad_shift, *grad_bias = totals.split(width)
         if part is not None:
-            of_part = of_part.to(part.dtype)
-            note_column_sums(of_part, *of_bias)
-        return (of_x, None if part is None else of_part, None if gain is None else of_gain.to(gain.dtype),
-                None if ctx.of_shift is None else of_shift.to(ctx.of_shift), None, None, None)
+            grad_part = grad_part.to(part.dtype)
+            note_column_sums(grad_part, *grad_bias)
+        return (grad_x, None if part is None else grad_part, None if gain is None else grad_gain.to(gain.dtype),
+                None if ctx.grad_shift is None else grad_shift.to(ctx.grad_shift), None, None, None)
 
 
 def _empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -343,27 +328,15 @@ def _empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _or_unused(tensor: Tensor | None, other: Tensor) -> Tensor:
-    """What a kernel gets in the place of a tensor that it does not read."""
+    """The tensor, or where it is None another one, as an argument that the kernel does not use."""
     return other if tensor is None else tensor
 
 
-# ---- activation: An activation with dropout, each way in one kernel.
-#
-#     y = dropout(f(x)),      ∂x = ∂y ⊙ mask · scale ⊙ f'(x)
-#
-# Of ReLU the result alone is kept for the backward pass, which the layer after it keeps anyway: it is above 0 where x was
-# and where nothing was dropped. Of the others x is kept, and the mask drawn again. The sum of ∂x over tokens, which is
-# the gradient of the bias that x was made with, is made on the way, and noted (`regard.kernels.column_sums`).
-#
-# Which features are dropped follows from the place of a number in memory alone, not from how programs share the work. It
-# knows numbers, not modules.
-#
-# Legend: R rows of a tile, D columns: numbers in the order of memory, D in a row; T tokens, P shares of them.
-
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 2, 1024, 4
-"""Numbers that a program has at a time."""
+"""The tile of a program."""
 ACTIVATION_BACKWARD_PROGRAMS, MIN_TILES = 1056, 4
-"""Programs of a backward pass that sums, eight for each part of a large GPU; tiles that each of them has at least."""
+"""Backward passes that sum have this many programs (eight for each multiprocessor of a large GPU), and each of them at
+least this many tiles."""
 
 
 @triton.jit
@@ -374,14 +347,14 @@ def _normal_cdf_pdf(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _sigmoid_both(x: tl.tensor) -> tl.tensor:
-    """σ(x) = 1 / (1 + exp(-x)) and σ(-x); of -|x|, so that no exponential overflows, and no digits are lost."""
+    """σ(x) = 1 / (1 + exp(-x)) and σ(-x), from exp(-|x|), so that no exponential overflows and no digits are lost."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0.0, e, 1.0) / (1.0 + e), tl.where(x < 0.0, 1.0, e) / (1.0 + e)
 
 
 @triton.jit
 def _gelu_tanh_gate(x: tl.tensor) -> tl.tensor:
-    """½ (1 + tanh u), which GPT-2's GELU multiplies x by, and its slope; u = √(2/π) (x + 0.044715 x³)."""
+    """½ (1 + tanh u), the factor of x in GPT-2's GELU, and its derivative; u = √(2/π) (x + 0.044715 x³)."""
     inner = 1.5957691216057308 * x * (1.0 + 0.044715 * x * x)  # 2u, for ½ (1 + tanh u) = σ(2u)
     opened, closed = _sigmoid_both(inner)
     return opened, opened * closed * 1.5957691216057308 * (1.0 + 0.134145 * x * x)
@@ -389,18 +362,19 @@ def _gelu_tanh_gate(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _tile_offsets(count: tl.tensor, rows: tl.constexpr, block: tl.constexpr) -> tl.tensor:
-    """The rows of this program, where in memory they stand, and whether anything does."""
+    """The rows of this program, their offsets in memory, and which of these are inside."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
-    at = row[:, None].to(tl.int64) * block + tl.arange(0, block)[None, :]
-    return row, at, at < count
+    offsets = row[:, None].to(tl.int64) * block + tl.arange(0, block)[None, :]
+    return row, offsets, offsets < count
 
 
 @triton.jit
-def _activation_kernel(x: tl.tensor, seed: tl.tensor, out: tl.tensor, count: tl.tensor, dropped: tl.tensor, scale: tl.tensor,
-              name: tl.constexpr, dropping: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
+def _activation_kernel(x: tl.tensor, seed: tl.tensor, out: tl.tensor, count: tl.tensor, dropped: tl.tensor,
+                       scale: tl.tensor, name: tl.constexpr, dropping: tl.constexpr, rows: tl.constexpr,
+                       block: tl.constexpr) -> None:
     """out = dropout(f(x))."""
-    row, at, there = _tile_offsets(count, rows, block)
-    v = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    row, offsets, mask = _tile_offsets(count, rows, block)
+    v = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     if name == "relu":
         v = tl.where(v <= 0.0, 0.0, v)
     if name == "gelu":
@@ -413,50 +387,51 @@ def _activation_kernel(x: tl.tensor, seed: tl.tensor, out: tl.tensor, count: tl.
         opened, _ = _sigmoid_both(v)
         v *= opened
     if dropping:
-        v = tl.where(keep_mask(tl.load(seed), row, tl.arange(0, block // 8), block // 8, dropped, rows, block), v * scale,
-                     0.0)
-    tl.store(out + at, v.to(out.dtype.element_ty), mask=there)
+        v = tl.where(keep_mask(tl.load(seed), row, tl.arange(0, block // 8), block // 8, dropped, rows, block),
+                     v * scale, 0.0)
+    tl.store(out + offsets, v.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _activation_backward_kernel(upstream: tl.tensor, held: tl.tensor, seed: tl.tensor, out: tl.tensor, sums: tl.tensor, count: tl.tensor,
-           width: tl.tensor, share: tl.tensor, dropped: tl.tensor, scale: tl.tensor, name: tl.constexpr,
-           dropping: tl.constexpr, summing: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
-    """out (T, D) = ∂x, and sums (P, D) over the `share` rows of each program; `held` is y of ReLU, x of the others."""
+def _activation_backward_kernel(grad_output: tl.tensor, saved: tl.tensor, seed: tl.tensor, out: tl.tensor,
+                                sums: tl.tensor, count: tl.tensor, width: tl.tensor, rows_per_program: tl.tensor,
+                                dropped: tl.tensor, scale: tl.tensor, name: tl.constexpr, dropping: tl.constexpr,
+                                summing: tl.constexpr, rows: tl.constexpr, block: tl.constexpr) -> None:
+    """out (T, D) = ∂x, and sums (P, D) over the rows of each program; `saved` is y for ReLU, x for the others."""
     column = tl.program_id(1) * block + tl.arange(0, block)
-    first = tl.program_id(0) * share
-    last = tl.minimum(first + share, tl.cdiv(count, width))
+    first = tl.program_id(0) * rows_per_program
+    last = tl.minimum(first + rows_per_program, tl.cdiv(count, width))
     total = tl.zeros((rows, block), tl.float32)
     for start in range(first, last, rows):
         row = start + tl.arange(0, rows)
-        at = row[:, None].to(tl.int64) * width + column[None, :]
-        there = (row < last)[:, None] & (column < width)[None, :] & (at < count)
-        g = _activation_gradient(upstream, held, at, there, scale, name)
+        offsets = row[:, None].to(tl.int64) * width + column[None, :]
+        mask = (row < last)[:, None] & (column < width)[None, :] & (offsets < count)
+        g = _activation_gradient(grad_output, saved, offsets, mask, scale, name)
         if dropping and name != "relu":
             group = tl.program_id(1) * (block // 8) + tl.arange(0, block // 8)
             g = tl.where(keep_mask(tl.load(seed), row, group, width // 8, dropped, rows, block), g, 0.0)
-        tl.store(out + at, g.to(out.dtype.element_ty), mask=there)
+        tl.store(out + offsets, g.to(out.dtype.element_ty), mask=mask)
         if summing:
             total += g
     if summing:
-        sums_at = sums + tl.program_id(0).to(tl.int64) * width + column
-        tl.store(sums_at, tl.sum(total, 0), mask=column < width)
+        sums_offsets = sums + tl.program_id(0).to(tl.int64) * width + column
+        tl.store(sums_offsets, tl.sum(total, 0), mask=column < width)
 
 
 @triton.jit
-def _activation_gradient(upstream: tl.tensor, held: tl.tensor, at: tl.tensor, there: tl.tensor, scale: tl.tensor,
-            name: tl.constexpr) -> tl.tensor:
-    """∂y · scale ⊙ f'(x); zeros where there is nothing."""
-    g = tl.load(upstream + at, mask=there, other=0.0).to(tl.float32) * scale
-    v = tl.load(held + at, mask=there, other=0.0).to(tl.float32)
+def _activation_gradient(grad_output: tl.tensor, saved: tl.tensor, offsets: tl.tensor, mask: tl.tensor,
+                         scale: tl.tensor, name: tl.constexpr) -> tl.tensor:
+    """∂y · scale ⊙ f'(x); zeros outside of the mask."""
+    g = tl.load(grad_output + offsets, mask=mask, other=0.0).to(tl.float32) * scale
+    v = tl.load(saved + offsets, mask=mask, other=0.0).to(tl.float32)
     if name == "relu":
         g = tl.where(v <= 0.0, 0.0, g)
     if name == "gelu":
         below, density = _normal_cdf_pdf(v)
         g *= below + v * density
     if name == "gelu_tanh":
-        opened, slope = _gelu_tanh_gate(v)
-        g *= opened + v * slope
+        opened, gradient = _gelu_tanh_gate(v)
+        g *= opened + v * gradient
     if name == "silu":
         opened, closed = _sigmoid_both(v)
         g *= opened * (1.0 + v * closed)
@@ -470,44 +445,42 @@ def activate_dropout(x: Tensor, name: str, dropout: float) -> Tensor:
 
 
 class _ActivateDropout(torch.autograd.Function):
-    """The equations of the head of this file."""
+    """The equations of activations at the top of this file."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, name: str, chance: DropoutSeed) -> Tensor:
+    def forward(ctx: Any, x: Tensor, name: str, dropout: DropoutSeed) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        launch.launch(_activation_kernel, (triton.cdiv(out.numel(), TILE_ROWS * TILE_COLUMNS),), x, _seed_or_unused(chance, out), out, out.numel(),
-                       chance.dropped, chance.scale, name, chance.seed is not None, TILE_ROWS, TILE_COLUMNS, num_warps=TILE_WARPS)
+        launch(_activation_kernel, (triton.cdiv(out.numel(), TILE_ROWS * TILE_COLUMNS),), x,
+               _or_unused(dropout.seed, out), out, out.numel(), dropout.dropped, dropout.scale, name,
+               dropout.seed is not None, TILE_ROWS, TILE_COLUMNS, num_warps=TILE_WARPS)
         ctx.save_for_backward(out if name == "relu" else x)
-        ctx.name, ctx.chance = name, chance
+        ctx.name, ctx.dropout = name, dropout
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
-        (held,) = ctx.saved_tensors
-        g, out, chance = upstream[0].contiguous(), torch.empty_like(held), ctx.chance
-        summing = out.shape[-1] % FEATURES_PER_DRAW == 0  # elsewhere features that are drawn together stand in two rows
-        width, rows, block, share = _column_tiles(out) if summing else (TILE_COLUMNS, TILE_ROWS, TILE_COLUMNS, TILE_ROWS)
-        shares = triton.cdiv(triton.cdiv(out.numel(), width), share)
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Any, ...]:
+        (saved,) = ctx.saved_tensors
+        g, out, dropout = grad_output[0].contiguous(), torch.empty_like(saved), ctx.dropout
+        summing = out.shape[-1] % FEATURES_PER_DRAW == 0  # otherwise a group of features is in two rows
+        width, rows, block, rows_per_program = _column_tiles(out) if summing else (TILE_COLUMNS, TILE_ROWS,
+                                                                                   TILE_COLUMNS, TILE_ROWS)
+        shares = triton.cdiv(triton.cdiv(out.numel(), width), rows_per_program)
         sums = out.new_empty(shares if summing else 0, width, dtype=torch.float32)
-        launch.launch(_activation_backward_kernel, (shares, triton.cdiv(width, block)), g, held, _seed_or_unused(chance, out), out, sums, out.numel(),
-                       width, share, chance.dropped, chance.scale, ctx.name, chance.seed is not None, summing, rows,
-                       block, num_warps=TILE_WARPS)
+        launch(_activation_backward_kernel, (shares, triton.cdiv(width, block)), g, saved,
+               _or_unused(dropout.seed, out), out, sums, out.numel(), width, rows_per_program, dropout.dropped,
+               dropout.scale, ctx.name, dropout.seed is not None, summing, rows, block, num_warps=TILE_WARPS)
         if summing:
             note_column_sums(out, sums)
         return out, None, None
 
 
 def _column_tiles(out: Tensor) -> tuple[int, int, int, int]:
-    """Width of a row, rows and columns of a tile, and rows of a program, where columns are summed."""
+    """The width of a row, rows and columns of a tile, and rows of a program, where columns are summed."""
     width = out.shape[-1]
     block = min(TILE_COLUMNS, max(2 * FEATURES_PER_DRAW, triton.next_power_of_2(width)))
     rows = TILE_ROWS * TILE_COLUMNS // block
-    tiles, programs = triton.cdiv(out.numel() // width, rows), max(1, ACTIVATION_BACKWARD_PROGRAMS // triton.cdiv(width, block))
+    tiles, programs = triton.cdiv(out.numel() // width,
+                                  rows), max(1, ACTIVATION_BACKWARD_PROGRAMS // triton.cdiv(width, block))
     return width, rows, block, max(MIN_TILES, triton.cdiv(tiles, programs)) * rows
-
-
-def _seed_or_unused(chance: DropoutSeed, other: Tensor) -> Tensor:
-    """The seed; what a kernel gets in its place where nothing is dropped, and does not read."""
-    return other if chance.seed is None else chance.seed

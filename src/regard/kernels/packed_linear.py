@@ -1,24 +1,24 @@
-"""Linear layers with their weights laid out for few rows: what a search on a CPU spends nearly all of its time in.
+"""Linear layers on a CPU with weights packed for few rows, where decoding spends nearly all of its time.
 
-    with packed(model):
-        ...                    each nn.Linear of the model computes the same, faster, in float32 on a CPU
-    LAYOUTS.of(q, k, v)        the weights of layers of one input side by side, as one product
+    with packed_linear_layers(model):
+        ...                            each nn.Linear of the model computes the same, faster, in float32 on a CPU
+    PACKED_WEIGHTS.of(q, k, v)         the weights of layers with one input side by side, as one product
 
-A step of a search multiplies few rows by large matrices, and torch's product lays such a matrix out anew at each call,
-or reads it against its order, and a single row with one thread alone. Here it is laid out once, blocked, as oneDNN
-reads it. That takes longer for one row or two than for four to six: fewer are filled up to four. With one thread
-matrices that are higher than wide are turned too, so that a single row is added up column by column. Measured for the
-products of a step of one row of a Transformer-base with 32,000 tokens, weights in no cache (two cores of an AMD EPYC):
-9.2 ms turned or as they are, with any number of threads; like this 8.4 ms with one thread and 6.0 with two. Torch sums
-as many numbers up in 5.9 and 2.4 ms.
+A decoding step multiplies few rows by large matrices. torch's product repacks such a matrix at each call, or reads it
+across its memory order, and uses one thread for a single row. Here the matrix is packed once, in the blocked layout of
+oneDNN. That takes longer for one or two rows than for four to six, so fewer rows are padded to four. With one thread,
+matrices that are taller than wide are also stored transposed, so that a single row is summed column by column. Measured
+for the products of a step with one row of a Transformer-base with a vocabulary of 32,000, weights in no cache (two
+cores of an AMD EPYC): 9.2 ms transposed or as they are, with any number of threads; packed 8.4 ms with one thread and
+6.0 with two. torch sums as many numbers in 5.9 and 2.4 ms.
 
-A second copy of the weights is kept as long as the layer lives, more where layers are met alone and side by side; a
-model of more than MOST bytes, or whose first parameter lies on another device, is left as it is. A weight that was
-written into is laid out again: torch counts what is written into a tensor, but not what is written through `.data`, so
-that an entry of each row is compared too, when a block begins. With gradients, in other numbers, on other devices and
-under autocast layers do what they always do.
+A second copy of the weights is kept as long as the layer lives, and a third where layers are used both alone and side
+by side. A model of more than MAX_BYTES, or whose first parameter is on another device, is left as it is. A weight that
+has changed is packed again: torch counts writes to a tensor, but not writes through `.data`, so one entry of each row
+is compared too when the context begins. With gradients, in other dtypes, on other devices and under autocast the layers
+run as usual.
 
-It knows neither blocks nor models.
+This module knows neither blocks nor models.
 """
 
 import weakref
@@ -34,64 +34,65 @@ from torch.nn.functional import pad
 from regard.kernels.linear import Linear
 
 MAX_BYTES = 1 << 30
-"""Bytes of weights in a model that is laid out."""
+"""The largest model that is packed, in bytes of weights."""
 MIN_ROWS = 4
-"""Rows that are multiplied at least."""
+"""Products have at least this many rows; fewer are padded."""
 
 WeightVersions = tuple[tuple[int, int, int], ...]
+"""For each weight torch's version counter, its address, and the number of changes found by comparison."""
 
 
 @dataclass
 class PackedWeights:
-    """The weights of some layers, laid out. It does not keep the layers."""
+    """The packed weights of one layer, or of several side by side. It does not keep the layers alive."""
 
-    stamp: WeightVersions
+    versions: WeightVersions
     blocked: Tensor | None = None
-    turned: Tensor | None = None
+    transposed: Tensor | None = None
     """For one row and one thread."""
 
     def product(self, x: Tensor, weights: list[Tensor], bias: Tensor | None, activation: str = "none") -> Tensor:
-        """(R, in) -> (R or FILLED, out): rows that were filled up are left for the caller to cut off.
+        """(R, in) -> (R or MIN_ROWS, out): the caller cuts off padded rows.
 
         Args:
-            weights: what is laid out, where it is not yet.
-            activation: "none" or "relu", of what is multiplied.
+            weights: the weights to pack, where they are not packed yet.
+            activation: "none" or "relu", applied to the product.
         """
         if self.blocked is None:
             self.blocked = torch.ops.mkldnn._reorder_linear_weight(_concatenate(weights), None)
         return torch.ops.mkldnn._linear_pointwise(pad_rows(x), self.blocked, bias, activation, [], "")
 
     def single(self, x: Tensor, weights: list[Tensor], bias: Tensor | None) -> Tensor:
-        """One row, (1, in) -> (1, out), with the weights turned."""
-        if self.turned is None:
-            self.turned = _concatenate(weights).t().contiguous().t()
-        return plain(x, self.turned, bias)
+        """One row, (1, in) -> (1, out), with the weights transposed in memory."""
+        if self.transposed is None:
+            self.transposed = _concatenate(weights).t().contiguous().t()
+        return plain(x, self.transposed, bias)
 
 
 @dataclass
 class PackedWeightsCache:
-    """Those of all layers that are still there."""
+    """The packed weights of all living layers."""
 
     kept: "weakref.WeakKeyDictionary[nn.Linear, PackedWeights]" = field(default_factory=weakref.WeakKeyDictionary)
-    several: "weakref.WeakKeyDictionary[nn.Linear, PackedWeights]" = field(default_factory=weakref.WeakKeyDictionary)
-    """Of layers side by side, with the first of them."""
+    joint: "weakref.WeakKeyDictionary[nn.Linear, PackedWeights]" = field(default_factory=weakref.WeakKeyDictionary)
+    """Those of layers side by side, by the first of them."""
     seen: "weakref.WeakKeyDictionary[nn.Linear, tuple[Tensor, int]]" = field(default_factory=weakref.WeakKeyDictionary)
-    """Some entries of each weight, and how often they were found to be others."""
+    """Some entries of each weight, and how often they had changed."""
 
     def of(self, first: nn.Linear, *others: nn.Linear) -> PackedWeights:
-        """The layout of a layer's weight as it is; or of several, side by side in this order."""
-        kept = self.several if others else self.kept
-        stamp = tuple((layer.weight._version, layer.weight.data_ptr(), self._changes(layer))
-                      for layer in (first, *others))
+        """The packed weights of a layer, or of several layers side by side in this order, as they are now."""
+        kept = self.joint if others else self.kept
+        versions = tuple((layer.weight._version, layer.weight.data_ptr(), self._changes(layer))
+                         for layer in (first, *others))
         found = kept.get(first)
-        if found is None or found.stamp != stamp:
-            found = kept[first] = PackedWeights(stamp)
+        if found is None or found.versions != versions:
+            found = kept[first] = PackedWeights(versions)
         return found
 
-    def look(self, layers: list[nn.Linear]) -> None:
-        """Find weights that were written into without being counted."""
+    def check_changes(self, layers: list[nn.Linear]) -> None:
+        """Notice weights that were written to through `.data`, which torch does not count."""
         for layer in layers:
-            # At least one entry of each row, in one column after the other.
+            # At least one entry of each row, each in another column.
             entries = layer.weight.detach().flatten()[::max(1, layer.in_features - 1)]
             known = self.seen.get(layer)
             if known is None or not torch.equal(known[0], entries):
@@ -106,7 +107,7 @@ PACKED_WEIGHTS = PackedWeightsCache()
 
 
 class PackedForward:
-    """The forward pass of one layer."""
+    """The forward pass of one layer with packed weights."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -121,7 +122,7 @@ class PackedForward:
         count = len(rows)
         if count == 1 and single_threaded():
             if layer.out_features < layer.in_features:
-                return plain(x, weight, bias)  # to read it in its order is the fastest already
+                return plain(x, weight, bias)  # reading it in memory order is the fastest way
             return PACKED_WEIGHTS.of(layer).single(x, [weight], bias)
         made = PACKED_WEIGHTS.of(layer).product(rows, [weight], bias)
         return made[:count].view(*x.shape[:-1], layer.out_features)
@@ -129,10 +130,10 @@ class PackedForward:
 
 @contextmanager
 def packed_linear_layers(model: object) -> Iterator[None]:
-    """Inside, the layers of a model use weights that are laid out; anything that is no module, or cannot, is left."""
+    """In this context the layers of a model use packed weights. Other objects and other layers stay as they are."""
     layers = _packable_layers(model) if isinstance(model, nn.Module) else []
-    changed = [layer for layer in layers if "forward" not in vars(layer)]  # of an outer block they are its business
-    PACKED_WEIGHTS.look(changed)
+    changed = [layer for layer in layers if "forward" not in vars(layer)]  # not those of an outer context
+    PACKED_WEIGHTS.check_changes(changed)
     for layer in changed:
         vars(layer)["forward"] = PackedForward(layer)
     try:
@@ -143,26 +144,26 @@ def packed_linear_layers(model: object) -> Iterator[None]:
 
 
 def is_packed(layer: nn.Linear) -> bool:
-    """Whether a layer is inside of a block now, and nobody waits for its calls."""
+    """Whether a layer uses packed weights now, and has no hooks."""
     return (isinstance(vars(layer).get("forward"), PackedForward)
             and not (layer._forward_hooks or layer._forward_pre_hooks))
 
 
 def pad_rows(x: Tensor) -> Tensor:
-    """Rows (R, D), with others behind them where they are fewer than FILLED: zeros, or a single row itself."""
+    """Rows (R, D), padded to MIN_ROWS with zeros, or with copies of a single row."""
     count = x.shape[0]
     if count == 1:
-        return x.expand(MIN_ROWS, -1)  # which takes less time than to write zeros
+        return x.expand(MIN_ROWS, -1)  # faster than writing zeros
     return x if count >= MIN_ROWS or not count else pad(x, (0, 0, 0, MIN_ROWS - count))
 
 
 def single_threaded() -> bool:
-    """Whether one thread does all the work: then it reads whole columns faster than blocks."""
+    """Whether torch uses one thread, which reads whole columns faster than blocks."""
     return torch.get_num_threads() == 1
 
 
 def autocast_or_compiling() -> bool:
-    """Whether products are computed in other numbers than those given, or are being compiled."""
+    """Whether autocast changes the dtype of products, or they are being compiled."""
     return torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
 
 
@@ -171,9 +172,9 @@ def _concatenate(weights: list[Tensor]) -> Tensor:
 
 
 def _packable_layers(model: nn.Module) -> list[nn.Linear]:
-    """The layers that can be laid out; none where that is too much, or where torch has no oneDNN."""
+    """The layers that can be packed; none where the model is too large, or torch has no oneDNN."""
     first = next(model.parameters(), None)
-    if first is None or first.device.type != "cpu":  # to look through a model on a GPU would take longer than its steps
+    if first is None or first.device.type != "cpu":  # walking through a model on a GPU would take longer than its steps
         return []
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return []

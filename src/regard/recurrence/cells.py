@@ -1,4 +1,4 @@
-"""Cells: one step of a recurrent network, each literally its equation. State goes in and comes out.
+"""Cells: one step of a recurrent network, each written as its equation. State goes in and comes out.
 
     RNN     h' = tanh(W_xh x + W_hh h + b_h)
     LSTM    (i, f, o, g) = (σ, σ, σ, tanh)(W [h; x] + b); c' = f⊙c + i⊙g; h' = o⊙tanh(c')
@@ -9,23 +9,31 @@
             h' = tanh(W_hh (r⊙h) + W_xh x + b_h)⊙z + h⊙(1-z)
     MUT3    as MUT2 with z = σ(W_xz x + W_hz tanh(h) + b_z) and r = σ(W_xr x + W_hr h + b_r)
 
-In the GRU z keeps the old; in the MUTs it lets the new in. Sources: Elman 1990; Hochreiter & Schmidhuber 1997 and Gers
-et al. 2000; Cho et al. 2014; Jozefowicz, Zaremba, Sutskever 2015.
+In the GRU z keeps the old state; in the MUTs it lets the new one in. Sources: Elman 1990; Hochreiter & Schmidhuber
+1997 and Gers et al. 2000; Cho et al. 2014; Jozefowicz, Zaremba, Sutskever 2015.
 
-**Parameters.** All matrices that read x are rows of one, all that read h are rows of another, so that each is one
-product; `named()` gives the equation's own names.
+**Parameters.** All matrices that read x are rows of one matrix, all that read h are rows of another, so each is one
+product; `named()` returns them by their names in the equation.
 
     input_weight    (gates·width, input_width)    W_x*, the gates in the order of `from_input`
     hidden_weight   (gates·width, width)          W_h*, in the order of `from_hidden`
     bias            (gates·width,)                b_*, in the order of `biased`
     bare_weight     (width, input_width)          MUT1 and MUT2 where the widths differ: x is projected by it first
-    hidden_bias     (width,)                      GRU with reset="after": the bias inside of the reset
+    hidden_bias     (width,)                      GRU with reset="after": the bias that the reset gate scales
 
-The order is i, f, o, g in the LSTM (torch's is i, f, g, o) and r, z, h in the others. There is one bias a gate where
-torch has two that are only ever added. `interchange` copies weights from torch's modules.
+The gates are in the order i, f, o, g in the LSTM (torch: i, f, g, o) and r, z, h in the others.
 
-**Initial values**, which depart from torch's (uniform, all of them): orthogonal for what reads h, Xavier for what reads
-x, each gate by itself; biases 0, and 1 for the LSTM's forget gate, so that it remembers at first.
+**Initial values** depart from torch's, which are all uniform: orthogonal for the weights of h, Xavier for those of x,
+gate by gate; biases are 0, and 1 for the LSTM's forget gate, so that it remembers at first.
+
+**torch's weights.** `torch_weights` and `load_torch_cell` convert the cells that torch has too:
+
+    RNN with tanh             nn.RNN, nn.RNNCell
+    LSTM                      nn.LSTM, nn.LSTMCell                the gates f, o, g in another order
+    GRU with reset="after"    nn.GRU, nn.GRUCell
+
+torch has two biases for each gate that are only ever added, these cells have one: torch's are summed on the way in, and
+zeros stand for the second on the way out. Only the bias that the GRU's reset gate scales exists in both.
 
 A cell knows one step. It does not know time, padding, layers or directions. Legend: D input width, H width.
 """
@@ -40,19 +48,19 @@ from torch import Tensor, nn
 from regard import checks
 
 CellState = tuple[Tensor, ...]
-"""What a cell remembers: the hidden vector h (rows, width) first, then what else there is (the LSTM's c)."""
+"""The tensors that a cell remembers: the hidden vector h (rows, width) first, then the LSTM's memory c."""
 
 
 class Cell(nn.Module, ABC):
-    """One step of a recurrent network. A cell of your own names its gates below, and has `project` and `advance`.
+    """One step of a recurrent network. Subclasses name their gates below, and define `project` and `advance`.
 
     Args:
-        input_width: of x.
-        width: of the hidden vector, and of all that the state has.
+        input_width: the width of x.
+        width: the width of the hidden vector and of every other tensor of the state.
     """
 
     memories: ClassVar[int] = 1
-    """How many tensors the state has."""
+    """The number of tensors in the state."""
     from_input: ClassVar[tuple[str, ...]] = ()
     from_hidden: ClassVar[tuple[str, ...]] = ()
     biased: ClassVar[tuple[str, ...]] = ()
@@ -70,7 +78,7 @@ class Cell(nn.Module, ABC):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New initial values, as the top of this file says."""
+        """Draw new initial values, as the top of this file says."""
         for k in range(len(self.from_input)):
             nn.init.xavier_uniform_(self.input_weight.data[k * self.width:(k + 1) * self.width])
         for k in range(len(self.from_hidden)):
@@ -79,11 +87,11 @@ class Cell(nn.Module, ABC):
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
-        """What of the equation depends on the input alone: (..., input_width) -> (..., any)."""
+        """The part of the equation that depends on the input alone: (..., input_width) -> (..., any)."""
 
     @abstractmethod
     def advance(self, projected: Tensor, state: CellState) -> CellState:
-        """One step from what `project` gave, (rows, any)."""
+        """One step, given the result of `project`, (rows, any)."""
 
     def forward(self, x: Tensor, state: CellState) -> CellState:
         """One step: x (rows, input_width) and the state -> the next state."""
@@ -91,12 +99,17 @@ class Cell(nn.Module, ABC):
             raise checks.wrong("x", f"of the cell's input width {self.input_width}", f"of shape {checks.shape(x)}")
         return self.advance(self.project(x), state)
 
+    @property
+    def name(self) -> str:
+        """The name of the cell in messages, such as "LSTM"."""
+        return type(self).__name__.removesuffix("Cell")
+
     def initial(self, rows: int) -> CellState:
-        """The state before the first token, zeros: of each memory (rows, width)."""
+        """The state before the first token: zeros (rows, width) for each memory."""
         return tuple(self.hidden_weight.new_zeros(rows, self.width) for _ in range(self.memories))
 
     def named(self) -> dict[str, Tensor]:
-        """The parameters by the names that they have in the equation; the tensors are views."""
+        """The parameters by their names in the equation; the tensors are views."""
         names: dict[str, Tensor] = {}
         for prefix, gates, parameter in (("W_x", self.from_input, self.input_weight), ("b_", self.biased, self.bias),
                                          ("W_h", self.from_hidden, self.hidden_weight)):
@@ -111,7 +124,7 @@ class RNNCell(Cell):
     """The vanilla network: h' = tanh(W_xh x + W_hh h + b_h).
 
     Args:
-        activation: "tanh"; or "linear", which leaves it out, so that gradient flow is a power of W_hh.
+        activation: "tanh"; or "linear" for none, so that gradient flow is a power of W_hh.
     """
 
     from_input = from_hidden = biased = ("h",)
@@ -133,7 +146,7 @@ class LSTMCell(Cell):
     """(i, f, o, g) = (σ, σ, σ, tanh)(W [h; x] + b); c' = f⊙c + i⊙g; h' = o⊙tanh(c'). The state is (h, c).
 
     Args:
-        forget_bias: where the bias of f starts; torch's starts near 0.
+        forget_bias: the initial bias of f; torch's is near 0.
     """
 
     memories = 2
@@ -167,8 +180,8 @@ class GRUCell(Cell):
     h' = z⊙h + (1-z)⊙h~.
 
     Args:
-        reset: "before": r is applied before the matrix product, as above and in the source; "after": torch's and
-            cuDNN's form, another function: h~ = tanh(W_xh x + b_h + r⊙(W_hh h + b_hh)), b_hh being `hidden_bias`.
+        reset: "before": r is applied before the matrix product, as above and in the paper; "after": the form of torch
+            and cuDNN, which is another function: h~ = tanh(W_xh x + b_h + r⊙(W_hh h + b_hh)), b_hh is `hidden_bias`.
     """
 
     from_input = from_hidden = biased = ("r", "z", "h")
@@ -205,9 +218,9 @@ class GRUCell(Cell):
 
 
 class MutantCell(Cell):
-    """What MUT1 and MUT2 share: they add x itself to a hidden vector.
+    """The base of MUT1 and MUT2, which add x itself to a hidden vector.
 
-    Departure: the source has input and state of one width. Where they differ, x is projected by `bare_weight` first.
+    Departure: in the paper input and state have one width. Where they differ, x is projected by `bare_weight` first.
     """
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -216,7 +229,7 @@ class MutantCell(Cell):
             self.bare_weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, input_width)))
 
     def bare(self, x: Tensor) -> Tensor:
-        """x, as wide as the hidden vector."""
+        """x in the width of the hidden vector."""
         return x if self.input_width == self.width else F.linear(x, self.bare_weight)
 
     def reset_parameters(self) -> None:
@@ -232,7 +245,7 @@ class MutantCell(Cell):
 class MUT1Cell(MutantCell):
     """z = σ(W_xz x + b_z); r = σ(W_xr x + W_hr h + b_r); h' = tanh(W_hh (r⊙h) + tanh(x) + b_h)⊙z + h⊙(1-z).
 
-    Where input_width is not width, tanh(x) is tanh(W_xx x): see `Mutant`.
+    Where input_width is not width, tanh(x) is tanh(W_xx x): see `MutantCell`.
     """
 
     from_input, from_hidden, biased = ("r", "z"), ("r", "h"), ("r", "z", "h")
@@ -252,7 +265,7 @@ class MUT1Cell(MutantCell):
 class MUT2Cell(MutantCell):
     """z = σ(W_xz x + W_hz h + b_z); r = σ(x + W_hr h + b_r); h' = tanh(W_hh (r⊙h) + W_xh x + b_h)⊙z + h⊙(1-z).
 
-    Where input_width is not width, the x in r is W_xx x: see `Mutant`.
+    Where input_width is not width, the x in r is W_xx x: see `MutantCell`.
     """
 
     from_input, from_hidden, biased = ("z", "h"), ("r", "z", "h"), ("r", "z", "h")
@@ -286,7 +299,8 @@ class MUT3Cell(Cell):
         return (torch.tanh(F.linear(r * h, new) + candidate) * z + h * (1.0 - z),)
 
 
-CELLS: dict[str, type[Cell]] = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell, "mut1": MUT1Cell, "mut2": MUT2Cell, "mut3": MUT3Cell}
+CELLS: dict[str, type[Cell]] = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell, "mut1": MUT1Cell, "mut2": MUT2Cell,
+                                "mut3": MUT3Cell}
 """Every cell by name."""
 
 
@@ -296,25 +310,15 @@ def make_cell(name: str, input_width: int, width: int, **options: Any) -> Cell:
 
 
 def count_cell_parameters(name: str, input_width: int, width: int) -> int:
-    """How many learned numbers the cell of this name has, with the options that it has by itself."""
+    """The number of parameters of the cell of this name, with its default options."""
     made = checks.pick("cell", name, CELLS)
     bare = input_width * width if issubclass(made, MutantCell) and input_width != width else 0
     rows = len(made.from_input) * input_width + len(made.from_hidden) * width + len(made.biased)
     return rows * width + bare
 
 
-# ---- interchange: Weights to and from torch's recurrent modules, for the cells that both have.
-#
-#     ours                      torch's                             gates of ours, where torch has them
-#     RNN with tanh             nn.RNN, nn.RNNCell                  h
-#     LSTM                      nn.LSTM, nn.LSTMCell                i f o g = 0 1 3 2: torch's order is i, f, g, o
-#     GRU with reset="after"    nn.GRU, nn.GRUCell                  r z h
-#
-# torch has two biases that are only ever added, and we one: theirs are summed on the way in, and zeros stand for the
-# second on the way out; but for the bias inside of the GRU's reset, which both have. It knows nothing of time or layers.
-
 TORCH_GATE_ORDER: dict[type[Cell], tuple[int, ...]] = {RNNCell: (0,), LSTMCell: (0, 1, 3, 2), GRUCell: (0, 1, 2)}
-"""Where torch has our gate; each is its own inverse."""
+"""The position of each of our gates in torch's order; each permutation is its own inverse."""
 TORCH_MODULES: dict[type[Cell], tuple[type[nn.Module], ...]] = {
     RNNCell: (nn.RNN, nn.RNNCell), LSTMCell: (nn.LSTM, nn.LSTMCell), GRUCell: (nn.GRU, nn.GRUCell)}
 
@@ -322,7 +326,7 @@ TORCH_MODULES: dict[type[Cell], tuple[type[nn.Module], ...]] = {
 def why_not_torch(cell: Cell) -> str | None:
     """Why torch does not compute this cell; None when it does."""
     if type(cell) not in TORCH_GATE_ORDER:
-        return f"torch has no {type(cell).__name__}"
+        return f"torch has no {cell.name}"
     if isinstance(cell, RNNCell) and cell.activation != "tanh":
         return f'torch has no RNN with activation="{cell.activation}"'
     if isinstance(cell, GRUCell) and cell.reset != "after":
@@ -331,7 +335,7 @@ def why_not_torch(cell: Cell) -> str | None:
 
 
 def torch_weights(cell: Cell) -> list[Tensor]:
-    """weight_ih, weight_hh, bias_ih and bias_hh in torch's order, through which gradients reach the cell's own."""
+    """weight_ih, weight_hh, bias_ih and bias_hh in torch's order; gradients reach the cell's own parameters."""
     order = TORCH_GATE_ORDER[type(cell)]
     own = (cell.input_weight, cell.hidden_weight, cell.bias)
     weights = [_reorder_gates(parameter, order, cell.width) for parameter in own]
@@ -343,10 +347,10 @@ def torch_weights(cell: Cell) -> list[Tensor]:
 
 @torch.no_grad()
 def load_torch_cell(cell: Cell, module: nn.Module, layer: int = 0, *, reverse: bool = False) -> None:
-    """Copy into the cell the weights of torch's: of a cell, or of one layer and direction of an nn.RNN, LSTM or GRU."""
+    """Copy the weights of a torch cell, or of one layer and direction of an nn.RNN, nn.LSTM or nn.GRU, into a cell."""
     reason = why_not_torch(cell)
     if reason is not None:
-        raise checks.wrong("cell", "one that torch has", type(cell).__name__, f"Reason: {reason}.")
+        raise checks.wrong("cell", "one that torch has", cell.name, f"Reason: {reason}.")
     if not isinstance(module, TORCH_MODULES[type(cell)]):
         names = " or ".join(f"nn.{kind.__name__}" for kind in TORCH_MODULES[type(cell)])
         raise checks.wrong("module", f"an {names} for this cell", *checks.kind(module))
@@ -373,7 +377,7 @@ def load_torch_cell(cell: Cell, module: nn.Module, layer: int = 0, *, reverse: b
 
 
 def _reorder_gates(parameter: Tensor, order: tuple[int, ...], width: int) -> Tensor:
-    """The gates of a parameter in another order."""
+    """Put the gates of a parameter into another order."""
     if order == tuple(sorted(order)):
         return parameter
     gates = parameter.split(width)

@@ -1,13 +1,14 @@
-"""Gradient flow: how much of a gradient arrives, k steps before.
+"""Gradient flow: how much of a gradient arrives k steps earlier.
 
     dh_T / dh_{T-k} = J_T J_{T-1} .. J_{T-k+1},  J_t = dh_t / dh_{t-1}         gradient_flow
     dL / dh_{T-k}                                                              loss_flow
 
 For the vanilla RNN J = diag(tanh') W_hh, and without a non-linearity the product is W_hh^k. In the end the largest
-*eigenvalue* in modulus decides: above 1 it explodes, below 1 it vanishes. A largest singular value above 1 is necessary
-for growth, not sufficient: a non-normal matrix can have σ > 1 and ρ < 1, and grows first, then vanishes.
+*eigenvalue* in modulus decides: above 1 the gradient explodes, below 1 it vanishes. A largest singular value above 1
+is necessary for growth, not sufficient: with a non-normal matrix that has σ > 1 and ρ < 1 the gradient grows first,
+then vanishes.
 
-Everything comes from autograd, step by step, for any cell and any forward `Recurrence`; the memory is that of one step.
+Autograd computes everything, step by step, for any cell and any forward `Recurrence`, with the memory of one step.
 
 Legend: B rows, N tokens, D input width, H hidden width, S width of the whole state.
 """
@@ -28,7 +29,7 @@ def gradient_flow(network: Cell | Recurrence, x: Tensor, state: CellState | RowS
     """The spectral norms (largest singular values) of dh_N / ds_{N-k}, k = 0 .. N: x (B, N, D) -> (N + 1, B).
 
     h is the hidden vector, of the last layer where there are several; s is the whole state: h alone for most cells,
-    (h, c) for the LSTM, whose gradients travel by c. A `Recurrence` must be a forward one, without dropout.
+    (h, c) for the LSTM, whose gradients travel through c. A `Recurrence` must be a forward one, without dropout.
     """
     step, where, states = _run_forward(network, x, state)
     (B, N), H = x.shape[:2], states[-1][where].shape[-1]
@@ -47,7 +48,7 @@ def loss_flow(network: Cell | Recurrence, x: Tensor, loss: Callable[[Tensor], Te
               state: CellState | RowState | None = None) -> Tensor:
     """The norms of dL / ds_{N-k}, k = 0 .. N: x (B, N, D) -> (N + 1, B), where L = loss(h), h (B, N, H) -> a number.
 
-    The gradient that arrives at a state is that of its own step's h and of all that came after it.
+    The gradient that arrives at a state is that of its own step's h and of all later steps.
     """
     step, where, states = _run_forward(network, x, state)
     hidden = torch.stack([memories[where] for memories in states[1:]], 1).requires_grad_()
@@ -62,8 +63,9 @@ def loss_flow(network: Cell | Recurrence, x: Tensor, loss: Callable[[Tensor], Te
     return torch.stack(norms)
 
 
-def _run_forward(network: Cell | Recurrence, x: Tensor, state: CellState | RowState | None) -> tuple[StepFunction, int, list[CellState]]:
-    """One step of the network, which memory is the hidden vector of the last layer, and all states s_0 .. s_N."""
+def _run_forward(network: Cell | Recurrence, x: Tensor,
+                 state: CellState | RowState | None) -> tuple[StepFunction, int, list[CellState]]:
+    """One step of the network, the index of the last layer's hidden vector in a state, and all states s_0 .. s_N."""
     def step(x: Tensor, state: CellState) -> CellState:
         if isinstance(network, Recurrence):
             return network.step(x.unsqueeze(1), RowState(state))[1].tensors
@@ -91,5 +93,5 @@ def _step_backward(step: StepFunction, x: Tensor, before: CellState, gradients: 
 
 
 def _spectral_norms(gradients: list[Tensor], rows: int) -> Tensor:
-    """The norm of each row's matrix (H, S), given as (B·H, width) of each memory."""
+    """The spectral norm of each row's matrix (H, S), given as (B·H, width) for each memory."""
     return torch.linalg.matrix_norm(torch.cat(gradients, -1).unflatten(0, (rows, -1)), ord=2)

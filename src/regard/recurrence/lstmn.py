@@ -2,17 +2,17 @@
 
     a_i = v · tanh(W_h h_i + W_x x_t + W_s h~_{t-1}),  i < t      the score of a past state: additive, one head
     s   = softmax(a);  h~_t = Σ s_i h_i;  c~_t = Σ s_i c_i        a summary of all past states and memories
-    (h_t, c_t) = LSTM(x_t, (h~_t, c~_t))                          an LSTM that goes on from it
+    (h_t, c_t) = LSTM(x_t, (h~_t, c~_t))                          an LSTM step from that summary
 
-An LSTM goes on from its last state, this one from what it chooses among all of them: its *tape*. The keys W_h h_i are
-projected once, when h_i is written on the tape. The queries are W_x x_t + W_s h~_{t-1}; the values [h_i; c_i]; what
-scores, normalises and looks is the heart of the package, so any other score serves. W_s is the paper's W_h~. The first
-token has no past: h~ and c~ are zeros there (the paper does not say).
+An LSTM continues from its last state, an LSTMN from a weighted sum of all past states: its *tape*. The keys W_h h_i are
+projected once, when h_i is appended to the tape. The queries are W_x x_t + W_s h~_{t-1}, the values [h_i; c_i]; the
+attention is `regard.attend`, so any other score works too. W_s is the paper's W_h~. The first token has no past: h~ and
+c~ are zeros there (the paper does not say).
 
-It is sequential, as a recurrence is, and its work grows with the square of the tokens, as that of attention does. It
-does not know layers or directions. The equations of the LSTM are in `cell`.
+It is sequential, like a recurrence, and its work grows with the square of the number of tokens, like attention. It does
+not know layers or directions. The equations of the LSTM are in `cells`.
 
-Legend: B rows, N tokens, D width, A attention width, F places on the tape before the first of the N, T places, W any.
+Legend: B rows, N tokens, D width, A attention width, F tokens on the tape before the N, T = F + N, W any width.
 """
 
 from collections.abc import Iterator
@@ -40,9 +40,9 @@ from regard.recurrence.cells import count_cell_parameters as cell_parameters
 
 @dataclass(frozen=True)
 class LSTMNState:
-    """What an LSTMN remembers: all past states and memories with their keys, and the last summary.
+    """The tape of an LSTMN: all past states and memories with their keys, and the last summary.
 
-    A tape that was passed to a step is consumed: its storage is written. Copy it first to keep it.
+    A state that was passed to a step is consumed: its storage is overwritten. Copy it first to keep it.
     """
 
     cache: Cache
@@ -52,24 +52,24 @@ class LSTMNState:
 
     @property
     def positions(self) -> Tensor:
-        """(B,): how many tokens each row has."""
+        """(B,): the number of tokens of each row."""
         return self.cache.positions
 
     def pick(self, rows: Rows) -> "LSTMNState":
-        """The tape of these rows, in storage of its own; a row may be picked more than once."""
+        """The state of these rows, in storage of its own; a row may be picked more than once."""
         return LSTMNState(self.cache.pick(rows), self.summary[row_indices(rows, self.summary)])
 
     def put(self, rows: Rows, other: "LSTMNState") -> "LSTMNState":
-        """Replace these rows by the rows of another tape, which may have another capacity."""
+        """Replace these rows by the rows of another state, which may have another capacity."""
         summary = self.summary.index_copy(0, row_indices(rows, self.summary), other.summary.to(self.summary.dtype))
         return LSTMNState(self.cache.put(rows, other.cache), summary)
 
     def copy(self) -> "LSTMNState":
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
         return LSTMNState(self.cache.copy(), self.summary.clone())
 
     def detach(self) -> "LSTMNState":
-        """The same, without its past: gradients stop here (truncated back-propagation through time)."""
+        """The same numbers without their history: gradients stop here (truncated back-propagation through time)."""
         cache = replace(self.cache, key=self.cache.key.detach(), value=self.cache.value.detach())
         return LSTMNState(cache, self.summary.detach())
 
@@ -78,17 +78,17 @@ class LSTMN(nn.Module):
     """An LSTM that attends over its own past states. A mixer: (B, N, input_width) -> (B, N, width).
 
     Args:
-        width: of the hidden state, which is the result, and of the memory.
-        input_width: of x; `width` where not given.
-        attention_width: of queries and keys; `width` where not given.
-        score: "additive", the paper's; or as for `attend`, and "bilinear", whose parameters the layer owns too.
+        width: the width of the hidden state, which is the result, and of the memory.
+        input_width: the width of x. Default: `width`.
+        attention_width: the width of queries and keys. Default: `width`.
+        score: "additive" as in the paper, "bilinear" (the layer owns the parameters of both), or as for `attend`.
         normalize: as for `attend`.
-        dropout: the probability with which a weight is dropped, while training.
-        backend: of `attend`. While training, "tiled" keeps what grows with the tokens and "exact" what grows with their
-            square, which is faster where there is room for it.
+        dropout: the probability with which an attention weight is dropped, while training.
+        backend: the backend of `attend`. While training, the memory of "tiled" grows with the number of tokens, that of
+            "exact" with its square; "exact" is faster where it fits.
 
-    As the attention layers, it has a `tap`. It hands out a look for every token: one query against the tape as it was,
-    (B, 1, 1, A) against (B, 1, T, A); the first of a sequence has no keys.
+    Like the attention layers it has a `tap`, which gets a look for every token: one query against the tape before it,
+    (B, 1, 1, A) against (B, 1, T, A); the first token of a sequence has no keys.
     """
 
     def __init__(self, width: int, *, input_width: int | None = None, attention_width: int | None = None,
@@ -121,12 +121,12 @@ class LSTMN(nn.Module):
         return self.scorer()
 
     def named(self) -> dict[str, Tensor]:
-        """The parameters by the names that they have in the equation, with the additive score."""
+        """The parameters by their names in the equation, with the additive score."""
         return {"v": self.scorer.weight[0], "W_h": self.key.weight, "W_x": self.query_input.weight,
                 "W_s": self.query_summary.weight, **self.cell.named()}
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
-        """All tokens: (B, N, input_width) -> (B, N, width). Those that are not `present` are on nobody's tape."""
+        """All tokens: (B, N, input_width) -> (B, N, width). Tokens that are not `present` are not on the tape."""
         self._check(x)
         start = self.start(x.shape[0], 0)
         there_BN = present_tokens(x, present)
@@ -134,7 +134,7 @@ class LSTMN(nn.Module):
         return hidden_BND
 
     def start(self, rows: int, capacity: int) -> LSTMNState:
-        """The tape before the first token, for `rows` sequences of at most `capacity` tokens."""
+        """The empty tape, for `rows` sequences of at most `capacity` tokens."""
         like = self.key.weight
         key = like.new_zeros(rows, 1, capacity, self.attention_width)
         value = like.new_zeros(rows, 1, capacity, 2 * self.width)
@@ -142,10 +142,10 @@ class LSTMN(nn.Module):
         return LSTMNState(Cache(key, value, positions, 0), like.new_zeros(rows, self.width))
 
     def step(self, x: Tensor, state: LSTMNState, *, lengths: Tensor | None = None) -> tuple[Tensor, LSTMNState]:
-        """One token or a chunk of them, (B, n, input_width), after those on the tape; it consumes the tape.
+        """Continue with one token or a chunk, (B, n, input_width); it consumes the state.
 
         Where rows have fewer than n tokens, `lengths` (B,) says how many; the others give zeros. Gradients flow
-        through a step, and through the steps before it.
+        through this step and the steps before it.
         """
         self._check(x)
         if state.summary.shape[0] != x.shape[0]:
@@ -162,7 +162,7 @@ class LSTMN(nn.Module):
 
     def _run(self, x: Tensor, key: Tensor, value: Tensor, summary: Tensor, allowed_BT: Tensor | None,
              there_BN: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """N tokens after a tape of F places, of which `allowed_BT` (T = F + N) says which have a token.
+        """Run N tokens after a tape of F; `allowed_BT` (T = F + N) says which positions have a token.
 
         -> hidden states (B, N, D), their keys (B, 1, N, A) and values (B, 1, N, 2D), and the last summary (B, D).
         """
@@ -170,7 +170,7 @@ class LSTMN(nn.Module):
             x = x.masked_fill(~there_BN.unsqueeze(-1), 0.0)
         query_BNA, projected = self.query_input(x), self.cell.project(x)
         keys, values = (_AppendBuffer(tape.to(query_BNA.dtype), x.shape[1]) for tape in (key, value))
-        # Unbound and not indexed: the gradient of an index is as large as all that it is taken from.
+        # `unbind` instead of indexing: the gradient of an index is as large as the tensor it is taken from.
         for i, (own, given) in enumerate(zip(query_BNA.unbind(1), projected.unbind(1), strict=True)):
             query = own + self.query_summary(summary)
             allowed = None if allowed_BT is None else allowed_BT[:, None, None, :keys.filled.shape[-2]]
@@ -187,7 +187,7 @@ class LSTMN(nn.Module):
         return hidden_BND, keys.new(), values.new(), summary
 
     def _look(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, here: Tensor | None) -> Tensor:
-        """One query against the tape: [h~; c~], (B, 2D). Where `here` (B, 1, 1, 1) is False there is no token."""
+        """Attend to the tape with one query: [h~; c~], (B, 2D). `here` (B, 1, 1, 1): whether there is a token."""
         mask = None if allowed is None else BoolMask(allowed)
         if self.tap.listeners:
             shown = mask if here is None or allowed is None else BoolMask(allowed & here)
@@ -205,10 +205,10 @@ class LSTMN(nn.Module):
 
 
 class _AppendBuffer:
-    """A tensor (B, 1, T, W) to which one token after another is appended, and which is read after each.
+    """A tensor (B, 1, T, W) to which one token after another is appended, and which is used after each.
 
-    It never writes into what it grows from, so gradients may flow through both. With gradients, `torch.cat` for every
-    token would keep N copies of it: here all lengths of it share one storage.
+    It never writes into the tensor it starts from, so gradients may flow through both. With gradients, `torch.cat` for
+    every token would keep N copies: here all prefixes share one storage.
     """
 
     def __init__(self, before: Tensor, room: int) -> None:
@@ -222,25 +222,25 @@ class _AppendBuffer:
             self.filled = _Append.apply(self.storage[..., :0, :], before, self.storage)
 
     def append(self, new: Tensor) -> None:
-        """One more token, (B, 1, 1, W)."""
+        """Append one token, (B, 1, 1, W)."""
         self.pieces.append(new)
         if len(self.pieces) == self.room:
-            return  # nobody reads after the last
+            return  # nothing follows the last token
         if self.storage is None:
             self.filled = torch.cat([self.filled, new], -2)
         else:
             self.filled = _Append.apply(self.filled, new.to(self.filled.dtype), self.storage)
 
     def new(self) -> Tensor:
-        """All that was appended, (B, 1, N, W)."""
+        """The appended tokens, (B, 1, N, W)."""
         return torch.cat(self.pieces, -2) if self.pieces else self.filled[..., :0, :]
 
 
 class _Append(torch.autograd.Function):
-    """cat([filled, new]) where `filled` is the beginning of a storage that has room behind it.
+    """cat([filled, new]) where `filled` is the beginning of a larger storage.
 
-    The numbers that an earlier operation has saved for its backward pass stand before the new ones, and do not change;
-    but torch's version counter knows only whole storages, and would complain. `data` has a counter of its own.
+    Numbers that an earlier operation has saved for its backward pass come before the new ones and do not change; but
+    torch's version counter knows only whole storages, and would raise an error. `data` has a counter of its own.
     """
 
     @staticmethod
@@ -258,7 +258,7 @@ class _Append(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMNConfig(Config):
-    """`LSTMN` as a mixer, as a table of a config file."""
+    """The table of an `LSTMN` mixer in a config file."""
 
     kind: ClassVar[str] = "lstmn"
     attention_width: int | None = integer(None, least=1)
@@ -267,16 +267,16 @@ class LSTMNConfig(Config):
     dropout: float = probability(0.0)
 
     def mixer(self, width: int, causal: bool, layer: int) -> LSTMN:
-        """The mixer of a layer, from 0; all layers are alike."""
+        """Build the mixer of a layer; all layers are alike."""
         return LSTMN(width, attention_width=self.attention_width, score=self.score, normalize=self.normalize,
                      dropout=self.dropout)
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers the mixer has."""
+        """The number of parameters of the mixer."""
         across = self.attention_width or width
         own = {"additive": across, "bilinear": across**2}.get(self.score, 0)
         return cell_parameters("lstm", width, width) + 3 * width * across + own
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
-        """What does not go with its use: nothing."""
+        """Pairs of a key and the reason why its value does not fit: none."""
         return iter(())

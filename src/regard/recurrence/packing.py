@@ -32,28 +32,28 @@ from regard.attention.mask import Padding
 
 @dataclass(frozen=True)
 class PackedOrder:
-    """The order of reading a batch of `rows` sequences that fill up `places` places each, without their padding."""
+    """The packed order of a batch of `rows` sequences, padded to `columns` tokens each: padding is left out."""
 
     rows: int
-    places: int
+    columns: int
     sizes: tuple[int, ...]
-    """How many rows each step reads; they never grow."""
+    """The number of rows at each step; it never grows."""
     order: Tensor | None
     """(B,): the rows, longest first; None where they are in that order already."""
     index: Tensor | None
-    """(R,): where among the B·N places the tokens stand that are read; None where there is no padding."""
+    """(R,): the index of each token of the scan among the B·N positions; None where there is no padding."""
     mirror: Tensor | None
-    """(R,): for every token that is read the one that the reverse reads in its turn; None where there is no padding."""
+    """(R,): for each token of the scan the one that the reverse has in its place; None where there is no padding."""
     lengths: ClassVar[None] = None
-    """All that is read is there."""
+    """There are no padded tokens in a packed scan."""
 
     @classmethod
     def of(cls, x: Tensor, present: Padding | None) -> "PackedOrder":
-        """How to read x (B, N, D), of which `present` says what is there. Lengths on a GPU are waited for."""
+        """The order for x (B, N, D), whose tokens `present` names. It waits for lengths on a GPU."""
         B, N = x.shape[:2]
         if present is None:
             return cls(B, N, (B,) * N if B else (), None, None, None)
-        lengths_B = _row_lengths(present, B).to("cpu")  # the steps are counted here
+        lengths_B = _row_lengths(present, B).to("cpu")  # the steps are counted on the CPU
         if B and int(lengths_B.max()) > N:
             raise checks.wrong("lengths", f"at most the number of tokens, {N}", f"as long as {int(lengths_B.max())}")
         if B and N and int(lengths_B.min()) == N:
@@ -61,48 +61,48 @@ class PackedOrder:
         sorted_B, order_B = torch.sort(lengths_B, descending=True, stable=True)
         longest = int(sorted_B[0]) if B else 0
         step_L1 = torch.arange(longest).unsqueeze(-1)
-        there_LB = step_L1 < sorted_B
+        present_LB = step_L1 < sorted_B
         first_B = torch.zeros_like(sorted_B) if present.side == "right" else N - sorted_B
-        place_LB = order_B * N + first_B + step_L1
-        sizes_L1 = there_LB.sum(1, keepdim=True)
-        turn_LB = sizes_L1.cumsum(0) - sizes_L1 + torch.arange(B)  # when a token is read, counted from 0
+        position_LB = order_B * N + first_B + step_L1
+        sizes_L1 = present_LB.sum(1, keepdim=True)
+        turn_LB = sizes_L1.cumsum(0) - sizes_L1 + torch.arange(B)  # the index of a token in the scan
         mirror_LB = turn_LB.gather(0, (sorted_B - 1 - step_L1).clamp(min=0))
         sizes = tuple(sizes_L1.flatten().tolist())
         order = None if bool((order_B == torch.arange(B)).all()) else order_B.to(x.device)
-        return cls(B, N, sizes, order, place_LB[there_LB].to(x.device), mirror_LB[there_LB].to(x.device))
+        return cls(B, N, sizes, order, position_LB[present_LB].to(x.device), mirror_LB[present_LB].to(x.device))
 
     @property
     def alive(self) -> int:
-        """How many rows have any token at all."""
+        """The number of rows that have a token."""
         return self.sizes[0] if self.sizes else 0
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (R, D): the tokens in the order in which they are read."""
+        """(B, N, D) -> (R, D): the tokens in the order of the scan."""
         if self.index is None:
             return x.transpose(0, 1).flatten(0, 1)
         return x.flatten(0, 1).index_select(0, self.index)
 
-    def scatter(self, read: Tensor) -> Tensor:
-        """(R, D) -> (B, N, D): each token at its own place, zeros in the padding."""
+    def scatter(self, tokens: Tensor) -> Tensor:
+        """(R, D) -> (B, N, D): each token at its own position, zeros in the padding."""
         if self.index is None:
-            return read.unflatten(0, (self.places, self.rows)).transpose(0, 1)
-        empty = read.new_zeros(self.rows * self.places, read.shape[-1])
-        return empty.index_copy(0, self.index, read).unflatten(0, (self.rows, self.places))
+            return tokens.unflatten(0, (self.columns, self.rows)).transpose(0, 1)
+        empty = tokens.new_zeros(self.rows * self.columns, tokens.shape[-1])
+        return empty.index_copy(0, self.index, tokens).unflatten(0, (self.rows, self.columns))
 
-    def reverse(self, read: Tensor) -> Tensor:
-        """(R, D) -> (R, D): in the order of the reverse, and back again."""
+    def reverse(self, tokens: Tensor) -> Tensor:
+        """(R, D) -> (R, D): from the order of the scan to that of the reverse, or back."""
         if self.mirror is None:
-            return read.unflatten(0, (self.places, self.rows)).flip(0).flatten(0, 1)
-        return read.index_select(0, self.mirror)
+            return tokens.unflatten(0, (self.columns, self.rows)).flip(0).flatten(0, 1)
+        return tokens.index_select(0, self.mirror)
 
     def arrange(self, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """States (B, D) of the rows as they are -> those of the rows that have tokens, longest first."""
+        """Sort the states (B, D) of all rows like the scan: longest row first, rows without tokens left out."""
         if self.order is not None:
             state = tuple(memory.index_select(0, self.order) for memory in state)
         return state if self.alive == self.rows else tuple(memory[:self.alive] for memory in state)
 
     def restore(self, final: tuple[Tensor, ...], before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The other way round; rows without tokens keep the state that they had before."""
+        """Undo `arrange`; rows without tokens keep the state that they had before."""
         if self.order is None:
             if self.alive == self.rows:
                 return final
@@ -114,78 +114,78 @@ class PackedOrder:
 
 @dataclass(frozen=True)
 class PaddedOrder:
-    """The order of reading a batch of `rows` sequences that fill up `places` places each, whatever their lengths are.
+    """The order of a batch of `rows` sequences, padded to `columns` tokens each, for any lengths.
 
-    Every row is read in its own place, its tokens first and then its padding. No number is asked of the device.
+    Every row stays where it is, its tokens first and then its padding. Nothing is copied from the device.
     """
 
     rows: int
-    places: int
+    columns: int
     lengths: Tensor
-    """(B,): how many tokens each row has. Nobody looks: fewer than 0 count as 0, and more than N as N."""
+    """(B,): the number of tokens of each row. Values are not checked: they are clamped to 0 .. N."""
     side: str
-    """Of the padding."""
+    """The side of the padding, "left" or "right"."""
 
     @classmethod
     def of(cls, x: Tensor, present: Padding) -> "PaddedOrder":
-        """How to read x (B, N, D), of which `present` says what is there."""
+        """The order for x (B, N, D), whose tokens `present` names."""
         B, N = x.shape[:2]
         return cls(B, N, _row_lengths(present, B).to(x.device).clamp(0, N), present.side)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many rows each step reads: all."""
-        return (self.rows,) * self.places if self.rows else ()
+        """The number of rows at each step: all of them."""
+        return (self.rows,) * self.columns if self.rows else ()
 
     def gather(self, x: Tensor) -> Tensor:
-        """(B, N, D) -> (R, D): the tokens in the order in which they are read; padding as zeros, whatever it is."""
+        """(B, N, D) -> (R, D): the tokens in the order of the scan; padding becomes zeros."""
         if self.side == "left":
-            x = self._turned(x, -self.lengths)
+            x = self._rotated(x, -self.lengths)
         return x.transpose(0, 1).masked_fill(self._absent(), 0.0).flatten(0, 1)
 
-    def scatter(self, read: Tensor) -> Tensor:
-        """(R, D) -> (B, N, D): each token at its own place, zeros in the padding."""
-        y = read.unflatten(0, (self.places, self.rows)).masked_fill(self._absent(), 0.0).transpose(0, 1)
-        return self._turned(y, self.lengths) if self.side == "left" else y
+    def scatter(self, tokens: Tensor) -> Tensor:
+        """(R, D) -> (B, N, D): each token at its own position, zeros in the padding."""
+        y = tokens.unflatten(0, (self.columns, self.rows)).masked_fill(self._absent(), 0.0).transpose(0, 1)
+        return self._rotated(y, self.lengths) if self.side == "left" else y
 
-    def reverse(self, read: Tensor) -> Tensor:
-        """(R, D) -> (R, D): in the order of the reverse, and back again. Padding stays where it is."""
+    def reverse(self, tokens: Tensor) -> Tensor:
+        """(R, D) -> (R, D): from the order of the scan to that of the reverse, or back. Padding stays where it is."""
         step_N1 = self._steps().unsqueeze(-1)
         mirror_NB = torch.where(step_N1 < self.lengths, self.lengths - 1 - step_N1, step_N1)
-        index_NB = mirror_NB * self.rows + torch.arange(self.rows, device=read.device)
-        return read.index_select(0, index_NB.flatten())
+        index_NB = mirror_NB * self.rows + torch.arange(self.rows, device=tokens.device)
+        return tokens.index_select(0, index_NB.flatten())
 
     def arrange(self, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """States (B, D) of the rows as they are, which is how they are read."""
+        """The states (B, D) as they are: rows are not sorted."""
         return state
 
     def restore(self, final: tuple[Tensor, ...], before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The other way round; a kernel that knows the lengths has left alone what rows without tokens had before."""
+        """The final states as they are: the scan has kept the state of rows without tokens."""
         return final
 
     def _steps(self) -> Tensor:
-        return torch.arange(self.places, device=self.lengths.device)
+        return torch.arange(self.columns, device=self.lengths.device)
 
     def _absent(self) -> Tensor:
         """(N, B, 1): whether a row has ended before a step."""
         return (self._steps().unsqueeze(-1) >= self.lengths).unsqueeze(-1)
 
-    def _turned(self, x: Tensor, shift_B: Tensor) -> Tensor:
-        """x (B, N, D) in which place n of a row has what stood at n + shift, counted around the end of the row."""
-        place_BN = (self._steps() + shift_B.unsqueeze(-1)) % max(1, self.places)
-        index_BN = place_BN + self.places * torch.arange(self.rows, device=x.device).unsqueeze(-1)
+    def _rotated(self, x: Tensor, shift_B: Tensor) -> Tensor:
+        """Rotate each row of x (B, N, D): position n gets the token at n + shift, modulo N."""
+        position_BN = (self._steps() + shift_B.unsqueeze(-1)) % max(1, self.columns)
+        index_BN = position_BN + self.columns * torch.arange(self.rows, device=x.device).unsqueeze(-1)
         return x.flatten(0, 1).index_select(0, index_BN.flatten()).view_as(x)
 
 
 def scan_order(x: Tensor, present: Padding | None) -> PackedOrder | PaddedOrder:
-    """How to read x (B, N, D), of which `present` says what is there; where all of it is on a GPU, nothing is asked."""
+    """The order for x (B, N, D), whose tokens `present` names; packed, unless both are on a GPU."""
     if isinstance(present, Padding) and "cpu" not in (x.device.type, present.lengths.device.type):
         return PaddedOrder.of(x, present)
     return PackedOrder.of(x, present)
 
 
 def _row_lengths(present: Padding, rows: int) -> Tensor:
-    """(B,): how many tokens each row has."""
+    """(B,): the number of tokens of each row."""
     if not isinstance(present, Padding):
         raise checks.wrong("present", "a regard.Padding or None", *checks.kind(present))
     if present.lengths.shape not in ((), (1,), (rows,)):

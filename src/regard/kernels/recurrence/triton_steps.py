@@ -11,8 +11,8 @@ which each program raises by one when it has written. Without WAITS one launch d
 of the launches does the waiting. Both ways read and write the same memory and give the same numbers. All memory except
 the counters is written once and then only read.
 
-Memory layout, forward: `hidden`, `cells` and `squashed` begin with the state before the first step, so a step reads row
-t·rows + row and writes the row one step further. `gates` (a token, gates·width) hold what the backward pass needs.
+Memory layout, forward: `hidden`, `cells` and `tanh_hidden` begin with the state before the first step, so a step reads
+row t·rows + row and writes the row one step further. `gates` (a token, gates·width) hold what the backward pass needs.
 
 Memory layout, backward: the weights come transposed, (width, gates·width). `d_gates` ends with one step of zeros, which
 the last step reads as its successor. The part of d_h that no product makes, and d_c, are carried from step to step in
@@ -33,7 +33,7 @@ import triton.language as tl
 
 @triton.jit
 def add_product(total, left, left_offsets, left_inside, right, right_offsets, right_inside, DEPTH: tl.constexpr,
-            BLOCK_DEPTH: tl.constexpr, PRECISION: tl.constexpr):
+                BLOCK_DEPTH: tl.constexpr, PRECISION: tl.constexpr):
     """total (rows, features) + left (rows, DEPTH) @ right (features, DEPTH)^T; a row of each begins at its offset."""
     inner = tl.arange(0, BLOCK_DEPTH)
     for start in range(0, DEPTH, BLOCK_DEPTH):
@@ -51,9 +51,9 @@ def add_product(total, left, left_offsets, left_inside, right, right_offsets, ri
 
 @triton.jit
 def gate_products(left, left_offsets, left_inside, right, right_offsets, right_inside, GAP: tl.constexpr,
-             COUNT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-             BLOCK_DEPTH: tl.constexpr, PRECISION: tl.constexpr):
-    """Up to four products of one left side, whose right sides are GAP numbers apart; zeros beyond COUNT."""
+                  COUNT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+                  BLOCK_DEPTH: tl.constexpr, PRECISION: tl.constexpr):
+    """Up to four products with one left side, whose right sides are GAP elements apart; zeros beyond COUNT."""
     first = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
     second = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
     third = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
@@ -67,14 +67,14 @@ def gate_products(left, left_offsets, left_inside, right, right_offsets, right_i
             left_mask = left_inside[:, None] & (deep < DEPTH)[None, :]
             right_mask = right_inside[None, :] & (deep < DEPTH)[:, None]
         a = tl.load(left + left_offsets[:, None] + deep[None, :], mask=left_mask, other=0.0)
-        place = right + right_offsets[None, :] + deep[:, None]
-        first = tl.dot(a, tl.load(place, mask=right_mask, other=0.0), first, input_precision=PRECISION)
+        pointer = right + right_offsets[None, :] + deep[:, None]
+        first = tl.dot(a, tl.load(pointer, mask=right_mask, other=0.0), first, input_precision=PRECISION)
         if COUNT > 1:
-            second = tl.dot(a, tl.load(place + GAP, mask=right_mask, other=0.0), second, input_precision=PRECISION)
+            second = tl.dot(a, tl.load(pointer + GAP, mask=right_mask, other=0.0), second, input_precision=PRECISION)
         if COUNT > 2:
-            third = tl.dot(a, tl.load(place + 2 * GAP, mask=right_mask, other=0.0), third, input_precision=PRECISION)
+            third = tl.dot(a, tl.load(pointer + 2 * GAP, mask=right_mask, other=0.0), third, input_precision=PRECISION)
         if COUNT > 3:
-            fourth = tl.dot(a, tl.load(place + 3 * GAP, mask=right_mask, other=0.0), fourth,
+            fourth = tl.dot(a, tl.load(pointer + 3 * GAP, mask=right_mask, other=0.0), fourth,
                             input_precision=PRECISION)
     return first, second, third, fourth
 
@@ -91,54 +91,37 @@ def tanh(x):
 
 
 @triton.jit
-def store_cast(place, value, mask):
-    """Store in the precision that the place has."""
-    tl.store(place, value.to(place.dtype.element_ty), mask=mask)
+def store_cast(pointer, value, mask):
+    """Store in the dtype of the pointer."""
+    tl.store(pointer, value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def load_float32(place, mask):
-    """Load as float32; zeros outside."""
-    return tl.load(place, mask=mask, other=0.0).to(tl.float32)
+def load_float32(pointer, mask):
+    """Load as float32; zeros where the mask is False."""
+    return tl.load(pointer, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def signal_group(counter):
-    """Say that this program has written. All its threads have, and whoever reads the counter reads what they wrote."""
+    """Signal that all threads of this program have written; who reads the counter afterwards sees what they wrote."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="release", scope="gpu")
 
 
 @triton.jit
 def wait_for_group(counter, arrivals):
-    """Go on when the programs of the group have arrived this many times, all together."""
+    """Wait until the programs of the group have signalled this many times in total."""
     while tl.atomic_add(counter, 0, sem="acquire", scope="gpu") < arrivals:
         pass
     tl.debug_barrier()
 
 
-# ---- forward: The steps of each cell, forward: one kernel for the cells whose step is one product, one for those with two.
-#
-#     simple    RNN, LSTM, GRU with reset="after": all that reads h reads it at once
-#     gated     GRU, MUT1, MUT2, MUT3: the candidate reads r⊙h of all features, so that each step has two phases
-#
-# A kernel does the steps from `first` to `last`; with WAITS its programs wait for each other between them. Without it,
-# one launch does one phase of one step, and the order of the launches does the waiting. Both read and write the same
-# places, so that they give the same numbers. All memory but the counters is written once and then only read.
-#
-# Places: hidden, cells and squashed have the state before the first step in front, so that a step reads row t·rows + row
-# and writes it one step further. `gates` (a token, gates·width) are what the backward needs of a step.
-#
-# Rows that have ended (PADDED) leave h and c as they are. Precision: sums and the LSTM's c are float32; the rest has that
-# of the inputs. Needs triton.
-#
-# Legend: H width, G gates of a token.
-
-
 @triton.jit(do_not_specialize=["first", "last"])
 def simple_forward(projected, weights, bias, hidden, cells, gates, inner, lengths, counters, first, last, rows,
-           H: tl.constexpr, CELL: tl.constexpr, PADDED: tl.constexpr, KEEP: tl.constexpr, WAITS: tl.constexpr,
-           PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
+                   H: tl.constexpr, CELL: tl.constexpr, PADDED: tl.constexpr, KEEP: tl.constexpr, WAITS: tl.constexpr,
+                   PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+                   BLOCK_DEPTH: tl.constexpr):
     """CELL: "tanh" and "linear" (the RNN), "lstm" or "gru"."""
     G: tl.constexpr = 4 if CELL == "lstm" else 3 if CELL == "gru" else 1
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -163,7 +146,7 @@ def simple_forward(projected, weights, bias, hidden, cells, gates, inner, length
         if WAITS:
             wait_for_group(counter, (t - first) * tl.num_programs(0))
         a_0, a_1, a_2, a_3 = gate_products(hidden + token * H, row * H, there, weights, feature * H, inside, H * H, G,
-                                      BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH, PRECISION)
+                                           BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH, PRECISION)
         before = hidden + token * H + own
         after = before + rows * H
         kept = gates + token * (G * H) + wide
@@ -205,11 +188,11 @@ def simple_forward(projected, weights, bias, hidden, cells, gates, inner, length
 
 
 @triton.jit(do_not_specialize=["first", "last"])
-def gated_forward(projected, weights, hidden, scaled, squashed, gates, lengths, counters, first, last, rows,
-          H: tl.constexpr, KEEPS: tl.constexpr, UPDATE: tl.constexpr, PHASE: tl.constexpr, PADDED: tl.constexpr,
-          WAITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
-          BLOCK_DEPTH: tl.constexpr):
-    """KEEPS, UPDATE: as in `rules.GatedRule`. PHASE: 1, r and z; 2, the candidate and the new state; 0, both."""
+def gated_forward(projected, weights, hidden, scaled, tanh_hidden, gates, lengths, counters, first, last, rows,
+                  H: tl.constexpr, KEEPS: tl.constexpr, UPDATE: tl.constexpr, PHASE: tl.constexpr, PADDED: tl.constexpr,
+                  WAITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+                  BLOCK_DEPTH: tl.constexpr):
+    """KEEPS, UPDATE: as in `bptt.GatedRule`. PHASE: 1, r and z; 2, the candidate and the new state; 0, both."""
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     feature = tl.program_id(0) * BLOCK_WIDTH + tl.arange(0, BLOCK_WIDTH)
     there, inside = row < rows, feature < H
@@ -232,11 +215,11 @@ def gated_forward(projected, weights, hidden, scaled, squashed, gates, lengths, 
             if WAITS:
                 wait_for_group(counter, (t - first) * 2 * tl.num_programs(0))
             a_0, a_1, _, _ = gate_products(hidden + token * H, row * H, there, weights, feature * H, inside, H * H,
-                                      2 if UPDATE == "hidden" else 1, BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH,
-                                      PRECISION)
-            if UPDATE == "squashed":
-                a_1 = add_product(a_1, squashed + token * H, row * H, there, weights + H * H, feature * H, inside, H,
-                              BLOCK_DEPTH, PRECISION)
+                                           2 if UPDATE == "hidden" else 1, BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH,
+                                           PRECISION)
+            if UPDATE == "tanh":
+                a_1 = add_product(a_1, tanh_hidden + token * H, row * H, there, weights + H * H, feature * H, inside, H,
+                                  BLOCK_DEPTH, PRECISION)
             r = tl.sigmoid(p_0 + a_0)
             store_cast(scaled + token * H + own, r * load_float32(before, mask), mask)
             store_cast(kept, r, mask)
@@ -247,7 +230,7 @@ def gated_forward(projected, weights, hidden, scaled, squashed, gates, lengths, 
         if PHASE != 1:
             a_2 = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
             a_2 = add_product(a_2, scaled + token * H, row * H, there, weights + last_rows, feature * H, inside, H,
-                          BLOCK_DEPTH, PRECISION)
+                              BLOCK_DEPTH, PRECISION)
             candidate = tanh(p_2 + a_2)
             z = load_float32(kept + H, mask)
             h = load_float32(before, mask)
@@ -259,28 +242,17 @@ def gated_forward(projected, weights, hidden, scaled, squashed, gates, lengths, 
                 new = tl.where(t < length, new, h)
             store_cast(kept + 2 * H, candidate, mask)
             store_cast(before + rows * H, new, mask)
-            if UPDATE == "squashed":
-                store_cast(squashed + (token + rows) * H + own, tanh(new), mask)
+            if UPDATE == "tanh":
+                store_cast(tanh_hidden + (token + rows) * H + own, tanh(new), mask)
             if WAITS:
                 signal_group(counter)
 
 
-# ---- backward: The steps of each cell, backward: from `last` to `first`, the derivatives that `rules` writes out.
-#
-# The kernels mirror those of `forward`, with the same two ways to be launched. The weights come transposed, (width,
-# gates·width). `d_gates` has one step of zeros behind the last, which the last step reads as what came after it. What is
-# carried from step to step (the part of d_h that no product makes; d_c) has two places that take turns.
-#
-# Rows that have ended (PADDED) hand d_h and d_c on as they are; their gates have a gradient of 0. Gradients of weights
-# are not made here: they are products over all steps. Needs triton.
-#
-# Legend: H width, G gates of a token; d_x = dL/dx.
-
-
 @triton.jit(do_not_specialize=["first", "last"])
-def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_inner, carried, d_cells, lengths, counters,
-           first, last, rows, H: tl.constexpr, CELL: tl.constexpr, PADDED: tl.constexpr, WAITS: tl.constexpr,
-           PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
+def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_inner, carried, d_cells, lengths,
+                    counters, first, last, rows, H: tl.constexpr, CELL: tl.constexpr, PADDED: tl.constexpr,
+                    WAITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
+                    BLOCK_DEPTH: tl.constexpr):
     """CELL: "tanh" and "linear" (the RNN), "lstm" or "gru"."""
     G: tl.constexpr = 4 if CELL == "lstm" else 3 if CELL == "gru" else 1
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
@@ -320,10 +292,10 @@ def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_i
         total = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
         # The gates of a GRU: r and z are next to each other, and what the candidate has read of h is apart.
         total = add_product(total, d_gates + (token + rows) * (G * H), row * (G * H), there, weights, feature * (G * H),
-                        inside, 2 * H if CELL == "gru" else G * H, BLOCK_DEPTH, PRECISION)
+                            inside, 2 * H if CELL == "gru" else G * H, BLOCK_DEPTH, PRECISION)
         if CELL == "gru":
             total = add_product(total, d_inner + (token + rows) * H, row * H, there, weights + 2 * H, feature * (G * H),
-                            inside, H, BLOCK_DEPTH, PRECISION)
+                                inside, H, BLOCK_DEPTH, PRECISION)
         d_h += total
         d_a = d_gates + token * (G * H) + wide
         alive = mask  # rows that have not ended; others leave gradients of 0
@@ -355,11 +327,11 @@ def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_i
 
 
 @triton.jit(do_not_specialize=["first", "last"])
-def gated_backward(weights, hidden, squashed, gates, d_hidden, d_gates, carried, partial, lengths, counters, first, last, rows,
-          H: tl.constexpr, KEEPS: tl.constexpr, UPDATE: tl.constexpr, PHASE: tl.constexpr, PADDED: tl.constexpr,
-          WAITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
-          BLOCK_DEPTH: tl.constexpr):
-    """KEEPS, UPDATE: as in `rules.GatedRule`. PHASE: 1, d_z and the candidate's; 2, what goes through r⊙h; 0, both.
+def gated_backward(weights, hidden, tanh_hidden, gates, d_hidden, d_gates, carried, partial, lengths, counters, first,
+                   last, rows, H: tl.constexpr, KEEPS: tl.constexpr, UPDATE: tl.constexpr, PHASE: tl.constexpr,
+                   PADDED: tl.constexpr, WAITS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+                   BLOCK_WIDTH: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
+    """KEEPS, UPDATE: as in `bptt.GatedRule`. PHASE: 1, d_z and the candidate's; 2, what goes through r⊙h; 0, both.
 
     `carried` goes from the second phase to the first of the step before, `partial` from the first to the second.
     """
@@ -388,13 +360,13 @@ def gated_backward(weights, hidden, squashed, gates, d_hidden, d_gates, carried,
                 wait_for_group(counter, back * 2 * tl.num_programs(0))
             total = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
             total = add_product(total, after, row * (3 * H), there, weights, feature * W, inside,
-                            2 * H if UPDATE == "hidden" else H, BLOCK_DEPTH, PRECISION)
+                                2 * H if UPDATE == "hidden" else H, BLOCK_DEPTH, PRECISION)
             d_h += load_float32(carried + own, mask) + total
-            if UPDATE == "squashed":
+            if UPDATE == "tanh":
                 d_tanh = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
                 d_tanh = add_product(d_tanh, after + H, row * (3 * H), there, weights + H, feature * W, inside, H,
-                                 BLOCK_DEPTH, PRECISION)
-                tanh_h = load_float32(squashed + (token + rows) * H + own, mask)
+                                     BLOCK_DEPTH, PRECISION)
+                tanh_h = load_float32(tanh_hidden + (token + rows) * H + own, mask)
                 d_h += d_tanh * (1.0 - tanh_h * tanh_h)
             alive = mask
             if PADDED:
@@ -419,7 +391,7 @@ def gated_backward(weights, hidden, squashed, gates, d_hidden, d_gates, carried,
                 wait_for_group(counter, (back * 2 + 1) * tl.num_programs(0))
             d_s = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
             d_s = add_product(d_s, d_gates + token * (3 * H) + 2 * H, row * (3 * H), there, weights + (W - H),
-                          feature * W, inside, H, BLOCK_DEPTH, PRECISION)
+                              feature * W, inside, H, BLOCK_DEPTH, PRECISION)
             store_cast(d_a, d_s * h * r * (1.0 - r), mask)
             tl.store(carried + own, load_float32(partial + own, mask) + d_s * r, mask=mask)
             if WAITS:

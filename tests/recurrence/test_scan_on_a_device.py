@@ -60,7 +60,7 @@ def test_every_row_is_the_oracles(case, seed):
     kind, made, lengths, side, places = case
     rows = [normal(length, made.input_width, seed=seed + i) for i, length in enumerate(lengths)]
     x, before = placed(rows, side, places), states(made, len(lengths), seed + 50)
-    y, after = made._read(x, PaddedOrder.of(x, regard.Padding(lengths, side)), before)
+    y, after = made._scan(x, PaddedOrder.of(x, regard.Padding(lengths, side)), before)
     assert y.shape == (len(lengths), places, made.width)
     is_there = there(lengths, side, places).squeeze(-1)
     assert not y[~is_there].any()
@@ -80,7 +80,7 @@ def test_it_is_the_counted_scan_with_all_gradients(case, seed, fill):
     before, is_there = states(made, len(lengths), seed + 50), there(lengths, side, places)
     results = []
     for order in (PaddedOrder, PackedOrder):
-        y, after = made._read(x, order.of(x, regard.Padding(lengths, side)), before)
+        y, after = made._scan(x, order.of(x, regard.Padding(lengths, side)), before)
         given_back = normal(*y.shape, seed=seed + 80).masked_fill(~is_there, torch.nan)  # nobody reads it there either
         upstream = [given_back, *(normal(*memory.shape, seed=seed + 81 + i) for i, memory in enumerate(after.tensors))]
         wanted = (x, *before.tensors, *made.parameters())
@@ -96,7 +96,7 @@ def test_without_gradients_too(case, seed):
     _, made, lengths, side, places = case
     x = placed([normal(length, made.input_width, seed=seed + i) for i, length in enumerate(lengths)], side, places)
     with torch.no_grad():
-        (y, after), (truth, end) = (made._read(x, order.of(x, regard.Padding(lengths, side)), None)
+        (y, after), (truth, end) = (made._scan(x, order.of(x, regard.Padding(lengths, side)), None)
                                     for order in (PaddedOrder, PackedOrder))
     for ours, theirs in zip((y, *after.tensors), (truth, *end.tensors), strict=True):
         assert_close(ours, theirs)
@@ -109,7 +109,7 @@ def test_a_long_padding_moves_nothing(kind, backend):
     x = torch.cat([normal(2, 3, 4, dtype=torch.float32), torch.full((2, 100, 4), torch.nan)], 1).requires_grad_()
     results = []
     for order in (PaddedOrder, PackedOrder):
-        y, after = made._read(x, order.of(x, regard.Padding([3, 1])), None)
+        y, after = made._scan(x, order.of(x, regard.Padding([3, 1])), None)
         tensors = (y, *after.tensors)
         upstream = [normal(*tensor.shape, seed=i, dtype=torch.float32) for i, tensor in enumerate(tensors)]
         results.append((*tensors, *torch.autograd.grad(tensors, (x, *made.parameters()), upstream)))
@@ -138,7 +138,7 @@ def test_a_cell_of_the_users_own():
             return (2.0 * state[0] + projected,)
 
     made, x = Recurrence(1, cell=Decay), torch.ones(2, 2000, 1)
-    y, after = made._read(x, PaddedOrder.of(x, regard.Padding([3, 1])), None)
+    y, after = made._scan(x, PaddedOrder.of(x, regard.Padding([3, 1])), None)
     assert y[:, :4, 0].tolist() == [[1.0, 3.0, 7.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
     assert after.tensors[0].flatten().tolist() == [7.0, 1.0]
 
@@ -160,7 +160,7 @@ def test_autocast(kind):
     made = network(kind, layers=2, direction="both").float()
     x = normal(3, 6, 4, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        (y, after), (truth, end) = (made._read(x, order.of(x, regard.Padding([6, 0, 2])), None)
+        (y, after), (truth, end) = (made._scan(x, order.of(x, regard.Padding([6, 0, 2])), None)
                                     for order in (PaddedOrder, PackedOrder))
     for ours, theirs in zip((y, *after.tensors), (truth, *end.tensors), strict=True):
         assert ours.dtype == theirs.dtype

@@ -1,4 +1,4 @@
-"""The `fused` backend: each kernel step by step in Triton's interpreter, and all steps in one launch on a GPU."""
+"""The fused scan: its Triton kernels step by step in the interpreter, and all steps in one launch on a GPU."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,13 +10,13 @@ from recurrent import KINDS, assert_close, make, normal, options, oracle_layers
 
 import regard
 from regard.kernels import launch
+from regard.recurrence.backends import BACKENDS, ScanProblem
 from regard.recurrence.cells import LSTMCell
-from regard.recurrence.kernels import bptt, fused, loop
-from regard.recurrence.kernels.problem import ScanProblem
 from regard.recurrence.packing import PackedOrder, PaddedOrder
 from regard.recurrence.scan import Recurrence
 
-layouts = pytest.importorskip("regard.recurrence.kernels.triton_scan")
+triton_scan = pytest.importorskip("regard.kernels.recurrence.triton_scan")
+bptt, fused, loop = BACKENDS["bptt"], BACKENDS["fused"], BACKENDS["loop"]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 2e-6
 EVEN, RAGGED = (3,) * 5, (4, 3, 3, 1)
@@ -79,8 +79,8 @@ def test_rows_that_have_ended_keep_their_state(kind):
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_several_groups_of_rows(kind, monkeypatch):
-    of = layouts.Layout.of
-    monkeypatch.setattr(layouts.Layout, "of", lambda *given: replace(of(*given), block_rows=16))
+    of = triton_scan.ScanLayout.of
+    monkeypatch.setattr(triton_scan.ScanLayout, "of", lambda *given: replace(of(*given), block_rows=16))
     assert_is_the_loop(kind, 3, 18, (35,) * 2, lengths=[1, 2, 0, 2, 2] * 7)
 
 
@@ -105,7 +105,7 @@ def test_both_directions_are_the_oracle(kind, side, order):
         zeros = [np.zeros(3)] * sum(cell.memories for cell in host.cells)
         truth[row, there] = oracle_layers(kind, host, x[row, there].double().numpy(), zeros)[0]
     given = x.to(DEVICE).requires_grad_()
-    y, _ = made._read(given, order.of(given, regard.Padding(lengths, side)), None)
+    y, _ = made._scan(given, order.of(given, regard.Padding(lengths, side)), None)
     assert_close(y.cpu(), truth, TOLERANCE)
     gradients = torch.autograd.grad(y.sum(), (given, *made.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -198,13 +198,13 @@ def test_on_a_cpu_it_is_interpreted_or_refuses(monkeypatch):
 
 def test_when_it_is_not_the_one_to_choose(monkeypatch):
     """On a GPU; here only its name is asked for."""
-    few = replace(problem("lstm", 2, 3, (2,) * (fused.FEW - 1)), inputs=SimpleNamespace(device=torch.device("cuda"),
-                                                                                        dtype=torch.float32))
-    many = replace(few, sizes=(2,) * fused.FEW)
+    few = replace(problem("lstm", 2, 3, (2,) * (fused.min_steps - 1)),
+                  inputs=SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32))
+    many = replace(few, sizes=(2,) * fused.min_steps)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
-    assert f"fewer than {fused.FEW}" in fused.drawback(few)
+    assert f"fewer than {fused.min_steps}" in fused.drawback(few)
     assert fused.drawback(many) is None
-    assert "all at once" in fused.drawback(replace(many, sizes=(64 * 133,) * fused.FEW))
+    assert "all at once" in fused.drawback(replace(many, sizes=(64 * 133,) * fused.min_steps))
 
 
 @pytest.mark.gpu
@@ -212,7 +212,7 @@ def test_when_it_is_not_the_one_to_choose(monkeypatch):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rnn linear"])
 def test_all_steps_in_one_launch(kind, lengths):
     asked = problem(kind, 48, 48, (5,) * 37, lengths=lengths)
-    assert layouts.Layout.of(5, 48, torch.float32, asked.inputs.device).resident
+    assert triton_scan.ScanLayout.of(5, 48, torch.float32, asked.inputs.device).resident
     assert_is_the_loop(kind, 48, 48, (5,) * 37, lengths=lengths, tolerance=1e-5)
 
 
@@ -220,9 +220,122 @@ def test_all_steps_in_one_launch(kind, lengths):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rnn linear"])
 def test_many_programs_that_wait_are_the_launches_one_by_one(kind, monkeypatch):
     asked = problem(kind, 512, 512, (200,) * 24)
-    of = layouts.Layout.of
+    of = triton_scan.ScanLayout.of
     assert of(200, 512, torch.float32, asked.inputs.device).resident
     together = everything(fused, asked)
-    monkeypatch.setattr(layouts.Layout, "of", lambda *given: replace(of(*given), resident=False))
+    monkeypatch.setattr(triton_scan.ScanLayout, "of", lambda *given: replace(of(*given), resident=False))
     for ours, theirs in zip(together, everything(fused, asked), strict=True):
         assert_close(ours, theirs, 1e-5)
+
+
+pytest.importorskip("triton")
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def _h200(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+
+
+@pytest.mark.usefixtures("_h200")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [1, 20, 512, 1000, 4096])
+@pytest.mark.parametrize("rows", [1, 5, 64, 65, 256, 4000])
+def test_every_row_and_feature_is_covered_and_those_that_wait_fit(rows, width, dtype):
+    made = triton_scan.ScanLayout.of(rows, width, dtype, CUDA)
+    blocks, groups = made.grid
+    assert blocks * made.block_width >= width > (blocks - 1) * made.block_width
+    assert groups * made.block_rows >= rows > (groups - 1) * made.block_rows
+    assert not made.resident or blocks * groups <= 132
+
+
+@pytest.mark.usefixtures("_h200")
+def test_what_is_resident():
+    assert triton_scan.ScanLayout.of(64, 512, torch.bfloat16, CUDA).resident
+    assert triton_scan.ScanLayout.of(256, 1024, torch.float32, CUDA).resident
+    assert not triton_scan.ScanLayout.of(4000, 1024, torch.float32, CUDA).resident
+    assert not triton_scan.ScanLayout.of(64, 512, torch.float32, torch.device("cpu")).resident
+
+
+def test_the_launches():
+    """One that does all steps, or one for each phase of each step, in the order that is given."""
+    calls = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *given, **constants: calls.append((grid, given[-3:], constants.get("PHASE")))
+
+    made = triton_scan.ScanLayout(5, 20, False, 16, 16, 16)
+    tensor = torch.zeros(1)
+    made.launch(Kernel(), [tensor], range(2, -1, -1), 1)
+    assert calls == [((2, 1), (t, t + 1, 5), None) for t in (2, 1, 0)]
+    calls.clear()
+    made.launch(Kernel(), [tensor], range(2), 2)
+    assert calls == [((2, 1), (t, t + 1, 5), phase) for t in (0, 1) for phase in (1, 2)]
+
+
+def test_the_precision_of_products():
+    before = torch.get_float32_matmul_precision()
+    try:
+        for asked, given in (("highest", "tf32x3"), ("high", "tf32")):
+            torch.set_float32_matmul_precision(asked)
+            assert triton_scan.dot_precision(torch.float32) == given
+            assert triton_scan.dot_precision(torch.bfloat16) == "tf32"  # which triton asks for, and does not use
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+steps = pytest.importorskip("regard.kernels.recurrence.triton_steps")
+
+
+@triton.jit
+def squash(x, y, SIZE: tl.constexpr):  # noqa: N803
+    place = tl.arange(0, SIZE)
+    tl.store(y + place, steps.tanh(tl.load(x + place)))
+
+
+@triton.jit
+def multiply(a, b, out, rows, columns, DEPTH: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):  # noqa: N803
+    row, column = tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    place = out + row[:, None] * columns + column[None, :]
+    mask = (row < rows)[:, None] & (column < columns)[None, :]
+    first, second, third, fourth = steps.gate_products(
+        a, row * DEPTH, row < rows, b, column * DEPTH, column < columns, columns * DEPTH, COUNT, BLOCK, BLOCK, DEPTH,
+        BLOCK, "tf32x3")
+    first = steps.add_product(first, a, row * DEPTH, row < rows, b, column * DEPTH, column < columns, DEPTH, BLOCK,
+                              "tf32x3")
+    tl.store(place, first, mask=mask)
+    tl.store(place + rows * columns, second, mask=mask)
+    tl.store(place + 2 * rows * columns, third, mask=mask)
+    tl.store(place + 3 * rows * columns, fourth, mask=mask)
+
+
+def test_tanh():
+    large, small = np.linspace(-20.0, 20.0, 2000), np.logspace(-30, 0, 2090)
+    ends = [0.0, -0.0, np.inf, -np.inf, 0.125, -0.125]
+    x = torch.from_numpy(np.concatenate([large, small, ends])).float().to(DEVICE)
+    y = torch.empty_like(x)
+    squash[(1,)](x, y, SIZE=4096)
+    truth = x.double().tanh()
+    assert len(x) == 4096
+    assert ((y.double() - truth).abs() <= 5e-7 * truth.abs()).all()
+    assert torch.equal(y[-6:-2].cpu(), torch.tensor([0.0, 0.0, 1.0, -1.0]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 1, 1), (16, 16, 32), (5, 7, 37)])
+def test_products(rows, columns, depth, count):
+    """The first one is added to itself. What lies behind the numbers is not read."""
+    a, b = normal(rows, depth, dtype=torch.float32), normal(4 * columns, depth, seed=1, dtype=torch.float32)
+    truth = (a.double() @ b.double().T).unflatten(1, (4, columns)).transpose(0, 1)
+    truth[0] *= 2.0
+    truth[count:] = 0.0
+    behind = torch.full((1, depth), torch.nan)
+    out = torch.full((4, rows, columns), torch.nan, device=DEVICE)
+    b[count * columns:] = torch.nan
+    multiply[(1,)](torch.cat([a, behind]).to(DEVICE), torch.cat([b, behind]).to(DEVICE), out, rows, columns,
+                   DEPTH=depth, BLOCK=16, COUNT=count)
+    assert (out.cpu() - truth).abs().max() < 1e-5 * truth.abs().max().clamp(min=1.0)

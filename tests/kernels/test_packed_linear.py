@@ -35,11 +35,11 @@ def test_weights_are_laid_out_once_and_forgotten_with_their_layer(monkeypatch):
     of(model, torch.randn(3, 16))
     first = PACKED_WEIGHTS.kept[model[0]]
     assert first.blocked is not None
-    assert first.turned is None
+    assert first.transposed is None
     monkeypatch.setattr(packing, "single_threaded", lambda: True)
     of(model, torch.randn(1, 16))
     assert PACKED_WEIGHTS.kept[model[0]] is first
-    assert first.turned is not None
+    assert first.transposed is not None
     count = len(PACKED_WEIGHTS.kept)
     del model, first
     gc.collect()
@@ -73,7 +73,7 @@ def test_a_single_row_that_changes_through_data_is_seen(row):
 @pytest.mark.parametrize("change", [lambda weight: weight.mul_(3.0), lambda weight: weight.data.mul_(3.0)],
                          ids=["in place", "through data"])
 @pytest.mark.parametrize("rows", [1, 3, 6])
-def test_layers_side_by_side_are_one_product_of_their_weights_as_they_are(change, rows):
+def test_layers_joint_are_one_product_of_their_weights_as_they_are(change, rows):
     model = nn.ModuleList([nn.Linear(16, size) for size in (8, 12, 4)])
     x = torch.randn(rows, 16)
 
@@ -87,9 +87,9 @@ def test_layers_side_by_side_are_one_product_of_their_weights_as_they_are(change
             return torch.cat([layer(x) for layer in model], -1).relu()
 
     torch.testing.assert_close(together(), apart(), rtol=1e-5, atol=1e-6)
-    first = PACKED_WEIGHTS.several[model[0]]
+    first = PACKED_WEIGHTS.joint[model[0]]
     together()
-    assert PACKED_WEIGHTS.several[model[0]] is first
+    assert PACKED_WEIGHTS.joint[model[0]] is first
     with torch.no_grad():
         change(model[1].weight)  # not the one that they are kept with
     torch.testing.assert_close(together(), apart(), rtol=1e-5, atol=1e-5)
