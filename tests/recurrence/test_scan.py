@@ -1,4 +1,4 @@
-"""A cell over time is the oracle's scan, row by row: layers, directions, padding, chunks and states, on every backend."""
+"""A cell over time is the oracle's scan: layers, directions, padding, chunks and states, on every backend."""
 
 import pytest
 import torch
