@@ -1,11 +1,11 @@
-"""What a mixer is: the one interface behind recurrence, convolution and self-attention.
+"""The interface of mixers: recurrence, convolution and self-attention all implement it.
 
     mixer(x, present) -> y                   all tokens at once: (B, N, D) -> (B, N, D)
-    mixer.start(rows, capacity) -> state     what is remembered before the first token
-    mixer.step(x, state) -> (y, state)       one token or a chunk of them, after those that the state has seen
+    mixer.start(rows, capacity) -> state     the state before the first token
+    mixer.step(x, state) -> (y, state)       one token or a chunk of them, after those of the state
 
-A mixer lets every token learn from the others. A block takes any mixer. No module hides a state: it goes in and comes
-out. A state that was passed to a step is consumed; copy it first to keep it. This file knows none of the mixers.
+A mixer passes information between tokens, and a block takes any mixer. No module hides a state: it goes in and comes
+out. A state that was passed to a step is consumed; copy it first to keep it. This module knows none of the mixers.
 """
 
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Rows in families of `size`, one family after another; each row continues one of a single family's.
+    """Rows in consecutive groups of `size`, such as the beams of one source; each group continues a single group.
 
-    What all rows of a family share, such as the source that they look at, need not be copied for each of them.
+    What all rows of a group share, such as the encoded source, need not be copied for each of them.
     """
 
     rows: Tensor
-    """(families · size,): which row each of them continues, or replaces."""
+    """(groups · size,): the row that each of them continues, or replaces."""
     size: int
-    before: int
-    """The size of the families that they continue: the same, or 1 where families begin."""
-    families: Tensor | None = None
-    """(families,): which of those families each continues, or replaces; None where all stay in their places."""
-    spent: bool = False
-    """Nobody needs the state any more that they are picked from: what is picked may stand in its storage."""
+    previous_size: int
+    """The size of the groups that they continue: the same, or 1 where groups begin."""
+    groups: Tensor | None = None
+    """(groups,): the group that each of them continues, or replaces; None where all stay where they are."""
+    reuse_storage: bool = False
+    """The old state is not needed any more, so the new one may be written into its storage."""
 
 
 Rows = list[int] | Tensor | RowGroups
 
 
 class MixerState(Protocol):
-    """What a mixer remembers of each row (sequence). Rows are independent of each other."""
+    """The state of a mixer for each row (sequence). Rows are independent of each other."""
 
     def pick(self, rows: Rows) -> Self:
         """The state of these rows, in storage of its own; a row may be picked more than once."""
@@ -46,14 +46,14 @@ class MixerState(Protocol):
         """Replace these rows by the rows of another state."""
 
     def copy(self) -> Self:
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
 
 
 class Mixer(Protocol):
-    """A module from (B, N, D) to (B, N, D) in which tokens learn from each other."""
+    """A module from (B, N, D) to (B, N, D) that passes information between tokens."""
 
     def __call__(self, x: Tensor, present: Any = None) -> Tensor:
-        """All tokens at once. `present` is a `Padding`, which says which tokens are there; all are where it is None."""
+        """All tokens at once. `present` is a `Padding` that says which tokens are not padding; None means all."""
 
     def start(self, rows: int, capacity: int) -> Any:
         """The state before the first token, for `rows` sequences of at most `capacity` tokens."""
@@ -64,7 +64,7 @@ class Mixer(Protocol):
 
 @dataclass(frozen=True)
 class RowState:
-    """A state made of tensors that all have the rows as their first dimension."""
+    """A state of tensors whose first dimension is the rows."""
 
     tensors: tuple[Tensor, ...]
 
@@ -73,20 +73,20 @@ class RowState:
         return RowState(tuple(tensor[row_indices(rows, tensor)] for tensor in self.tensors))
 
     def put(self, rows: Rows, other: "RowState") -> "RowState":
-        """The state in which these rows are those of the other."""
+        """Replace these rows by the rows of another state."""
         return RowState(tuple(mine.index_copy(0, row_indices(rows, mine), theirs.to(mine.dtype))
                               for mine, theirs in zip(self.tensors, other.tensors, strict=True)))
 
     def copy(self) -> "RowState":
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
         return RowState(tuple(tensor.clone() for tensor in self.tensors))
 
     def detach(self) -> "RowState":
-        """The same, without its past: gradients stop here (truncated back-propagation through time)."""
+        """The same numbers without their history: gradients stop here (truncated back-propagation through time)."""
         return RowState(tuple(tensor.detach() for tensor in self.tensors))
 
 
 def row_indices(rows: Rows, like: Tensor) -> Tensor:
-    """Rows as indices from 0 on, which every kind of indexing takes, on the device of `like`."""
+    """Rows as non-negative indices, which every kind of indexing takes, on the device of `like`."""
     rows = rows.rows if isinstance(rows, RowGroups) else rows
     return torch.as_tensor(rows, dtype=torch.long, device=like.device) % max(1, like.shape[0])

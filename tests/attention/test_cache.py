@@ -349,7 +349,7 @@ def test_rows_picked_from_a_spent_state_stand_in_its_storage(index, seed):
     layer, x = make("attention"), normal(4, 3, WIDTH, seed=seed)
     _, cache = layer.step(x, layer.start(4, 6), lengths=torch.tensor([3, 1, 2, 3]))
     apart, rows = cache.pick(index), torch.tensor(index)
-    moved = cache.pick(RowGroups(rows, 1, 1, spent=True))
+    moved = cache.pick(RowGroups(rows, 1, 1, reuse_storage=True))
     assert moved.key.data_ptr() == cache.key.data_ptr()
     assert moved.positions.tolist() == apart.positions.tolist()
     more = normal(len(index), 2, WIDTH, seed=seed + 20)
@@ -359,7 +359,7 @@ def test_rows_picked_from_a_spent_state_stand_in_its_storage(index, seed):
 def test_more_rows_than_a_spent_state_has_get_storage_of_their_own():
     layer = make("attention")
     _, cache = layer.step(normal(2, 3, WIDTH), layer.start(2, 6))
-    more = cache.pick(RowGroups(torch.tensor([0, 1, 1]), 1, 1, spent=True))
+    more = cache.pick(RowGroups(torch.tensor([0, 1, 1]), 1, 1, reuse_storage=True))
     assert more.key.data_ptr() != cache.key.data_ptr()
     assert torch.equal(more.key[2, :, :3], cache.key[1, :, :3])
 

@@ -82,7 +82,7 @@ def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeyp
         families = RowGroups(torch.arange(3).repeat_interleave(2), 2, 1, torch.arange(3))
         states[:] = [state.pick(families) for state in states]
         both(torch.randint(5, 10, (6, 1)))
-        moved = RowGroups(torch.tensor([1, 0, 3, 3, 4, 4]), 2, 2, spent=True)
+        moved = RowGroups(torch.tensor([1, 0, 3, 3, 4, 4]), 2, 2, reuse_storage=True)
         states[:] = [state.pick(moved) for state in states]
         both(torch.randint(5, 10, (6, 1)))
         both(torch.randint(5, 10, (6, 2)), torch.tensor([1, 2, 2, 1, 1, 2]))

@@ -89,7 +89,7 @@ class Cache:
     def pick(self, rows: Rows) -> "Cache":
         """The cache of these rows, in storage of its own; a row may be picked more than once."""
         index = row_indices(rows, self.key)
-        if isinstance(rows, RowGroups) and rows.spent and len(index) <= len(self.key):
+        if isinstance(rows, RowGroups) and rows.reuse_storage and len(index) <= len(self.key):
             return self._moved(index)
         shape = (len(index), self.key.shape[1], self.capacity)
         key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
@@ -154,18 +154,18 @@ class ContextCache:
 
     def pick(self, rows: Rows) -> "ContextCache":
         """The cache of these rows; a row may be picked more than once. Families share what they shared before."""
-        if isinstance(rows, RowGroups) and rows.before % self.each == 0:
-            if rows.families is None and rows.before == self.each:
+        if isinstance(rows, RowGroups) and rows.previous_size % self.each == 0:
+            if rows.groups is None and rows.previous_size == self.each:
                 return replace(self, each=rows.size)
-            families = range(len(self.key) * self.each // rows.before) if rows.families is None else rows.families
-            first = row_indices(torch.as_tensor(families, device=self.key.device) * (rows.before // self.each), self.key)
+            families = range(len(self.key) * self.each // rows.previous_size) if rows.groups is None else rows.groups
+            first = row_indices(torch.as_tensor(families, device=self.key.device) * (rows.previous_size // self.each), self.key)
             return replace(self._picked(first), each=rows.size)
         return self._picked(_row_indices(rows, self.key, self.each) // self.each)
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
         """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        if isinstance(rows, RowGroups) and rows.families is not None and rows.size == self.each == other.each:
-            mine, theirs, index = self, other, row_indices(rows.families, self.key)
+        if isinstance(rows, RowGroups) and rows.groups is not None and rows.size == self.each == other.each:
+            mine, theirs, index = self, other, row_indices(rows.groups, self.key)
         else:
             mine, theirs = self.apart(), other.apart()
             index = row_indices(rows, mine.key)

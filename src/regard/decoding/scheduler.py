@@ -238,7 +238,7 @@ class SearchRun(Generic[AnySearchBatch, SearchResult]):
         if stay is not None and len(stay) < len(parents):
             families = torch.tensor(stay, dtype=torch.long, device=self.request.device)
             parents = parents[families]
-        return state.pick(RowGroups(parents.flatten(), self.search.width, self.search.width, families, spent=True))
+        return state.pick(RowGroups(parents.flatten(), self.search.width, self.search.width, families, reuse_storage=True))
 
     def _siblings(self, rows: Tensor, families: Tensor | None, before: int | None = None) -> Rows:
         """Rows of the state, where those of one prompt share its source."""
