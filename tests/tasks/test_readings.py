@@ -33,7 +33,7 @@ def assert_alike(trace, looks):
 
 def assert_silent(task):
     """Nobody listens any more."""
-    assert task.witnesses == []
+    assert task.observers == []
     assert not any(tap.listeners for tap in find_taps(task.model).values())
 
 
@@ -179,7 +179,7 @@ def test_a_classifier_of_images():
 def test_nothing_is_made_where_nobody_watches(monkeypatch):
     task = texting.classifier()
     made = []
-    monkeypatch.setattr("regard.tasks.replay.About", lambda *parts: made.append(parts))
+    monkeypatch.setattr("regard.tasks.replay.SequenceInfo", lambda *parts: made.append(parts))
     task.classify(TEXTS)
     assert not made
 
@@ -193,14 +193,14 @@ def test_two_watches_an_exception_and_a_save(tmp_path):
         task.save(tmp_path / "model")
     assert_silent(task)
     assert len(outer.calls) == len(inner.calls) == 1
-    assert regard.load(tmp_path / "model").witnesses == []
+    assert regard.load(tmp_path / "model").observers == []
 
 
 def test_a_copy_of_a_watched_task_is_not_watched():
     task = texting.classifier()
     with regard.watch(task) as seen:
         for other in (copy.deepcopy(task), pickle.loads(pickle.dumps(task))):
-            assert other.witnesses == []
+            assert other.observers == []
             other.classify(TEXTS)
     assert not seen.calls
 
@@ -209,7 +209,7 @@ def test_what_does_not_fit_the_limit_is_told_when_it_is_asked_for():
     task = texting.classifier()
     with regard.watch(task, limit=100) as seen:
         task.classify(TEXTS)
-    with pytest.raises(NotRecordedError, match="one reading of this text takes more than the limit of 100 bytes"):
+    with pytest.raises(NotRecordedError, match="exceeds the limit of 100 bytes"):
         seen["encoder.0.self"]
 
 
@@ -229,5 +229,5 @@ def test_texts_are_read_again_only_as_often_as_memory_asks_for():
 def test_a_task_that_was_not_used_says_so():
     with regard.watch(texting.classifier()) as seen:
         assert seen.names() == []
-    with pytest.raises(NotRecordedError, match="the task has read no text inside the `with` block"):
+    with pytest.raises(NotRecordedError, match="the task ran no text inside the `with` block"):
         seen["encoder.0.self"]

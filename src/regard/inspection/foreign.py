@@ -8,7 +8,7 @@ No hook is put on any single module, because PyTorch leaves its fast paths where
 global forward hook, which sees its modules. Calls of functions are seen in one of two ways. By name: the functions are
 replaced where callers look them up, and everything else runs at full speed. By mode: a `TorchFunctionMode` sees every
 call, also through an imported name or a tensor method, and each operation takes a few microseconds longer. Neither
-changes a result. This file does not know who keeps the records.
+changes a result.
 
 Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
 """
@@ -34,113 +34,107 @@ from regard.inspection.recorder import AttentionModule, Recorder, can_record, fo
 from regard.inspection.records import WeightMatrix
 
 FUSED, SOFTMAX = "scaled_dot_product_attention", "softmax"
+HUGGING_FACE = "transformers"
+"""The package whose modules import neither function under another name."""
 CallListener = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
-"""Told the name of the function, what it was given by place and by name, and its result."""
-
+"""It gets the name of the function, its positional and keyword arguments, and its result."""
 _LOOKUPS: tuple[tuple[Any, str], ...] = ((F, FUSED), (F, SOFTMAX), (torch, SOFTMAX))
-"""Where callers find the functions. The method of tensors is none of them: where a class changes, Python forgets what
-it knows of it, and all that uses tensors is slower for a while."""
+"""Where callers find the functions. The tensor method is not replaced: a change of the class Tensor invalidates
+Python's attribute caches, and everything that uses tensors is slower for a while."""
 _FUNCTIONS = {F.scaled_dot_product_attention: FUSED, F.softmax: SOFTMAX, torch.softmax: SOFTMAX,
               Tensor.softmax: SOFTMAX}
 _MODULE_CALL = nn.Module._call_impl.__code__
 
 
-def listen_by_name(listener: CallListener) -> AbstractContextManager[None]:
-    """Tell a listener, inside the `with` block, of every call of a function that is found by its own name."""
-    return _patched.telling(listener)
+@contextmanager
+def record_foreign(modules: Mapping[str, nn.Module], recorder: Recorder,
+                   found: dict[str, AttentionModule]) -> Iterator[None]:
+    """Record the attention of a model, given as all its modules; modules that run are added to `found`."""
+    names = {id(module): name for name, module in modules.items()}
+    classes = {type(module) for module in modules.values()}
+    has_multihead = any(issubclass(kind, nn.MultiheadAttention) for kind in classes)
+    # A mode would keep torch.nn.MultiheadAttention from its fast path.
+    by_name = has_multihead or all(map(_calls_by_name, classes))
+    calls = _FunctionCalls(names, recorder, found)
+    with ExitStack() as stack:
+        if has_multihead:
+            stack.enter_context(_MultiheadHook(names, recorder, found).installed())
+        stack.enter_context((listen_by_name if by_name else ListeningMode)(calls.handle))
+        yield
 
 
-class ListeningMode(TorchFunctionMode):
-    """Tell a listener, inside the `with` block, of every call in this thread."""
-
-    def __init__(self, listener: CallListener) -> None:
-        super().__init__()
-        self.listener = listener
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        name = _FUNCTIONS.get(func)
-        if name is not None:
-            self.listener(name, args, kwargs or {}, result)
-        return result
+def _calls_by_name(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class look functions up by their names, and do not call softmax as a tensor method."""
+    package = kind.__module__.partition(".")[0]
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return package == "torch" or (package == HUGGING_FACE and code is not None and SOFTMAX not in code.co_names)
 
 
-def running_module(modules: Container[int]) -> nn.Module | None:
-    """The innermost module that runs now, of those with these ids; None where none of them does.
+class _MultiheadHook:
+    """Records torch.nn.MultiheadAttention, and encoder layers of PyTorch whose fused form does not call theirs."""
 
-    The calls of modules that have not ended are on the stack of Python. No hook is needed to follow them, which would
-    cost every module of every model some time.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _MODULE_CALL:
-            module: nn.Module = frame.f_locals["self"]
-            if id(module) in modules:
-                return module
-        frame = frame.f_back
-    return None
-
-
-class _PatchedFunctions:
-    """The functions, replaced as long as somebody listens: for every thread, so all listeners share one replacement."""
-
-    def __init__(self) -> None:
-        self.listeners: list[CallListener] = []
-        self.lock = threading.Lock()
-        self.before: list[Any] = []
+    def __init__(self, names: dict[int, str], recorder: Recorder, found: dict[str, AttentionModule]) -> None:
+        self.names, self.recorder, self.found = names, recorder, found
+        self.called: set[int] = set()
 
     @contextmanager
-    def telling(self, listener: CallListener) -> Iterator[None]:
-        """Tell one more listener inside the `with` block."""
-        with self.lock:
-            if not self.listeners:
-                self.before = [getattr(owner, name) for owner, name in _LOOKUPS]
-                for (owner, name), function in zip(_LOOKUPS, self.before, strict=True):
-                    setattr(owner, name, self._replaced(name, function))
-            self.listeners.append(listener)
+    def installed(self) -> Iterator[None]:
+        """Install the hook, for all modules of all models, inside the `with` block."""
+        handle = torch_modules.register_module_forward_hook(self.after_forward, with_kwargs=True)
         try:
             yield
         finally:
-            with self.lock:
-                self.listeners.remove(listener)
-                if not self.listeners:
-                    for (owner, name), function in zip(_LOOKUPS, self.before, strict=True):
-                        setattr(owner, name, function)
+            handle.remove()
+            # PyTorch 2.13 leaves this entry behind, and would call the next hook of this id with keywords.
+            torch_modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
 
-    def _replaced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def tell(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            for listener in tuple(self.listeners):
-                listener(name, args, kwargs, result)
-            return result
+    def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Record a module of this model that has run."""
+        if id(module) not in self.names:
+            return
+        if isinstance(module, nn.MultiheadAttention):
+            self.called.add(id(module))
+            self._record(module, _multihead_inputs(args, kwargs))
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            attention = module.self_attn
+            if id(attention) in self.called:
+                self.called.discard(id(attention))
+            else:
+                norm = module.norm1 if module.norm_first else None
+                self._record(attention, _encoder_layer_inputs(*args, **kwargs), norm)
 
-        return tell
+    def _record(self, module: nn.MultiheadAttention, inputs: dict[str, Any], norm: nn.Module | None = None) -> None:
+        if not can_record(inputs["query"]):
+            return
+        described = foreign_module(self.names[id(module)], module)
+        self.found.setdefault(described.name, described)
+        module_copy = self.recorder.copy_parameter(module)
+        norm_copy = None if norm is None else self.recorder.copy_parameter(norm)
+        self.recorder.add_deferred(described.name, inputs, lambda kept: multihead_look(module_copy, kept, norm_copy))
 
 
-_patched = _PatchedFunctions()
-
-
-# ---- multihead: What a `torch.nn.MultiheadAttention` looks at, from its inputs: a `Look` with the same weights.
-#
-# Its masks say who may *not* attend, or are added; both forms are brought into those of regard. `bias_k` and
-# `add_zero_attn` add a key each behind those of the input. It knows this one module, and does not run it.
-#
-# Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
-
-
-def multihead_inputs(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], None]:
-    """The arguments of a call that say what is looked at, by name."""
+def _multihead_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of torch.nn.MultiheadAttention from which its weights are computed."""
     order = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
     given = dict(zip(order, args, strict=False)) | kwargs
-    return {name: given.get(name) for name in ("query", "key", "key_padding_mask", "attn_mask")}, None
+    return {name: given.get(name) for name in ("query", "key", "key_padding_mask", "attn_mask")}
+
+
+def _encoder_layer_inputs(src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
+                          is_causal: bool = False) -> dict[str, Any]:
+    """The inputs of the attention of a torch.nn.TransformerEncoderLayer."""
+    return {"query": src, "key": src, "attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
 
 
 @torch.no_grad()
-def multihead_look(module: nn.MultiheadAttention, given: dict[str, Any], norm: nn.Module | None = None) -> Look:
-    """The look of a call; `norm` is applied to the input first, where the layer around the module does so."""
-    query, key = given["query"], given["key"]
-    padding, mask = given["key_padding_mask"], given["attn_mask"]
+def multihead_look(module: nn.MultiheadAttention, inputs: dict[str, Any], norm: nn.Module | None = None) -> Look:
+    """A look with the weights of torch.nn.MultiheadAttention, from its inputs; a pre-norm layer passes its `norm`.
+
+    Its masks say which keys are hidden, or are added to the scores; both become masks and biases of regard. `bias_k`
+    and `add_zero_attn` each append a key to those of the input.
+    """
+    query, key = inputs["query"], inputs["key"]
+    padding, mask = inputs["key_padding_mask"], inputs["attn_mask"]
     same = query is key
     if query.is_nested:
         lengths = torch.tensor([len(one) for one in query.unbind()], device=query.device)
@@ -149,33 +143,32 @@ def multihead_look(module: nn.MultiheadAttention, given: dict[str, Any], norm: n
     if norm is not None:
         query = norm(query)
         key = query if same else norm(key)
-    batched = query.dim() == 3
-    if batched and not module.batch_first:
+    if query.dim() == 3 and not module.batch_first:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
     query_weight, key_weight, query_bias, key_bias = _projections(module)
     q = _split_heads(F.linear(query, query_weight, query_bias), module.num_heads)
     k = _split_heads(F.linear(key, key_weight, key_bias), module.num_heads)
     if module.bias_k is not None:
-        own = _split_heads(module.bias_k.reshape(1, -1), module.num_heads)
-        k = torch.cat([k, own.expand(*k.shape[:-2], 1, -1)], dim=-2)
+        extra = _split_heads(module.bias_k.reshape(1, -1), module.num_heads)
+        k = torch.cat([k, extra.expand(*k.shape[:-2], 1, -1)], dim=-2)
     if module.add_zero_attn:
         k = F.pad(k, (0, 0, 0, 1))
-    allowed, added = _masks(mask, padding, q, key.shape[-2], k.shape[-2])
+    allowed, added = _multihead_masks(mask, padding, q, k.shape[-2] - key.shape[-2])
     return Look(q, k, None, mask=allowed, bias=added)
 
 
 def _projections(module: nn.MultiheadAttention) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Weights and biases of queries and keys."""
-    together: Tensor | None = module.in_proj_weight
+    """The weights and biases that project queries and keys."""
+    joint: Tensor | None = module.in_proj_weight
     biases: Tensor | None = module.in_proj_bias
-    weights = (module.q_proj_weight, module.k_proj_weight) if together is None else together.chunk(3)[:2]
+    weights = (module.q_proj_weight, module.k_proj_weight) if joint is None else joint.chunk(3)[:2]
     query_bias, key_bias = (None, None) if biases is None else biases.chunk(3)[:2]
     return weights[0], weights[1], query_bias, key_bias
 
 
-def _masks(mask: Tensor | None, padding: Tensor | None, q: Tensor, count: int,
-           keys: int) -> tuple[Mask | None, Tensor | None]:
-    """Who may attend, and what is added, for `count` keys of the input among all `keys`."""
+def _multihead_masks(mask: Tensor | None, padding: Tensor | None, q: Tensor,
+                     extra_keys: int) -> tuple[Mask | None, Tensor | None]:
+    """The mask and the bias of `attn_mask` and `key_padding_mask`; all queries may attend to the extra keys."""
     forms = []
     if mask is not None:
         if mask.dim() == 3 and q.dim() == 4:
@@ -187,13 +180,13 @@ def _masks(mask: Tensor | None, padding: Tensor | None, q: Tensor, count: int,
     added: Tensor | None = None
     for form in forms:
         if form.is_floating_point() and bool(((form == 0) | (form == -torch.inf)).all()):
-            form = form != 0  # torch makes numbers of flags
+            form = form != 0  # PyTorch converts boolean masks to floats
         if form.dtype == torch.bool:
-            one = BoolMask(F.pad(~form, (0, keys - count), value=True))
-            allowed = one if allowed is None else allowed & one
+            visible = BoolMask(F.pad(~form, (0, extra_keys), value=True))
+            allowed = visible if allowed is None else allowed & visible
         else:
-            more = F.pad(form.to(q.dtype), (0, keys - count))
-            added = more if added is None else added + more
+            bias = F.pad(form.to(q.dtype), (0, extra_keys))
+            added = bias if added is None else added + bias
     return allowed, added
 
 
@@ -202,128 +195,38 @@ def _split_heads(projected: Tensor, heads: int) -> Tensor:
     return projected.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
-# ---- foreign: Attention that is not regard's, watched from outside: torch's, and models that call torch's fused kernel.
-#
-#     torch.nn.MultiheadAttention       its inputs are kept, and projected when somebody asks
-#     scaled_dot_product_attention      its queries, keys and masks, in any module that calls it (Hugging Face: "sdpa")
-#     softmax of (B, H, n, N)           the weights themselves, where a module computes them ("eager")
-#
-# No hook is put on any module, because torch leaves its fast paths where it finds one: a hook for all modules, which it
-# does not look for, sees those of torch. It does not know who keeps the looks.
-#
-# Legend: B rows, H heads, n queries, N keys, E width, D width of a head.
-
-HUGGING_FACE = "transformers"
-"""The package whose modules import neither function under a name of their own."""
-
-
-@contextmanager
-def record_foreign(modules: Mapping[str, nn.Module], keeping: Recorder, found: dict[str, AttentionModule]) -> Iterator[None]:
-    """Keep what the attentions of a model, given as all its modules, look at; those that run are put into `found`."""
-    names = {id(module): name for name, module in modules.items()}
-    kinds = {type(module) for module in modules.values()}
-    multihead = any(issubclass(kind, nn.MultiheadAttention) for kind in kinds)
-    # A mode would keep torch's multi-head attention from its fast path.
-    named = multihead or all(map(_calls_by_name, kinds))
-    with ExitStack() as stack:
-        if multihead:
-            stack.enter_context(_removing(_MultiheadHook(names, keeping, found).hooks()))
-        stack.enter_context((listen_by_name if named else ListeningMode)(_FunctionCalls(names, keeping, found).called))
-        yield
-
-
-def _calls_by_name(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class look functions up by their names, and do not call softmax as a method of a tensor."""
-    package = kind.__module__.partition(".")[0]
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    return package == "torch" or (package == HUGGING_FACE and code is not None and SOFTMAX not in code.co_names)
-
-
-@contextmanager
-def _removing(handles: list[Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-            # torch (2.13) forgets here that the hook took keywords, and would take it for one that is still there.
-            torch_modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
-
-
-class _MultiheadHook:
-    """Watches torch.nn.MultiheadAttention, and the encoder layers of torch that run without calling theirs."""
-
-    def __init__(self, names: dict[int, str], keeping: Recorder, found: dict[str, AttentionModule]) -> None:
-        self.names, self.keeping, self.found = names, keeping, found
-        self.called: set[int] = set()
-
-    def hooks(self) -> list[Any]:
-        """For all modules of all models; who made them removes them."""
-        return [torch_modules.register_module_forward_hook(self.left, with_kwargs=True)]
-
-    def left(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """A module of some model has run."""
-        if id(module) not in self.names:
-            return
-        if isinstance(module, nn.MultiheadAttention):
-            self.called.add(id(module))
-            self._keep(module, *multihead_inputs(module, args, kwargs))
-        elif isinstance(module, nn.TransformerEncoderLayer):
-            own = module.self_attn
-            if id(own) in self.called:
-                self.called.discard(id(own))
-            else:
-                self._keep(own, *_encoder_layer_inputs(module, *args, **kwargs))
-
-    def _keep(self, module: nn.MultiheadAttention, given: dict[str, Any], before: nn.Module | None = None) -> None:
-        if not can_record(given["query"]):
-            return
-        name = foreign_module(self.names[id(module)], module)
-        self.found.setdefault(name.name, name)
-        weights = self.keeping.copied(module)
-        norm = None if before is None else self.keeping.copied(before)
-        self.keeping.later(name.name, given, lambda kept: multihead_look(weights, kept, norm))
-
-
-def _encoder_layer_inputs(layer: nn.TransformerEncoderLayer, src: Tensor, src_mask: Tensor | None = None,
-           src_key_padding_mask: Tensor | None = None,
-           is_causal: bool = False) -> tuple[dict[str, Any], nn.Module | None]:
-    """What the attention of an encoder layer reads whose fused form does not call it, and the norm before it."""
-    given = {"query": src, "key": src, "attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
-    return given, layer.norm1 if layer.norm_first else None
-
-
 class _FunctionCalls:
-    """Watches calls of scaled_dot_product_attention, and of softmax, by the modules in which they happen."""
+    """Records calls of scaled_dot_product_attention and softmax by the module that makes them."""
 
-    def __init__(self, names: dict[int, str], keeping: Recorder, found: dict[str, AttentionModule]) -> None:
-        self.names, self.keeping, self.found = names, keeping, found
+    def __init__(self, names: dict[int, str], recorder: Recorder, found: dict[str, AttentionModule]) -> None:
+        self.names, self.recorder, self.found = names, recorder, found
         self.known: dict[str, str] = {}
 
-    def called(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
-        """One of both has been called by some module."""
+    def handle(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        """Record a call of one of the functions."""
         if function == FUSED:
-            self._fused(*args, **kwargs)
+            self._record_fused(*args, **kwargs)
         elif result.dim() == 4:
-            self._weighed(result, kwargs.get("dim", args[1] if len(args) > 1 else None))
+            self._record_softmax(result, kwargs.get("dim", args[1] if len(args) > 1 else None))
 
-    def _name(self) -> str | None:
-        """What the module is called that runs; None where it is none of the model's, or one that is kept whole."""
+    def _caller(self) -> str | None:
+        """The name of the module that runs; None for modules of other models, and for torch.nn.MultiheadAttention."""
         module = running_module(self.names)
         if module is None or isinstance(module, nn.MultiheadAttention):
             return None
         path = self.names[id(module)]
         if path not in self.known:
-            place = foreign_module(path, module)
-            self.found[place.name] = place
-            self.known[path] = place.name
+            described = foreign_module(path, module)
+            self.found[described.name] = described
+            self.known[path] = described.name
         return self.known[path]
 
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-               is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> None:
+    def _record_fused(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                      dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                      enable_gqa: bool = False) -> None:
         if query.dim() != 4 or not can_record(query):
             return
-        name = self._name()
+        name = self._caller()
         if name is None:
             return
         n, N, D = query.shape[-2], key.shape[-2], query.shape[-1]
@@ -338,10 +241,85 @@ class _FunctionCalls:
             bias = attn_mask
         if scale is not None and scale != D**-0.5:
             query = query * (scale * D**0.5)
-        self.keeping.take(name, Look(query, key, None, mask=mask, bias=bias))
+        self.recorder.add_look(name, Look(query, key, None, mask=mask, bias=bias))
 
-    def _weighed(self, weights: Tensor, dim: int | None) -> None:
+    def _record_softmax(self, weights: Tensor, dim: int | None) -> None:
         if dim in (-1, 3) and can_record(weights):
-            name = self._name()
+            name = self._caller()
             if name is not None:
-                self.keeping.give(name, WeightMatrix(weights))
+                self.recorder.add_weights(name, WeightMatrix(weights))
+
+
+def running_module(modules: Container[int]) -> nn.Module | None:
+    """The innermost running module of those with these ids; None if none of them runs.
+
+    Module calls that have not returned are on Python's stack, so no hook is needed, which would cost time everywhere.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _MODULE_CALL:
+            module: nn.Module = frame.f_locals["self"]
+            if id(module) in modules:
+                return module
+        frame = frame.f_back
+    return None
+
+
+class ListeningMode(TorchFunctionMode):
+    """Call a listener, inside the `with` block, after every call of the functions in this thread."""
+
+    def __init__(self, listener: CallListener) -> None:
+        super().__init__()
+        self.listener = listener
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        name = _FUNCTIONS.get(func)
+        if name is not None:
+            self.listener(name, args, kwargs or {}, result)
+        return result
+
+
+class _PatchedFunctions:
+    """The functions, replaced while there are listeners. A replacement acts in every thread, so there is only one."""
+
+    def __init__(self) -> None:
+        self.listeners: list[CallListener] = []
+        self.lock = threading.Lock()
+        self.originals: list[Any] = []
+
+    @contextmanager
+    def listening(self, listener: CallListener) -> Iterator[None]:
+        """Call a listener inside the `with` block."""
+        with self.lock:
+            if not self.listeners:
+                self.originals = [getattr(owner, name) for owner, name in _LOOKUPS]
+                for (owner, name), function in zip(_LOOKUPS, self.originals, strict=True):
+                    setattr(owner, name, self._wrap(name, function))
+            self.listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.listeners.remove(listener)
+                if not self.listeners:
+                    for (owner, name), function in zip(_LOOKUPS, self.originals, strict=True):
+                        setattr(owner, name, function)
+
+    def _wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            for listener in tuple(self.listeners):
+                listener(name, args, kwargs, result)
+            return result
+
+        return call
+
+
+_patched = _PatchedFunctions()
+
+
+def listen_by_name(listener: CallListener) -> AbstractContextManager[None]:
+    """Call a listener, inside the `with` block, after every call of a function that is looked up by its own name."""
+    return _patched.listening(listener)

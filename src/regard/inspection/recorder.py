@@ -28,352 +28,381 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from regard.attention.attend import ScoreLike
 from regard.attention.layer import Attention, BasicAttention, SelfAttention
 from regard.attention.look import Listener, Look, Tap
-from regard.attention.mask import AndMask, BoolMask, Causal, Mask, Padding, Window, as_mask
+from regard.attention.mask import BoolMask, Causal, Mask, Padding, as_mask
 from regard.attention.mask_cache import CachedMask
 from regard.attention.score import Additive, Bilinear
-from regard.inspection.records import AttentionRecord, WeightMatrix
+from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask
 from regard.models.encoder_decoder import Decoder
 from regard.models.seq2seq import RecurrentDecoder
 from regard.recurrence.lstmn import LSTMN
 
 SELF, CROSS = "self", "cross"
+AnyMask = Mask | Tensor | None
 _BLOCK = re.compile(r"(?P<part>.*\.)?blocks\.(?P<layer>\d+)\.(?P<place>mixer|mixer\.layer|cross)")
 _FOREIGN_CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
-_PART_OF_BLOCK = re.compile(r"block\.(\d+)\.layer\.\d+\.")
-"""In T5, what is called a layer is a part of one: attention, or what is behind it."""
+_T5_SUBLAYER = re.compile(r"block\.(\d+)\.layer\.\d+\.")
+"""T5 calls the attention and the feed-forward part of a block layers; the number of the block counts."""
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """One attention of a model."""
+    """An attention module of a model, with the name under which it is recorded."""
 
     name: str
     module: nn.Module
     kind: str | None
-    """"self" or "cross"; None where that is not known before it runs."""
+    """"self" or "cross"; None if it is not known before the module runs."""
     layer: int | None
     """From 0."""
 
     @property
     def part(self) -> str:
-        """The part of the model that it is in: "decoder" of "decoder.2.cross"."""
+        """The part of the model that the module is in: "decoder" for "decoder.2.cross"."""
         return self.name.split(".")[0] if "." in self.name else ""
 
     @property
     def strict(self) -> bool:
-        """Whether a token does not see itself, but only what is before it."""
+        """Whether a token attends only to earlier tokens, not to itself."""
         return isinstance(self.module, LSTMN)
 
 
 def find_attention_modules(model: nn.Module, modules: Mapping[str, nn.Module] | None = None) -> list[AttentionModule]:
-    """Every attention of a model that has a tap, in the order of its modules, each under a name of its own.
+    """Every attention module with a tap, in the order of the model, each under a unique name.
 
-    `modules` are its modules by name, where somebody has them already: to find them takes a while.
+    `modules` are all modules of the model by name, if the caller has them already: to list them takes a while.
     """
     modules = dict(model.named_modules()) if modules is None else modules
-    found: list[AttentionModule] = []
-    taken: set[str] = set()
+    only_part = "decoder" if isinstance(model, Decoder) else "encoder"
+    found: dict[str, AttentionModule] = {}
     for path, module in modules.items():
         if not isinstance(module.__dict__.get("tap"), Tap):
             continue
-        above = modules.get(path.rpartition(".")[0]) if path else None
-        place = _describe_module(path, module, above, "decoder" if isinstance(model, Decoder) else "encoder")
-        if place.name in taken:
-            place = AttentionModule(path, module, place.kind, place.layer)
-        taken.add(place.name)
-        found.append(place)
-    return found
+        parent = modules.get(path.rpartition(".")[0]) if path else None
+        described = _describe_module(path, module, parent, only_part)
+        if described.name in found:
+            described = replace(described, name=path)
+        found[described.name] = described
+    return list(found.values())
 
 
 def foreign_module(path: str, module: nn.Module) -> AttentionModule:
-    """An attention that is not regard's: it keeps its name, from which its kind and its layer are guessed."""
-    numbers = _NUMBER.findall(_PART_OF_BLOCK.sub(r"block.\1.", path))
+    """An attention module that is not regard's: it keeps its name, from which kind and layer are guessed."""
+    numbers = _NUMBER.findall(_T5_SUBLAYER.sub(r"block.\1.", path))
     kind = CROSS if _FOREIGN_CROSS.search(path.rpartition("layers")[2] or path) else SELF
     return AttentionModule(path or "attention", module, kind if path else None, int(numbers[-1]) if numbers else None)
 
 
-def _describe_module(path: str, module: nn.Module, above: nn.Module | None, whole: str) -> AttentionModule:
-    """The place of a module with a tap; `whole` is what a model is called that has one stack, and no name for it."""
-    own = isinstance(above, SelfAttention) or isinstance(module, LSTMN)
+def _describe_module(path: str, module: nn.Module, parent: nn.Module | None, only_part: str) -> AttentionModule:
+    """Name a module with a tap; a stack that is the whole model is called `only_part`."""
+    self_attention = isinstance(parent, SelfAttention) or isinstance(module, LSTMN)
     block = _BLOCK.fullmatch(path)
     if block is not None:
         kind = CROSS if block["place"] == "cross" else SELF
-        part = whole if block["part"] == "stack." else (block["part"] or "").removesuffix(".").removesuffix(".stack")
+        part = (block["part"] or "").removesuffix(".").removesuffix(".stack")
+        part = only_part if block["part"] == "stack." else part
         return AttentionModule(".".join(filter(None, (part, block["layer"], kind))), module, kind, int(block["layer"]))
-    if isinstance(above, RecurrentDecoder):
+    if isinstance(parent, RecurrentDecoder):
         return AttentionModule(f"{path.rpartition('.')[0]}.cross".removeprefix("."), module, CROSS, 0)
     if path in ("", "layer", "mixer", "mixer.layer"):
-        return AttentionModule(SELF if own else "attention", module, SELF if own else None, 0)
+        return AttentionModule(SELF if self_attention else "attention", module, SELF if self_attention else None, 0)
     if path == "cross":
         return AttentionModule(CROSS, module, CROSS, 0)
-    return AttentionModule(path, module, SELF if own else None, None)
+    return AttentionModule(path, module, SELF if self_attention else None, None)
 
 
-# ---- runs: One run of an attention: a look, or the steps that go on from each other and are the rows of one.
-#
-#     the same keys                    cross-attention, step by step
-#     the same keys and one more       self-attention with a cache, and the tape of an LSTMN
-#
-# A step has one query for every row of the batch. It knows looks and nothing of where they are kept.
-#
-# Legend: B rows of a batch, n queries, N keys.
-
-AnyMask = Mask | Tensor | None
+@contextmanager
+def record_modules(modules: Iterable[AttentionModule], recorder: "Recorder") -> Iterator[None]:
+    """Record these modules inside the `with` block, through their taps."""
+    with ExitStack() as taps:
+        for module in modules:
+            taps.enter_context(module.module.tap.listen(_listener(module, recorder)))  # type: ignore[union-attr, operator]
+        yield
 
 
-class _PreviousStep(NamedTuple):
-    """What a layer gave last: sizes, places in memory, and of what is not kept the last key."""
+def can_record(tensor: Tensor) -> bool:
+    """Whether Python runs this computation for the first time, so that its tensors can be kept.
 
-    query: torch.Size
-    key: torch.Size
-    query_place: int
-    key_place: int
-    mask: AnyMask
-    tail: Tensor | None
-    held: object
+    They cannot inside compiled code, while a CUDA graph is captured, inside torch.func, and in a backward pass, where
+    activation checkpointing computes a second time what was recorded already.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return torch._C._current_graph_task_id() == -1
+
+
+def _listener(module: AttentionModule, recorder: "Recorder") -> Listener:
+    unshared, strict = _unshared_tensors(module), module.strict
+
+    def listen(look: Look) -> None:
+        if can_record(look.query):
+            recorder.add_look(module.name, look, strict=strict, unshared=unshared)
+
+    return listen
+
+
+def _unshared_tensors(module: AttentionModule) -> frozenset[str]:
+    """The tensors of a look that nothing else writes into: projections, except keys that go into a cache."""
+    if type(module.module) in (Attention, BasicAttention):
+        return frozenset(("query", "key") if module.kind == CROSS else ("query",))
+    return frozenset(("query",)) if isinstance(module.module, LSTMN) else frozenset()
+
+
+class Recorder:
+    """The runs of all attention modules, by name, up to a limit in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.nbytes = limit, 0
+        self.runs: dict[str, list[RecordedRun | DeferredLook | WeightMatrix | None]] = {}
+        """In order; None for a run that was not kept."""
+        self._shared: dict[int, Tensor] = {}
+        """Tensors of masks and biases that several runs share, by their address."""
+        self._copies: dict[Any, _ParameterCopy] = {}
+
+    def add_look(self, name: str, look: Look, *, strict: bool = False, unshared: frozenset[str] = frozenset()) -> None:
+        """Keep a look of this module. Tensors named in `unshared` ("query", "key") are kept without a copy."""
+        runs = self.runs.setdefault(name, [])
+        run = runs[-1] if runs else None
+        if not (isinstance(run, RecordedRun) and run.continues_with(look)):
+            run = RecordedRun(strict)
+            runs.append(run)
+        if not run.lost:
+            self._add_to_run(run, look, unshared)
+        run.remember_step(look)
+
+    def add_weights(self, name: str, matrix: WeightMatrix) -> None:
+        """Keep weights that the model computed itself."""
+        size = _nbytes(matrix.given)
+        fits = self.nbytes + size <= self.limit
+        self.nbytes += size if fits else 0
+        self.runs.setdefault(name, []).append(WeightMatrix(matrix.given.clone()) if fits else None)
+
+    def add_deferred(self, name: str, inputs: Mapping[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
+        """Keep the inputs of a module, from which `make` computes a look when it is asked for."""
+        tensors = {id(one): one for one in inputs.values() if isinstance(one, Tensor)}
+        size = sum(map(_nbytes, tensors.values()))
+        runs = self.runs.setdefault(name, [])
+        if self.nbytes + size > self.limit:
+            runs.append(None)
+            return
+        self.nbytes += size
+        copies = {key: one.detach().clone() for key, one in tensors.items()}
+        runs.append(DeferredLook({key: copies.get(id(one), one) for key, one in inputs.items()}, make))
+
+    def copy_parameter(self, part: Any) -> Any:
+        """A copy of a parameter, a table or a module as it is now, made once for as long as `part` is unchanged."""
+        is_module = isinstance(part, nn.Module)
+        if not is_module and part.is_inference():
+            return part.clone()  # inference tensors have no version counter
+        # Layers may hand out new slices of one table in each run; address, shape and strides identify them.
+        key = id(part) if is_module else (part.data_ptr(), part.shape, part.stride())
+        tensors = [*part.parameters(), *part.buffers()] if is_module else [part]
+        state = [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version)
+                 for tensor in tensors]
+        known = self._copies.get(key)
+        if known is None or known.state != state or (known.storage is not None and known.storage.expired()):
+            own = copy.deepcopy(part).requires_grad_(False) if is_module else part.detach().clone()
+            storage = None if is_module else StorageWeakRef(part.untyped_storage())
+            known = _ParameterCopy(part if is_module else None, storage, state, own)
+            self._copies[key] = known
+        return known.own
+
+    def record(self, name: str, number: int) -> AttentionRecord | None:
+        """The record of this run; None if it was not kept."""
+        run = self.runs[name][number]
+        return run if run is None or isinstance(run, WeightMatrix) else run.look()
+
+    def lost_runs(self) -> dict[str, int]:
+        """The number of runs of each module that were not kept, where there are any."""
+        counts = {name: sum(run is None or (isinstance(run, RecordedRun) and run.lost) for run in runs)
+                  for name, runs in self.runs.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def _add_to_run(self, run: "RecordedRun", look: Look, unshared: frozenset[str]) -> None:
+        mask = None if look.mask is None else as_mask(look.mask).each(self._copy_mask)
+        bias = None if look.bias is None else self.copy_parameter(look.bias)
+        previous = run.pieces[-1].key if run.pieces else None
+        same_keys = previous is not None and previous.shape == look.key.shape
+        tables = [*_mask_tensors(mask), *([bias] if isinstance(bias, Tensor) else [])]
+        added = {address: one for one in tables
+                 if (address := one.untyped_storage().data_ptr()) not in self._shared}
+        shared_size = sum(map(_nbytes, added.values()))  # other runs may use them: kept even if this run is lost
+        size = _nbytes(look.query)
+        if not same_keys:
+            size += _nbytes(look.key) - (0 if previous is None else _nbytes(previous))
+        if self.nbytes + size + shared_size > self.limit:
+            self.nbytes -= run.nbytes
+            run.drop()
+            return
+        self.nbytes += size + shared_size
+        run.nbytes += size
+        self._shared |= added
+        new_key = look.key[..., :0, :] if same_keys else look.key
+        query, key = (tensor.detach() if name in unshared and _owns_storage(tensor) else tensor.detach().clone()
+                      for name, tensor in (("query", look.query), ("key", new_key)))
+        run.add(Look(query, key if previous is None or not same_keys else previous, None, self._copy_score(look.score),
+                     look.normalize, mask, bias))
+
+    def _copy_mask(self, part: Mask) -> Mask:
+        """A mask whose tensors do not change any more. Cached masks never change."""
+        if isinstance(part, BoolMask) and not isinstance(part, CachedMask):
+            return BoolMask(self.copy_parameter(part.tensor))
+        return Padding(part.lengths.clone(), part.side) if type(part) is Padding else part
+
+    def _copy_score(self, score: ScoreLike) -> ScoreLike:
+        """The score with copies of its parameters."""
+        if isinstance(score, Additive):
+            bias = None if score.bias is None else self.copy_parameter(score.bias)
+            return Additive(self.copy_parameter(score.weight), bias)
+        return Bilinear(self.copy_parameter(score.weight)) if isinstance(score, Bilinear) else score
+
+
+class DeferredLook:
+    """The inputs of a module, from which its look is computed when it is asked for."""
+
+    def __init__(self, inputs: dict[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
+        self._inputs, self._make = inputs, make
+        self._look: Look | None = None
+
+    def look(self) -> Look:
+        """The look, computed once."""
+        if self._look is None:
+            self._look = self._make(self._inputs)
+        return self._look
 
 
 class RecordedRun:
-    """The looks of one run. `strict`: a token does not see itself, but only what is before it."""
+    """The looks of one run: one, or one for each decoding step. `strict`: a token does not attend to itself."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
         self.pieces: list[Look] = []
-        """What is kept of each look; only the last has the keys."""
-        self.bytes = 0
+        """The kept part of each look; only the last one has the keys."""
+        self.nbytes = 0
         self.lost = False
-        """It was not kept, because there was no room for all of it."""
-        self._before: _PreviousStep | None = None
-        self._grows: bool | None = None
-        self._whole: Look | None = None
+        """Whether the run exceeded the limit, so that nothing of it is kept."""
+        self._previous: _PreviousStep | None = None
+        self._keys_grow: bool | None = None
+        self._look: Look | None = None
 
-    def goes_on(self, look: Look) -> bool:
-        """Whether this look, as the layer gave it, is the next step of the run."""
-        before, query, key = self._before, look.query.shape, look.key.shape
-        if before is None or query[-2] != 1 or len(query) != 4:
+    def continues_with(self, look: Look) -> bool:
+        """Whether this look, as the layer handed it out, is the next step of the run."""
+        previous, query, key = self._previous, look.query.shape, look.key.shape
+        if previous is None or query[-2] != 1 or len(query) != 4:
             return False
-        if query[:-2] != before.query[:-2] or key[:-2] != before.key[:-2]:
+        if query[:-2] != previous.query[:-2] or key[:-2] != previous.key[:-2]:
             return False
-        N = before.key[-2]
+        N = previous.key[-2]
         if key[-2] == N and not self.strict:
-            same = look.mask is before.mask and look.key.data_ptr() == before.key_place
-            return same and look.query.data_ptr() != before.query_place and not self._grows and before.query[-2] == 1
-        if key[-2] != N + 1 or self._grows is False or not self._masks_go_on(look.mask, before):
+            same_keys = look.mask is previous.mask and look.key.data_ptr() == previous.key_address
+            new_query = look.query.data_ptr() != previous.query_address
+            return same_keys and new_query and not self._keys_grow and previous.query[-2] == 1
+        if key[-2] != N + 1 or self._keys_grow is False or not self._mask_continues(look.mask, previous):
             return False
-        # The same sequence, and not another one in its place: the keys before are what they were.
-        known = self.pieces[-1].key if before.tail is None else before.tail
+        # The earlier keys are unchanged: this is the same sequence, not another one of the same size.
+        known = self.pieces[-1].key if previous.last_key is None else previous.last_key
         return N == 0 or torch.equal(look.key[..., N - known.shape[-2]:N, :], known)
 
-    def note(self, look: Look) -> None:
-        """Remember what the layer gave, to know what goes on from it."""
-        if self._before is not None:
-            self._grows = look.key.shape[-2] > self._before.key[-2]
-        one = look.query.shape[-2] == 1 and not self._grows and not self.strict
-        # What is held has a place in memory that nothing else can have as long as it is.
-        held = (look.query, look.key) if one else None
+    def remember_step(self, look: Look) -> None:
+        """Remember what the layer handed out, to recognise the next step."""
+        if self._previous is not None:
+            self._keys_grow = look.key.shape[-2] > self._previous.key[-2]
+        compares_addresses = look.query.shape[-2] == 1 and not self._keys_grow and not self.strict
         N = look.key.shape[-2]
-        self._before = _PreviousStep(look.query.shape, look.key.shape, look.query.data_ptr(), look.key.data_ptr(), look.mask,
-                             look.key[..., N - 1:, :].clone() if self.lost and N else None, held)
+        last_key = look.key[..., N - 1:, :].clone() if self.lost and N else None
+        self._previous = _PreviousStep(look.query.shape, look.key.shape, look.query.data_ptr(), look.key.data_ptr(),
+                                       look.mask, last_key, (look.query, look.key) if compares_addresses else None)
 
     def add(self, piece: Look) -> None:
-        """Keep a look. The keys of the one before it are in its own."""
+        """Keep a look. Its keys include those of the look before."""
         if self.pieces:
             self.pieces[-1] = replace(self.pieces[-1], key=piece.key[..., :0, :])
         self.pieces.append(piece)
-        self._whole = None
+        self._look = None
 
-    def lose(self) -> None:
-        """Keep nothing of it."""
-        self.pieces, self.bytes, self.lost, self._whole = [], 0, True, None
+    def drop(self) -> None:
+        """Keep nothing of this run."""
+        self.pieces, self.nbytes, self.lost, self._look = [], 0, True, None
 
     def look(self) -> Look | None:
-        """All rows together; None where it was not kept."""
-        if self._whole is None and self.pieces:
-            self._whole = self._together()
-        return self._whole
+        """The rows of all steps as one look; None if the run was not kept."""
+        if self._look is None and self.pieces:
+            self._look = self._join_steps()
+        return self._look
 
-    def _masks_go_on(self, mask: AnyMask, before: "_PreviousStep") -> bool:
+    def _mask_continues(self, mask: AnyMask, previous: "_PreviousStep") -> bool:
         if self.strict:
-            return all(one is None or type(one) is BoolMask for one in (mask, before.mask))
-        if not _depends_on_distance(mask):
+            return all(one is None or type(one) is BoolMask for one in (mask, previous.mask))
+        if not is_distance_mask(mask):
             return False
-        first = mask if before.query[-2] == 1 else Causal() if mask is None else Causal() & as_mask(mask)
-        return repr(before.mask) == repr(first)
+        first = mask if previous.query[-2] == 1 else Causal() if mask is None else Causal() & as_mask(mask)
+        return repr(previous.mask) == repr(first)
 
-    def _together(self) -> Look:
+    def _join_steps(self) -> Look:
         last = self.pieces[-1]
         if len(self.pieces) == 1 and not self.strict:
             return last
         query, key, mask = torch.cat([piece.query for piece in self.pieces], dim=-2), last.key, last.mask
         if self.strict:
-            # The key of the last token is seen by nobody, and is not there; a column for it makes the map square.
+            # No query attends to the last token, so its key is missing; an empty column makes the map square.
             key = torch.nn.functional.pad(key, (0, 0, 0, 1))
             count = key.shape[-2]
             mask = _stack_masks([piece.mask for piece in self.pieces], count - len(self.pieces), count, key.device)
-        elif self._grows:
+        elif self._keys_grow:
             mask = Causal() if mask is None else Causal() & as_mask(mask)
         return replace(last, query=query, key=key, mask=mask)
 
 
-def _stack_masks(masks: Sequence[AnyMask], first: int, count: int, device: torch.device) -> Mask:
-    """The masks (B, 1, 1, N) of rows of which each sees one key more than the one before, the first of them `first`."""
-    rows = []
-    for number, mask in enumerate(masks):
-        seen = first + number
-        own = mask.tensor if isinstance(mask, BoolMask) else torch.ones(1, 1, 1, seen, dtype=torch.bool, device=device)
-        rows.append(torch.nn.functional.pad(own.expand(*own.shape[:-1], seen), (0, count - seen)))
-    widest = max(len(row) for row in rows)
-    return BoolMask(torch.cat([row.expand(widest, -1, -1, -1) for row in rows], dim=-2))
+class _PreviousStep(NamedTuple):
+    """What a layer handed out last: shapes, addresses, the mask."""
 
-
-def _depends_on_distance(mask: AnyMask) -> bool:
-    """Whether a mask says the same of every place, so that its name is all of it."""
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    return all(part is None or type(part) in (Causal, Window) for part in parts)
-
-
-# ---- keeping: What is kept of every run of an attention: queries and keys in storage of their own, up to a limit.
-#
-# A layer hands out looks that share memory with the model: caches that are written on, parameters that are trained on.
-# What is kept here changes no more. It does not know models, nor what is made of the looks.
+    query: torch.Size
+    key: torch.Size
+    query_address: int
+    key_address: int
+    mask: AnyMask
+    last_key: Tensor | None
+    """The last key, of a run that was lost."""
+    tensors: object
+    """Query and key, where addresses are compared: while they live, no other tensor can have their addresses."""
 
 
 class _ParameterCopy(NamedTuple):
-    """What was copied, what it was like then, and the copy."""
+    """A copy of a parameter, a table or a module, and the state that it was made from."""
 
-    part: nn.Module | None
-    """A module is held, so that no other has its id."""
+    module: nn.Module | None
+    """Referenced so that no other module gets its id."""
     storage: StorageWeakRef | None
-    """Of a tensor: when it is gone, another may be in its place."""
-    now: list[tuple[Any, ...]]
+    """The storage of a tensor; once it is gone, another tensor may have its address."""
+    state: list[tuple[Any, ...]]
     own: Any
 
 
-class DeferredLook:
-    """What a look is made from, when it is asked for."""
-
-    def __init__(self, given: dict[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
-        self._given, self._make = given, make
-        self._made: Look | None = None
-
-    def look(self) -> Look:
-        """The look, made once."""
-        if self._made is None:
-            self._made = self._make(self._given)
-        return self._made
-
-
-class Recorder:
-    """The runs of all attentions, by name, as long as they fit into so many bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.held = limit, 0
-        self.runs: dict[str, list[RecordedRun | DeferredLook | WeightMatrix | None]] = {}
-        """In their order; None for one that was not kept."""
-        self._stored: dict[int, Tensor] = {}
-        self._copies: dict[Any, _ParameterCopy] = {}
-
-    def take(self, name: str, look: Look, *, strict: bool = False, settled: frozenset[str] = frozenset()) -> None:
-        """Keep a look of this attention. Into what is `settled`, "query" or "key", nobody writes any more."""
-        runs = self.runs.setdefault(name, [])
-        run = runs[-1] if runs else None
-        if not (isinstance(run, RecordedRun) and run.goes_on(look)):
-            run = RecordedRun(strict)
-            runs.append(run)
-        if not run.lost:
-            self._add(run, look, settled)
-        run.note(look)
-
-    def give(self, name: str, matrix: WeightMatrix) -> None:
-        """Keep weights that were computed whole."""
-        fits = self.held + _nbytes(matrix.given) <= self.limit
-        self.held += _nbytes(matrix.given) if fits else 0
-        self.runs.setdefault(name, []).append(WeightMatrix(matrix.given.clone()) if fits else None)
-
-    def later(self, name: str, given: Mapping[str, Any], make: Callable[[dict[str, Any]], Look]) -> None:
-        """Keep the tensors that were given, from which the look is made when it is asked for."""
-        own = {id(one): one for one in given.values() if isinstance(one, Tensor)}
-        size = sum(map(_nbytes, own.values()))
-        runs = self.runs.setdefault(name, [])
-        if self.held + size > self.limit:
-            runs.append(None)
-            return
-        self.held += size
-        copies = {key: one.detach().clone() for key, one in own.items()}
-        runs.append(DeferredLook({key: copies.get(id(one), one) for key, one in given.items()}, make))
-
-    def copied(self, part: Any) -> Any:
-        """A parameter, a table or a module as it is now: a copy, which is made once as long as it stays so."""
-        whole = isinstance(part, nn.Module)
-        if not whole and part.is_inference():
-            return part.clone()  # nobody counts what is written into it
-        # Layers are given slices of one table, each a tensor of its own: it is told by its place.
-        where = id(part) if whole else (part.data_ptr(), part.shape, part.stride())
-        tensors = [*part.parameters(), *part.buffers()] if whole else [part]
-        now = [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
-        known = self._copies.get(where)
-        if known is None or known.now != now or (known.storage is not None and known.storage.expired()):
-            own = copy.deepcopy(part).requires_grad_(False) if whole else part.detach().clone()
-            known = _ParameterCopy(part if whole else None, None if whole else StorageWeakRef(part.untyped_storage()), now, own)
-            self._copies[where] = known
-        return known.own
-
-    def look(self, name: str, number: int) -> AttentionRecord | None:
-        """That of this run; None where it was not kept."""
-        run = self.runs[name][number]
-        return run if run is None or isinstance(run, WeightMatrix) else run.look()
-
-    def lost(self) -> dict[str, int]:
-        """How many runs of each attention were not kept."""
-        counts = {name: sum(run is None or (isinstance(run, RecordedRun) and run.lost) for run in runs)
-                  for name, runs in self.runs.items()}
-        return {name: count for name, count in counts.items() if count}
-
-    def _add(self, run: RecordedRun, look: Look, settled: frozenset[str]) -> None:
-        mask = None if look.mask is None else as_mask(look.mask).each(self._own_mask)
-        bias = None if look.bias is None else self.copied(look.bias)
-        before = run.pieces[-1].key if run.pieces else None
-        same = before is not None and before.shape == look.key.shape
-        tables = [*_mask_tensors(mask), *([bias] if isinstance(bias, Tensor) else [])]
-        added = {place: one for one in tables if (place := one.untyped_storage().data_ptr()) not in self._stored}
-        shared = sum(map(_nbytes, added.values()))  # by other runs, and kept when this one is lost
-        size = _nbytes(look.query) + (0 if same else _nbytes(look.key) - (0 if before is None else _nbytes(before)))
-        if self.held + size + shared > self.limit:
-            self.held -= run.bytes
-            run.lose()
-            return
-        self.held += size + shared
-        run.bytes += size
-        self._stored |= added
-        query, key = (tensor.detach() if name in settled and _owns_storage(tensor) else tensor.detach().clone()
-                      for name, tensor in (("query", look.query), ("key", look.key[..., :0, :] if same else look.key)))
-        run.add(Look(query, key if before is None or not same else before, None, self._own_score(look.score),
-                     look.normalize, mask, bias))
-
-    def _own_mask(self, part: Mask) -> Mask:
-        """A mask whose tensors nobody else changes. What was looked up for one pass is not changed by anybody."""
-        if isinstance(part, BoolMask) and not isinstance(part, CachedMask):
-            return BoolMask(self.copied(part.tensor))
-        return Padding(part.lengths.clone(), part.side) if type(part) is Padding else part
-
-    def _own_score(self, score: ScoreLike) -> ScoreLike:
-        """The score with parameters that are trained no more."""
-        if isinstance(score, Additive):
-            return Additive(self.copied(score.weight), None if score.bias is None else self.copied(score.bias))
-        return Bilinear(self.copied(score.weight)) if isinstance(score, Bilinear) else score
+def _stack_masks(masks: Sequence[AnyMask], first: int, count: int, device: torch.device) -> Mask:
+    """Masks (B, 1, 1, N) as rows of one mask of `count` keys. The first covers `first` keys, each next one key more."""
+    rows = []
+    for number, mask in enumerate(masks):
+        N = first + number
+        row = mask.tensor if isinstance(mask, BoolMask) else torch.ones(1, 1, 1, N, dtype=torch.bool, device=device)
+        rows.append(torch.nn.functional.pad(row.expand(*row.shape[:-1], N), (0, count - N)))
+    B = max(len(row) for row in rows)
+    return BoolMask(torch.cat([row.expand(B, -1, -1, -1) for row in rows], dim=-2))
 
 
 def _mask_tensors(mask: Mask | None) -> list[Tensor]:
-    """The matrices of a mask."""
+    """The tensors of a mask."""
     found: list[Tensor] = []
 
-    def look_at(part: Mask) -> Mask:
+    def collect(part: Mask) -> Mask:
         found.extend([part.tensor] if isinstance(part, BoolMask) else [])
         return part
 
     if mask is not None:
-        mask.each(look_at)
+        mask.each(collect)
     return found
 
 
@@ -382,49 +411,5 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _owns_storage(tensor: Tensor) -> bool:
-    """Whether a tensor is all of its storage, so that keeping it keeps no more."""
+    """Whether a tensor is all of its storage, so that keeping it keeps no more memory."""
     return tensor.untyped_storage().nbytes() == _nbytes(tensor)
-
-
-# ---- taps: The taps of a model, opened: every look of its attentions goes to whoever keeps it.
-#
-# It knows which queries and keys a layer leaves to whoever listens, and when nobody can listen: inside compiled code,
-# while a CUDA graph is recorded, inside torch.func, where tensors stand for others, and in the backward pass, where a
-# checkpoint computes what it has computed before.
-
-
-@contextmanager
-def record_modules(places: Iterable[AttentionModule], keeping: Recorder) -> Iterator[None]:
-    """Keep what these attentions look at inside the `with` block."""
-    with ExitStack() as open_taps:
-        for place in places:
-            open_taps.enter_context(place.module.tap.listen(_listener(place, keeping)))  # type: ignore[union-attr, operator]
-        yield
-
-
-def can_record(tensor: Tensor) -> bool:
-    """Whether what runs now is run for the first time, by Python, so that it can be kept."""
-    if torch.compiler.is_compiling():
-        return False
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    return torch._C._current_graph_task_id() == -1  # not inside of a backward pass
-
-
-def _listener(place: AttentionModule, keeping: Recorder) -> Listener:
-    settled, strict = _unshared(place), place.strict
-
-    def listen(look: Look) -> None:
-        if can_record(look.query):
-            keeping.take(place.name, look, strict=strict, settled=settled)
-
-    return listen
-
-
-def _unshared(place: AttentionModule) -> frozenset[str]:
-    """What nobody else has, or writes into: projections, and of these the keys only where they go to no cache."""
-    if type(place.module) in (Attention, BasicAttention):
-        return frozenset(("query", "key") if place.kind == CROSS else ("query",))
-    return frozenset(("query",)) if isinstance(place.module, LSTMN) else frozenset()

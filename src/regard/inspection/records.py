@@ -24,10 +24,16 @@ from regard.attention.mask import AndMask, BoolMask, Causal, Mask, Packed, Paddi
 from regard.attention.score import Additive, Bilinear, Dot, Score, as_score
 from regard.position.bias import Bias
 
+ROWS_COMPARED = 1024
+"""Rows of a mask that are compared at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class WeightMatrix:
-    """Weights (..., heads, n, N). They need not sum to 1, and may be negative: nothing here changes them."""
+    """Weights (..., heads, n, N) that are given, with the methods of a `Look`.
+
+    They need not sum to 1 and may be negative; nothing here changes them.
+    """
 
     given: Tensor
 
@@ -40,10 +46,10 @@ class WeightMatrix:
         object.__setattr__(self, "given", self.given.detach())
 
     def __repr__(self) -> str:
-        return f"Matrix({checks.shape(self.given)})"
+        return f"WeightMatrix({checks.shape(self.given)})"
 
     def weights(self) -> Tensor:
-        """All of them, (..., n, N)."""
+        """All weights, (..., n, N)."""
         return self.given
 
     def rows(self, indices: "int | list[int] | Tensor") -> Tensor:
@@ -51,18 +57,18 @@ class WeightMatrix:
         return self.given[..., row_indices(indices, self.given.shape[-2], self.given.device), :]
 
     def entropy(self) -> Tensor:
-        """-Σ w log w of every row in nats, (..., n). A row with a negative weight has none: NaN."""
+        """-Σ w log w of every row in nats, (..., n). It is NaN for a row with a negative weight."""
         negative = (self.given < 0).any(dim=-1)
         entropy = torch.special.entr(self._wide()).sum(-1)
         return entropy.masked_fill(negative, torch.nan).to(self.given.dtype)
 
     def row_max(self) -> Peaks:
-        """The largest weight of every row and the first key that has it, (..., n); 0 and 0 where there is no key."""
+        """The largest weight of every row and the first key that has it, (..., n); 0 and 0 without keys."""
         full = self.given if self.given.shape[-1] else torch.nn.functional.pad(self.given, (0, 1))
         return Peaks(*full.max(dim=-1))
 
     def column_sums(self) -> Tensor:
-        """What every key receives from all queries, (..., N)."""
+        """The sum of the weights of every key over all queries, (..., N)."""
         return self._wide().sum(dim=-2).to(self.given.dtype)
 
     def top_k(self, count: int) -> Peaks:
@@ -73,8 +79,7 @@ class WeightMatrix:
         return Peaks(values[..., :count], positions[..., :count])
 
     def block_map(self, size: int) -> Tensor:
-        """The mean weight of every block of `size` queries and `size` keys, (..., M, M); those at the ends may be
-        smaller."""
+        """The mean weight of every block of `size` queries and `size` keys, (..., M, M); the last may be smaller."""
         if size < 1:
             raise checks.wrong("size", "at least 1", size)
         means = self._wide()
@@ -89,21 +94,97 @@ class WeightMatrix:
         return means.to(self.given.dtype)
 
     def _wide(self) -> Tensor:
-        """Sums of many numbers need more digits than the half-width types have."""
+        """The weights in at least single precision, for sums."""
         return self.given.to(torch.promote_types(self.given.dtype, torch.float32))
 
 
-# ---- matrix_masks: Masks that were written out, recognised again.
-#
-# A model writes the mask of a padded batch out as a matrix. Of one sequence of it, without padding, what is left is often
-# no mask at all, or a causal one: kernels are fast for these, and a file needs no matrix. It knows masks and no looks.
+AttentionRecord = Look | WeightMatrix
 
-ROWS_COMPARED = 1024
-"""Rows that are compared at a time."""
+
+def record_shape(record: AttentionRecord) -> tuple[int, ...]:
+    """The shape (..., heads, queries, keys) of the weights, which are not computed for it."""
+    if isinstance(record, WeightMatrix):
+        return tuple(record.given.shape)
+    return (*record.problem.leading, record.problem.n_queries, record.problem.n_keys)
+
+
+def sequence_record(record: AttentionRecord, index: int, *, self_attention: bool = False,
+                    queries: Tensor | None = None) -> AttentionRecord:
+    """The record of one sequence of a batch, (heads, queries, keys), without padding.
+
+    Args:
+        record: (batch, heads, queries, keys), or packed sequences.
+        index: the number of the sequence.
+        self_attention: whether queries and keys are the same tokens.
+        queries: the positions of the queries that are not padding, if they are known from elsewhere.
+    """
+    sizes, index = record_shape(record), _check_index(record, index)
+    if isinstance(record, WeightMatrix):
+        given = record.given if len(sizes) > 2 else record.given.unsqueeze(0)
+        return WeightMatrix(given[index] if len(sizes) == 4 else given)
+    packed = _packed_mask(record)
+    if packed is not None:
+        return _packed_segment(record, packed, index)
+    row = _batch_row(record, index)
+    keys, (n, N) = _present_keys(row, self_attention), record_shape(row)[-2:]
+    if queries is None and self_attention and n == N:
+        queries = keys
+    return _select_tokens(row, None if queries is not None and len(queries) == n else queries, keys)
+
+
+def present_queries(record: AttentionRecord, index: int) -> Tensor:
+    """The positions of the queries of one sequence that are not padding, from its self-attention."""
+    index = _check_index(record, index)
+    present = None
+    if isinstance(record, Look) and _packed_mask(record) is None:
+        row = _batch_row(record, index)
+        present = _present_keys(row, True) if row.query.shape[-2] == row.key.shape[-2] else None
+    return torch.arange(record_shape(record)[-2]) if present is None else present
+
+
+def truncate_record(record: AttentionRecord, queries: int | None, keys: int | None) -> AttentionRecord:
+    """The record of one sequence with at most this many first queries and keys; None keeps all."""
+    rows, columns = (None if wanted is None or wanted >= size else torch.arange(wanted)
+                     for wanted, size in zip((queries, keys), record_shape(record)[-2:], strict=True))
+    if rows is None and columns is None:
+        return record
+    if isinstance(record, WeightMatrix):
+        return WeightMatrix(_select_entries(record.given, rows, columns))
+    return _select_tokens(record, rows, columns)
+
+
+def single_head(record: AttentionRecord, head: int) -> AttentionRecord | None:
+    """One head as a record (1, rows, columns), so that the others are not computed.
+
+    It is None where a head has no parts of its own: a custom score, a bias by distance, a composed mask.
+    """
+    if isinstance(record, WeightMatrix):
+        return WeightMatrix(record.given[head:head + 1])
+    heads = record_shape(record)[0]
+    score = _head_score(as_score(record.score), head)
+    mask = None if record.mask is None else _head_mask(as_mask(record.mask), head)
+    bias = _head_part(record.bias, head) if isinstance(record.bias, Tensor) else None
+    if score is None or (mask is None) != (record.mask is None) or (bias is None) != (record.bias is None):
+        return None
+    key_head = head // (heads // record.key.shape[0])
+    return replace(record, query=_head_part(record.query, head), key=record.key[key_head:key_head + 1], value=None,
+                   score=score, mask=mask, bias=bias)
+
+
+def head_rows(record: AttentionRecord, head: int) -> Callable[[list[int]], Tensor]:
+    """A function from row numbers to the weights (rows, columns) of one head."""
+    alone = single_head(record, head)
+    if alone is None:
+        return lambda indices: record.rows(indices)[head]
+    return lambda indices: alone.rows(indices)[0]
 
 
 def recognize_mask(matrix: Tensor) -> Mask | None:
-    """The mask of a matrix (..., n, N) by its meaning: None where all may attend, `Causal()`, or as it is."""
+    """A mask matrix (..., n, N) by its meaning: None if everything is allowed, `Causal()`, or the matrix as it is.
+
+    A model writes the mask of a padded batch as a matrix. For one sequence without padding it is often trivial or
+    causal; kernels are fast for these, and a file needs no matrix.
+    """
     if bool(matrix.all()):
         return None
     n, N = matrix.shape[-2:]
@@ -115,95 +196,54 @@ def recognize_mask(matrix: Tensor) -> Mask | None:
     return Causal()
 
 
-# ---- parts: The parts of a trace: sides, attentions, what was written, and the tree of a search.
-#
-# They are values without behaviour, in the words of docs/trace.md. What must fit between them is checked where they are
-# put together (`trace`); how they are written down is not known here.
-
-AttentionRecord = Look | WeightMatrix
+def is_distance_mask(mask: "Mask | Tensor | None") -> bool:
+    """Whether a mask depends only on the distance of query and key: causal masks, windows, and none."""
+    return all(part is None or type(part) in (Causal, Window) for part in _mask_parts(mask))
 
 
-# ---- rows: One sequence of a batch: the look of a row, without padding.
-#
-#     row(look, 1)    (B, H, n, N) -> (H, n, N) of the tokens that are there
-#
-# Which tokens are there is told by the mask: a key that no query sees is padding, and where tokens look at each other,
-# the same is true of the queries. Packed sequences are rows too. It does not know what the tokens are.
-#
-# Legend: B rows, H heads, n queries, N keys.
-
-
-def count_sequences(look: AttentionRecord) -> int:
-    """How many sequences there are."""
-    packed = None if isinstance(look, WeightMatrix) else _packed_mask(look)
-    sizes = record_shape(look)
-    return len(packed.query_lengths) if packed is not None else 1 if len(sizes) < 4 else sizes[0]
-
-
-def sequence_record(look: AttentionRecord, index: int, *, own: bool = False, rows: Tensor | None = None) -> AttentionRecord:
-    """The look of one sequence, (heads, queries, keys).
-
-    Args:
-        own: whether tokens look at each other, so that queries and keys are the same tokens.
-        rows: the queries that are there, where that is known from elsewhere.
-    """
-    sizes, index = record_shape(look), _check_index(look, index)
-    if isinstance(look, WeightMatrix):
-        given = look.given if len(sizes) > 2 else look.given.unsqueeze(0)
-        return WeightMatrix(given[index] if len(sizes) == 4 else given)
-    packed = _packed_mask(look)
-    if packed is not None:
-        return _packed_segment(look, packed, index)
-    one = _batch_row(look, index)
-    return _without_padding(one, own, rows)
-
-
-def present_queries(look: AttentionRecord, index: int) -> Tensor:
-    """Which queries of a sequence whose tokens look at each other are there: their numbers."""
-    index = _check_index(look, index)
-    one = None if isinstance(look, WeightMatrix) or _packed_mask(look) is not None else _batch_row(look, index)
-    keep = None if one is None or one.query.shape[-2] != one.key.shape[-2] else _present_keys(one, True)
-    return torch.arange(record_shape(look)[-2]) if keep is None else keep
-
-
-def _check_index(look: AttentionRecord, index: int) -> int:
-    """The number of a sequence from 0 on; a ValueError where there is none of it."""
-    many = count_sequences(look)
-    if len(record_shape(look)) > 4:
-        raise checks.wrong("look", "one of (batch, heads, queries, keys)", f"of shape {record_shape(look)}")
-    if isinstance(index, bool) or not isinstance(index, int) or not -many <= index < many:
-        expected = f"one of the {many} sequences, from 0" if many > 1 else "0, as there is one sequence"
+def _check_index(record: AttentionRecord, index: int) -> int:
+    """The number of a sequence, from 0 on; a ValueError if there is no such sequence."""
+    sizes = record_shape(record)
+    if len(sizes) > 4:
+        raise checks.wrong("record", "one of (batch, heads, queries, keys)", f"of shape {sizes}")
+    packed = _packed_mask(record) if isinstance(record, Look) else None
+    count = len(packed.query_lengths) if packed is not None else 1 if len(sizes) < 4 else sizes[0]
+    if isinstance(index, bool) or not isinstance(index, int) or not -count <= index < count:
+        expected = f"one of the {count} sequences, from 0" if count > 1 else "0, as there is one sequence"
         raise checks.wrong("row", expected, repr(index))
-    return index % many
-
-
-def truncate_record(look: AttentionRecord, queries: int | None, keys: int | None) -> AttentionRecord:
-    """The look of one sequence with its first queries and keys alone, so many where that is fewer than there are."""
-    n, N = record_shape(look)[-2:]
-    rows, columns = (None if wanted is None or wanted >= size else torch.arange(wanted)
-                     for wanted, size in ((queries, n), (keys, N)))
-    if rows is None and columns is None:
-        return look
-    if isinstance(look, WeightMatrix):
-        return WeightMatrix(_select_entries(look.given, rows, columns))
-    return _select_tokens(look, rows, columns)
+    return index % count
 
 
 def _batch_row(look: Look, index: int) -> Look:
-    """The row alone, padding and all: (H, n, N)."""
+    """One row of a batch, with its padding: (H, n, N)."""
     mask = None if look.mask is None else as_mask(look.mask).each(lambda part: _mask_of_row(part, index))
     bias = look.bias
     if isinstance(bias, Tensor) and bias.dim() > 3:
-        bias = bias[index if len(bias) > 1 else 0]
+        bias = _row_of(bias, index)
     if isinstance(bias, Tensor):
         mask, bias = _split_bias(mask, bias)
-    query, key = (tensor[index if len(tensor) > 1 else 0] if tensor.dim() > 3 else
-                  tensor if tensor.dim() > 2 else tensor.unsqueeze(0) for tensor in (look.query, look.key))
+    query, key = (_row_of(tensor, index) if tensor.dim() > 3 else tensor if tensor.dim() > 2 else tensor.unsqueeze(0)
+                  for tensor in (look.query, look.key))
     return replace(look, query=query, key=key, value=None, mask=mask, bias=bias)
 
 
+def _row_of(tensor: Tensor, index: int) -> Tensor:
+    """One row of (B, ...); a batch of 1 stands for all rows."""
+    return tensor[index if len(tensor) > 1 else 0]
+
+
+def _mask_of_row(part: Mask, index: int) -> Mask:
+    if isinstance(part, BoolMask):
+        return BoolMask(_row_of(part.tensor, index) if part.tensor.dim() > 3 else part.tensor)
+    if isinstance(part, Padding) and part.lengths.dim():
+        return Padding(_row_of(part.lengths, index), part.side)
+    if isinstance(part, Placed) and part.start.dim():
+        return Placed(_row_of(part.start, index))
+    return part
+
+
 def _split_bias(mask: Mask | None, bias: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """A bias that takes keys away, as other people's models write their masks, is a mask; what is left is a bias."""
+    """Split a bias that hides keys by very negative numbers, as other libraries do, into a mask and the rest."""
     allowed = bias > torch.finfo(bias.dtype).min / 2
     if bool(allowed.all()):
         return mask, bias
@@ -211,64 +251,49 @@ def _split_bias(mask: Mask | None, bias: Tensor) -> tuple[Mask | None, Tensor | 
     return BoolMask(allowed) if mask is None else mask & BoolMask(allowed), rest if bool(rest.any()) else None
 
 
-def _mask_of_row(part: Mask, index: int) -> Mask:
-    if isinstance(part, BoolMask):
-        tensor = part.tensor
-        return BoolMask(tensor[index if len(tensor) > 1 else 0]) if tensor.dim() > 3 else BoolMask(tensor)
-    if isinstance(part, Padding) and part.lengths.dim():
-        return Padding(part.lengths[index if len(part.lengths) > 1 else 0], part.side)
-    if isinstance(part, Placed) and part.start.dim():
-        return Placed(part.start[index if len(part.start) > 1 else 0])
-    return part
-
-
-def _present_keys(one: Look, own: bool) -> Tensor | None:
-    """The keys that are there: from the first to the last that some query sees. None where that is all of them."""
-    if one.mask is None or _is_distance_mask(one.mask):
+def _present_keys(row: Look, self_attention: bool) -> Tensor | None:
+    """The positions of the keys that are not padding, from the first to the last visible one; None for all of them."""
+    if row.mask is None or is_distance_mask(row.mask):
         return None
-    n, N = record_shape(one)[-2:]
-    mask = as_mask(one.mask)
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
+    n, N = record_shape(row)[-2:]
+    mask = as_mask(row.mask)
+    parts = _mask_parts(mask)
     if all(type(part) in (Causal, Window, Padding) for part in parts):  # known without the matrix
-        flags = [part.matrix(1, N, leading=1, device=one.query.device) for part in parts if isinstance(part, Padding)]
-        seen = torch.stack([flag.reshape(N) for flag in flags]).all(dim=0)
+        flags = [part.matrix(1, N, leading=1, device=row.query.device) for part in parts if isinstance(part, Padding)]
+        visible = torch.stack([flag.reshape(N) for flag in flags]).all(dim=0)
     else:
-        matrix = mask.matrix(n, N, leading=1, device=one.query.device).reshape(-1, n, N).any(dim=0)
-        seen = matrix.any(dim=0)
-        if own and n == N and not bool(matrix.diagonal().any()):  # nobody sees itself: who sees something is there
-            seen = seen | matrix.any(dim=1)
-            seen[0] |= not bool(seen.any())  # one token alone sees nothing, and is seen by nobody
-    places = seen.nonzero().squeeze(-1)
-    first, last = (int(places[0]), int(places[-1])) if len(places) else (0, -1)
-    return None if (first, last) == (0, N - 1) else torch.arange(first, last + 1, device=seen.device)
+        matrix = mask.matrix(n, N, leading=1, device=row.query.device).reshape(-1, n, N).any(dim=0)
+        visible = matrix.any(dim=0)
+        if self_attention and n == N and not bool(matrix.diagonal().any()):
+            # No token attends to itself: a token is present if it attends to another one or another one to it, and
+            # a sequence of one token has neither.
+            visible = visible | matrix.any(dim=1)
+            visible[0] |= not bool(visible.any())
+    positions = visible.nonzero().squeeze(-1)
+    first, last = (int(positions[0]), int(positions[-1])) if len(positions) else (0, -1)
+    return None if (first, last) == (0, N - 1) else torch.arange(first, last + 1, device=visible.device)
 
 
-def _without_padding(one: Look, own: bool, rows: Tensor | None) -> Look:
-    keys = _present_keys(one, own)
-    n, N = record_shape(one)[-2:]
-    queries = rows if rows is not None else keys if own and n == N else None
-    return _select_tokens(one, None if queries is not None and len(queries) == n else queries, keys)
-
-
-def _select_tokens(one: Look, queries: Tensor | None, keys: Tensor | None) -> Look:
-    """These queries and keys, each a run of them (None for all), with what of mask and bias is between them."""
-    n, N = record_shape(one)[-2:]
-    mask, bias = None if one.mask is None else as_mask(one.mask), one.bias
-    if queries is None and keys is None and (mask is None or _is_distance_mask(mask)):
-        return one
-    cut = (0 if queries is None else n - len(queries), 0 if keys is None else N - len(keys))
-    if cut[0] == cut[1] and (mask is None or (_is_distance_mask(_without_lengths(mask)) and not mask.moves)):
-        mask = None if mask is None else _without_lengths(mask)  # distances stay what they are
+def _select_tokens(look: Look, queries: Tensor | None, keys: Tensor | None) -> Look:
+    """A look with these consecutive queries and keys (None for all), and the part of mask and bias between them."""
+    n, N = record_shape(look)[-2:]
+    mask, bias = None if look.mask is None else as_mask(look.mask), look.bias
+    if queries is None and keys is None and (mask is None or is_distance_mask(mask)):
+        return look
+    same_shift = (0 if queries is None else n - len(queries)) == (0 if keys is None else N - len(keys))
+    if same_shift and (mask is None or (is_distance_mask(_without_lengths(mask)) and not mask.moves)):
+        mask = None if mask is None else _without_lengths(mask)  # distances stay the same
     else:
         if isinstance(bias, Bias):
-            bias = one.problem.added(one.problem.block())
+            bias = look.problem.added(look.problem.block())
         if mask is not None:
-            mask = recognize_mask(_select_entries(mask.matrix(n, N, leading=1, device=one.query.device), queries, keys))
+            matrix = mask.matrix(n, N, leading=1, device=look.query.device)
+            mask = recognize_mask(_select_entries(matrix, queries, keys))
     if isinstance(bias, Tensor):
         bias = _select_entries(bias, queries, keys)
-    query, key = (tensor if places is None else tensor[..., places.to(tensor.device), :]
-                  for tensor, places in ((one.query, queries), (one.key, keys)))
-    return replace(one, query=query, key=key, mask=mask, bias=bias)
+    query, key = (tensor if positions is None else tensor[..., positions.to(tensor.device), :]
+                  for tensor, positions in ((look.query, queries), (look.key, keys)))
+    return replace(look, query=query, key=key, mask=mask, bias=bias)
 
 
 def _select_entries(matrix: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
@@ -280,69 +305,30 @@ def _select_entries(matrix: Tensor, rows: Tensor | None, columns: Tensor | None)
 
 def _packed_segment(look: Look, packed: Packed, index: int) -> Look:
     """One of several sequences that are packed into one row."""
-    queries, keys = packed.on_host(*record_shape(look)[-2:])
-    first, at = sum(queries[:index]), sum(keys[:index])
+    query_lengths, key_lengths = packed.on_host(*record_shape(look)[-2:])
+    first_query, first_key = sum(query_lengths[:index]), sum(key_lengths[:index])
     mask = None if look.mask is None else _without_lengths(as_mask(look.mask))
-    if mask is not None and not _is_distance_mask(mask):
+    if mask is not None and not is_distance_mask(mask):
         raise checks.wrong("row", "0 where packed sequences have a mask that is a tensor", index)
     if isinstance(look.bias, Tensor):
         raise checks.wrong("row", "0 where packed sequences have a bias that is a tensor", index)
-    one = _batch_row(replace(look, mask=None), 0)
-    return replace(one, query=one.query[..., first:first + queries[index], :],
-                   key=one.key[..., at:at + keys[index], :], mask=mask)
+    row = _batch_row(replace(look, mask=None), 0)
+    return replace(row, query=row.query[..., first_query:first_query + query_lengths[index], :],
+                   key=row.key[..., first_key:first_key + key_lengths[index], :], mask=mask)
+
+
+def _mask_parts(mask: "Mask | Tensor | None") -> "tuple[Mask | Tensor | None, ...]":
+    return mask.members if isinstance(mask, AndMask) else (mask,)
 
 
 def _packed_mask(look: Look) -> Packed | None:
-    mask = look.mask if isinstance(look.mask, Mask) else None
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    return next((part for part in parts if isinstance(part, Packed)), None)
+    return next((part for part in _mask_parts(look.mask) if isinstance(part, Packed)), None)
 
 
 def _without_lengths(mask: Mask) -> Mask | None:
-    """The mask without what says which tokens are there."""
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    others = [part for part in parts if not isinstance(part, Padding | Packed)]
+    """The mask without the parts that say which tokens are present."""
+    others = [part for part in _mask_parts(mask) if isinstance(part, Mask) and not isinstance(part, Padding | Packed)]
     return None if not others else others[0] if len(others) == 1 else AndMask.of(*others)
-
-
-def _is_distance_mask(mask: "Mask | Tensor | None") -> bool:
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    return all(part is None or type(part) in (Causal, Window) for part in parts)
-
-
-# ---- heads: One head of an attention, by itself.
-#
-# To show one head of many, the others need not be computed. Where what belongs to one head can be cut out, it is; where
-# it cannot (a function of a user's, a bias by distance), all heads are computed and one is taken. The numbers are the
-# same.
-#
-# It knows looks and matrices. It does not know pages, nor what is shown.
-
-RowFunction = Callable[[list[int]], Tensor]
-"""From row numbers to their weights, (rows, columns)."""
-
-
-def head_rows(look: AttentionRecord, head: int) -> RowFunction:
-    """What gives the rows of one head."""
-    alone = single_head(look, head)
-    if alone is None:
-        return lambda indices: look.rows(indices)[head]
-    return lambda indices: alone.rows(indices)[0]
-
-
-def single_head(look: AttentionRecord, head: int) -> AttentionRecord | None:
-    """The head as an attention of one head, (1, rows, columns); None where it cannot be cut out."""
-    if isinstance(look, WeightMatrix):
-        return WeightMatrix(look.given[head:head + 1])
-    heads = record_shape(look)[0]
-    score = _head_score(as_score(look.score), head)
-    mask = None if look.mask is None else _head_mask(as_mask(look.mask), head)
-    bias = _head_part(look.bias, head) if isinstance(look.bias, Tensor) else None
-    if score is None or (mask is None) != (look.mask is None) or (bias is None) != (look.bias is None):
-        return None
-    own = head // (heads // look.key.shape[0])
-    return replace(look, query=_head_part(look.query, head), key=look.key[own:own + 1], value=None, score=score, mask=mask,
-                   bias=bias)
 
 
 def _head_score(score: Score, head: int) -> Score | None:
@@ -366,12 +352,5 @@ def _head_mask(mask: Mask, head: int) -> Mask | None:
 
 
 def _head_part(tensor: Tensor, head: int) -> Tensor:
-    """Of (heads, ...) one; a dimension of 1 stands for all heads. Without heads there is nothing to cut."""
+    """The part (1, ...) of one head; a dimension of 1 stands for all heads."""
     return tensor[:1] if tensor.shape[0] == 1 else tensor[head:head + 1]
-
-
-def record_shape(look: AttentionRecord) -> tuple[int, ...]:
-    """(..., heads, queries, keys) of the weights, which are not computed for it."""
-    if isinstance(look, WeightMatrix):
-        return tuple(look.given.shape)
-    return (*look.problem.leading, look.problem.n_queries, look.problem.n_keys)

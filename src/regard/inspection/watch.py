@@ -13,11 +13,19 @@ recorder keeps them up to a limit, and weights are computed only when they are a
 only its inputs and outputs are kept; they run through the model once more when a record is asked for, so that a search
 runs at full speed. A model without layers of regard is watched through `foreign`. Compiled code, replayed CUDA graphs
 and code inside torch.func cannot be watched.
+
+A trace names the tokens of rows and columns by sides. Without information from a task these are
+
+    encoder.self      source, source        in a model with cross-attention
+    decoder.self      target, target
+    decoder.cross     target, source
+    any other         text, text            or image, in a model that embeds patches
 """
 
 import os
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,32 +35,74 @@ import torch
 from torch import nn
 
 from regard import checks
-from regard.inspection import records as seen_rows
 from regard.inspection.foreign import record_foreign
 from regard.inspection.recorder import CROSS, SELF, AttentionModule, Recorder, find_attention_modules, record_modules
-from regard.inspection.records import AttentionRecord, record_shape
+from regard.inspection.records import (
+    AttentionRecord,
+    present_queries,
+    record_shape,
+    sequence_record,
+    truncate_record,
+)
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import AlignmentPointer, GeneratedTokens, TracedAttention, TracedSearch, TraceSide
 from regard.models.vision import PatchEmbedding
 
 DEFAULT_LIMIT = "2GiB"
 BYTE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+AnySide = TraceSide | Sequence[str]
 
 
-# ---- sides: What the rows and columns of looks are: tokens, of sides with names. And from both, a trace.
-#
-#     encoder.self      source, source        in a model that has both
-#     decoder.self      target, target
-#     decoder.cross     target, source
-#     any other         text, text            or image, of a model that reads patches
-#
-# A task knows more: its texts, what was written, and which attention shows best which word is which (`About`). Where
-# nobody knows the tokens, they are called by their numbers. It does not know how looks were made.
+class NotRecordedError(KeyError):
+    """There is no such record; the message says why."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@contextmanager
+def watch(model: "nn.Module | ObservedTask", limit: str | int = DEFAULT_LIMIT) -> "Iterator[AttentionRecords]":
+    """Record the attention of a model or a task inside the `with` block.
+
+    The results stay the same to the last bit, on the same backend. Records stay readable after the block.
+
+    Args:
+        model: a model or a layer of regard, a task such as a `Translator`, or a module that contains
+            `torch.nn.MultiheadAttention` or calls `scaled_dot_product_attention`, such as a Hugging Face model.
+        limit: the number of bytes of queries and keys to keep: "2GiB", "500MB", or a number. What exceeds it is not
+            kept, and a warning says so.
+    """
+    byte_limit = parse_bytes(limit)
+    if isinstance(model, nn.Module):
+        recorded = ModelRecords(model, Recorder(byte_limit))
+        with recorded.recording():
+            yield recorded
+        recorded.warn_lost()
+    elif isinstance(getattr(model, "observers", None), list) and isinstance(getattr(model, "model", None), nn.Module):
+        replayed = TaskRecords(model.model, byte_limit)
+        observer = replayed.replays.append
+        model.observers.append(observer)
+        try:
+            yield replayed
+        finally:
+            model.observers[:] = [one for one in model.observers if one is not observer]
+    else:
+        raise checks.wrong("model", "a model, a layer or a task", *checks.kind(model))
+
+
+def parse_bytes(limit: str | int) -> int:
+    """The number of bytes of a size such as "2GiB" or 500."""
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
+        return limit
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
+    if found is None or found[2].upper() not in BYTE_UNITS:
+        raise checks.wrong("limit", 'a number of bytes, or a size such as "2GiB" or "500MB"', repr(limit))
+    return int(float(found[1]) * BYTE_UNITS[found[2].upper()])
 
 
 @dataclass(frozen=True)
 class AlignmentAttention:
-    """The attention that shows best which word is which, by name; its head (None for their mean) and its offset."""
+    """The attention that aligns words best: its name, its head (None for the mean of all), and its row offset."""
 
     attention: str
     head: int | None = None
@@ -61,119 +111,138 @@ class AlignmentAttention:
 
 @dataclass(frozen=True)
 class SequenceInfo:
-    """What is known of a sequence, or a pair of them, that a model has read."""
+    """What a task knows of a sequence, or a pair of sequences: tokens, texts, results."""
 
     sides: Mapping[str, TraceSide] = field(default_factory=dict)
-    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    attention_sides: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The sides of queries and keys, by part and kind of attention: {"decoder.cross": ("target", "source")}."""
     title: str = ""
-    written: GeneratedTokens | None = None
-    best: AlignmentAttention | None = None
+    generated: GeneratedTokens | None = None
+    alignment: AlignmentAttention | None = None
     search: TracedSearch | None = None
 
 
-# ---- seen: What was seen: the looks of a model that was watched, by the names of its attentions.
-#
-#     seen.names()                       "encoder.0.self", ...
-#     seen["decoder.2.cross"]            the look of its last run: weights(), entropy(), block_map(64), rows(3), ...
-#     seen.calls[0]["decoder.2.cross"]   that of its first, where it ran more than once
-#     seen.row(1)["decoder.2.cross"]     the second sequence of a batch alone, without padding
-#     seen.trace(), seen.save(path)      all of it for one sequence, in one file
-#
-# A look is computed when it is asked something. What was seen stays readable when the watch is over. Where the looks come
-# from is the business of a `Source`: the runs of layers, or texts that are read again.
-
-
-class RecordSource(Protocol):
-    """Where looks come from. Calls have numbers, from 0."""
-
-    @property
-    def places(self) -> Mapping[str, AttentionModule]:
-        """All attentions that may be seen, in the order in which the model computes them."""
-
-    def calls(self) -> int:
-        """How many calls there were."""
-
-    def ran(self, name: str) -> int:
-        """In how many of the first calls this attention ran."""
-
-    def look(self, name: str, call: int) -> AttentionRecord:
-        """What it looked at in this call; a `NotSeenError` where that was not kept."""
-
-    def about(self, call: int) -> SequenceInfo:
-        """What is known of the sequences of this call."""
-
-    def why_nothing(self) -> str:
-        """Why nothing was seen, where that is so."""
-
-
-AnySide = TraceSide | Sequence[str]
-
-
 class CallRecords(Mapping[str, AttentionRecord]):
-    """The looks of one run of each attention, or of one text, by name."""
+    """The records of one run of each attention, or of one text, by name."""
 
-    def __init__(self, source: RecordSource, numbers: Mapping[str, int], number: int) -> None:
-        self._source, self._numbers, self._number = source, numbers, number
+    def __init__(self, source: "AttentionRecords", run_numbers: Mapping[str, int], call: int) -> None:
+        self._source, self._run_numbers, self._call = source, run_numbers, call
 
     def __getitem__(self, name: str) -> AttentionRecord:
-        if name not in self._numbers:
-            raise NotRecordedError(_unknown_name(name, self._numbers, self._source))
-        return self._source.look(name, self._numbers[name])
+        if name not in self._run_numbers:
+            raise NotRecordedError(self._why_missing(name))
+        return self._source.record(name, self._run_numbers[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
+        return iter(self._run_numbers)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._run_numbers)
 
     def row(self, index: int) -> dict[str, AttentionRecord]:
-        """The looks of one sequence of the batch, (heads, queries, keys) each, without padding."""
-        looks, places = dict(self), self._source.places
-        own = {name: places[name].kind == SELF or (places[name].kind is None and len({*record_shape(look)[-2:]}) == 1)
-               for name, look in looks.items()}
-        # Queries have no mask of their own: where the same part also looks at itself, that tells which are there.
-        present = {(places[name].part, record_shape(look)[-2]): seen_rows.present_queries(look, index)
-                   for name, look in looks.items() if own[name]}
-        return {name: seen_rows.sequence_record(look, index, own=own[name],
-                                    rows=None if own[name] else present.get((places[name].part, record_shape(look)[-2])))
-                for name, look in looks.items()}
+        """The records of one sequence of the batch, (heads, queries, keys) each, without padding."""
+        records, modules = dict(self), self._source.modules
+        square = {name: modules[name].kind == SELF or (modules[name].kind is None and rows == columns)
+                  for name, record in records.items() for rows, columns in [record_shape(record)[-2:]]}
+        # A cross-attention mask does not say which queries are padding; the self-attention of the same part does.
+        present = {(modules[name].part, record_shape(record)[-2]): present_queries(record, index)
+                   for name, record in records.items() if square[name]}
+        return {name: sequence_record(record, index, self_attention=square[name],
+                                      queries=None if square[name] else
+                                      present.get((modules[name].part, record_shape(record)[-2])))
+                for name, record in records.items()}
 
     def trace(self, row: int = 0, *, title: str | None = None, model: str = "", **tokens: AnySide) -> Trace:
-        """All of it for one sequence, as one trace.
+        """All records of one sequence, as one trace.
 
         Args:
-            row: which sequence of the batch.
-            title: shown above pictures; the text, where it is known.
-            model: a name, for people.
-            tokens: those of a side ("source", "target", "text"), where they are not known, as those of ids are not: a
-                list of strings, or a `Side`. Without them tokens are called by their numbers.
+            row: the index of the sequence in the batch.
+            title: shown above pictures; by default the text, where it is known.
+            model: the name of the model, shown to people.
+            tokens: the tokens of a side ("source", "target", "text"), where they are not known, as for token ids: a
+                list of strings, or a `TraceSide`. Without them tokens are called by their positions.
         """
-        if not self._numbers:
-            raise NotRecordedError(self._source.why_nothing())
-        about = self._source.about(self._number)
-        return make_trace(self.row(row), self._source.places, about, title, model, tokens)
+        if not self._run_numbers:
+            raise NotRecordedError(self._source.why_empty())
+        return make_trace(self.row(row), self._source.modules, self._source.info(self._call), title, model, tokens)
 
     def save(self, path: str | os.PathLike[str], row: int = 0, **options: Any) -> None:
-        """Write the trace to a file that ends in .safetensors; see `trace` for the options."""
+        """Write the trace to a .safetensors file; see `trace` for the options."""
         self.trace(row, **options).save(path)
 
+    def _why_missing(self, name: str) -> str:
+        if not self._run_numbers:
+            return self._source.why_empty()
+        if name in self._source.modules:
+            return f'"{name}" did not run in this call.'
+        near = checks.nearest(name, self._run_numbers)
+        return f'There is no attention "{name}". {near or "There are: " + ", ".join(self._run_numbers) + "."}'
 
-class AttentionRecords:
-    """All that a watch has seen. `seen[name]` is what an attention looked at when it ran last."""
 
-    def __init__(self, source: RecordSource) -> None:
+class CallList(Sequence[CallRecords]):
+    """The calls in order, the first one first."""
+
+    def __init__(self, source: "AttentionRecords") -> None:
         self._source = source
-        self.calls = CallList(source)
+
+    def __len__(self) -> int:
+        return self._source.call_count()
+
+    @overload
+    def __getitem__(self, index: int) -> CallRecords: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[CallRecords]: ...
+    def __getitem__(self, index: int | slice) -> CallRecords | list[CallRecords]:
+        """One call, or several."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There were {len(self)} calls, so there is no call {index}. "
+                             f"{'' if len(self) else self._source.why_empty()}".rstrip())
+        number = index % len(self)
+        ran = [name for name in self._source.modules if self._source.run_count(name) > number]
+        return CallRecords(self._source, dict.fromkeys(ran, number), number)
+
+
+class AttentionRecords(ABC):
+    """All records of a watch; `records[name]` is the record of an attention's last run."""
+
+    modules: Mapping[str, AttentionModule]
+    """All attention modules that may be recorded, in the order in which the model computes them."""
+
+    @abstractmethod
+    def call_count(self) -> int:
+        """The number of calls."""
+
+    @abstractmethod
+    def run_count(self, name: str) -> int:
+        """The number of first calls in which this attention ran."""
+
+    @abstractmethod
+    def record(self, name: str, call: int) -> AttentionRecord:
+        """The record of this attention in this call; a `NotRecordedError` if it was not kept."""
+
+    @abstractmethod
+    def info(self, call: int) -> SequenceInfo:
+        """What is known of the sequences of this call."""
+
+    @abstractmethod
+    def why_empty(self) -> str:
+        """Why there are no records."""
 
     def names(self) -> list[str]:
-        """The attentions that were seen, in the order in which the model has them."""
-        return [name for name in self._source.places if self._source.ran(name)]
+        """The attentions that were recorded, in the order of the model."""
+        return [name for name in self.modules if self.run_count(name)]
+
+    @property
+    def calls(self) -> CallList:
+        """The calls in order."""
+        return CallList(self)
 
     @property
     def last(self) -> CallRecords:
         """The last run of every attention."""
-        return CallRecords(self._source, {name: self._source.ran(name) - 1 for name in self.names()}, len(self.calls) - 1)
+        return CallRecords(self, {name: self.run_count(name) - 1 for name in self.names()}, self.call_count() - 1)
 
     def __getitem__(self, name: str) -> AttentionRecord:
         return self.last[name]
@@ -188,305 +257,211 @@ class AttentionRecords:
         return len(self.names())
 
     def row(self, index: int) -> dict[str, AttentionRecord]:
-        """The last looks of one sequence of the batch, (heads, queries, keys) each, without padding."""
+        """The last records of one sequence of the batch, (heads, queries, keys) each, without padding."""
         return self.last.row(index)
 
     def trace(self, row: int = 0, **options: Any) -> Trace:
-        """The last looks of one sequence, as one trace; see `Call.trace` for the options."""
+        """The last records of one sequence, as one trace; see `CallRecords.trace` for the options."""
         return self.last.trace(row, **options)
 
     def save(self, path: str | os.PathLike[str], row: int = 0, **options: Any) -> None:
-        """Write that trace to a file that ends in .safetensors."""
+        """Write that trace to a .safetensors file."""
         self.trace(row, **options).save(path)
 
     def __repr__(self) -> str:
         names = self.names()
         shown = ", ".join(names[:4]) + (f", … ({len(names)})" if len(names) > 4 else "")
-        return f"Seen({len(self.calls)} calls of {shown})" if names else "Seen(nothing)"
+        return f"{type(self).__name__}({self.call_count()} calls of {shown})" if names else f"{type(self).__name__}()"
 
 
-# ---- again: Texts that a task has read or written, and that are read once more, alone, when somebody asks where it looked.
-#
-# A task tells its witnesses what it has done: a `Reading`, which knows how to be read again in one pass, without a search
-# (for what was written: teacher-forced, all tokens at once). So watching a task costs nothing while it works, and what is
-# seen is one text without padding. It is read with the model as it is then. It does not know tasks: they know this.
+class ModelRecords(AttentionRecords):
+    """The records of a model, kept while it ran: call i has run i of each attention."""
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self.model, self.recorder = model, recorder
+        self._model_modules = dict(model.named_modules())
+        _check_not_compiled(self._model_modules.values())
+        self._found = {module.name: module for module in find_attention_modules(model, self._model_modules)}
+        self.modules, self._has_taps = self._found, bool(self._found)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record inside the `with` block."""
+        if self._has_taps:
+            with record_modules(self._found.values(), self.recorder):
+                yield
+        else:
+            with record_foreign(self._model_modules, self.recorder, self._found):
+                yield
+
+    def warn_lost(self) -> None:
+        """Warn of runs that exceeded the limit and were not kept."""
+        lost = self.recorder.lost_runs()
+        if lost:
+            names = ", ".join(f'"{name}" ({count} of {self.run_count(name)})'
+                              for name, count in list(lost.items())[:6])
+            more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
+            message = f"watch keeps at most {self.recorder.limit:,} bytes, so these runs were not kept: {names}{more}."
+            warnings.warn(f"{message} Give a larger limit, or fewer tokens.", RuntimeWarning, stacklevel=4)
+
+    def call_count(self) -> int:
+        """The number of runs of the attention that ran most often."""
+        return max(map(len, self.recorder.runs.values()), default=0)
+
+    def run_count(self, name: str) -> int:
+        """The number of runs of this attention."""
+        return len(self.recorder.runs.get(name, ()))
+
+    def record(self, name: str, call: int) -> AttentionRecord:
+        """The record of this run."""
+        record = self.recorder.record(name, call)
+        if record is None:
+            raise NotRecordedError(f'Run {call} of "{name}" was not kept: it exceeds the limit of '
+                                   f"{self.recorder.limit:,} bytes. Give a larger limit to watch.")
+        return record
+
+    def info(self, call: int) -> SequenceInfo:
+        """Nothing is known of the tokens, except that they are patches of an image."""
+        image = patch_side(self.model)
+        return SequenceInfo() if image is None else SequenceInfo({"image": image})
+
+    def why_empty(self) -> str:
+        """Why there are no records."""
+        if not self._has_taps:
+            return ("Nothing was recorded: no attention of this model ran inside the `with` block, or it is neither "
+                    "torch.nn.MultiheadAttention nor scaled_dot_product_attention or softmax of (batch, heads, "
+                    "queries, keys).")
+        return ("Nothing was recorded: the model did not run inside the `with` block, or it ran in compiled code, as a "
+                "CUDA graph or inside torch.func, which cannot be watched.")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One text, or one text and what was written of it."""
+    """A way to run one text, or one text and its output, through the model once more."""
 
-    again: Callable[[], object]
-    """Let the model read it once more, alone, in one pass."""
-    about: SequenceInfo = field(default_factory=SequenceInfo)
+    run: Callable[[], object]
+    """Run the sequence alone, in one pass, without a search; what was generated is teacher-forced."""
+    info: SequenceInfo = field(default_factory=SequenceInfo)
 
 
 Observer = Callable[[Replay], None]
 
 
 class Observers(list[Observer]):
-    """Those whom a task tells what it does. A copy of the task has none yet."""
+    """The observers that a task tells what it ran. They are not copied or pickled with the task."""
 
     def __reduce__(self) -> "tuple[type[Observers], tuple[()]]":
         return Observers, ()
 
 
 class ObservedTask(Protocol):
-    """A task: something that has a model, and tells its witnesses what it does with it."""
+    """A task: it has a model, and tells its observers what it ran."""
 
     model: nn.Module
-    witnesses: Observers
+    observers: Observers
 
 
-@contextmanager
-def watch(model: nn.Module | ObservedTask, limit: str | int = DEFAULT_LIMIT) -> Iterator[AttentionRecords]:
-    """See what a model, or a task, looks at inside the `with` block, and after it.
+class TaskRecords(AttentionRecords):
+    """The records of a task: each call is a replay, which runs when one of its records is asked for.
 
-    What it computes is the same to the last bit, on the same backend. What is seen stays readable afterwards.
-
-    Args:
-        model: a model or a layer of regard, a task such as a `Translator`, or a module that has
-            `torch.nn.MultiheadAttention` or `scaled_dot_product_attention` in it, such as a model of Hugging Face.
-        limit: how many bytes of queries and keys may be kept: "2GiB", "500MB", or a number. What is beyond is not kept,
-            and a warning says so.
+    It runs with the model as it is then. Replays whose records fit into the limit together stay in memory.
     """
-    most = parse_bytes(limit)
-    if isinstance(model, nn.Module):
-        runs = RecordedModel(model, Recorder(most))
-        with runs.watching():
-            yield AttentionRecords(runs)
-        runs.warn()
-    elif isinstance(getattr(model, "witnesses", None), list) and isinstance(getattr(model, "model", None), nn.Module):
-        readings = ReplayedTask(model.model, most)
-        witness = readings.readings.append
-        model.witnesses.append(witness)
-        try:
-            yield AttentionRecords(readings)
-        finally:
-            model.witnesses[:] = [one for one in model.witnesses if one is not witness]
-    else:
-        raise checks.wrong("model", "a model, a layer or a task", *checks.kind(model))
+
+    def __init__(self, model: nn.Module, limit: int) -> None:
+        self.limit = limit
+        self.replays: list[Replay] = []
+        self.modules = {module.name: module for module in find_attention_modules(model)}
+        self._recorders: dict[int, Recorder] = {}
+        """By call, the most recently used one last."""
+
+    def call_count(self) -> int:
+        """The number of replays."""
+        return len(self.replays)
+
+    def run_count(self, name: str) -> int:
+        """The number of replays: every attention runs in each."""
+        return len(self.replays)
+
+    def record(self, name: str, call: int) -> AttentionRecord:
+        """The record of this attention in this replay, (heads, queries, keys)."""
+        recorder = self._recorders.pop(call, None) or self._run(self.replays[call])
+        self._recorders[call] = recorder
+        while len(self._recorders) > 1 and sum(one.nbytes for one in self._recorders.values()) > self.limit:
+            del self._recorders[next(iter(self._recorders))]
+        record = recorder.record(name, -1) if name in recorder.runs else None
+        if record is None:
+            raise NotRecordedError(f'"{name}" was not kept: this text alone exceeds the limit of {self.limit:,} bytes. '
+                                   "Give a larger limit to watch.")
+        return sequence_record(record, 0, self_attention=self.modules[name].kind == SELF)
+
+    def info(self, call: int) -> SequenceInfo:
+        """What the task knows of this sequence."""
+        return self.replays[call].info
+
+    def why_empty(self) -> str:
+        """Why there are no records."""
+        if not self.modules:
+            return "Nothing was recorded: this model has no attention."
+        return "Nothing was recorded: the task ran no text inside the `with` block."
+
+    def _run(self, replay: Replay) -> Recorder:
+        recorder = Recorder(self.limit)
+        with record_modules(self.modules.values(), recorder), torch.inference_mode():
+            replay.run()
+        return recorder
 
 
-class RecordedModel:
-    """The looks of attentions that were kept while they ran: the call i has the run i of each."""
-
-    def __init__(self, model: nn.Module, keeping: Recorder) -> None:
-        self.model, self.keeping = model, keeping
-        self.modules = dict(model.named_modules())
-        _check_not_compiled(self.modules.values())
-        self.found: dict[str, AttentionModule] = {place.name: place for place in find_attention_modules(model, self.modules)}
-        self.tapped = bool(self.found)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Keep what runs inside the `with` block."""
-        if self.tapped:
-            with record_modules(self.found.values(), self.keeping):
-                yield
-        else:
-            with record_foreign(self.modules, self.keeping, self.found):
-                yield
-
-    def warn(self) -> None:
-        """Say what was not kept, where there was no room for all."""
-        lost = self.keeping.lost()
-        if lost:
-            names = ", ".join(f'"{name}" ({count} of {self.ran(name)})' for name, count in list(lost.items())[:6])
-            more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
-            said = (f"watch keeps at most {self.keeping.limit:,} bytes, so these runs were not kept: {names}{more}. "
-                    "Give a larger limit, or fewer tokens.")
-            warnings.warn(said, RuntimeWarning, stacklevel=4)
-
-    @property
-    def places(self) -> Mapping[str, AttentionModule]:
-        """The attentions of the model."""
-        return self.found
-
-    def calls(self) -> int:
-        """How often the attention ran that ran most."""
-        return max(map(len, self.keeping.runs.values()), default=0)
-
-    def ran(self, name: str) -> int:
-        """How often this one ran."""
-        return len(self.keeping.runs.get(name, ()))
-
-    def look(self, name: str, call: int) -> AttentionRecord:
-        """What was kept of this run."""
-        look = self.keeping.look(name, call)
-        if look is None:
-            raise NotRecordedError(f'Run {call} of "{name}" was not kept: there was no room for it in the limit of '
-                               f"{self.keeping.limit:,} bytes. Give a larger limit to watch.")
-        return look
-
-    def about(self, call: int) -> SequenceInfo:
-        """What is known of the tokens: nothing, but for images."""
-        image = patch_side(self.model)
-        return SequenceInfo() if image is None else SequenceInfo({"image": image})
-
-    def why_nothing(self) -> str:
-        """Why nothing was seen."""
-        if not self.tapped:
-            return ("Nothing was seen: no attention of this model ran inside the `with` block, or it is neither "
-                    "torch.nn.MultiheadAttention nor scaled_dot_product_attention or softmax of (batch, heads, "
-                    "queries, keys).")
-        return ("Nothing was seen: the model did not run inside the `with` block, or it ran in compiled code, as a "
-                "recorded CUDA graph or inside torch.func, where nobody can watch.")
+def patch_side(model: nn.Module) -> TraceSide | None:
+    """The side of an image, for a model that embeds patches; None for other models."""
+    found = next((module for module in model.modules() if isinstance(module, PatchEmbedding)), None)
+    if found is None:
+        return None
+    rows, columns = (pixels // found.patch for pixels in found.size)
+    tokens = [f"{row + 1}, {column + 1}" for row in range(rows) for column in range(columns)]
+    lead = 0 if found.token is None else 1
+    return TraceSide((*["[class]"] * lead, *tokens), grid=(rows, columns), lead=lead)
 
 
-def parse_bytes(limit: str | int) -> int:
-    """How many bytes that is."""
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0:
-        return limit
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
-    if found is None or found[2].upper() not in BYTE_UNITS:
-        raise checks.wrong("limit", 'a number of bytes, or a size such as "2GiB" or "500MB"', repr(limit))
-    return int(float(found[1]) * BYTE_UNITS[found[2].upper()])
+def make_trace(records: Mapping[str, AttentionRecord], modules: Mapping[str, AttentionModule], info: SequenceInfo,
+               title: str | None, model: str, tokens: Mapping[str, AnySide]) -> Trace:
+    """The trace of one sequence, from its records (heads, queries, keys) by name, and the tokens of sides."""
+    sides = dict(info.sides) | {name: _as_side(name, side) for name, side in tokens.items()}
+    has_cross = any(_attention_kind(modules[name], record) == CROSS for name, record in records.items())
+    attentions, used = [], set[str]()
+    for name, record in records.items():
+        module, kind = modules[name], _attention_kind(modules[name], record)
+        wanted = info.attention_sides.get(f"{module.part}.{kind}") or _default_sides(module, kind, has_cross, info)
+        record = truncate_record(record, *(len(sides[side].tokens) if side in tokens else None for side in wanted))
+        queries, keys = (_side_name(side, size, sides, tokens)
+                         for side, size in zip(wanted, record_shape(record)[-2:], strict=True))
+        used |= {queries, keys}
+        attentions.append(TracedAttention(name, queries, keys, record, module.layer, kind))
+    for name in tokens:
+        if name not in used:
+            remedy = checks.nearest(name, used) or f"There are: {', '.join(sorted(used))}."
+            raise checks.wrong(name, "a side of some attention", "unknown", remedy)
+    return Trace(sides, tuple(attentions), info.title if title is None else title, model, info.generated,
+                 _alignment_pointer(info.alignment, attentions), info.search)
 
 
 def _check_not_compiled(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             raise checks.wrong("model", "one that is not compiled", "compiled by torch.compile",
-                               "Watch and run the model that it was made from: it computes the same.")
+                               "Watch and run the original module: it computes the same.")
 
 
-class NotRecordedError(KeyError):
-    """There is no such look; the message says why."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class CallList(Sequence[CallRecords]):
-    """The calls, the first first."""
-
-    def __init__(self, source: RecordSource) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return self._source.calls()
-
-    @overload
-    def __getitem__(self, index: int) -> CallRecords: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[CallRecords]: ...
-    def __getitem__(self, index: int | slice) -> CallRecords | list[CallRecords]:
-        """One call, or several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"There were {len(self)} calls, and number {index} is none of them. "
-                             f"{'' if len(self) else self._source.why_nothing()}".rstrip())
-        number = index % len(self)
-        ran = [name for name in self._source.places if self._source.ran(name) > number]
-        return CallRecords(self._source, dict.fromkeys(ran, number), number)
-
-
-def _unknown_name(name: str, known: Mapping[str, int], source: RecordSource) -> str:
-    if not known:
-        return source.why_nothing()
-    if name in source.places:
-        return f'"{name}" did not run in this call.'
-    near = checks.nearest(name, known)
-    return f'There is no attention "{name}". {near or "There are: " + ", ".join(known) + "."}'
-
-
-class ReplayedTask:
-    """The looks of readings, one call for each. What was read again is kept as long as all of it fits the limit."""
-
-    def __init__(self, model: nn.Module, limit: int) -> None:
-        self.model, self.limit = model, limit
-        self.readings: list[Replay] = []
-        self._found = {place.name: place for place in find_attention_modules(model)}
-        self._kept: dict[int, Recorder] = {}
-
-    @property
-    def places(self) -> Mapping[str, AttentionModule]:
-        """The attentions of the model."""
-        return self._found
-
-    def calls(self) -> int:
-        """How many readings there are."""
-        return len(self.readings)
-
-    def ran(self, name: str) -> int:
-        """Every attention runs for every reading."""
-        return len(self.readings)
-
-    def look(self, name: str, call: int) -> AttentionRecord:
-        """What it looks at in this reading, (heads, queries, keys), read again if need be."""
-        keeping = self._kept.pop(call, None) or self._read(self.readings[call])
-        self._kept[call] = keeping  # the last one is the one that was asked for last
-        while len(self._kept) > 1 and sum(one.held for one in self._kept.values()) > self.limit:
-            del self._kept[next(iter(self._kept))]
-        look = keeping.look(name, -1) if name in keeping.runs else None
-        if look is None:
-            raise NotRecordedError(f'"{name}" was not kept: one reading of this text takes more than the limit of '
-                               f"{self.limit:,} bytes. Give a larger limit to watch.")
-        return seen_rows.sequence_record(look, 0, own=self._found[name].kind == SELF)
-
-    def about(self, call: int) -> SequenceInfo:
-        """What the task said of it."""
-        return self.readings[call].about
-
-    def why_nothing(self) -> str:
-        """Why nothing was seen."""
-        if not self._found:
-            return "Nothing was seen: this model has no attention."
-        return "Nothing was seen: the task has read no text inside the `with` block."
-
-    def _read(self, reading: Replay) -> Recorder:
-        keeping = Recorder(self.limit)
-        with record_modules(self._found.values(), keeping), torch.inference_mode():
-            reading.again()
-        return keeping
-
-
-def patch_side(model: nn.Module) -> TraceSide | None:
-    """The side of an image, for a model that reads images as patches; None for others."""
-    found = next((module for module in model.modules() if isinstance(module, PatchEmbedding)), None)
-    if found is None:
-        return None
-    down, across = (pixels // found.patch for pixels in found.size)
-    tokens = [f"{row + 1}, {column + 1}" for row in range(down) for column in range(across)]
-    lead = 0 if found.token is None else 1
-    return TraceSide((*["[class]"] * lead, *tokens), grid=(down, across), lead=lead)
-
-
-def make_trace(looks: Mapping[str, AttentionRecord], places: Mapping[str, AttentionModule], about: SequenceInfo, title: str | None, model: str,
-           tokens: Mapping[str, AnySide]) -> Trace:
-    """The trace of one sequence: its looks (heads, queries, keys) by name, and the tokens of the sides."""
-    sides = dict(about.sides) | {name: _as_side(name, one) for name, one in tokens.items()}
-    crossed = any(_attention_kind(places[name], look) == CROSS for name, look in looks.items())
-    attentions, used = [], set[str]()
-    for name, look in looks.items():
-        place, kind = places[name], _attention_kind(places[name], look)
-        queries, keys = about.between.get(f"{place.part}.{kind}") or _default_sides(place, kind, crossed, about)
-        look = seen_rows.truncate_record(look, *(len(sides[side].tokens) if side in tokens else None for side in (queries, keys)))
-        queries, keys = (_side_name(side, size, sides, tokens)
-                         for side, size in zip((queries, keys), record_shape(look)[-2:], strict=True))
-        used |= {queries, keys}
-        attentions.append(TracedAttention(name, queries, keys, look, place.layer, kind))
-    for name in tokens:
-        if name not in used:
-            remedy = checks.nearest(name, used) or f"There are: {', '.join(sorted(used))}."
-            raise checks.wrong(name, "a side that some attention looks from or at", "unknown", remedy)
-    return Trace(sides, tuple(attentions), about.title if title is None else title, model, about.written,
-                 _alignment_pointer(about.best, attentions), about.search)
-
-
-def _default_sides(place: AttentionModule, kind: str, crossed: bool, about: SequenceInfo) -> tuple[str, str]:
-    """The sides of an attention of which nobody says more than where it is."""
+def _default_sides(module: AttentionModule, kind: str, has_cross: bool, info: SequenceInfo) -> tuple[str, str]:
+    """The sides of queries and keys where the task names none."""
     if kind == CROSS:
         return "target", "source"
-    whole = "image" if "image" in about.sides else "text"
-    side = whole if not crossed else "source" if "encoder" in place.name.lower() else "target"
+    only = "image" if "image" in info.sides else "text"
+    side = only if not has_cross else "source" if "encoder" in module.name.lower() else "target"
     return side, side
 
 
 def _side_name(side: str, count: int, sides: dict[str, TraceSide], given: Mapping[str, AnySide]) -> str:
-    """The name of the side with so many tokens; one of numbers is made where there is none."""
+    """The name of the side with this number of tokens; where there is none, one with positions as tokens is added."""
     if side in sides and (len(sides[side].tokens) == count or side in given):
         return side
     name = side if side not in sides else f"{side} of {count}"
@@ -494,21 +469,23 @@ def _side_name(side: str, count: int, sides: dict[str, TraceSide], given: Mappin
     return name
 
 
-def _attention_kind(place: AttentionModule, look: AttentionRecord) -> str:
-    rows, columns = record_shape(look)[-2:]
-    return place.kind or (SELF if rows == columns else CROSS)
+def _attention_kind(module: AttentionModule, record: AttentionRecord) -> str:
+    rows, columns = record_shape(record)[-2:]
+    return module.kind or (SELF if rows == columns else CROSS)
 
 
-def _alignment_pointer(best: AlignmentAttention | None, attentions: Sequence[TracedAttention]) -> AlignmentPointer | None:
-    for number, one in enumerate(attentions):
-        if best is not None and one.name == best.attention:
-            return AlignmentPointer(number, best.head, best.offset if abs(best.offset) < one.rows else 0)
+def _alignment_pointer(alignment: AlignmentAttention | None,
+                       attentions: Sequence[TracedAttention]) -> AlignmentPointer | None:
+    for number, attention in enumerate(attentions):
+        if alignment is not None and attention.name == alignment.attention:
+            offset = alignment.offset if abs(alignment.offset) < attention.rows else 0
+            return AlignmentPointer(number, alignment.head, offset)
     return None
 
 
-def _as_side(name: str, one: AnySide) -> TraceSide:
-    if isinstance(one, TraceSide):
-        return one
-    if isinstance(one, str) or not isinstance(one, Sequence) or not all(isinstance(token, str) for token in one):
-        raise checks.wrong(name, "tokens, a list of strings, or a Side", f"{one!r:.80}")
-    return TraceSide(tuple(one))
+def _as_side(name: str, side: AnySide) -> TraceSide:
+    if isinstance(side, TraceSide):
+        return side
+    if isinstance(side, str) or not isinstance(side, Sequence) or not all(isinstance(token, str) for token in side):
+        raise checks.wrong(name, "tokens, a list of strings, or a TraceSide", f"{side!r:.80}")
+    return TraceSide(tuple(side))

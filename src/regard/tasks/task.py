@@ -347,8 +347,8 @@ class Task:
         self.labels = None if labels is None else tuple(labels)
         self.aligned_by = aligned_by
         self.record = checked_record(record)
-        self.witnesses = Observers()
-        """Those who are told what the model has read and written."""
+        self.observers = Observers()
+        """They are told what the model has read and written."""
         self._check_vocabulary()
         self._check_tokenizer()
         self._check_labels()
@@ -396,10 +396,10 @@ class Task:
         return Tokens.of(rows, padding=padding).to(self.device)
 
     def tell(self, make: Callable[[], Iterable[Replay]]) -> None:
-        """Tell those who watch what was read and written. Where nobody does, nothing is made."""
-        for reading in make() if self.witnesses else ():
-            for witness in (*self.witnesses,):
-                witness(reading)
+        """Tell the observers what was read and written. Without observers, `make` is not called."""
+        for replay in make() if self.observers else ():
+            for observer in (*self.observers,):
+                observer(replay)
 
     def check_mode(self) -> None:
         """Refuse a model that was put into training mode, where dropout would make results a matter of chance."""

@@ -26,7 +26,7 @@ from regard.decoding.tree import SearchTree, beam_tree
 from regard.inspection.recorder import find_attention_modules
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import SearchNode, TracedSearch
-from regard.inspection.watch import DEFAULT_LIMIT, AttentionRecords, Replay, ReplayedTask, parse_bytes
+from regard.inspection.watch import DEFAULT_LIMIT, Replay, TaskRecords, parse_bytes
 from regard.models.vision import ImageClassifier
 from regard.tasks import replay
 from regard.tasks.classifier import Classifier, Embedder
@@ -131,9 +131,9 @@ def _make_trace(task: Task, reading: Replay, name: str, tree: TracedSearch | Non
     """What the model looks at when it reads this once more."""
     if not find_attention_modules(task.model):
         raise ValueError("There is nothing to see: this model has no attention.")
-    source = ReplayedTask(task.model, parse_bytes(DEFAULT_LIMIT))
-    source.readings.append(reading)
-    found = AttentionRecords(source).trace(model=name)
+    records = TaskRecords(task.model, parse_bytes(DEFAULT_LIMIT))
+    records.replays.append(reading)
+    found = records.trace(model=name)
     title = found.title if len(found.title) <= TITLE_LENGTH else found.title[:TITLE_LENGTH - 1].rstrip() + "…"
     return replace(found, title=title, search=tree)
 

@@ -1,16 +1,19 @@
-"""Watching changes nothing, sees every attention of every model, and says what it could not keep."""
+"""Watching changes no result and records every attention; records are found by name, by call and by row."""
 
 import copy
 import pickle
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
+from torch import nn
 
 import regard
 from regard.attention import backends
 from regard.attention.look import find_taps
+from regard.inspection.recorder import can_record
 from regard.inspection.watch import NotRecordedError, parse_bytes
 from regard.tokens import PackedTokens, Tokens
 
@@ -36,11 +39,11 @@ def test_results_are_the_same_to_the_last_bit_on_the_same_backends(name, monkeyp
     monkeypatch.setattr(backends, "choose_backend", lambda *asked: chosen.append(found := choose(*asked)) or found)
     plain = model(*given)
     before, chosen[:] = chosen[:], []
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         watched = model(*given)
     assert torch.equal(watched, plain)
     assert chosen == before
-    assert len(seen.names()) == len(find_taps(model))
+    assert len(records.names()) == len(find_taps(model))
     assert not any(tap.listeners for tap in find_taps(model).values())
 
 
@@ -52,60 +55,60 @@ def test_the_weights_are_those_that_were_used(name):
     used = {path: [] for path in find_taps(model)}
     for path, tap in find_taps(model).items():
         tap.listeners.append(lambda look, own=used[path]: own.append(look.weights()))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         model(*given)
-    for found, steps in zip(seen.names(), used.values(), strict=True):
-        weights, width = seen[found].weights(), max(step.shape[-1] for step in steps)
+    for found, steps in zip(records.names(), used.values(), strict=True):
+        weights, width = records[found].weights(), max(step.shape[-1] for step in steps)
         padded = [torch.nn.functional.pad(step, (0, width - step.shape[-1])) for step in steps]
         torch.testing.assert_close(weights[..., :width], torch.cat(padded, dim=-2), rtol=1e-12, atol=1e-14)
         assert not weights[..., width:].any()
-        assert seen[found].entropy().shape == weights.shape[:-1]
-        assert seen[found].column_sums().shape == (*weights.shape[:-2], weights.shape[-1])
-        assert seen[found].block_map(2).shape[-1] == -(-weights.shape[-1] // 2)
+        assert records[found].entropy().shape == weights.shape[:-1]
+        assert records[found].column_sums().shape == (*weights.shape[:-2], weights.shape[-1])
+        assert records[found].block_map(2).shape[-1] == -(-weights.shape[-1] // 2)
 
 
 def test_before_anything_ran_nothing_is_seen():
-    with regard.watch(tiny.built(tiny.translating())) as seen:
-        assert seen.names() == []
-        assert "decoder.1.cross" not in seen
+    with regard.watch(tiny.built(tiny.translating())) as records:
+        assert records.names() == []
+        assert "decoder.1.cross" not in records
         with pytest.raises(NotRecordedError, match="did not run inside the `with` block"):
-            seen["decoder.1.cross"]
+            records["decoder.1.cross"]
 
 
 def test_nothing_is_computed_before_it_is_asked(monkeypatch):
     model = tiny.built(tiny.translating())
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         model(Tokens.of(SOURCE), Tokens.of(TARGET))
     monkeypatch.setattr(regard.Look, "problem", property(lambda look: pytest.fail("it was asked")))
-    assert len(seen) == 6
-    assert isinstance(seen["encoder.0.self"], regard.Look)
+    assert len(records) == 6
+    assert isinstance(records["encoder.0.self"], regard.Look)
 
 
 def test_what_was_seen_stays_when_the_model_is_trained_on():
     model = tiny.built(tiny.translating("additive"))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         loss = model(Tokens.of(SOURCE), Tokens.of(TARGET)).sum()
-    before = {name: look.weights().clone() for name, look in seen.last.items()}
+    before = {name: look.weights().clone() for name, look in records.last.items()}
     loss.backward()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
     for name, weights in before.items():
-        assert torch.equal(seen.calls[0][name].weights(), weights)
-        assert not seen[name].query.requires_grad
+        assert torch.equal(records.calls[0][name].weights(), weights)
+        assert not records[name].query.requires_grad
 
 
 @pytest.mark.parametrize("mixer", ["relative", "alibi", "additive", "bilinear"])
 def test_parameters_are_copied_when_they_change_and_only_then(mixer):
     model = tiny.built(tiny.language(mixer))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         for change in (0.0, 0.0, 1.0):
             with torch.no_grad():
                 for parameter in model.parameters():
                     if change:
                         parameter.add_(change)
             model(Tokens.of(SOURCE))
-    first, second, third = (seen.calls[i]["decoder.0.self"] for i in range(3))
+    first, second, third = (records.calls[i]["decoder.0.self"] for i in range(3))
     assert torch.equal(first.weights(), second.weights())
     assert not torch.allclose(first.weights(), third.weights())
     if mixer != "bilinear":
@@ -116,43 +119,43 @@ def test_parameters_are_copied_when_they_change_and_only_then(mixer):
 
 def test_inputs_that_change_afterwards_do_not_change_what_was_seen():
     layer, x, mask = regard.PlainAttention(4), torch.randn(2, 3, 4), torch.ones(3, 3, dtype=torch.bool)
-    with regard.watch(layer) as seen:
+    with regard.watch(layer) as records:
         layer(x, mask=mask)
-    before = seen["attention"].weights().clone()
+    before = records["attention"].weights().clone()
     x.zero_()
     mask[:, 1:] = False
-    assert torch.equal(seen["attention"].weights(), before)
+    assert torch.equal(records["attention"].weights(), before)
 
 
 def watched_twice(model, limit):
-    with regard.watch(model, limit=limit) as seen:
+    with regard.watch(model, limit=limit) as records:
         model(Tokens.of([SOURCE[0]]), Tokens.of([TARGET[0]]))
         model(Tokens.of([SOURCE[0]]), Tokens.of([TARGET[0]]))
-    return seen
+    return records
 
 
 def test_beyond_the_limit_nothing_is_kept_and_it_is_said_once():
     model = tiny.built(tiny.translating())
     every = 8 * 2 * 4 * 6  # of each of the six: two tensors of 8-byte numbers, 2 heads of 4, one sentence of 3 or 5
     with pytest.warns(RuntimeWarning, match="watch keeps at most") as said:
-        seen = watched_twice(model, every * 3)
+        records = watched_twice(model, every * 3)
     assert len(said) == 1
     assert '"encoder.0.self" (1 of 2)' in str(said[0].message)
     assert said[0].filename == __file__
-    seen.calls[0]["encoder.0.self"].weights()
-    with pytest.raises(NotRecordedError, match=r'Run 1 of "encoder\.0\.self" was not kept: there was no room for it'):
-        seen["encoder.0.self"]
+    records.calls[0]["encoder.0.self"].weights()
+    with pytest.raises(NotRecordedError, match=r'Run 1 of "encoder\.0\.self" was not kept: it exceeds the limit'):
+        records["encoder.0.self"]
     with pytest.raises(KeyError):
-        seen.calls[1]["encoder.0.self"]
+        records.calls[1]["encoder.0.self"]
 
 
 def test_a_run_of_steps_is_kept_whole_or_not_at_all():
     model = tiny.built(tiny.TRANSLATING["seq2seq-attention"])
     one = 8 * (3 * 5 * 8 + 2 * 8) + 3 * 5
-    with pytest.warns(RuntimeWarning, match=r'"decoder\.cross" \(1 of 1\)'), regard.watch(model, limit=one) as seen:
+    with pytest.warns(RuntimeWarning, match=r'"decoder\.cross" \(1 of 1\)'), regard.watch(model, limit=one) as records:
         model(Tokens.of(SOURCE), Tokens.of(TARGET))
     with pytest.raises(NotRecordedError, match="was not kept"):
-        seen["decoder.cross"]
+        records["decoder.cross"]
 
 
 @pytest.mark.parametrize(("limit", "bytes_"), [("2GiB", 2**31), ("500MB", 5 * 10**8), ("1.5 kib", 1536), (7, 7),
@@ -187,29 +190,29 @@ def test_watches_inside_each_other_see_what_is_theirs():
 
 def test_an_exception_ends_the_watch_and_what_ran_before_is_seen():
     model = tiny.built(tiny.translating())
-    with pytest.raises(ValueError, match="`memory` must be"), regard.watch(model, limit=400) as seen:
+    with pytest.raises(ValueError, match="`memory` must be"), regard.watch(model, limit=400) as records:
         model.start([model.encode(Tokens.of(SOURCE)), None][1], capacity=1)
     assert not any(tap.listeners for tap in find_taps(model).values())
-    assert seen.names()[0] == "encoder.0.self"
+    assert records.names()[0] == "encoder.0.self"
 
 
 def test_a_copy_of_a_watched_model_is_not_watched():
     model = tiny.built(tiny.language())
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             assert not any(tap.listeners for tap in find_taps(other).values())
             assert torch.equal(other(Tokens.of(SOURCE)), model(Tokens.of(SOURCE)))
         assert set(model.state_dict()) == set(other.state_dict())
-    assert len(seen.calls) == 2
+    assert len(records.calls) == 2
 
 
 def test_training_with_checkpoints_is_seen_once():
     stack = tiny.stack(checkpoint=True)
     model = tiny.built(tiny.LanguageModelConfig(vocabulary=13, width=8, stack=stack)).train()
     plain = torch.autograd.grad(model(Tokens.of(SOURCE)).sum(), [*model.parameters()])
-    with regard.watch(model) as seen:
+    with regard.watch(model) as records:
         watched = torch.autograd.grad(model(Tokens.of(SOURCE)).sum(), [*model.parameters()])
-    assert len(seen.calls) == 1
+    assert len(records.calls) == 1
     assert all(map(torch.equal, watched, plain))
 
 
@@ -243,11 +246,11 @@ class TestCompiled:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             expected = run(x.ids)
-            with regard.watch(model) as seen:
+            with regard.watch(model) as records:
                 torch.testing.assert_close(run(x.ids), expected)
             torch.testing.assert_close(run(x.ids), expected)
-        with pytest.raises(NotRecordedError, match="it ran in compiled code, as a recorded CUDA graph"):
-            seen["decoder.0.self"]
+        with pytest.raises(NotRecordedError, match="it ran in compiled code, as a CUDA graph"):
+            records["decoder.0.self"]
 
 
 @pytest.mark.parametrize("name", ["attention", "additive", "alibi", "lstmn", "seq2seq-attention"])
@@ -256,10 +259,53 @@ def test_lower_precision_is_watched_as_it_runs(name):
     given = Tokens.of(SOURCE), Tokens.of(TARGET)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         plain = model(*given)
-        with regard.watch(model) as seen:
+        with regard.watch(model) as records:
             watched = model(*given)
     assert torch.equal(watched, plain)
-    for look in seen.last.values():
+    for look in records.last.values():
         assert look.query.dtype == torch.bfloat16
         sums = look.weights().float().sum(-1)
         assert ((sums - 1).abs() < 0.02).logical_or(sums == 0).all() or name == "additive"
+
+
+class Kernel(nn.Module):
+    """A module around a softmax."""
+
+    def forward(self, x):
+        return (x @ x.mT).unsqueeze(1).softmax(-1) @ x.unsqueeze(1)
+
+
+@pytest.mark.parametrize(("device", "recording", "expected"), [
+    ("cpu", True, True), ("cuda", False, True), ("cuda", True, False)])
+def test_nothing_is_kept_while_a_graph_is_recorded(device, recording, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
+    assert can_record(SimpleNamespace(is_cuda=device == "cuda")) is expected
+
+
+def test_nothing_is_kept_in_a_backward_pass():
+    found = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda gradient: found.append(can_record(gradient)))
+    y.sum().backward()
+    assert found == [False]
+    assert can_record(x)
+
+
+@pytest.mark.parametrize("model", [regard.Attention(4, heads=2), nn.MultiheadAttention(4, 2), Kernel()],
+                         ids=lambda model: type(model).__name__)
+def test_what_runs_inside_of_torch_func_runs_as_it_does(model):
+    x = torch.randn(2, 3, 4)
+
+    def loss(x):
+        return (model(x, x, x)[0] if isinstance(model, nn.MultiheadAttention) else model(x)).sum()
+
+    plain = torch.func.grad(loss)(x)
+    with regard.watch(model) as records:
+        assert torch.equal(torch.func.grad(loss)(x), plain)
+    assert records.names() == []
+
+
+def test_nothing_is_kept_while_something_is_compiled(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not can_record(torch.ones(1))
