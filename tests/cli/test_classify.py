@@ -51,7 +51,7 @@ def test_images(eyes, tmp_path):
     (tmp_path / "in" / "a.png").write_bytes(b"no image")
     code, out, said = call("classify", eyes, tmp_path / "in")
     assert (code, out) == (1, f"\t\t{paths[0]}\n{expected[1]}\n")
-    assert said.startswith(f"Error: image 1: {paths[0]}: This is no image")
+    assert said.startswith(f"Error: image 1: {paths[0]}: This is not an image")
 
 
 def test_idx_files(eyes, tmp_path):
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_others(eyes, tmp_path):
     names = ("a[0]", "b.gz", "c", "d", "e[0]")
     assert (code, [line[2] for line in found]) == (1, [f"{tmp_path}/in/{name}" for name in names])
     assert [bool(line[0]) for line in found] == [True, False, False, False, True]
-    assert [part in said for part in ("image 2: ", "cut off", "three dimensions", "no such file")] == [True] * 4
+    assert [part in said for part in ("image 2: ", "truncated", "three dimensions", "no such file")] == [True] * 4
     code, out, said = call("classify", eyes, tmp_path / "in" / "a", tmp_path / "in" / "d")
     assert (code, out) == (2, "")
     assert "There is no such file" in said

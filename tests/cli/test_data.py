@@ -56,7 +56,7 @@ def tables(call):
         ({"a.tsv": GOOD.replace("\n", "\r")}, ["a.tsv", "CR"]),
         ({"a.tsv": ""}, ["a.tsv", "not a single pair"]),
         ({"a.de": "", "a.en": ""}, ["a.de", "not a single pair"]),
-        ({"a.tsv.gz": gzip.compress(GOOD.encode() * 99)[:-9]}, ["a.tsv.gz", "cut off"]),
+        ({"a.tsv.gz": gzip.compress(GOOD.encode() * 99)[:-9]}, ["a.tsv.gz", "truncated"]),
         ({"a.tsv.gz": GOOD}, ["a.tsv.gz", "gzip"]),
         ({"a.tsv": GOOD + "four\tqua\ttre\n"}, ["a.tsv:4", "3 columns"]),
         ({"a.tsv": "four quatre\n"}, ["a.tsv:1", "1 column"]),

@@ -165,5 +165,5 @@ def test_half_a_character_is_found_before_any_work(folder, tmp_path):
     path.write_text('{"source": "no"}\n{"source": "a\\ud800b"}\n')
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.jsonl")
     assert (code, out, said) == (2, "", f'Error: {path}:2: "source" has half a surrogate pair, which is not text. '
-                                 "Mend the line.\n")
+                                 "Fix the line.\n")
     assert [one.name for one in tmp_path.iterdir()] == ["a.jsonl"]

@@ -46,28 +46,22 @@ from regard import checks
 from regard.special_tokens import SpecialTokens
 
 TOKENIZER_NAME = "tokenizer"
-"""What the names of a tokenizer's files begin with, where no other is asked for."""
-
-
-# ---- words: Where the words of a text are, and which tokens make each up.
-#
-# First the text alone is cut into units:
-#
-# - letters, digits, marks and underscores that follow each other are one unit, and so are those around one hyphen
-#   between letters (well-known) and around one point or comma between digits (3.5);
-# - an apostrophe between letters belongs to what follows it where that is an English ending (dog 's, we 're), to what is
-#   before it where that is as short as a French article (l' homme, qu' il), and to both otherwise (aujourd'hui);
-# - a sign of punctuation, or a symbol, is a unit, and so is a run of one sign (...);
-# - what is written without spaces (Han, kana, Thai, Lao, Khmer, Burmese, Tibetan) has a unit for each character;
-# - marks, joiners, variation selectors and skin tones stay with what is in front of them, what follows a joiner (U+200D)
-#   stays too, and two regional indicators make one flag;
-# - white space, the no-break spaces and U+200B belong to no unit.
-#
-# Then units that share a token are put together, because a weight of attention cannot be divided. So there are words in
-# texts without spaces too: they are the tokenizer's own. Every token belongs to one word: one of white space alone to the
-# word that follows, or else to the last; only where there is no word at all does it belong to none.
-#
-# This file does not know how tokens came to be.
+"""The default beginning of the names of a tokenizer's files."""
+SOURCE, TARGET = "source", "target"
+SPACE, WORD, ALONE, EXTENDS, SIGN, FLAG = "space", "word", "alone", "extends", "sign", "flag"
+JOINER, ZERO_SPACE = "\u200d", "\u200b"
+APOSTROPHES, HYPHENS, POINTS = "'\u2019", "-\u2010\u2011", ".,"
+ENDINGS = ("s", "t", "re", "ve", "ll", "d", "m")
+SHORT_PREFIX = 2
+"""An apostrophe after at most this many letters ends a word: l', qu'."""
+# The first and last code points of scripts without spaces.
+UNSPACED = (
+    (0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF), (0x3005, 0x3007),
+    (0x3031, 0x3035), (0x303B, 0x303C), (0x3041, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF), (0xA9E0, 0xA9FF), (0xAA60, 0xAADF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F),
+    (0x20000, 0x3FFFD),
+)
+_UNSPACED_STARTS = [first for first, _ in UNSPACED]
 
 
 class Span(NamedTuple):
@@ -78,7 +72,7 @@ class Span(NamedTuple):
 
 
 class Word(NamedTuple):
-    """The characters text[start:end], and the tokens from the first to the last, which is one of them."""
+    """The characters text[start:end], and the tokens from the first to the last, both included."""
 
     start: int
     end: int
@@ -90,59 +84,59 @@ class Tokenizer(ABC):
     """Text to ids and back."""
 
     special: SpecialTokens
-    """The ids that no text gives."""
-    exact: bool
-    """decode(encode(text)) == normalise(text), for every text. Our own are; those of other people's models are not."""
+    """The ids that no text encodes to."""
+    lossless: bool
+    """Whether decode(encode(text)) == normalise(text) for every text. Ours are; those of imported models are not."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many ids there are, the special ones among them."""
+        """The number of ids, special ones included."""
 
     @abstractmethod
     def normalise(self, text: str) -> str:
         """The text as the tokenizer sees it."""
 
     @abstractmethod
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without those that are special."""
+        """The text of ids; special ids are skipped."""
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id is called, to be shown."""
+        """The name of each id, for display."""
 
     @abstractmethod
     def spans(self, text: str) -> list[Span]:
-        """For each id of encode(text), the characters of the text that it stands for."""
+        """For each id of encode(text), the characters of the text that it covers."""
 
     @abstractmethod
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
-        """The files that hold this tokenizer, by their names, which begin with `name`."""
+        """The files of this tokenizer, by their names, which begin with `name`."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
-        return self.encode_many([text])[0]
+        return self.encode_batch([text])[0]
 
     def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
-        """The ids of one of the ways to cut the text, drawn by chance; the same for the same text, alpha and seed.
+        """The ids of a randomly drawn segmentation of the text; the same for the same text, alpha and seed.
 
-        A tokenizer that knows but one way gives that. What alpha means is told where there are several.
+        A tokenizer with only one segmentation ignores alpha; the others say what it means.
         """
         check_alpha(alpha)
         return self.encode(text)
 
     def words(self, text: str) -> list[Word]:
-        """The words of a text, each with its ids among those of encode(text). What a word is, `words.py` says."""
+        """The words of a text, each with its ids among those of encode(text)."""
         return group_tokens(text, self.spans(text))
 
     def decoded_spans(self, ids: Sequence[int]) -> list[Span]:
-        """For each of these ids, its characters in decode(ids); a special id has none of them.
+        """For each of these ids, its characters in decode(ids); a special id has none.
 
-        An id ends where the text of the ids up to it ends, as far as that is how the whole text begins.
+        An id ends where the decoded text of the ids up to it ends, as far as that is a prefix of the whole text.
         """
         text, spans = self.decode(ids), [Span(0, 0)]
         for count in range(1, len(ids) + 1):
@@ -152,17 +146,17 @@ class Tokenizer(ABC):
 
     def decoded_words(self, ids: Sequence[int]) -> list[Word]:
         """The words of decode(ids), each with its ids; a special id belongs to no word."""
-        apart = self.special.ids()
-        return group_tokens(self.decode(ids), self.decoded_spans(ids), [id_ in apart for id_ in ids])
+        excluded = self.special.ids()
+        return group_tokens(self.decode(ids), self.decoded_spans(ids), [id_ in excluded for id_ in ids])
 
     @property
     def sha256(self) -> str:
-        """What tells this tokenizer from any other: the sha256 of its files."""
+        """The sha256 of its files, which identifies this tokenizer."""
         return hash_files(self.files())
 
 
 def hash_files(files: Mapping[str, bytes]) -> str:
-    """One sha256 of several files, with their names and lengths."""
+    """One sha256 of several files, including their names and lengths."""
     whole = hashlib.sha256()
     for name, data in sorted(files.items()):
         whole.update(f"{name}\n{len(data)}\n".encode())
@@ -171,7 +165,7 @@ def hash_files(files: Mapping[str, bytes]) -> str:
 
 
 def check_text(text: object) -> str:
-    """Refuse what is no text, and text that no file can hold."""
+    """Refuse what is not text, and text that no file can hold."""
     if not isinstance(text, str):
         raise checks.wrong("text", "text", checks.kind(text)[0])
     if not text.isascii():
@@ -192,34 +186,23 @@ def check_ids(ids: Sequence[int], size: int) -> None:
 
 
 def check_alpha(alpha: float, below: float = math.inf) -> None:
-    """Refuse what is no strength of sampling."""
+    """Refuse an invalid strength of sampling."""
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < below:
         limit = "" if below == math.inf else f" and below {below:g}"
         raise checks.wrong("alpha", f"a number, at least 0{limit}", repr(alpha))
 
 
 def seeded_random(seed: int) -> random.Random:
-    """The source of random numbers of a seed."""
+    """A random generator with this seed."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise checks.wrong("seed", "a whole number", repr(seed))
     return random.Random(seed)
 
 
 def _common_prefix_length(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the common prefix of two texts."""
     return next((at for at, (first, second) in enumerate(zip(one, other, strict=False)) if first != second),
                 min(len(one), len(other)))
-
-
-# ---- pair: The tokenizers of source and target: joint, where they are one and the same, or separate; and what a model reads.
-#
-#     source   the ids of the text, and the end id behind them      in training and in use alike
-#     target   the ids of the text                                  whoever makes a batch puts start and end around them
-#
-# The end tells an encoder that nothing follows, and gives every source at least one state to look at. It holds two
-# tokenizers and names their files. It does not know how either cuts a text.
-
-SOURCE, TARGET = "source", "target"
 
 
 @dataclass(frozen=True)
@@ -231,25 +214,25 @@ class PairTokenizer:
 
     @property
     def joint(self) -> bool:
-        """Whether both are one."""
+        """Whether both are the same object."""
         return self.source is self.target
 
     @property
     def source_end(self) -> int:
-        """The id behind every source. Where several end a text, the first."""
+        """The id after every source; if several ids end a text, the first of them."""
         ends = self.source.special.end
         if not ends:
-            raise checks.wrong("source", "a tokenizer with an end, which stands behind every source", "one without")
+            raise checks.wrong("source", "a tokenizer with an end id, which follows every source", "one without")
         return ends[0]
 
-    def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """What an encoder reads of each text."""
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """The encoder input of each text."""
         end = self.source_end
-        return [[*ids, end] for ids in self.source.encode_many(texts)]
+        return [[*ids, end] for ids in self.source.encode_batch(texts)]
 
-    def target_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """What a decoder writes of each text, without the start and the end."""
-        return self.target.encode_many(texts)
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each target, without start and end."""
+        return self.target.encode_batch(texts)
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The files of both: tokenizer.* of a joint one, tokenizer.source.* and tokenizer.target.* otherwise."""
@@ -259,24 +242,8 @@ class PairTokenizer:
 
     @property
     def sha256(self) -> str:
-        """What tells these from any others: the sha256 of their files."""
+        """The sha256 of their files, which identifies them."""
         return hash_files(self.files())
-
-
-SPACE, WORD, ALONE, EXTENDS, SIGN, FLAG = "space", "word", "alone", "extends", "sign", "flag"
-JOINER, ZERO_SPACE = "\u200d", "\u200b"
-APOSTROPHES, HYPHENS, POINTS = "'\u2019", "-\u2010\u2011", ".,"
-ENDINGS = ("s", "t", "re", "ve", "ll", "d", "m")
-SHORT_PREFIX = 2
-"""Letters in front of an apostrophe that make it end a word: l', qu'."""
-# First and last code point of what is written without spaces.
-UNSPACED = (
-    (0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF), (0x3005, 0x3007),
-    (0x3031, 0x3035), (0x303B, 0x303C), (0x3041, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF), (0xA9E0, 0xA9FF), (0xAA60, 0xAADF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F),
-    (0x20000, 0x3FFFD),
-)
-_UNSPACED_STARTS = [first for first, _ in UNSPACED]
 
 
 def find_units(text: str) -> list[Span]:
@@ -297,50 +264,50 @@ def find_units(text: str) -> list[Span]:
             start = at
             before = SIGN if kind == EXTENDS else kind
         elif kind == FLAG:
-            before = SIGN  # a flag is complete with its second half
+            before = SIGN  # the second half completes a flag
     if before != SPACE:
         found.append(Span(start, len(text)))
     return found
 
 
-def group_tokens(text: str, spans: Sequence[Span], apart: Sequence[bool] | None = None) -> list[Word]:
-    """The words of a text whose tokens have these spans; tokens that are `apart` belong to no word."""
+def group_tokens(text: str, spans: Sequence[Span], excluded: Sequence[bool] | None = None) -> list[Word]:
+    """The words of a text whose tokens have these spans; tokens that are `excluded` belong to no word."""
     found = find_units(text)
-    owner = _unit_of_characters(found, len(text))
+    unit_of = _unit_of_characters(found, len(text))
     words: list[Word] = []
-    waiting: int | None = None  # the first of some tokens of white space, which go to the word that follows
+    pending: int | None = None  # the first of some tokens of white space, which belong to the next word
     last_unit = -1
     for token, span in enumerate(spans):
-        if apart is not None and apart[token]:
+        if excluded is not None and excluded[token]:
             continue
-        touched = [owner[at] for at in range(span.start, span.end) if owner[at] >= 0]
+        touched = [unit_of[at] for at in range(span.start, span.end) if unit_of[at] >= 0]
         if not touched:
-            waiting = token if waiting is None else waiting
+            pending = token if pending is None else pending
         elif touched[0] <= last_unit:
             word = words[-1]
             words[-1] = word._replace(end=max(word.end, found[touched[-1]].end), last_token=token)
-            waiting = None
+            pending = None
         else:
-            words.append(Word(found[touched[0]].start, found[touched[-1]].end, token if waiting is None else waiting,
+            words.append(Word(found[touched[0]].start, found[touched[-1]].end, token if pending is None else pending,
                               token))
-            waiting = None
+            pending = None
         last_unit = max(last_unit, touched[-1]) if touched else last_unit
-    if waiting is not None and words:
-        last = max(token for token in range(len(spans)) if apart is None or not apart[token])
+    if pending is not None and words:
+        last = max(token for token in range(len(spans)) if excluded is None or not excluded[token])
         words[-1] = words[-1]._replace(last_token=last)
     return words
 
 
 def _unit_of_characters(found: Sequence[Span], length: int) -> list[int]:
-    """For each of so many characters the number of its unit, or -1."""
-    owner = [-1] * length
+    """For each character the index of its unit, or -1."""
+    unit_of = [-1] * length
     for index, (start, end) in enumerate(found):
-        owner[start:end] = [index] * (end - start)
-    return owner
+        unit_of[start:end] = [index] * (end - start)
+    return unit_of
 
 
 def _joins_unit(text: str, at: int, before: str, kind: str) -> bool:
-    """Whether the character stays in the unit in front of it, whose kind is `before`."""
+    """Whether the character belongs to the preceding unit, whose kind is `before`."""
     if kind == SPACE or before == SPACE:
         return kind == before
     if kind == EXTENDS or text[at - 1] == JOINER:
@@ -361,7 +328,7 @@ def _is_inner_mark(text: str, at: int) -> bool:
 
 
 def _opens_ending(text: str, at: int) -> bool:
-    """Whether the letters behind this apostrophe are one of the endings, and the word is over then."""
+    """Whether the letters after this apostrophe are one of the endings and complete the word."""
     end = at + 1
     while end < len(text) and end - at <= SHORT_PREFIX + 1 and _character_kind(text[end]) in (WORD, EXTENDS):
         end += 1
@@ -377,7 +344,7 @@ def _character_kind(character: str) -> str:
         return EXTENDS
     if 0x1F1E6 <= code <= 0x1F1FF:
         return FLAG
-    place = bisect_right(_UNSPACED_STARTS, code) - 1
-    if category[0] in "LN" and place >= 0 and code <= UNSPACED[place][1]:
+    index = bisect_right(_UNSPACED_STARTS, code) - 1
+    if category[0] in "LN" and index >= 0 and code <= UNSPACED[index][1]:
         return ALONE
     return WORD if category[0] in "LN" or character == "_" else SIGN

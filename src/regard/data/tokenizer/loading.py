@@ -16,10 +16,11 @@ This module does not open files: the caller reads the folder.
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from regard import checks
-from regard.data.tokenizer import subwords as records
+from regard import checks, config, toml
+from regard.config import Config
 from regard.data.tokenizer.interface import (
     SOURCE,
     TARGET,
@@ -32,10 +33,12 @@ from regard.data.tokenizer.interface import (
 )
 from regard.data.tokenizer.subwords import (
     SPACE_SYMBOL,
+    TOKENIZER_FORMAT,
+    BytesRecord,
     ByteTokenizer,
+    CharactersRecord,
     CharacterTokenizer,
-    JsonRecord,
-    MarianRecord,
+    SentencePieceRecord,
     SentencePieceTokenizer,
     hash_data,
     load_sentencepiece,
@@ -45,34 +48,35 @@ from regard.special_tokens import SpecialTokens
 
 
 def load_tokenizer(files: Mapping[str, bytes], *, sha256: str | None = None, name: str = TOKENIZER_NAME) -> Tokenizer:
-    """The tokenizer whose files begin with `name`; a ValueError where it is not the one with this sha256."""
-    record, data = records.unpack_files(files, name)
+    """The tokenizer whose files begin with `name`; a ValueError if its sha256 is another than given."""
+    record, data = unpack_files(files, name)
     tokenizer: Tokenizer
     match record:
-        case records.SentencePieceRecord():
+        case SentencePieceRecord():
             tokenizer = SentencePieceTokenizer(data["model"], record.model, record.normalisation)
-        case records.CharactersRecord():
+        case CharactersRecord():
             tokenizer = CharacterTokenizer(_parse_characters(data["json"], f"{name}.json"), record.normalisation)
-        case records.BytesRecord():
+        case BytesRecord():
             tokenizer = ByteTokenizer(record.normalisation)
-        case records.JsonRecord():
+        case JsonRecord():
             tokenizer = JsonTokenizer(data["json"], record.special)
         case _:
             tokenizer = MarianTokenizer(data["model"], data["vocab.json"], record.special)
     if sha256 is not None:
-        records.check_sha256("tokenizer", sha256, tokenizer.sha256)
+        check_sha256("tokenizer", sha256, tokenizer.sha256)
     return tokenizer
 
 
-def load_pair_tokenizer(files: Mapping[str, bytes], *, sha256: str | None = None, name: str = TOKENIZER_NAME) -> PairTokenizer:
-    """The tokenizers of source and target; a ValueError where they are not the ones with this sha256."""
+def load_pair_tokenizer(files: Mapping[str, bytes], *, sha256: str | None = None,
+                        name: str = TOKENIZER_NAME) -> PairTokenizer:
+    """The tokenizers of source and target; a ValueError if their sha256 is another than given."""
     if f"{name}.toml" in files:
         one = load_tokenizer(files, name=name)
         pair = PairTokenizer(one, one)
     else:
-        pair = PairTokenizer(load_tokenizer(files, name=f"{name}.{SOURCE}"), load_tokenizer(files, name=f"{name}.{TARGET}"))
+        pair = PairTokenizer(*(load_tokenizer(files, name=f"{name}.{side}") for side in (SOURCE, TARGET)))
     if sha256 is not None:
-        records.check_sha256("tokenizer", sha256, pair.sha256)
+        check_sha256("tokenizer", sha256, pair.sha256)
     return pair
 
 
@@ -86,21 +90,15 @@ def _parse_characters(data: bytes, name: str) -> list[str]:
     return characters
 
 
-# ---- imported: A `tokenizer.json` of an imported model, behind the same interface. It needs the package `tokenizers`.
-#
-# It is as its makers left it, and so not exact: letters may lose their case or their accents, and what has no piece may
-# become the unknown id. Its padding, its cutting at a length and its template of special ids are left out, and a special
-# id that is typed as text stays text. Which ids are special is told by the model's config, or by `named_special`.
-
 HUGGING_FACE_ROLES = {"bos_token": "start", "eos_token": "end", "pad_token": "padding", "unk_token": "unknown",
-         "mask_token": "mask", "cls_token": "first", "sep_token": "separator"}
-"""Their names of special tokens, in special_tokens_map.json and tokenizer_config.json, and ours."""
+                      "mask_token": "mask", "cls_token": "first", "sep_token": "separator"}
+"""The names of special tokens in special_tokens_map.json and tokenizer_config.json, and ours."""
 
 
 class JsonTokenizer(Tokenizer):
-    """A tokenizer.json, given as its bytes, with the special ids of its model."""
+    """A Hugging Face tokenizer.json, given as bytes, with the special ids of its model."""
 
-    exact = False
+    lossless = False
 
     def __init__(self, data: bytes, special: SpecialTokens) -> None:
         self.data, self.special = data, special
@@ -111,35 +109,31 @@ class JsonTokenizer(Tokenizer):
         self._controls = special.ids() - {special.unknown}
         check_ids([*special.ids()], self.size)
         self._inner.add_special_tokens([self._names[id_] for id_ in sorted(self._controls) if id_ in self._names])
-        self._inner.encode_special_tokens = True  # what is typed like one is text
+        self._inner.encode_special_tokens = True  # a special token that is typed is text
 
     @property
     def size(self) -> int:
-        """How many ids there are, the special ones among them, and those that no token has."""
+        """The number of ids, including special ones and gaps."""
         return max(self._names, default=-1) + 1
 
     def normalise(self, text: str) -> str:
-        """The text after its own normaliser. What decode(encode(text)) gives may differ further."""
+        """The text after its own normaliser; decode(encode(text)) may differ further."""
         normaliser = self._inner.normalizer
         return check_text(text) if normaliser is None else normaliser.normalize_str(check_text(text))
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._text_ids(one.ids) for one in self._encoded(texts)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without those that are special."""
         check_ids(ids, self.size)
         special = self.special.ids()
         return self._inner.decode([id_ for id_ in ids if id_ not in special], skip_special_tokens=True)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id is called, in its makers' spelling."""
         check_ids(ids, self.size)
         return [self._names.get(id_, f"<{id_}>") for id_ in ids]
 
     def spans(self, text: str) -> list[Span]:
-        """For each id of encode(text), the characters of the text that it stands for, as `tokenizers` gives them."""
         return [Span(*offsets) for offsets in self._encoded([text])[0].offsets]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
@@ -150,7 +144,7 @@ class JsonTokenizer(Tokenizer):
         return self._inner.encode_batch([check_text(text) for text in texts], add_special_tokens=False)
 
     def _text_ids(self, ids: list[int]) -> list[int]:
-        """The ids without any that text must not give: where a rule of theirs lets one through, it is unknown."""
+        """Ids without special ones: if a rule of the tokenizer lets one through, it becomes the unknown id."""
         if self._controls.isdisjoint(ids):
             return ids
         if self.special.unknown is None:
@@ -160,10 +154,10 @@ class JsonTokenizer(Tokenizer):
 
 
 def special_ids_from_names(data: bytes, named: Mapping[str, object]) -> SpecialTokens:
-    """The special ids of a tokenizer.json by the names that special_tokens_map.json gives them.
+    """The special ids of a tokenizer.json, by the names in special_tokens_map.json.
 
     Args:
-        named: {"pad_token": "[PAD]", ...}; a name may also be a table with its `content`. Other keys are passed over.
+        named: {"pad_token": "[PAD]", ...}; a name may also be a table with its `content`. Other keys are ignored.
     """
     inner, found = _parse_tokenizer_json(data), dict[str, Any]()
     for theirs, ours in HUGGING_FACE_ROLES.items():
@@ -182,8 +176,8 @@ def _parse_tokenizer_json(data: bytes) -> Any:
     try:
         tokenizers = importlib.import_module("tokenizers")
     except ModuleNotFoundError as error:
-        raise checks.wrong("tokenizers", "installed, to read a tokenizer.json", "missing",
-                           "Install it: pip install 'regard[import]'.") from error
+        raise ValueError("Reading a tokenizer.json needs the package tokenizers: pip install 'regard[import]'.") \
+            from error
     try:
         json.loads(data)
         return tokenizers.Tokenizer.from_buffer(data)
@@ -191,21 +185,16 @@ def _parse_tokenizer_json(data: bytes) -> Any:
         raise checks.wrong("tokenizer.json", "a file of the package `tokenizers`", f"none ({error})"[:200]) from error
 
 
-# ---- marian: One side of an imported Marian translator: a sentencepiece model and a `vocab.json`, which has other ids.
-#
-#     source = MarianTokenizer(source.spm, vocab.json, special)     target = MarianTokenizer(target.spm, vocab.json, ...)
-#
-# Its sentencepiece model normalises by rules of its own, and a piece that the vocabulary lacks is unknown, so it is not
-# exact. Special ids are taken from the vocabulary where none are given: Marian starts with padding. The codes of target
-# languages, >>fra<<, are pieces of the vocabulary that no text gives: `piece_id` finds them.
-
 MARIAN_END, MARIAN_UNKNOWN, MARIAN_PADDING = "</s>", "<unk>", "<pad>"
 
 
 class MarianTokenizer(Tokenizer):
-    """A sentencepiece model and a vocabulary, given as the bytes of their files."""
+    """One side of a Marian model: a sentencepiece model and a vocabulary, given as bytes.
 
-    exact = False
+    Without given special ids they are taken from the vocabulary; Marian starts with padding.
+    """
+
+    lossless = False
 
     def __init__(self, data: bytes, vocabulary: bytes, special: SpecialTokens | None = None) -> None:
         self.data, self.vocabulary = data, vocabulary
@@ -219,7 +208,6 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def size(self) -> int:
-        """How many ids there are, the special ones among them."""
         return max(self._pieces) + 1
 
     def piece_id(self, piece: str) -> int:
@@ -229,26 +217,22 @@ class MarianTokenizer(Tokenizer):
         return self._ids[piece]
 
     def normalise(self, text: str) -> str:
-        """The text after the rules of the sentencepiece model. What decode(encode(text)) gives may differ further."""
+        """The text after the rules of the sentencepiece model; decode(encode(text)) may differ further."""
         return self._inner.normalize(check_text(text)).replace(SPACE_SYMBOL, " ").strip(" ")
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._table[id_] for id_ in ids] for ids in self._inner.encode([check_text(text) for text in texts])]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without those that are special."""
         special = self.special.ids()
         pieces = self.pieces([id_ for id_ in ids if id_ not in special])
         return "".join(pieces).replace(SPACE_SYMBOL, " ").strip(" ")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id is called."""
         check_ids(ids, self.size)
         return [self._pieces.get(id_, f"<{id_}>") for id_ in ids]
 
     def spans(self, text: str) -> list[Span]:
-        """For each id of encode(text), the characters of the text that it stands for, as sentencepiece gives them."""
         return [Span(*offsets) for offsets in self._inner.encode_as_offset_mapping(check_text(text))["offsets"]]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
@@ -258,7 +242,7 @@ class MarianTokenizer(Tokenizer):
         return pack_files(name, record, {"model": self.data, "vocab.json": self.vocabulary})
 
     def _text_id(self, inner: int) -> int:
-        """Our id of a piece of the sentencepiece model. What is not known there is unknown, whatever it is called."""
+        """The id of a piece of the sentencepiece model. Its unknown piece is unknown, whatever its name."""
         assert self.special.unknown is not None
         if self._inner.is_unknown(inner):
             return self.special.unknown
@@ -271,7 +255,7 @@ class MarianTokenizer(Tokenizer):
 
 
 def _parse_vocabulary(data: bytes) -> dict[str, int]:
-    """The ids of pieces."""
+    """The id of each piece."""
     try:
         table = json.loads(data)
     except (ValueError, RecursionError):
@@ -280,3 +264,61 @@ def _parse_vocabulary(data: bytes) -> dict[str, int]:
             or len({*table.values()}) < len(table)):
         raise checks.wrong("vocab.json", "a JSON table of pieces with an id each", "something else")
     return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonRecord(Config):
+    """The record of an imported tokenizer.json."""
+
+    kind: ClassVar[str] = "json"
+    suffixes: ClassVar[Mapping[str, str]] = {"json": "sha256"}
+    special: SpecialTokens
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarianRecord(Config):
+    """The record of an imported Marian model: a sentencepiece model and a vocabulary."""
+
+    kind: ClassVar[str] = "marian"
+    suffixes: ClassVar[Mapping[str, str]] = {"model": "sha256", "vocab.json": "vocabulary_sha256"}
+    special: SpecialTokens
+    sha256: str
+    vocabulary_sha256: str
+
+
+AnyRecord = SentencePieceRecord | CharactersRecord | BytesRecord | JsonRecord | MarianRecord
+
+
+def unpack_files(files: Mapping[str, bytes], name: str) -> tuple[Any, dict[str, bytes]]:
+    """The record of the tokenizer called `name` among these files, and its data by their suffixes, checked."""
+    text = require_file(files, f"{name}.toml")
+    try:
+        read = toml.parse_document(text.decode(), f"{name}.toml")
+    except UnicodeDecodeError:
+        raise checks.wrong(f"{name}.toml", "a record of a tokenizer", "no UTF-8", "Restore it from a copy.") from None
+    version = read.tables.get("format")
+    if isinstance(version, int) and version > TOKENIZER_FORMAT:
+        raise checks.wrong(f"{name}.toml", f"of format {TOKENIZER_FORMAT}", f"of format {version}",
+                           "Install a newer regard.")
+    record: Any = config.read_configs({"format": int, "tokenizer": AnyRecord}, read)["tokenizer"]
+    data = {}
+    for suffix, key in record.suffixes.items():
+        data[suffix] = require_file(files, f"{name}.{suffix}")
+        check_sha256(f"{name}.{suffix}", getattr(record, key), hash_data(data[suffix]))
+    return record, data
+
+
+def require_file(files: Mapping[str, bytes], name: str) -> bytes:
+    """The file of this name; a ValueError if it is missing."""
+    if name not in files:
+        present = ", ".join(sorted(files)[:8]) or "none"
+        raise checks.wrong("files", f"with {name}", f"without it: {present}", "Restore it from a copy.")
+    return files[name]
+
+
+def check_sha256(name: str, recorded: str, found: str) -> None:
+    """Refuse a file that differs from what was recorded."""
+    if found != recorded:
+        raise checks.wrong(name, f"as it was recorded, with sha256 {recorded}", f"another, with sha256 {found}",
+                           "A model works with its own tokenizer alone: restore the one that it was trained with.")

@@ -41,11 +41,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import sentencepiece
 
-from regard import checks, config, toml
+from regard import checks, config
 from regard.config import Config, choice
 from regard.data.tokenizer.interface import (
     TOKENIZER_NAME,
@@ -58,16 +58,33 @@ from regard.data.tokenizer.interface import (
 )
 from regard.special_tokens import SpecialTokens
 
+TOKENIZER_FORMAT = 1
+SUBWORD_MODELS = ("unigram", "bpe")
+SPECIAL_IDS = SpecialTokens(padding=0, unknown=1, start=2, end=(3,), mask=4)
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+"""The names of the special ids, in the order of the ids."""
+FIRST_BYTE, FIRST_PIECE = len(SPECIAL_PIECES), len(SPECIAL_PIECES) + 256
+SPACE_SYMBOL = "\u2581"
+_SURROGATES = {code: "\ufffd" for code in range(0xDC80, 0xDD00)}
+_AS_BYTES = -1
+_SPACED_WORDS = re.compile(" ?[^ ]+| ")
+UNKNOWN_PENALTY = 10.0
+"""How far below the worst piece sentencepiece scores a character without a piece."""
+CACHED_WORDS, CACHED_WORD_LENGTH = 20_000, 24
+"""How many words are cached with all their segmentations, and their largest length: about 90 MB."""
+ONE_BY_ONE, MULTITHREADED = 32, 2000
+"""Up to how many texts are encoded one by one, which is cheaper than a batch; and how many are worth threads."""
+_BYTE_PIECES = [f"<0x{value:02X}>" for value in range(256)]
 _WHITE = re.compile("[\t-\r\x1c-\x20\x85\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000]+")
 
 
 @dataclass(frozen=True)
 class TracedText:
-    """A normalised text, and for each of its characters those of the given text that it was made of."""
+    """A normalised text, and for each of its characters the span of the original text that it came from."""
 
     text: str
     spans: list[Span]
-    """Where several characters were changed together, each of them has the span of all."""
+    """Characters that were changed together all have the span of the whole group."""
 
 
 def keep_text(text: str) -> str:
@@ -81,7 +98,7 @@ def compose_text(text: str) -> str:
 
 
 def normalise_line(text: str) -> str:
-    """The text in canonical composition, with one space for every run of white space, and none at the ends."""
+    """The text in canonical composition, with runs of white space as one space, and none at the ends."""
     if check_text(text).isascii():
         return " ".join(text.split())
     return _WHITE.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
@@ -91,7 +108,7 @@ NORMALISATIONS: dict[str, Callable[[str], str]] = {"exact": keep_text, "nfc": co
 
 
 def trace_normalisation(name: str, text: str) -> TracedText:
-    """The normalised text, with where each of its characters came from."""
+    """The normalised text with the origin of each of its characters."""
     check_text(text)
     if name == "exact":
         return trace_unchanged(text)
@@ -100,12 +117,12 @@ def trace_normalisation(name: str, text: str) -> TracedText:
 
 
 def trace_unchanged(text: str) -> TracedText:
-    """A text that is as it was given."""
+    """A text that was not changed."""
     return TracedText(text, [Span(at, at + 1) for at in range(len(text))])
 
 
 def _trace_composition(text: str) -> TracedText:
-    """NFC, one group of characters after another, as no two groups change each other."""
+    """NFC, group by group: no two groups affect each other."""
     if unicodedata.is_normalized("NFC", text):
         return trace_unchanged(text)
     characters: list[str] = []
@@ -120,7 +137,7 @@ def _trace_composition(text: str) -> TracedText:
 
 
 def _composition_groups(text: str) -> list[Span]:
-    """The text in groups: a new one begins where a character neither reorders nor composes with what is before it."""
+    """The groups of a text: one ends where a character neither reorders nor composes with what precedes it."""
     groups, start = [], 0
     for at in range(1, len(text)):
         before, character = text[start:at], text[at]
@@ -134,7 +151,7 @@ def _composition_groups(text: str) -> list[Span]:
 
 
 def _trace_spaces(traced: TracedText) -> TracedText:
-    """One space for every run of white space, with the span of the run, and none at the ends."""
+    """One space, with the span of the run, for every run of white space, and none at the ends."""
     parts: list[str] = []
     spans: list[Span] = []
     end, white = 0, Span(0, 0)
@@ -152,204 +169,71 @@ def _trace_spaces(traced: TracedText) -> TracedText:
     return TracedText("".join(parts), spans)
 
 
-# ---- record: What is stored beside a tokenizer's data: of which kind it is, and the sha256 of the data, so that a swap is seen.
-#
-#     tokenizer.toml     the record
-#     tokenizer.model    the data of a sentencepiece model; other kinds have other endings
-#
-# A record is a config, read as strictly as any other. This file packs and unpacks; it does not make tokenizers.
-
-TOKENIZER_FORMAT = 1
-SUBWORD_MODELS = ("unigram", "bpe")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentencePieceRecord(Config):
-    """A sentencepiece model that regard trained."""
-
-    kind: ClassVar[str] = "sentencepiece"
-    endings: ClassVar[Mapping[str, str]] = {"model": "sha256"}
-    model: str = choice(SUBWORD_MODELS)
-    normalisation: str = choice(NORMALISATIONS)
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CharactersRecord(Config):
-    """A list of characters."""
-
-    kind: ClassVar[str] = "characters"
-    endings: ClassVar[Mapping[str, str]] = {"json": "sha256"}
-    normalisation: str = choice(NORMALISATIONS)
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class BytesRecord(Config):
-    """Bytes, which need no data."""
-
-    kind: ClassVar[str] = "bytes"
-    endings: ClassVar[Mapping[str, str]] = {}
-    normalisation: str = choice(NORMALISATIONS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JsonRecord(Config):
-    """A tokenizer.json of an imported model."""
-
-    kind: ClassVar[str] = "json"
-    endings: ClassVar[Mapping[str, str]] = {"json": "sha256"}
-    special: SpecialTokens
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class MarianRecord(Config):
-    """A sentencepiece model and a list of ids, of an imported Marian model."""
-
-    kind: ClassVar[str] = "marian"
-    endings: ClassVar[Mapping[str, str]] = {"model": "sha256", "vocab.json": "vocabulary_sha256"}
-    special: SpecialTokens
-    sha256: str
-    vocabulary_sha256: str
-
-
-AnyRecord = SentencePieceRecord | CharactersRecord | BytesRecord | JsonRecord | MarianRecord
-
-
-def hash_data(data: bytes) -> str:
-    """The sha256 of some data, as it is written."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def pack_files(name: str, record: AnyRecord, data: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of a tokenizer: its record, and its data by their endings."""
-    text = config.to_toml({"format": TOKENIZER_FORMAT, "tokenizer": record})
-    return {f"{name}.toml": text.encode(), **{f"{name}.{ending}": content for ending, content in data.items()}}
-
-
-def unpack_files(files: Mapping[str, bytes], name: str) -> tuple[Any, dict[str, bytes]]:
-    """The record of the tokenizer called `name` among these files, and its data by their endings, checked."""
-    text = require_file(files, f"{name}.toml")
-    try:
-        read = toml.parse_document(text.decode(), f"{name}.toml")
-    except UnicodeDecodeError:
-        raise checks.wrong(f"{name}.toml", "a record of a tokenizer", "no UTF-8", "Restore it from a copy.") from None
-    version = read.tables.get("format")
-    if isinstance(version, int) and version > TOKENIZER_FORMAT:
-        raise checks.wrong(f"{name}.toml", f"of format {TOKENIZER_FORMAT}", f"of format {version}", "Install a newer regard.")
-    record: Any = config.read_configs({"format": int, "tokenizer": AnyRecord}, read)["tokenizer"]
-    data = {}
-    for ending, key in record.endings.items():
-        data[ending] = require_file(files, f"{name}.{ending}")
-        check_sha256(f"{name}.{ending}", getattr(record, key), hash_data(data[ending]))
-    return record, data
-
-
-def require_file(files: Mapping[str, bytes], name: str) -> bytes:
-    """The file of this name; a ValueError where there is none."""
-    if name not in files:
-        there = ", ".join(sorted(files)[:8]) or "none"
-        raise checks.wrong("files", f"with {name}", f"without it: {there}", "Restore it from a copy.")
-    return files[name]
-
-
-def check_sha256(name: str, recorded: str, found: str) -> None:
-    """Refuse what is not as it was recorded."""
-    if found != recorded:
-        raise checks.wrong(name, f"as it was recorded, with sha256 {recorded}", f"another, with sha256 {found}",
-                           "A model works with its own tokenizer alone: restore the one that it was trained with.")
-
-
-# ---- surface: Tokenizers whose every id stands for certain bytes: what they share.
-#
-#     the ids of a text   →   their bytes, one after another   =   the prefix and the normalised text, as UTF-8
-#
-# From this equation follow decoding and spans, whatever rule cuts the text, and so they are written here, once. A
-# character that has no piece of its own is cut into its bytes, so there is an id for everything, and no unknown.
-#
-# The ids are, in this order: padding, unknown, start, end, mask; the 256 bytes; the pieces. U+2581 (▁), by which a space
-# is shown, is never part of a piece: who types it gets its three bytes, and it comes back as it was typed.
-#
-# This file does not know how a text is cut.
-
-SPECIAL_IDS = SpecialTokens(padding=0, unknown=1, start=2, end=(3,), mask=4)
-SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-"""What the special ids are called, in the order of their ids."""
-FIRST_BYTE, FIRST_PIECE = len(SPECIAL_PIECES), len(SPECIAL_PIECES) + 256
-SPACE_SYMBOL = "\u2581"
-_SURROGATES = {code: "\ufffd" for code in range(0xDC80, 0xDD00)}
-
-
 class LosslessTokenizer(Tokenizer):
-    """A tokenizer with bytes for every id.
+    """A tokenizer whose every id stands for fixed bytes; subclasses split a text into ids.
 
     Args:
-        surfaces: the text of each piece, of those ids that are neither special nor bytes.
-        normalisation: what is done to a text first, by its name.
-        prefix: what is set in front of every text that is not empty, so that its first word is cut like any other.
+        surfaces: the text of each piece, that is of the ids that are neither special nor bytes.
+        normalisation: the name of the normalisation.
+        prefix: prepended to every text that is not empty, so that its first word is encoded like any other.
     """
 
-    exact = True
+    lossless = True
 
     def __init__(self, surfaces: Sequence[str], normalisation: str, prefix: str = "") -> None:
         self.special, self.normalisation, self.prefix = SPECIAL_IDS, normalisation, prefix
         self.surfaces = (*[b""] * FIRST_BYTE, *(bytes((value,)) for value in range(256)), *map(str.encode, surfaces))
-        """The bytes of each id; a special id has none."""
+        """The bytes of each id; special ids have none."""
         self._normalise = NORMALISATIONS[normalisation]
 
     @abstractmethod
-    def cut(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts that are normalised, not empty, and have the prefix."""
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts that are normalised, not empty, and begin with the prefix."""
 
     @property
     def size(self) -> int:
-        """How many ids there are, the special ones among them."""
         return len(self.surfaces)
 
     def normalise(self, text: str) -> str:
-        """The text as the tokenizer sees it: see `regard.data.tokenizer.subwords`."""
         return self._normalise(text)
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
-        return self._cut(list(map(self._normalise, texts)))
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._tokenize(list(map(self._normalise, texts)))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without those that are special, and without the prefix.
+        """The text of ids, without special ids and without the prefix.
 
-        Bytes that are no UTF-8, as a model may write them, become U+FFFD, one for each byte.
+        Bytes that are not UTF-8, which a model may produce, become U+FFFD, one for each byte.
         """
         return self._read(ids)[0]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id is called, to be shown: <pad>, <0xE2> for a byte, and ▁ in the place of a space."""
+        """The name of each id, for display: <pad>, <0xE2> for a byte, ▁ for a space."""
         check_ids(ids, self.size)
         return [SPECIAL_PIECES[id_] if id_ < FIRST_BYTE else f"<0x{id_ - FIRST_BYTE:02X}>" if id_ < FIRST_PIECE
                 else self.surfaces[id_].decode().replace(" ", SPACE_SYMBOL) for id_ in ids]
 
     def spans(self, text: str) -> list[Span]:
-        """For each id of encode(text), the characters of the text that it stands for.
+        """For each id of encode(text), the characters of the text that it covers.
 
-        A space in front of a piece is among its characters; the prefix is not, and white space that `normalise` takes
-        away is in no span. The bytes of a character each have the span of the whole character, and where several
-        characters were normalised together, all that is made of them has the span of them all.
+        A space before a piece is among its characters; the prefix is not, and white space that `normalise` removes is
+        in no span. Each byte of a character has the span of the whole character, and characters that were normalised
+        together all have the span of the group.
         """
         traced = trace_normalisation(self.normalisation, text)
-        return self._place(self._cut([traced.text])[0], traced, len(self.prefix))
+        return self._locate(self._tokenize([traced.text])[0], traced, len(self.prefix))
 
     def decoded_spans(self, ids: Sequence[int]) -> list[Span]:
-        """For each of these ids, its characters in decode(ids); a special id has none of them."""
         text, prefix = self._read(ids)
-        return self._place(ids, trace_unchanged(text), prefix)
+        return self._locate(ids, trace_unchanged(text), prefix)
 
-    def _cut(self, texts: Sequence[str]) -> list[list[int]]:
+    def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of normalised texts."""
-        given = iter(self.cut([self.prefix + text for text in texts if text]))
-        return [next(given) if text else [] for text in texts]
+        ids = iter(self.tokenize([self.prefix + text for text in texts if text]))
+        return [next(ids) if text else [] for text in texts]
 
     def _read(self, ids: Sequence[int]) -> tuple[str, int]:
-        """The text of ids, and how many bytes of a prefix were in front of it."""
+        """The text of ids, and how many bytes of the prefix preceded it."""
         check_ids(ids, self.size)
         data = b"".join([self.surfaces[id_] for id_ in ids])
         prefix = self.prefix.encode()
@@ -357,25 +241,20 @@ class LosslessTokenizer(Tokenizer):
         text = data[skipped:].decode("utf-8", "surrogateescape")
         return text.translate(_SURROGATES), skipped
 
-    def _place(self, ids: Sequence[int], traced: TracedText, skipped: int) -> list[Span]:
-        """The span of each id, where the bytes of the ids are those of the traced text after `skipped` others."""
+    def _locate(self, ids: Sequence[int], traced: TracedText, skipped: int) -> list[Span]:
+        """The span of each id, given that the bytes of the ids are `skipped` others and then the traced text."""
         data = b"".join([self.surfaces[id_] for id_ in ids])[skipped:]
         raw = data.decode("utf-8", "surrogateescape")
         owner = [at for at, character in enumerate(raw) for _ in character.encode("utf-8", "surrogateescape")]
         ends = [max(0, end - skipped) for end in accumulate(len(self.surfaces[id_]) for id_ in ids)]
         spans = []
         for start, end in zip((0, *ends), ends, strict=False):
-            if start == end:  # a special id, or the prefix alone: where the next character begins
-                place = traced.spans[owner[start]].start if start < len(owner) else _trace_end(traced)
-                spans.append(Span(place, place))
+            if start == end:  # a special id, or only the prefix: the start of the next character
+                position = traced.spans[owner[start]].start if start < len(owner) else _trace_end(traced)
+                spans.append(Span(position, position))
             else:
                 spans.append(Span(traced.spans[owner[start]].start, traced.spans[owner[end - 1]].end))
         return spans
-
-
-def piece_ids(tokenizer: LosslessTokenizer) -> dict[str, int]:
-    """The id of each piece, by its text."""
-    return {surface.decode(): FIRST_PIECE + at for at, surface in enumerate(tokenizer.surfaces[FIRST_PIECE:])}
 
 
 def byte_ids(character: str) -> list[int]:
@@ -387,33 +266,27 @@ def _trace_end(traced: TracedText) -> int:
     return traced.spans[-1].end if traced.spans else 0
 
 
-# ---- characters: Tokenizers without subwords: one id for each character, or one for each byte.
-#
-# `CharacterTokenizer` has the characters that it was made with; any other is cut into its bytes. `ByteTokenizer` has
-# nothing but the bytes, and needs no training. There is one way to cut a text, so `sample` is `encode`.
-
-
 class CharacterTokenizer(LosslessTokenizer):
-    """One id for each of these characters, in this order, and the bytes of any other."""
+    """One id for each of these characters, in this order; any other is encoded as its bytes."""
 
     def __init__(self, characters: Sequence[str], normalisation: str = "nfc") -> None:
         if {*map(len, characters)} - {1} or len({*characters}) < len(characters) or SPACE_SYMBOL in characters:
-            got = "others, or some of them twice"
-            raise checks.wrong("characters", f"single characters other than {SPACE_SYMBOL}, each of them once", got)
+            raise checks.wrong("characters", f"single characters other than {SPACE_SYMBOL}, each of them once",
+                               "others, or some of them twice")
         super().__init__(characters, normalisation)
         self.characters = tuple(characters)
-        self._ids = piece_ids(self)
+        self._ids = {surface.decode(): FIRST_PIECE + at for at, surface in enumerate(self.surfaces[FIRST_PIECE:])}
 
-    def cut(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of normalised texts."""
-        return [self._one(text) for text in texts]
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._tokenize_one(text) for text in texts]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the characters as a JSON array."""
         data = json.dumps(self.characters).encode()
-        return pack_files(name, CharactersRecord(normalisation=self.normalisation, sha256=hash_data(data)), {"json": data})
+        record = CharactersRecord(normalisation=self.normalisation, sha256=hash_data(data))
+        return pack_files(name, record, {"json": data})
 
-    def _one(self, text: str) -> list[int]:
+    def _tokenize_one(self, text: str) -> list[int]:
         ids = [self._ids.get(character, -1) for character in text]
         if -1 not in ids:
             return ids
@@ -422,13 +295,12 @@ class CharacterTokenizer(LosslessTokenizer):
 
 
 class ByteTokenizer(LosslessTokenizer):
-    """One id for each byte of the text as UTF-8."""
+    """One id for each byte of the text as UTF-8; it needs no training."""
 
     def __init__(self, normalisation: str = "exact") -> None:
         super().__init__((), normalisation)
 
-    def cut(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of normalised texts."""
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         return [[FIRST_BYTE + value for value in text.encode()] for text in texts]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
@@ -436,25 +308,16 @@ class ByteTokenizer(LosslessTokenizer):
         return pack_files(name, BytesRecord(normalisation=self.normalisation), {})
 
 
-# ---- sentencepieces: Subwords of sentencepiece: a unigram model or byte pair encoding, over text that regard has normalised.
-#
-# Sentencepiece is told to change nothing: normalising, the space in front of the first word and decoding are ours, so
-# that they are exact. It shows a space as ▁ (U+2581) and so takes a typed ▁ for a space; such a text is cut at every ▁,
-# which then becomes its three bytes. Its control symbols are matched by no text, and its byte fallback leaves nothing
-# unknown.
-
-ONE_BY_ONE, MULTITHREADED = 32, 2000
-"""Up to how many texts are cut one by one, as a call for several costs more; and how many are worth several threads."""
-_BYTE_PIECES = [f"<0x{value:02X}>" for value in range(256)]
-
-
 class SentencePieceTokenizer(LosslessTokenizer):
-    """A sentencepiece model that `regard.data.tokenizer.training` made.
+    """A sentencepiece model that regard trained: a unigram model or byte pair encoding.
+
+    Sentencepiece displays a space as ▁ (U+2581) and so takes a typed ▁ for a space; such a text is split at every ▁,
+    which then becomes its three bytes. No text matches the control symbols, and byte fallback leaves nothing unknown.
 
     Args:
         data: the model as sentencepiece stores it.
-        model: "unigram" or "bpe", what it was trained as.
-        normalisation: what was done to its training text, by its name.
+        model: "unigram" or "bpe".
+        normalisation: the name of the normalisation of its training text.
     """
 
     def __init__(self, data: bytes, model: str, normalisation: str) -> None:
@@ -465,78 +328,57 @@ class SentencePieceTokenizer(LosslessTokenizer):
         super().__init__([name.replace(SPACE_SYMBOL, " ") for name in names[FIRST_PIECE:]], normalisation, " ")
         if names[:FIRST_PIECE] != [*SPECIAL_PIECES, *_BYTE_PIECES] or self._changes_text():
             raise checks.wrong("data", "a model that regard trained", "one of another layout",
-                               "Models of others are read by `regard.data.tokenizer.loading`.")
+                               "`MarianTokenizer` reads models of others.")
         self.data, self.model = data, model
         scores = map(self._processor.get_score, range(FIRST_PIECE, count))
         pieces = {surface.decode(): ScoredPiece(FIRST_PIECE + at, score) for at, (surface, score) in
                   enumerate(zip(self.surfaces[FIRST_PIECE:], scores, strict=True))}
         self._sampler: SubwordSampler = UnigramSampler(pieces) if model == "unigram" else BpeSampler(pieces)
 
-    def cut(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of normalised texts, each with a space in front."""
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         if len(texts) <= ONE_BY_ONE:
             ids = [self._processor.encode(text) for text in texts]
         else:
             ids = self._processor.encode([*texts], num_threads=1 if len(texts) < MULTITHREADED else os.cpu_count() or 1)
         for at, text in enumerate(texts):
             if SPACE_SYMBOL in text:
-                ids[at] = self._apart(text)
+                ids[at] = self._tokenize_symbol(text)
         return ids
 
     def sample(self, text: str, *, alpha: float, seed: int) -> list[int]:
-        """The ids of one of the ways to cut the text; `regard.data.tokenizer.subwords` says what alpha means.
+        """The ids of a randomly drawn segmentation of the text; the module docstring defines alpha.
 
-        For a unigram model alpha is at least 0, and a smaller one samples more; for BPE it is a probability below 1,
-        and a larger one samples more.
+        For a unigram model alpha is at least 0, and smaller values sample more; for BPE it is a probability below 1,
+        and larger values sample more.
         """
         check_alpha(alpha, *(() if self.model == "unigram" else (1.0,)))
-        normalised, source = self.normalise(text), seeded_random(seed)
-        return self._sampler.text(self.prefix + normalised, alpha, source) if normalised else []
+        normalised, rng = self.normalise(text), seeded_random(seed)
+        return self._sampler.sample_text(self.prefix + normalised, alpha, rng) if normalised else []
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the model."""
         record = SentencePieceRecord(model=self.model, normalisation=self.normalisation, sha256=hash_data(self.data))
         return pack_files(name, record, {"model": self.data})
 
-    def _apart(self, text: str) -> list[int]:
-        """The ids of a text with ▁ in it."""
+    def _tokenize_symbol(self, text: str) -> list[int]:
+        """The ids of a text that contains ▁."""
         first, *others = self._processor.encode(text.split(SPACE_SYMBOL))
         return [*first, *(id_ for part in others for id_ in (*byte_ids(SPACE_SYMBOL), *part))]
 
     def _changes_text(self) -> bool:
-        """Whether the model normalises by rules of its own: compatibility forms, runs of spaces, a space in front."""
+        """Whether the model itself normalises: compatibility forms, runs of spaces, a leading space."""
         text = "A\ufb01  B "
         return b"".join([self.surfaces[id_] for id_ in self._processor.encode(text)]) != text.encode()
 
 
 def load_sentencepiece(data: bytes, argument: str) -> sentencepiece.SentencePieceProcessor:
-    """The processor of a model as sentencepiece stores it; a ValueError where it is none."""
-    if not data:  # which sentencepiece takes without a word
+    """The processor of a stored model; a ValueError if it is not one."""
+    if not data:  # which sentencepiece accepts silently
         raise checks.wrong(argument, "a model of sentencepiece", "empty")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
         raise checks.wrong(argument, "a model of sentencepiece", f"none ({error})"[:200]) from error
-
-
-# ---- sampling: Subword sampling: a word is cut now one way, now another, so that a model meets pieces in more than one company.
-#
-#     unigram   P(pieces) ∝ exp(alpha · sum of their scores), over all ways to cut the word (Kudo 2018). alpha = 0: every
-#               way is as probable as any other; 1: as the model has it; large: the best way alone, as in `encode`
-#     bpe       every merge is left out with probability alpha (Provilkov et al. 2020). alpha = 0: as in `encode`
-#
-# A word is a space and what follows up to the next space; no piece reaches across, so words are drawn one after another.
-# The generator of sentencepiece belongs to the whole process and cannot be set again within a thread; here the numbers
-# come from the caller's own source, so that the same seed gives the same pieces anywhere.
-#
-# This file knows pieces by their text, with spaces as spaces. It does not know files, nor sentencepiece.
-
-_AS_BYTES = -1
-_SPACED_WORDS = re.compile(" ?[^ ]+| ")
-UNKNOWN_PENALTY = 10.0
-"""How far below the worst piece a character without a piece is scored, as in sentencepiece."""
-CACHED_WORDS, CACHED_WORD_LENGTH = 20_000, 24
-"""How many words are remembered with all their ways, and how many characters such a word has at most: some 90 MB."""
 
 
 class ScoredPiece(NamedTuple):
@@ -547,52 +389,51 @@ class ScoredPiece(NamedTuple):
 
 
 class SubwordSampler(ABC):
-    """Draws one of the ways to cut a text."""
+    """Draws one of the segmentations of a text; a word is a space and what follows up to the next space."""
 
     @abstractmethod
-    def word(self, word: str, alpha: float, chance: random.Random) -> list[int]:
+    def sample_word(self, word: str, alpha: float, rng: random.Random) -> list[int]:
         """The ids of one word."""
 
-    def text(self, text: str, alpha: float, chance: random.Random) -> list[int]:
+    def sample_text(self, text: str, alpha: float, rng: random.Random) -> list[int]:
         """The ids of a text."""
-        return [id_ for word in _SPACED_WORDS.findall(text) for id_ in self.word(word, alpha, chance)]
+        return [id_ for word in _SPACED_WORDS.findall(text) for id_ in self.sample_word(word, alpha, rng)]
 
 
 class _NextPieces(NamedTuple):
-    """From one place in a word: the probabilities of the pieces that may follow, summed up, and what they lead to."""
+    """The pieces that may follow at one position of a word, with their cumulative probabilities."""
 
     sums: list[float]
     ids: list[int]
-    """Of each piece its id; BYTES for a character that has none."""
+    """The id of each piece; `_AS_BYTES` for a character without one."""
     ends: list[int]
-    """The place behind each piece."""
+    """The position after each piece."""
 
 
 class UnigramSampler(SubwordSampler):
-    """Draws from all ways to cut a word, each with its probability."""
+    """Draws from all segmentations of a word, each with its probability."""
 
     def __init__(self, pieces: Mapping[str, ScoredPiece]) -> None:
         self._pieces = pieces
         self._longest = max(map(len, pieces), default=1)
         self._unknown = min((piece.score for piece in pieces.values()), default=0.0) - UNKNOWN_PENALTY
-        self._known: dict[float, dict[str, list[_NextPieces]]] = {}
+        self._cache: dict[float, dict[str, list[_NextPieces]]] = {}
 
-    def word(self, word: str, alpha: float, chance: random.Random) -> list[int]:
-        """The ids of one word."""
-        known = self._known.get(alpha)
-        if known is None:  # one alpha is remembered: who trains has but one
-            known = {}
-            self._known = {alpha: known}
-        ways = known.get(word)
-        if ways is None:
-            ways = self._ways(word, alpha)
-            if len(word) <= CACHED_WORD_LENGTH and len(known) < CACHED_WORDS:  # the frequent words come first
-                known[word] = ways
+    def sample_word(self, word: str, alpha: float, rng: random.Random) -> list[int]:
+        cached = self._cache.get(alpha)
+        if cached is None:  # only one alpha is cached: a training uses only one
+            cached = {}
+            self._cache = {alpha: cached}
+        following = cached.get(word)
+        if following is None:
+            following = self._next_pieces(word, alpha)
+            if len(word) <= CACHED_WORD_LENGTH and len(cached) < CACHED_WORDS:  # frequent words come first
+                cached[word] = following
         ids: list[int] = []
         at = 0
         while at < len(word):
-            sums, pieces, ends = ways[at]
-            chosen = min(bisect_right(sums, chance.random() * sums[-1]), len(sums) - 1) if len(sums) > 1 else 0
+            sums, pieces, ends = following[at]
+            chosen = min(bisect_right(sums, rng.random() * sums[-1]), len(sums) - 1) if len(sums) > 1 else 0
             if pieces[chosen] == _AS_BYTES:
                 ids += byte_ids(word[at])
             else:
@@ -600,11 +441,11 @@ class UnigramSampler(SubwordSampler):
             at = ends[chosen]
         return ids
 
-    def _ways(self, word: str, alpha: float) -> list[_NextPieces]:
-        """What may follow at each place. total[i] is the logarithm of the sum over all ways to cut word[i:]."""
+    def _next_pieces(self, word: str, alpha: float) -> list[_NextPieces]:
+        """The pieces that may follow at each position; total[i] is the log-sum over all segmentations of word[i:]."""
         check_alpha(alpha)
         total = [0.0] * (len(word) + 1)
-        ways: list[_NextPieces] = [_NextPieces([], [], [])] * len(word)
+        following: list[_NextPieces] = [_NextPieces([], [], [])] * len(word)
         for at in reversed(range(len(word))):
             ids, ends, scores = [], [], []
             for end in range(at + 1, min(at + self._longest, len(word)) + 1):
@@ -620,19 +461,18 @@ class UnigramSampler(SubwordSampler):
             best = max(scores)
             shares = [math.exp(score - best) for score in scores]
             total[at] = best + math.log(sum(shares))
-            ways[at] = _NextPieces([*accumulate(shares)], ids, ends)
-        return ways
+            following[at] = _NextPieces([*accumulate(shares)], ids, ends)
+        return following
 
 
 class BpeSampler(SubwordSampler):
-    """Merges the characters of a word, the best merge first, and leaves each one out with a probability."""
+    """Merges the characters of a word, the best merge first, and skips each merge with a probability."""
 
     def __init__(self, pieces: Mapping[str, ScoredPiece]) -> None:
         self._pieces = pieces
 
-    def word(self, word: str, alpha: float, chance: random.Random) -> list[int]:
-        """The ids of one word."""
-        parts: list[str] = [*word]  # a part that was merged into the one on its left is empty
+    def sample_word(self, word: str, alpha: float, rng: random.Random) -> list[int]:
+        parts: list[str] = [*word]  # a part that was merged into its left neighbour is empty
         before, after = [*range(-1, len(word) - 1)], [*range(1, len(word) + 1)]
         waiting: list[tuple[float, int, int, int]] = []
 
@@ -647,7 +487,7 @@ class BpeSampler(SubwordSampler):
         while waiting:
             _, left, right, length = heapq.heappop(waiting)
             stale = not parts[left] or not parts[right] or len(parts[left]) + len(parts[right]) != length
-            if stale or (alpha and chance.random() < alpha):
+            if stale or (alpha and rng.random() < alpha):
                 continue
             parts[left] += parts[right]
             parts[right] = ""
@@ -661,3 +501,44 @@ class BpeSampler(SubwordSampler):
     def _ids(self, part: str) -> list[int]:
         piece = self._pieces.get(part)
         return byte_ids(part) if piece is None else [piece.id]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePieceRecord(Config):
+    """The record of a sentencepiece model."""
+
+    kind: ClassVar[str] = "sentencepiece"
+    suffixes: ClassVar[Mapping[str, str]] = {"model": "sha256"}
+    model: str = choice(SUBWORD_MODELS)
+    normalisation: str = choice(NORMALISATIONS)
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharactersRecord(Config):
+    """The record of a list of characters."""
+
+    kind: ClassVar[str] = "characters"
+    suffixes: ClassVar[Mapping[str, str]] = {"json": "sha256"}
+    normalisation: str = choice(NORMALISATIONS)
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BytesRecord(Config):
+    """The record of a byte tokenizer, which has no data."""
+
+    kind: ClassVar[str] = "bytes"
+    suffixes: ClassVar[Mapping[str, str]] = {}
+    normalisation: str = choice(NORMALISATIONS)
+
+
+def hash_data(data: bytes) -> str:
+    """The sha256 of some data, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def pack_files(name: str, record: Config, data: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a tokenizer: its record, and its data by their suffixes. `loading.unpack_files` reads them."""
+    text = config.to_toml({"format": TOKENIZER_FORMAT, "tokenizer": record})
+    return {f"{name}.toml": text.encode(), **{f"{name}.{suffix}": content for suffix, content in data.items()}}

@@ -40,19 +40,19 @@ from regard.data.tokenizer.subwords import (
 
 @dataclass(frozen=True, kw_only=True)
 class SubwordConfig(Config):
-    """What unigram models and byte pair encoding share."""
+    """The settings that unigram models and byte pair encoding share."""
 
     vocabulary: int = integer(8000, least=FIRST_PIECE + 1)
-    """How many ids there are: 5 special ones, 256 bytes, and the pieces. A text may allow for fewer."""
+    """The number of ids: 5 special ones, 256 bytes, and the pieces. A text may allow fewer."""
     coverage: float = number(0.9998, least=0.98, most=1)
-    """The share of the characters of the text that have a piece; the rarest have none, and are cut into bytes."""
+    """The share of the characters of the text that have a piece; the rarest are encoded as bytes."""
     normalisation: str = choice(NORMALISATIONS, "line")
     split_digits: bool = False
-    """Every digit is a piece of its own, so that numbers are copied rather than learned."""
+    """Whether every digit is a piece of its own, so that numbers are copied rather than learned."""
     sentences: int = integer(200_000, least=1)
-    """How many texts are looked at. Of more, so many are drawn at random. They take about 1 KB of memory each."""
+    """How many texts are used; of more, a random sample. They take about 1 KB of memory each."""
     seed: int = integer(0, least=0)
-    """Of that drawing."""
+    """The seed of that sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class CharactersConfig(Config):
 
     kind: ClassVar[str] = "characters"
     vocabulary: int | None = integer(None, least=FIRST_PIECE + 1)
-    """How many ids there are at most: 5 special ones, 256 bytes, and the most frequent characters."""
+    """The largest number of ids: 5 special ones, 256 bytes, and the most frequent characters."""
     normalisation: str = choice(NORMALISATIONS, "nfc")
 
 
@@ -90,35 +90,21 @@ class BytesConfig(Config):
 TokenizerConfig = UnigramConfig | BpeConfig | CharactersConfig | BytesConfig
 
 
-# ---- training: Training a tokenizer on texts: once, with the same result every time.
-#
-#     trained = train(texts, UnigramConfig(vocabulary=8000))
-#     trained.tokenizer, trained.notes
-#
-# The texts are read once, one by one, and at most `sentences` of them are kept. The order of the sums in a unigram model
-# depends on the number of threads, and with it the pieces, so that number is fixed; it has nothing to do with how many
-# there are on the machine.
-#
-# A text is shown to sentencepiece normalised, in lines of a limited length, without the few characters that it passes
-# over or takes for something else: they are cut into bytes anyway. Of equal lines it is shown two, one after the other:
-# the time that a unigram model takes grows with the square of what is repeated, so that a file that holds everything
-# twice, or a thousand lines of dashes, would never come to an end. This file does not know where texts come from.
-
 AnySubwordConfig = UnigramConfig | BpeConfig
 THREADS = 16
 LINE_CHARACTERS = 400
-"""Characters of a line that sentencepiece is shown. A longer one is shown in parts, cut at spaces where it has any."""
+"""The largest length of a line for sentencepiece; longer ones are split, at spaces if there are any."""
 LINE_REPEATS = 2
-"""How often a line is shown at most; a piece must be met twice to be thought of."""
+"""How often a line is repeated at most: a piece must occur twice to be considered."""
 _PART = re.compile(f".{{1,{LINE_CHARACTERS}}}(?= |$)|.{{1,{LINE_CHARACTERS}}}", re.DOTALL)
-_NOT_SHOWN = re.compile(f"[\x00\t\n\r{SPACE_SYMBOL}\u2585]+")
+_UNSUPPORTED = re.compile(f"[\x00\t\n\r{SPACE_SYMBOL}\u2585]+")
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """A tokenizer, and what its user should know of how it came to be."""
+    """A tokenizer, and notes about its training."""
 
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
@@ -126,14 +112,14 @@ class TrainedTokenizer:
 
 @dataclass(frozen=True)
 class TrainedPairTokenizer:
-    """The tokenizers of source and target, and what their user should know of how they came to be."""
+    """The tokenizers of source and target, and notes about their training."""
 
     tokenizer: PairTokenizer
     notes: tuple[str, ...] = ()
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> TrainedTokenizer:
-    """A tokenizer for such texts."""
+    """Train a tokenizer on these texts."""
     if isinstance(texts, str):
         raise checks.wrong("texts", "several texts", "one text", "Put it into a list.")
     if isinstance(config, BytesConfig):
@@ -143,15 +129,16 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> TrainedTok
     return _train_subwords(texts, config)
 
 
-def train_joint_tokenizer(sources: Iterable[str], targets: Iterable[str], config: TokenizerConfig) -> TrainedPairTokenizer:
-    """One tokenizer for both sides."""
+def train_joint_tokenizer(sources: Iterable[str], targets: Iterable[str],
+                          config: TokenizerConfig) -> TrainedPairTokenizer:
+    """Train one tokenizer for both sides."""
     trained = train_tokenizer(chain(sources, targets), config)
     return TrainedPairTokenizer(PairTokenizer(trained.tokenizer, trained.tokenizer), trained.notes)
 
 
 def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], source: TokenizerConfig,
                    target: TokenizerConfig) -> TrainedPairTokenizer:
-    """A tokenizer for each side, with a config for each."""
+    """Train a tokenizer for each side, each with its own config."""
     first, second = train_tokenizer(sources, source), train_tokenizer(targets, target)
     notes = (*(f"source: {note}" for note in first.notes), *(f"target: {note}" for note in second.notes))
     return TrainedPairTokenizer(PairTokenizer(first.tokenizer, second.tokenizer), notes)
@@ -166,43 +153,44 @@ def _train_characters(texts: Iterable[str], config: CharactersConfig) -> Trained
         raise _no_text_error()
     found = sorted(counts, key=lambda character: (-counts[character], character))
     kept = found if config.vocabulary is None else found[:config.vocabulary - FIRST_PIECE]
-    notes = [f"{len(found) - len(kept)} of {len(found)} characters have no id of their own, and are cut into bytes"]
-    return TrainedTokenizer(CharacterTokenizer(kept, config.normalisation), tuple(notes if len(kept) < len(found) else ()))
+    missing = len(found) - len(kept)
+    note = f"{missing} of {len(found)} characters have no id of their own, and are encoded as bytes"
+    return TrainedTokenizer(CharacterTokenizer(kept, config.normalisation), (note,) if missing else ())
 
 
 def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTokenizer:
     normalise = NORMALISATIONS[config.normalisation]
     kept, count = _reservoir_sample((text for text in map(normalise, texts) if text), config)
-    notes = [f"{len(kept):,} of {count:,} texts were looked at"] if len(kept) < count else []
+    notes = [f"{len(kept):,} of {count:,} texts were used"] if len(kept) < count else []
     counts = Counter(line for text in kept for line in _training_lines(text))
     lines = [line for line, count in counts.items() for _ in range(min(count, LINE_REPEATS))]
     if not lines:
         raise _no_text_error()
     data, size = _train_largest(lines, config)
     if size < config.vocabulary:
-        notes.append(f"the text allows for a vocabulary of {size:,}, not of {config.vocabulary:,}")
+        notes.append(f"the text allows a vocabulary of {size:,}, not of {config.vocabulary:,}")
     return TrainedTokenizer(SentencePieceTokenizer(data, config.kind, config.normalisation), tuple(notes))
 
 
 def _reservoir_sample(texts: Iterator[str], config: AnySubwordConfig) -> tuple[list[str], int]:
-    """At most so many of the texts, each with the same chance, and how many there were."""
-    kept, count, chance = [], 0, random.Random(config.seed)
+    """At most `config.sentences` of the texts, each with the same probability, and the number of all."""
+    kept, count, rng = [], 0, random.Random(config.seed)
     for count, text in enumerate(texts, 1):
         if count <= config.sentences:
             kept.append(text)
-        elif (place := chance.randrange(count)) < config.sentences:
-            kept[place] = text
+        elif (index := rng.randrange(count)) < config.sentences:
+            kept[index] = text
     return kept, count
 
 
 def _training_lines(text: str) -> Iterator[str]:
-    """What sentencepiece is shown of a normalised text."""
-    for shown in _NOT_SHOWN.split(" " + text):
-        yield from (part for part in _PART.findall(shown) if not part.isspace())
+    """The lines of a normalised text for sentencepiece."""
+    for line in _UNSUPPORTED.split(" " + text):
+        yield from (part for part in _PART.findall(line) if not part.isspace())
 
 
 def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, int]:
-    """The model with the vocabulary asked for, or with the largest that the text allows for, and its size."""
+    """The model with the configured vocabulary, or with the largest that the text allows, and its size."""
     size = config.vocabulary
     while True:
         try:
@@ -214,19 +202,20 @@ def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, i
                 raise checks.wrong("vocabulary", f"at least {small[1]}, for the characters of the text", size,
                                    "Choose a larger one, or a lower coverage.") from None
             else:
-                raise checks.wrong("texts", "such that sentencepiece finds pieces in them", "others",
+                raise checks.wrong("texts", "texts in which sentencepiece finds pieces", "others",
                                    f"It says: {error}") from error
 
 
 def _train_sentencepiece(lines: list[str], config: AnySubwordConfig, size: int) -> bytes:
-    # The space is always a piece, however rare: sentencepiece would take the bytes of ▁ in its place, not its own.
+    # The space is always a piece, however rare: otherwise sentencepiece would use the bytes of ▁ for it.
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, model_type=config.kind, vocab_size=size,
         character_coverage=config.coverage, required_chars=SPACE_SYMBOL, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
         pad_id=SPECIAL_IDS.padding, unk_id=SPECIAL_IDS.unknown, bos_id=SPECIAL_IDS.start, eos_id=SPECIAL_IDS.end[0],
-        pad_piece=SPECIAL_PIECES[0], unk_piece=SPECIAL_PIECES[1], bos_piece=SPECIAL_PIECES[2], eos_piece=SPECIAL_PIECES[3], control_symbols=[SPECIAL_PIECES[4]],
+        pad_piece=SPECIAL_PIECES[0], unk_piece=SPECIAL_PIECES[1], bos_piece=SPECIAL_PIECES[2],
+        eos_piece=SPECIAL_PIECES[3], control_symbols=[SPECIAL_PIECES[4]],
         max_sentence_length=8 * LINE_CHARACTERS, shuffle_input_sentence=False, num_threads=THREADS, minloglevel=2)
     return written.getvalue()
 
