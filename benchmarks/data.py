@@ -141,7 +141,7 @@ def tokenized(pairs: Iterable[SentencePair], tokenizer: Tokenizer) -> Iterator[t
     """Both sides of the pairs as ids, a block at a time."""
     walk = iter(pairs)
     while block := list(islice(walk, BLOCK)):
-        yield from zip(*(tokenizer.encode_many([pair[side] for pair in block]) for side in (0, 1)), strict=True)
+        yield from zip(*(tokenizer.encode_batch([pair[side] for pair in block]) for side in (0, 1)), strict=True)
 
 
 def our_store() -> TokenStore:

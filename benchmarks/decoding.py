@@ -261,7 +261,7 @@ def _faster(theirs: list[float], ours: list[float]) -> str:
 
 def _by_hand(hand: Any, cut: Any, pieces: Any, texts: list[str], end: int, beams: int, size: int, kind: str) -> Work:
     def work() -> list[str]:
-        given = [[*cut.pieces(ids), *cut.pieces([end])] for ids in cut.encode_many(texts)]
+        given = [[*cut.pieces(ids), *cut.pieces([end])] for ids in cut.encode_batch(texts)]
         found = hand.translate_batch(given, beam_size=beams, max_batch_size=size, batch_type=kind, max_input_length=0,
                                      max_decoding_length=250)
         ids = {name: id_ for id_, name in enumerate(pieces.pieces(range(pieces.size)))}

@@ -25,7 +25,7 @@ def test_the_norms_are_those_of_small_differences(recipe):
     task = made(recipe)
     task.model.double().eval()
     both = task.pair_tokenizer()
-    [source], [target] = both.source_ids([PAIRS[0][0]]), both.target_ids([PAIRS[0][1]])
+    [source], [target] = both.encode_sources([PAIRS[0][0]]), both.encode_targets([PAIRS[0][1]])
     target = [task.start(), *target]
     directions = torch.randn(len(target), 16, dtype=torch.float64)
     found = position_norms(task, source, target, directions)

@@ -85,7 +85,7 @@ def test_scores_are_those_of_our_model(both, penalty, beams):
     """But for what is never written, which has a probability in ours: little, here."""
     translator, engine = both
     for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, limit=12), strict=True):
-        source = translator.tokenizer.source_ids([text])[0]
+        source = translator.tokenizer.encode_sources([text])[0]
         read = [2, *one.ids]
         memory = translator.model.encode(translator.tokens([source]))
         with torch.no_grad():

@@ -97,7 +97,7 @@ def test_a_tokenizer_goes_with_its_model(tmp_path):
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     given = read("the dog", return_tensors="pt")
-    assert given["input_ids"].tolist() == task.tokenizer.source_ids(["the dog"])
+    assert given["input_ids"].tolist() == task.tokenizer.encode_sources(["the dog"])
     written = model.generate(given["input_ids"], num_beams=1, do_sample=False, max_new_tokens=5)[0, 1:].tolist()
     want = task.translate("the dog", beams=1, length_penalty="none", limit=5)
     assert tuple(written[:len(want.ids)]) == want.ids

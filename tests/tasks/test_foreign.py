@@ -112,7 +112,7 @@ def test_a_translator_of_marian(tmp_path):
              source_spm=spm[0], target_spm=spm[1], vocab_json=json.dumps(pieces).encode())
     task = regard.load(tmp_path / "opus")
     assert task.special == SpecialTokens(start=size - 1, end=(0,), padding=size - 1, unknown=1)
-    source = task.tokenizer.source_ids(["the dog"])[0]
+    source = task.tokenizer.encode_sources(["the dog"])[0]
     assert source[-1] == 0
     found = task.translate("the dog", limit=4, beams=1, length_penalty="none")
     assert list(found.ids) == task.translate_ids([source], limit=4)[0][0].ids

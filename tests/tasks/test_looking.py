@@ -52,7 +52,7 @@ def written(trace):
 def crosses(task, text, ids, end):
     """(layers, heads, n, N) from the decoder itself."""
     both = task.pair_tokenizer()
-    memory = task.model.encode(task.tokens(both.source_ids([text])))
+    memory = task.model.encode(task.tokens(both.encode_sources([text])))
     count = len(ids) + len(end)
     one = Hypothesis(list(ids), [0.0] * count, 0.0, end[0] if end else None)
     return with_cross(task.model, memory, [one], prompts=[[task.start()]])[0].cross
@@ -69,7 +69,7 @@ def test_a_translation_is_what_the_translator_finds(name, beams):
     assert trace.sides["target"].tokens == tuple(target.pieces([*want.ids, *end]))
     assert (trace.sides["target"].text, trace.title, trace.model) == (want.text, TEXT, "tiny")
     assert trace.sides["source"].tokens == tuple(task.pair_tokenizer().source.pieces(
-        task.pair_tokenizer().source_ids([TEXT])[0]))
+        task.pair_tokenizer().encode_sources([TEXT])[0]))
     assert trace.written.log_probabilities == pytest.approx(want.log_probabilities)
     assert trace.written.score == pytest.approx(want.score)
     assert written(trace) == trace.sides["target"].tokens

@@ -50,7 +50,7 @@ def test_a_translator(tmp_path):
     for call, text, one in zip(seen.calls, TEXTS, found, strict=True):
         written = [*one.ids, *([] if one.cut else [end])]
         trace = call.trace()
-        assert_alike(trace, direct(task.model, both.source_ids([text])[0], [start, *written[:-1]]))
+        assert_alike(trace, direct(task.model, both.encode_sources([text])[0], [start, *written[:-1]]))
         assert trace.title == trace.sides["source"].text == text
         assert trace.sides["source"].words == tuple(both.source.words(text))
         assert trace.sides["target"].text == one.text

@@ -62,7 +62,7 @@ class GradientFlow(NamedTuple):
 def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientFlow:
     """The flow through a model that reads these sources and targets; of the longest ones."""
     both = task.pair_tokenizer()
-    rows = sorted(zip(both.source_ids([pair[0] for pair in pairs]), both.target_ids([pair[1] for pair in pairs]),
+    rows = sorted(zip(both.encode_sources([pair[0] for pair in pairs]), both.encode_targets([pair[1] for pair in pairs]),
                       strict=True), key=lambda row: -len(row[0]))[:FLOW_SENTENCES]
     chance = torch.Generator().manual_seed(1)
     found: dict[str, list[np.ndarray]] = {"last": [], "all": []}
@@ -135,8 +135,8 @@ COPIES_PER_PARAMETER = 4
 def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
     """Bytes, for a batch of these pairs, padded."""
     both, model = task.pair_tokenizer(), task.model
-    sources = both.source_ids([pair[0] for pair in pairs])
-    targets = [[task.start(), *ids] for ids in both.target_ids([pair[1] for pair in pairs])]
+    sources = both.encode_sources([pair[0] for pair in pairs])
+    targets = [[task.start(), *ids] for ids in both.encode_targets([pair[1] for pair in pairs])]
     parameters = [*model.parameters()]
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}

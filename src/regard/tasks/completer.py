@@ -84,7 +84,7 @@ def added_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) 
 
 def settled_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
     """How the text begins that ids, and others behind them, add to that of a prompt."""
-    if tokenizer.exact:
+    if tokenizer.lossless:
         text = added_text(tokenizer, prompt, ids)
         return text[:len(text) - next((n for n in range(MAX_PARTIAL_BYTES) if not text[:len(text) - n].endswith(REPLACEMENT_CHARACTER)), MAX_PARTIAL_BYTES)]
     named = tokenizer.pieces(ids)
@@ -193,7 +193,7 @@ class Completer(TextTask):
     def _rows(self, prompts: Sequence[str]) -> list[list[int]]:
         """What the model reads of each prompt."""
         first = [] if self.special.first is None else [self.special.first]
-        rows = [[*first, *ids] for ids in self.text_tokenizer().encode_many(prompts)]
+        rows = [[*first, *ids] for ids in self.text_tokenizer().encode_batch(prompts)]
         for number, row in enumerate(rows):
             if not row:
                 raise checks.wrong("prompts", "texts that are not empty",

@@ -94,7 +94,7 @@ class CTranslate2Engine(TranslatorMixin):
         self.check(search, prefix=prefix, glossary=glossary)
         assert isinstance(search, Beam)
         given = as_texts("texts", texts)
-        sources, beginnings = self.tokenizer.source_ids(given), self.tokenizer.target_ids(prefix_for_each(prefix, given))
+        sources, beginnings = self.tokenizer.encode_sources(given), self.tokenizer.encode_targets(prefix_for_each(prefix, given))
         check_lengths("texts", sources, self.positions)
         limits = {number: self._limit(len(sources[number]), search) for number, text in enumerate(given)
                   if not is_blank(text)}

@@ -249,8 +249,8 @@ def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> Toke
     """The loss of a translator on pairs (source, target)."""
     task.check_mode()
     tokenizer, given = task.pair_tokenizer(), list(pairs)
-    sources = tokenizer.source_ids([source for source, _ in given])
-    targets = tokenizer.target_ids([target for _, target in given])
+    sources = tokenizer.encode_sources([source for source, _ in given])
+    targets = tokenizer.encode_targets([target for _, target in given])
     inputs = [[task.start(), *ids] for ids in targets]
     labels = [[*ids, task.end()[0]] for ids in targets]
     check_lengths("sources", sources, max_positions(task.model.encoder))

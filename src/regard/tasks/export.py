@@ -314,7 +314,7 @@ def _same_ids(tokenizer: SentencePieceTokenizer, data: bytes) -> bool:
     source = random.Random(CHECK_SEED)
     rows = [source.choices(range(FIRST_PIECE, tokenizer.size), k=length) for length in range(1, 200)]
     texts = [text for text in map(tokenizer.decode, rows) if not any(name in text for name in SPECIAL_PIECES)]
-    return tokenizer_json.encode_texts(data, texts) == tokenizer.encode_many(texts)
+    return tokenizer_json.encode_texts(data, texts) == tokenizer.encode_batch(texts)
 
 
 def _special_tokens_map(tokenizer: JsonTokenizer) -> bytes:
@@ -509,13 +509,13 @@ def _source_end(task: Translator) -> int:
 def _rows_of_texts(task: Task, texts: Sequence[str]) -> list[list[int]]:
     """The rows of texts, without those that are empty."""
     if isinstance(task, Translator):
-        rows = task.pair_tokenizer().source_ids(texts)
+        rows = task.pair_tokenizer().encode_sources(texts)
     elif isinstance(task, EncoderTask):
         rows = task.text_ids(texts)
     else:
         assert isinstance(task, Completer)
         rows = [[*([] if task.special.first is None else [task.special.first]), *ids]
-                for ids in task.text_tokenizer().encode_many(texts)]
+                for ids in task.text_tokenizer().encode_batch(texts)]
     rows = [row for row in rows if row]
     check_lengths("texts", rows, max_positions(_reading_part(task)))
     if not rows:

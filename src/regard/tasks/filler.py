@@ -25,12 +25,12 @@ BLANK_TEXT = "___"
 def encode_with_blanks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
     """The ids of a text, with `mask` in the place of each blank."""
     if not isinstance(tokenizer, LosslessTokenizer):  # of others only whole texts are known to be cut as they should
-        return _join_with_mask(tokenizer.encode_many([part.rstrip(" ") for part in BLANK_PATTERN.split(text)]), mask)
+        return _join_with_mask(tokenizer.encode_batch([part.rstrip(" ") for part in BLANK_PATTERN.split(text)]), mask)
     first, *others = BLANK_PATTERN.split(tokenizer.normalise(text))
     parts = [tokenizer.prefix + first if first else "", *others]
     if tokenizer.prefix:
         parts = [*(part.removesuffix(tokenizer.prefix) for part in parts[:-1]), parts[-1]]
-    cut = iter(tokenizer.cut([part for part in parts if part]))
+    cut = iter(tokenizer.tokenize([part for part in parts if part]))
     return _join_with_mask([next(cut) if part else [] for part in parts], mask)
 
 

@@ -100,7 +100,7 @@ def _input_side(tokenizer: Tokenizer | None, text: str | None, ids: Sequence[int
     pieces = _piece_names(tokenizer, ids)
     if tokenizer is None or text is None:
         return TraceSide(pieces)
-    plain = tokenizer.encode_many([text])[0]
+    plain = tokenizer.encode_batch([text])[0]
     if list(ids[before:before + len(plain)]) != plain[:len(ids) - before]:  # with blanks in it, words have no places
         return TraceSide(pieces, text)
     last = len(ids) - 1

@@ -539,7 +539,7 @@ class EncoderTask(TextTask):
 
     def text_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """What the model reads of each text, as in training: a text that it has no positions for is cut."""
-        rows, limit = self.text_tokenizer().encode_many(texts), max_positions(self._encoder())
+        rows, limit = self.text_tokenizer().encode_batch(texts), max_positions(self._encoder())
         most = None if limit is None else limit - len(self.framed([[]])[0])
         return self.framed([row[:most] for row in rows])
 

@@ -75,7 +75,7 @@ def trace_translation(translator: Translator, text: str, *, beams: int = 5, choi
     results = [best, *best.alternatives]
     if not 0 <= choice < len(results):
         raise checks.wrong("choice", f"one of the {len(results)} results of the search, from 0", choice)
-    beginning = both.target_ids([prefix])[0]
+    beginning = both.encode_targets([prefix])[0]
     tree = _search_tree(search.trees[0], beams, both.target, beginning, best.log_probabilities)
     return _trace_pair(translator, text, results[choice], name, tree)
 
@@ -84,8 +84,8 @@ def trace_forced(translator: Translator, text: str, translation: str, *, name: s
     """A translation that somebody else wrote; its score is the mean of its log-probabilities."""
     _check_text(text)
     both = translator.pair_tokenizer()
-    ids, end = both.target_ids([translation])[0], translator.end()[0]
-    memory = translator.model.encode(translator.tokens(both.source_ids([text])))  # type: ignore[operator]
+    ids, end = both.encode_targets([translation])[0], translator.end()[0]
+    memory = translator.model.encode(translator.tokens(both.encode_sources([text])))  # type: ignore[operator]
     [logs] = forcing.forced(translator.model, memory, [[translator.start()]], [[*ids, end]])  # type: ignore[arg-type]
     return _trace_pair(translator, text, Hypothesis(ids, logs, sum(logs) / len(logs), end), name)
 
@@ -123,7 +123,7 @@ def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name:
 def _trace_pair(translator: Translator, text: str, found: replay.WrittenHypothesis, name: str, tree: TracedSearch | None = None) -> Trace:
     if not found.ids and found.cut:
         raise checks.wrong("text", "one that something is written for", "one that nothing came of")
-    [source] = translator.pair_tokenizer().source_ids([text])
+    [source] = translator.pair_tokenizer().encode_sources([text])
     return _make_trace(translator, replay.replay_translation(translator, text, source, found, translator.start()), name, tree)
 
 

@@ -240,7 +240,7 @@ class Translator(Task, TranslatorMixin):
         """As `searched`, and nobody is told."""
         given, both = as_texts("texts", texts), self.pair_tokenizer()
         self.check(search, prefix=prefix, glossary=glossary)
-        sources, beginnings = both.source_ids(given), both.target_ids(prefix_for_each(prefix, given))
+        sources, beginnings = both.encode_sources(given), both.encode_targets(prefix_for_each(prefix, given))
         check_lengths("texts", sources, max_positions(self.model.encoder))
         most = self._most(search)
         for number, ids in enumerate(beginnings):
@@ -259,7 +259,7 @@ class Translator(Task, TranslatorMixin):
 
     def tell_of(self, texts: Sequence[str], results: Sequence[Translation]) -> None:
         """Tell whoever watches what was read and written; of blank texts there is nothing to tell."""
-        self.tell(lambda: (replay_translation(self, text, self.pair_tokenizer().source_ids([text])[0], one, self.start())
+        self.tell(lambda: (replay_translation(self, text, self.pair_tokenizer().encode_sources([text])[0], one, self.start())
                            for text, one in zip(texts, results, strict=True) if not is_blank(text)))
 
     def check(self, search: DecodingStrategy, *, prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None) -> None:
@@ -335,7 +335,7 @@ class Translator(Task, TranslatorMixin):
         """
         if not isinstance(text, str):
             raise checks.wrong("text", "a text", *checks.kind(text))
-        ids = self.translate(text).ids if translation is None else self.pair_tokenizer().target_ids([translation])[0]
+        ids = self.translate(text).ids if translation is None else self.pair_tokenizer().encode_targets([translation])[0]
         return self._aligned([(text, ids)], layer)[0]
 
     def align(self, texts: Sequence[str], translations: Sequence[Translation], *,
@@ -367,7 +367,7 @@ class Translator(Task, TranslatorMixin):
         for number, pair in enumerate(some):
             if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
                 raise checks.wrong("pairs", "pairs of texts, (text, translation)", f"{pair!r:.80} at {number}")
-        targets = both.target_ids([translation for _, translation in some])
+        targets = both.encode_targets([translation for _, translation in some])
         rows = [(text, ids) for (text, _), ids in zip(some, targets, strict=True)]
         lengths = self._lengths(rows, "pairs", "pairs")
         return choose_alignment(look for numbers in length_batches(lengths) for look in self._looked([rows[one] for one in numbers]))
@@ -379,7 +379,7 @@ class Translator(Task, TranslatorMixin):
 
     def _lengths(self, pairs: Sequence[tuple[str, Sequence[int]]], *arguments: str) -> list[int]:
         """How long texts and their translations are; what is too long is refused by the names of the arguments."""
-        sources = self.pair_tokenizer().source_ids([text for text, _ in pairs])
+        sources = self.pair_tokenizer().encode_sources([text for text, _ in pairs])
         targets = [[self.start(), *ids] for _, ids in pairs]
         for argument, rows, part in zip(arguments, (sources, targets), (self.model.encoder, self.model.decoder),
                                         strict=True):
@@ -397,7 +397,7 @@ class Translator(Task, TranslatorMixin):
     def _looked(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> list[PairAttention]:
         """What is looked at while the translations of texts are read; of each the step behind its last token too."""
         both = self.pair_tokenizer()
-        memory = self.model.encode(self.tokens(both.source_ids([text for text, _ in pairs])))  # type: ignore[operator]
+        memory = self.model.encode(self.tokens(both.encode_sources([text for text, _ in pairs])))  # type: ignore[operator]
         written = [Hypothesis(list(ids), [0.0] * (len(ids) + 1), 0.0, None) for _, ids in pairs]
         read = with_cross(self.model, memory, written, prompts=[[self.start()]] * len(pairs))  # type: ignore[arg-type]
         found = []

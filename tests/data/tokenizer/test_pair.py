@@ -28,9 +28,9 @@ def test_a_source_has_an_end_behind_it_and_a_target_has_nothing_around_it(tokeni
     texts = ["the big dog", "", "l'homme"]
     end = pair.source.special.end[0]
     assert pair.source_end == end
-    assert pair.source_ids(texts) == [[*pair.source.encode(text), end] for text in texts]
-    assert pair.target_ids(texts) == [pair.target.encode(text) for text in texts]
-    assert not pair.target.special.ids() & {id_ for ids in pair.target_ids(texts) for id_ in ids}
+    assert pair.encode_sources(texts) == [[*pair.source.encode(text), end] for text in texts]
+    assert pair.encode_targets(texts) == [pair.target.encode(text) for text in texts]
+    assert not pair.target.special.ids() & {id_ for ids in pair.encode_targets(texts) for id_ in ids}
 
 
 def test_a_source_without_an_end_is_refused():
@@ -40,4 +40,4 @@ def test_a_source_without_an_end_is_refused():
             self.special = SpecialTokens(padding=0)
 
     with pytest.raises(ValueError, match="`source` must be a tokenizer with an end"):
-        PairTokenizer(Endless(), ByteTokenizer()).source_ids(["a"])
+        PairTokenizer(Endless(), ByteTokenizer()).encode_sources(["a"])

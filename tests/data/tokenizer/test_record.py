@@ -2,7 +2,8 @@
 
 import pytest
 
-from regard.data.tokenizer.subwords import BytesRecord, CharactersRecord, hash_data, pack_files, unpack_files
+from regard.data.tokenizer.loading import unpack_files
+from regard.data.tokenizer.subwords import BytesRecord, CharactersRecord, hash_data, pack_files
 
 RECORD = CharactersRecord(normalisation="nfc", sha256=hash_data(b'["a"]'))
 OTHER = b'["b"]'

@@ -29,7 +29,7 @@ def test_unigram_probabilities_are_those_of_all_ways(alpha):
     weight = {way: math.exp(alpha * sum(PIECES[piece].score for piece in way)) for way in ways(" abcab")}
     assert len(weight) == 12
     names = {piece.id: text for text, piece in PIECES.items()}
-    seen = Counter(tuple(names[id_] for id_ in sampler.word(" abcab", alpha, source)) for _ in range(draws))
+    seen = Counter(tuple(names[id_] for id_ in sampler.sample_word(" abcab", alpha, source)) for _ in range(draws))
     assert {*seen} <= {*weight}
     for way, share in weight.items():
         expected = draws * share / sum(weight.values())
@@ -38,20 +38,20 @@ def test_unigram_probabilities_are_those_of_all_ways(alpha):
 
 def test_bpe_without_dropout_merges_the_best_first():
     names = {piece.id: text for text, piece in PIECES.items()}
-    assert [names[id_] for id_ in BpeSampler(PIECES).word(" abc", 0.0, random.Random(0))] == [" ", "abc"]
-    assert [names[id_] for id_ in BpeSampler(PIECES).word("bcab", 0.0, random.Random(0))] == ["bc", "ab"]
+    assert [names[id_] for id_ in BpeSampler(PIECES).sample_word(" abc", 0.0, random.Random(0))] == [" ", "abc"]
+    assert [names[id_] for id_ in BpeSampler(PIECES).sample_word("bcab", 0.0, random.Random(0))] == ["bc", "ab"]
 
 
 def test_bpe_leaves_a_merge_out_as_often_as_asked():
     sampler, source = BpeSampler(PIECES), random.Random(0)
-    kept = sum(len(sampler.word("ab", 0.3, source)) == 1 for _ in range(10_000))
+    kept = sum(len(sampler.sample_word("ab", 0.3, source)) == 1 for _ in range(10_000))
     assert abs(kept - 7_000) < 5 * math.sqrt(10_000 * 0.3 * 0.7)
 
 
 @pytest.mark.parametrize("kind", [UnigramSampler, BpeSampler])
 def test_what_has_no_piece_is_bytes(kind):
-    assert kind(PIECES).text(" é", 0.5, random.Random(0)) == [PIECES[" "].id, *byte_ids("é")]
-    assert kind({}).text(" é", 0.5, random.Random(0)) == [*byte_ids(" "), *byte_ids("é")]
+    assert kind(PIECES).sample_text(" é", 0.5, random.Random(0)) == [PIECES[" "].id, *byte_ids("é")]
+    assert kind({}).sample_text(" é", 0.5, random.Random(0)) == [*byte_ids(" "), *byte_ids("é")]
 
 
 @pytest.mark.parametrize("kind", [UnigramSampler, BpeSampler])
@@ -59,9 +59,9 @@ def test_what_was_drawn_before_changes_nothing(kind):
     used, text = kind(PIECES), " abcab abc ab" * 3
     for alpha in (0.9, 0.2, 0.5):
         for seed in range(20):
-            used.text(text, alpha, random.Random(seed))
+            used.sample_text(text, alpha, random.Random(seed))
     for seed in range(20):
-        assert used.text(text, 0.5, random.Random(seed)) == kind(PIECES).text(text, 0.5, random.Random(seed))
+        assert used.sample_text(text, 0.5, random.Random(seed)) == kind(PIECES).sample_text(text, 0.5, random.Random(seed))
 
 
 @given(data=st.data(), alpha=st.floats(0, 0.99), seed=st.integers())
@@ -83,9 +83,9 @@ def test_samples_differ_by_seed_and_less_so_towards_the_best(tokenizers, corpus)
 def test_bpe_without_dropout_and_unigram_at_its_best_are_encode(tokenizers, corpus):
     """Our way through the pieces is that of sentencepiece: equal, or where two ways are equally good, as good."""
     bpe, unigram = tokenizers["bpe"], tokenizers["unigram"]
-    assert [bpe.sample(text, alpha=0, seed=0) for text in corpus] == bpe.encode_many(corpus)
+    assert [bpe.sample(text, alpha=0, seed=0) for text in corpus] == bpe.encode_batch(corpus)
     score = unigram._processor.get_score
-    for text, best in zip(corpus, unigram.encode_many(corpus), strict=True):
+    for text, best in zip(corpus, unigram.encode_batch(corpus), strict=True):
         ours = unigram.sample(text, alpha=1e4, seed=0)
         assert sum(map(score, ours)) == pytest.approx(sum(map(score, best)), abs=1e-3)
 

@@ -52,7 +52,7 @@ def test_what_it_was_trained_as_must_be_known(tokenizers):
 def test_several_threads_give_what_one_gives(tokenizers, corpus):
     texts = (corpus * (MULTITHREADED // len(corpus) + 1))[:MULTITHREADED + 7]
     for name in ("unigram", "bpe"):
-        assert tokenizers[name].encode_many(texts) == [tokenizers[name].encode(text) for text in texts]
+        assert tokenizers[name].encode_batch(texts) == [tokenizers[name].encode(text) for text in texts]
 
 
 def test_threads_may_share_a_tokenizer(tokenizers, corpus):
@@ -73,7 +73,7 @@ def test_threads_may_share_a_tokenizer(tokenizers, corpus):
 def test_it_can_be_sent_to_another_process(tokenizers, corpus):
     for tokenizer in tokenizers.values():
         other = pickle.loads(pickle.dumps(tokenizer))
-        assert other.encode_many(corpus[:5]) == tokenizer.encode_many(corpus[:5])
+        assert other.encode_batch(corpus[:5]) == tokenizer.encode_batch(corpus[:5])
         assert other.sha256 == tokenizer.sha256
 
 

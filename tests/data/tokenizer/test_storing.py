@@ -14,7 +14,7 @@ def test_a_tokenizer_comes_back_as_it_was(tokenizer, corpus):
     assert type(again) is type(tokenizer)
     assert again.files() == tokenizer.files()
     texts = [*corpus[:30], "  e\u0301 ▁語 \n"]
-    assert again.encode_many(texts) == tokenizer.encode_many(texts)
+    assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
     assert again.normalise(texts[-1]) == tokenizer.normalise(texts[-1])
     assert again.sample(texts[0], alpha=0.3, seed=5) == tokenizer.sample(texts[0], alpha=0.3, seed=5)
 

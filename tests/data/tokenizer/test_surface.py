@@ -21,7 +21,7 @@ def test_decoding_gives_the_normalised_text(tokenizer, texts, data):
 def test_every_character_there_is(tokenizer):
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     texts = ["".join(map(chr, codes[at:at + 1024])) for at in range(0, len(codes), 1024)]
-    for text, ids in zip(texts, tokenizer.encode_many(texts), strict=True):
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert tokenizer.decode(ids) == tokenizer.normalise(text)
         assert min(ids) > max(SPECIAL_IDS.ids())
 
@@ -46,9 +46,9 @@ def test_a_script_that_was_never_seen_is_cut_into_bytes(tokenizer):
 def test_many_are_cut_as_one_is(tokenizer, texts, data):
     several = data.draw(st.lists(texts, max_size=3))
     alone = [tokenizer.encode(text) for text in several]
-    assert tokenizer.encode_many(several) == alone
+    assert tokenizer.encode_batch(several) == alone
     filler = ["", "the dog"] * 25  # more than are cut one by one
-    assert tokenizer.encode_many([*filler, *several])[len(filler):] == alone
+    assert tokenizer.encode_batch([*filler, *several])[len(filler):] == alone
 
 
 @given(data=st.data())
@@ -144,7 +144,7 @@ def test_ids_that_are_none(tokenizer, ids):
 
 def test_what_is_no_text(tokenizer):
     for call in (tokenizer.encode, tokenizer.spans, tokenizer.words, tokenizer.normalise,
-                 lambda text: tokenizer.encode_many(["good", text]),
+                 lambda text: tokenizer.encode_batch(["good", text]),
                  lambda text: tokenizer.sample(text, alpha=0.1, seed=0)):
         with pytest.raises(ValueError, match=r"lone surrogate U\+DC80 at character 1"):
             call("a\udc80")

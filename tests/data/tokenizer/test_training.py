@@ -48,7 +48,7 @@ def test_the_vocabulary_is_as_large_as_asked(corpus, config):
 def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(config, texts):
     trained = train_tokenizer(texts, config(vocabulary=32_000))
     assert 261 < trained.tokenizer.size < 300
-    assert trained.notes == (f"the text allows for a vocabulary of {trained.tokenizer.size}, not of 32,000",)
+    assert trained.notes == (f"the text allows a vocabulary of {trained.tokenizer.size}, not of 32,000",)
     for text in (*texts, "something else"):
         assert trained.tokenizer.decode(trained.tokenizer.encode(text)) == text
 
@@ -140,7 +140,7 @@ def test_control_symbols_in_the_text_are_text(config):
 def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
     config = UnigramConfig(vocabulary=400, sentences=100)
     trained = train_tokenizer(corpus, config)
-    assert trained.notes == (f"100 of {len(corpus)} texts were looked at",)
+    assert trained.notes == (f"100 of {len(corpus)} texts were used",)
     assert train_tokenizer(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
     other = train_tokenizer(corpus, UnigramConfig(vocabulary=400, sentences=100, seed=1))
     assert other.tokenizer.sha256 != trained.tokenizer.sha256
@@ -165,7 +165,7 @@ def test_characters_are_counted():
     assert trained.notes == ()
     few = train_tokenizer(["abc ab", "a▁"], CharactersConfig(vocabulary=263))
     assert few.tokenizer.characters == ("a", "b")
-    assert few.notes == ("2 of 4 characters have no id of their own, and are cut into bytes",)
+    assert few.notes == ("2 of 4 characters have no id of their own, and are encoded as bytes",)
     assert few.tokenizer.decode(few.tokenizer.encode("abc")) == "abc"
 
 

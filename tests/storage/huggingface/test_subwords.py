@@ -35,7 +35,7 @@ def tokenizer(request):
 def test_ids_and_texts(tokenizer):
     data = tokenizer_files(tokenizer)[TOKENIZER_FILE]
     ids = encode_texts(data, TEXTS)
-    assert ids == tokenizer.encode_many(TEXTS)
+    assert ids == tokenizer.encode_batch(TEXTS)
     inner = tokenizers.Tokenizer.from_buffer(data)
     assert [inner.decode([2, *one, 3]) for one in ids] == [tokenizer.decode(one) for one in ids]
 

@@ -85,7 +85,7 @@ def test_a_translation_and_where_it_looked(given):
     written = both.target.decode(ids)
     assert found.source == ("the", "big", "dog", "sleeps", ".")
     assert found.target == tuple(written[word.start:word.end] for word in both.target.decoded_words(ids))
-    memory = task.model.encode(Tokens(torch.tensor(both.source_ids([text]))))
+    memory = task.model.encode(Tokens(torch.tensor(both.encode_sources([text]))))
     (read,) = with_cross(task.model, memory, [Hypothesis(ids, [0.0] * len(ids), 0.0, None)], prompts=[[2]])
     want = by_hand(read.cross[0].mean(0), both.source.words(text), both.target.decoded_words(ids))
     torch.testing.assert_close(found.weights.double(), want, rtol=0, atol=1e-6)

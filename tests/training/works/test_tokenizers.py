@@ -51,7 +51,7 @@ def test_a_pair_is_trained_once_and_then_read(pair, trained):
     assert trained == ["train_joint", "train"]  # the one calls the other
     assert first.tokenizer.joint
     assert (second.tokenizer.sha256, second.notes) == (first.tokenizer.sha256, first.notes)
-    assert second.tokenizer.source_ids(SOURCES) == first.tokenizer.source_ids(SOURCES)
+    assert second.tokenizer.encode_sources(SOURCES) == first.tokenizer.encode_sources(SOURCES)
 
 
 def test_notes_are_kept(pair):

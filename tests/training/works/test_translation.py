@@ -150,8 +150,8 @@ def test_what_is_stored_is_what_is_learned_from(work):
     tokenizer, store = made.prepared.tokenizer, made.prepared.store
     learned = list(made.prepared.survey.training())
     assert len(store) == len(learned)
-    assert [list(store[n][0]) for n in range(len(store))] == tokenizer.source_ids([pair.source for pair in learned])
-    assert [list(store[n][1]) for n in range(len(store))] == tokenizer.target_ids([pair.target for pair in learned])
+    assert [list(store[n][0]) for n in range(len(store))] == tokenizer.encode_sources([pair.source for pair in learned])
+    assert [list(store[n][1]) for n in range(len(store))] == tokenizer.encode_targets([pair.target for pair in learned])
 
 
 def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
@@ -309,4 +309,4 @@ def test_all_ways_to_the_loss_of_the_validation_data_agree(work):
     engine.module.eval()
     assert engine.mean_loss(made.judged()) == pytest.approx(verdict.scores["loss"], rel=1e-5)
     assert sum(batch.tokens for batch in made.judged()) == sum(
-        len(ids) + 1 for ids in made.prepared.tokenizer.target_ids(made.targets))
+        len(ids) + 1 for ids in made.prepared.tokenizer.encode_targets(made.targets))

@@ -224,7 +224,7 @@ def _selected_texts(inputs: Sequence[InputFile], chosen: SplitMask) -> Iterator[
 
 def _encode_texts(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Iterator[list[int]]:
     for block in in_blocks(texts(), TEXTS_PER_BLOCK):
-        yield from tokenizer.encode_many(block)
+        yield from tokenizer.encode_batch(block)
 
 
 def _text_statistics(inputs: Sequence[InputFile], counted: Counting, known: tuple[str, ...] | None) -> LabelledTextStatistics:

@@ -114,7 +114,7 @@ def slice_pieces(given: Iterable[str | None], first: int, last: int) -> Iterator
 def encode_pieces(tokenizer: Tokenizer, given: Iterable[str | None]) -> Iterator[list[int]]:
     """The ids of the text, some at a time."""
     for block in in_blocks(given, PIECES_PER_BLOCK):
-        ids = iter(tokenizer.encode_many([piece for piece in block if piece is not FILE_END]))
+        ids = iter(tokenizer.encode_batch([piece for piece in block if piece is not FILE_END]))
         for piece in block:
             yield list(tokenizer.special.end[:1]) if piece is FILE_END else _continued_ids(tokenizer, piece, next(ids))
 

@@ -273,7 +273,7 @@ def prepare_sentences(survey: MaskedSurvey, config: TokenizerConfig, place: Path
 
 def _encode_sentences(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Iterator[list[int]]:
     for block in in_blocks(texts(), SENTENCES_PER_BLOCK):
-        yield from tokenizer.encode_many(block)
+        yield from tokenizer.encode_batch(block)
 
 
 def masked_feed(prepared: PreparedMasked, config: BatchConfig, masking: MaskingConfig, seed: int, room: int | None = None,

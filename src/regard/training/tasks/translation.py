@@ -184,7 +184,7 @@ class TranslationTask:
     def judged(self) -> list[Batch]:
         """The pairs to judge by, in batches."""
         tokenizer = self.prepared.tokenizer
-        sides = tokenizer.source_ids(self.sources), tokenizer.target_ids(self.targets)
+        sides = tokenizer.encode_sources(self.sources), tokenizer.encode_targets(self.targets)
         make = ShiftedCollator(lambda numbers, epoch: tuple(_ragged([side[n] for n in numbers]) for side in sides),
                        BoundaryIds.of(tokenizer.target.special), pad_sequences)
         order = sorted(range(len(self.sources)), key=lambda number: len(sides[1][number]))
@@ -256,8 +256,8 @@ def _store_settings(survey: TranslationSurvey) -> dict[str, Any]:
 
 def _encode_pairs(survey: TranslationSurvey, tokenizer: PairTokenizer) -> Iterator[tuple[list[int], list[int]]]:
     for block in _pair_blocks(survey.training()):
-        yield from zip(tokenizer.source_ids([pair.source for pair in block]),
-                       tokenizer.target_ids([pair.target for pair in block]), strict=True)
+        yield from zip(tokenizer.encode_sources([pair.source for pair in block]),
+                       tokenizer.encode_targets([pair.target for pair in block]), strict=True)
 
 
 def _encode_bytes(survey: TranslationSurvey) -> Iterator[tuple[list[int], list[int]]]:
