@@ -71,7 +71,7 @@ class Cache:
         positions = self.positions + (key.shape[-2] if lengths is None else lengths)
         return Cache(self.key, self.value, positions, filled, self.level and lengths is None)
 
-    def sees(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
+    def step_mask(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
         """What `count` new tokens, of which each row has `lengths`, may look at: see `step_mask`."""
         if self.level and lengths is None:  # the last token stands at the last key, as causal masks have it
             if count == 1:
@@ -126,6 +126,35 @@ class Cache:
     def copy(self) -> "Cache":
         """The same, in storage of its own."""
         return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled, self.level)
+
+
+class StaticMask(CachedMask):
+    """A matrix by which every query sees something, by the word of whoever makes it: nothing is looked up."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        BoolMask.__init__(self, allowed)
+        self.opened, self.blind = allowed, None
+
+
+@dataclass(frozen=True)
+class StaticCache(Cache):
+    """The keys and values of at most C tokens, (B, H, C, D); the next one of row b goes to positions[b]."""
+
+    seen: StaticMask | None = field(default=None)
+    """(B, 1, 1, C): which places the next token sees, its own among them."""
+
+    def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "StaticCache":
+        """Write the key and the value (B, H, 1, D) of one new token a row."""
+        assert (key.shape[-2], lengths) == (1, None), "one token of each row"
+        for storage, new in ((self.key, key), (self.value, value)):
+            places = self.positions.view(-1, 1, 1, 1).expand(-1, *new.shape[1:])
+            storage.scatter_(2, places, new.to(storage.dtype))
+        return self
+
+    def step_mask(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
+        """What was said to be seen."""
+        assert (count, lengths, extra) == (1, None, None), "one token of each row, which sees all before it"
+        return self.seen
 
 
 @dataclass(frozen=True)
@@ -198,11 +227,6 @@ class ContextCache:
         return torch.full(self.key.shape[:1], self.key.shape[-2], device=self.key.device)
 
 
-def step_mask(before: Cache, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
-    """`count` new tokens, of which each row has `lengths`, see those before them and themselves, within `extra`."""
-    return before.sees(count, lengths, extra)
-
-
 def fold_rows(query: Tensor, each: int) -> Tensor:
     """Queries (B, H, N, D) of families of rows as queries of one row a family: (B / each, H, each · N, D)."""
     return query.unflatten(0, (-1, each)).transpose(1, 2).flatten(2, 3)
@@ -227,41 +251,3 @@ def _all_full(lengths: Tensor, count: int) -> bool:
 
 def _pad_tokens(tensor: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, 0, 0, count - tensor.shape[-2]))
-
-
-# ---- steady: A cache whose storage, sizes and masks stay where they are, so that a step can be recorded and replayed.
-#
-# `Cache` knows in Python how many tokens there are, and reads no more keys than that. A recording knows nothing of
-# Python: it repeats the same work on the same memory. Here a token is written where a tensor says, and every step reads
-# all places, under a mask that a tensor holds. Whoever records the step moves the positions and the mask on.
-#
-# One token a step, causal attention over all tokens before: nothing else. Legend: B rows, H key heads, C places, D width.
-
-
-class StaticMask(CachedMask):
-    """A matrix by which every query sees something, by the word of whoever makes it: nothing is looked up."""
-
-    def __init__(self, allowed: Tensor) -> None:
-        BoolMask.__init__(self, allowed)
-        self.opened, self.blind = allowed, None
-
-
-@dataclass(frozen=True)
-class StaticCache(Cache):
-    """The keys and values of at most C tokens, (B, H, C, D); the next one of row b goes to positions[b]."""
-
-    seen: StaticMask | None = field(default=None)
-    """(B, 1, 1, C): which places the next token sees, its own among them."""
-
-    def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "StaticCache":
-        """Write the key and the value (B, H, 1, D) of one new token a row."""
-        assert (key.shape[-2], lengths) == (1, None), "one token of each row"
-        for storage, new in ((self.key, key), (self.value, value)):
-            places = self.positions.view(-1, 1, 1, 1).expand(-1, *new.shape[1:])
-            storage.scatter_(2, places, new.to(storage.dtype))
-        return self
-
-    def sees(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
-        """What was said to be seen."""
-        assert (count, lengths, extra) == (1, None, None), "one token of each row, which sees all before it"
-        return self.seen

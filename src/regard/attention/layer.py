@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.attend import NormalizerLike, ScoreLike, attend
+from regard.attention.attend import attend
 from regard.attention.backends import BACKENDS
-from regard.attention.cache import Cache, ContextCache, fold_rows, step_mask, unfold_rows
+from regard.attention.cache import Cache, ContextCache, fold_rows, unfold_rows
 from regard.attention.look import Look, Tap
 from regard.attention.mask import AndMask, Causal, Mask, Packed, Padding, Window, as_mask
 from regard.attention.mask_cache import CachedPacked, CachedPadding, broadcast_over_heads, present_tokens, zero_absent
-from regard.attention.normalize import NORMALIZERS, as_normalizer
-from regard.attention.score import SCORES, Additive, Bilinear, as_score
+from regard.attention.normalize import NORMALIZERS, NormalizerLike, as_normalizer
+from regard.attention.score import SCORES, Additive, Bilinear, ScoreLike, as_score
 from regard.config import Config, choice, integer, probability
 from regard.kernels.linear import Linear, apply_jointly
 from regard.position.bias import ALiBiConfig, Bias, BucketedBiasConfig, RelativeBiasConfig
@@ -42,7 +42,7 @@ from regard.position.rotary import Rotary, RotaryConfig
 
 
 class AttentionLayer(nn.Module, ABC):
-    """What the three layers share: the data flow, the steps and the tap. They differ in what is projected."""
+    """The base of the three layers: the data flow, the steps and the tap. Subclasses define what is projected."""
 
     def __init__(self, *, normalize: NormalizerLike, dropout: float, position_bias: Bias | None, rotary: Rotary | None,
                  backend: str | None) -> None:
@@ -53,7 +53,7 @@ class AttentionLayer(nn.Module, ABC):
         self.normalize, self.dropout, self.backend = as_normalizer(normalize), dropout, backend
         self.position_bias, self.rotary = position_bias, rotary
         self.tap = Tap()
-        self.register_buffer("like", torch.empty(0), persistent=False)  # of the dtype and device that caches get
+        self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype and device of new caches
 
     width: int
     context_width: int
@@ -73,7 +73,7 @@ class AttentionLayer(nn.Module, ABC):
         """(B, N, context width) -> keys (B, key heads, N, D) and values (B, key heads, N, D of the values)."""
 
     def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of x, and keys and values of the context: of x itself, where there is none."""
+        """Queries of x, and keys and values of the context, by default of x itself."""
         return self.queries(x), *self.keys_and_values(x if context is None else context)
 
     def merge(self, output: Tensor) -> Tensor:
@@ -85,19 +85,19 @@ class AttentionLayer(nn.Module, ABC):
         """Self-attention of x (B, N, width), or attention from x to the context (B, M, context width).
 
         Args:
-            mask: who may attend: a mask, or a bool tensor (N, M), (B, N, M) or (B, heads, N, M).
-            positions: where the tokens stand, (N,) or (B, N), for rotary positions; 0, 1, ... where not given.
+            mask: a mask, or a bool tensor (N, M), (B, N, M) or (B, heads, N, M) in which True means may attend.
+            positions: the positions of the tokens, (N,) or (B, N), for rotary layers; 0, 1, ... by default.
         """
         _check_width("x", x, self.width)
         if context is not None:
             self._check_context(context)
-            if isinstance(mask, Padding):  # what is projected must be finite, or the projections' gradients are not
+            if isinstance(mask, Padding):  # projections of NaN would give their weights NaN gradients
                 context = zero_absent(context, present_tokens(context, mask, "mask"))
         query, key, value = self.projected(x, context)
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
-        return self._look(query, key, value, None if mask is None else broadcast_over_heads(as_mask(mask), x.dim()))
+        return self._attend_and_report(query, key, value, None if mask is None else broadcast_over_heads(as_mask(mask), x.dim()))
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -106,7 +106,7 @@ class AttentionLayer(nn.Module, ABC):
         return Cache(keys, values, torch.zeros(rows, dtype=torch.long, device=key.device), 0)
 
     def remember(self, context: Tensor, lengths: Tensor | None = None) -> ContextCache:
-        """Keys and values of a context (B, M, context width), of which row b has lengths[b] tokens."""
+        """The keys and values of a context (B, M, context width), in which row b has lengths[b] tokens."""
         self._check_context(context)
         if lengths is not None:
             context = zero_absent(context, present_tokens(context, Padding(lengths), "lengths"))
@@ -114,59 +114,60 @@ class AttentionLayer(nn.Module, ABC):
 
     def step(self, x: Tensor, state: "Cache | ContextCache", *, mask: Mask | Tensor | None = None,
              lengths: Tensor | None = None) -> "tuple[Tensor, Cache | ContextCache]":
-        """One token or a chunk of them, x (B, N, width), after those in the state; it consumes the state.
+        """Attention of one token or a chunk, x (B, N, width), after those in the state, which it consumes.
 
         Args:
-            mask: a further mask, such as a window, beside the causal one (self-attention) or the lengths (context).
-            lengths: how many of the N tokens each row has, (B,); all where not given.
+            mask: a further mask, such as a window, in addition to the causal one (self-attention) or the lengths
+                (context).
+            lengths: the number of tokens of each row, (B,), at most N; N by default.
         """
         _check_width("x", x, self.width)
         extra = None if mask is None else broadcast_over_heads(as_mask(mask), x.dim())
         query = self.queries(x)
         if isinstance(state, ContextCache):
-            return self._cross(query, state, extra), state
+            return self._attend_context(query, state, extra), state
         key, value = self.keys_and_values(x)
         if self.rotary is not None:
             positions_BN = state.positions.unsqueeze(-1) + torch.arange(x.shape[-2], device=x.device)
             query, key = self.rotary(query, positions_BN), self.rotary(key, positions_BN)
-        mask, state = step_mask(state, x.shape[-2], lengths, extra), state.extend(key, value, lengths)
-        return self._look(query, *state.view(state.filled), mask), state
+        mask, state = state.step_mask(x.shape[-2], lengths, extra), state.extend(key, value, lengths)
+        return self._attend_and_report(query, *state.view(state.filled), mask), state
 
     def _check_context(self, context: Tensor) -> None:
         _check_width("context", context, self.context_width)
         if self.rotary is not None:
             raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
 
-    def _cross(self, query: Tensor, context: ContextCache, extra: Mask | None) -> Tensor:
-        """Queries of rows to their contexts. Families of rows look at one together, where nobody tells them apart."""
+    def _attend_context(self, query: Tensor, context: ContextCache, extra: Mask | None) -> Tensor:
+        """Attention of rows to their contexts. Rows that share a context are folded into one, where they can be."""
         each = context.each
         if each > 1 and extra is None and self.position_bias is None and not self.tap.listeners:
             together = fold_rows(query, each)
-            return self.merge(unfold_rows(self._attended(together, context.key, context.value, context.mask), each))
+            return self.merge(unfold_rows(self._attend(together, context.key, context.value, context.mask), each))
         context = context.apart()
         own = context.mask
         both = extra if own is None else own if extra is None else own & extra
-        return self._look(query, context.key, context.value, both)
+        return self._attend_and_report(query, context.key, context.value, both)
 
-    def _look(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+    def _attend_and_report(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
         if self.tap.listeners:
-            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask,
+            self.tap.send(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, mask,
                                self.position_bias))
-        return self.merge(self._attended(query, key, value, mask))
+        return self.merge(self._attend(query, key, value, mask))
 
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
         return attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask, bias=self.position_bias,
                       dropout=self.dropout if self.training else 0.0, backend=self.backend)
 
 
 class PlainAttention(AttentionLayer):
-    """Nothing learned: Y = A X', with A from the inputs themselves as queries and keys."""
+    """Attention without parameters: Y = A X', where the inputs themselves are queries, keys and values."""
 
     def __init__(self, width: int, *, score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax",
                  dropout: float = 0.0, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width = self.context_width = width
-        as_score(score)  # a name that is unknown, or that has parameters, is an error here and not at the first call
+        as_score(score)  # refuses an unknown name, or one that needs parameters, here and not at the first call
         self._score = score
 
     @property
@@ -181,7 +182,7 @@ class PlainAttention(AttentionLayer):
 
 
 class BasicAttention(AttentionLayer):
-    """Queries and keys learned, the states of the context themselves as values: Y = A X'. One head."""
+    """Attention with one head and learned queries and keys; the context itself is the values: Y = A X'."""
 
     def __init__(self, width: int, *, context_width: int | None = None, head_width: int | None = None,
                  score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax", bias: bool = True,
@@ -201,24 +202,24 @@ class BasicAttention(AttentionLayer):
 
     def keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(context).unsqueeze(-3)
-        return key, context.unsqueeze(-3).to(key.dtype)  # autocast lowers the key, and would not the states
+        return key, context.unsqueeze(-3).to(key.dtype)  # autocast casts the key, but not the context
 
 
 class Attention(AttentionLayer):
     """Multi-head attention with learned queries, keys, values and output.
 
     Args:
-        width: of x and of the result.
-        heads: how many look in parallel.
-        key_heads: how many heads of keys and values there are, each shared by heads / key_heads heads; `heads`
-            where not given.
-        context_width: of the context; `width` where not given.
-        head_width: of the queries and keys of one head; width / heads where not given.
-        value_width: of the values of one head; `head_width` where not given.
-        score: as for `attend`, and "additive" and "bilinear", whose parameters the layer then owns.
-        bias: whether the four projections have one.
+        width: the width of x and of the output.
+        heads: the number of heads.
+        key_heads: the number of heads of keys and values, each shared by heads / key_heads heads (grouped-query
+            attention); `heads` by default.
+        context_width: the width of the context; `width` by default.
+        head_width: the width of the queries and keys of one head; width / heads by default.
+        value_width: the width of the values of one head; `head_width` by default.
+        score: as for `attend`, and also "additive" and "bilinear", whose parameters the layer then owns.
+        bias: whether the four projections have a bias.
         position_bias: added to the scores: `ALiBi`, `RelativeBias`, `BucketedBias`.
-        rotary: turns queries and keys by their positions.
+        rotary: rotates queries and keys by their positions.
     """
 
     def __init__(self, width: int, *, heads: int, key_heads: int | None = None, context_width: int | None = None,
@@ -259,7 +260,7 @@ class Attention(AttentionLayer):
         return _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
 
     def projected(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        if type(self) is not Attention or self.tap.listeners:  # who projects otherwise, or keeps parts alone
+        if type(self) is not Attention or self.tap.listeners:  # a subclass may project otherwise
             return super().projected(x, context)
         if context is None:
             query, key, value = apply_jointly(x, (self.query, self.key, self.value))
@@ -272,7 +273,7 @@ class Attention(AttentionLayer):
 
 
 class ScoreModule(nn.Module):
-    """The score of a layer, with its parameters, one set a head, where it has any."""
+    """The score of a layer, with its parameters if it has any, one set for each head."""
 
     def __init__(self, score: ScoreLike, heads: int, width: int) -> None:
         super().__init__()
@@ -286,7 +287,7 @@ class ScoreModule(nn.Module):
             self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(heads, width, width)) * width ** -0.5)
 
     def forward(self) -> ScoreLike:
-        """The score as `attend` takes it."""
+        """The score, in the form that `attend` takes."""
         if self.kind == "additive":
             return Additive(self.weight, self.bias)
         return Bilinear(self.weight) if self.kind == "bilinear" else self.kind
@@ -316,19 +317,19 @@ class AttentionConfig(Config):
     backend: str | None = choice(BACKENDS, None)
 
     def build(self, width: int, *, position_bias: Bias | None = None, rotary: Rotary | None = None) -> Attention:
-        """The layer, for tokens and a context of this width."""
+        """Build the layer for tokens and a context of this width."""
         return Attention(width, heads=self.heads, key_heads=self.key_heads, head_width=self.head_width,
                          score=self.score, normalize=self.normalize, bias=self.bias, dropout=self.dropout,
                          position_bias=position_bias, rotary=rotary, backend=self.backend)
 
-    def each(self, width: int) -> int:
+    def head_size(self, width: int) -> int:
         """The width of a head."""
         return self.head_width or width // self.heads
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers the layer has."""
-        queries, keys = self.heads * self.each(width), (self.key_heads or self.heads) * self.each(width)
-        own = {"additive": 2 * queries, "bilinear": queries * self.each(width)}.get(self.score, 0)
+        """The number of parameters of the layer."""
+        queries, keys = self.heads * self.head_size(width), (self.key_heads or self.heads) * self.head_size(width)
+        own = {"additive": 2 * queries, "bilinear": queries * self.head_size(width)}.get(self.score, 0)
         return 2 * width * (queries + keys) + self.bias * (queries + 2 * keys + width) + own
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -346,15 +347,13 @@ class AttentionConfig(Config):
             yield "heads", f"{self.heads} does not divide the width {width}; choose another, or set head_width"
 
 
-# ---- mixing: Self-attention as a mixer: the third way to process a sequence, behind the interface of the other two.
-#
-#     y = Attn(x, x) under the mask of the mixer and the tokens that are there
-#
-# The layer has the parameters; the mask is the mixer's, so that a block does not need to know that its mixer attends.
 
 
 class SelfAttention(nn.Module):
-    """An attention layer over its own input, under a mask: causal where nothing else is said, None for all to all."""
+    """Self-attention as a mixer: a layer applied to its own input under a mask. The default mask is causal, None is full.
+
+    The mask belongs to the mixer, so that a block does not need to know that its mixer attends.
+    """
 
     def __init__(self, layer: AttentionLayer, mask: Mask | None = Causal()) -> None:  # noqa: B008 (a value, never changed)
         super().__init__()
@@ -364,9 +363,11 @@ class SelfAttention(nn.Module):
         self.layer, self.mask = layer, mask
 
     def forward(self, x: Tensor, present: Mask | None = None, positions: Tensor | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). Where `present` says that there is no token, zeros.
+        """All tokens at once: (B, N, D) -> (B, N, D).
 
-        `positions` are for rotary layers; where not given, every sequence starts at 0, packed ones too.
+        Args:
+            present: a `Padding` or `Packed` that says which tokens exist; absent tokens give zeros.
+            positions: for rotary layers; by default every sequence starts at 0, packed ones too.
         """
         if isinstance(present, CachedPadding):
             mask: Mask | None = present.under(self.mask, x.shape[-2], x.device)
@@ -378,10 +379,10 @@ class SelfAttention(nn.Module):
             if isinstance(present, Packed) and positions is None and self.layer.rotary is not None:
                 positions = _segment_positions(x, present)
             return self.layer(x, mask=mask, positions=positions)
-        there_BN = present_tokens(x, present)
-        if positions is None and there_BN is not None and present.side == "left":  # the first token stands at 0
-            positions = (there_BN.cumsum(-1) - 1).clamp(min=0)
-        return zero_absent(self.layer(zero_absent(x, there_BN), mask=mask, positions=positions), there_BN)
+        present_BN = present_tokens(x, present)
+        if positions is None and present_BN is not None and present.side == "left":  # the first token is at 0
+            positions = (present_BN.cumsum(-1) - 1).clamp(min=0)
+        return zero_absent(self.layer(zero_absent(x, present_BN), mask=mask, positions=positions), present_BN)
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -390,13 +391,13 @@ class SelfAttention(nn.Module):
 
     def step(self, x: Tensor, state: Cache, *, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
         """One token or a chunk, (B, n, D), after those in the cache, which it consumes."""
-        there_BN = None if lengths is None else present_tokens(x, Padding(lengths), "lengths")
+        present_BN = None if lengths is None else present_tokens(x, Padding(lengths), "lengths")
         further = self._further_mask()
-        y, state = self.layer.step(zero_absent(x, there_BN), state, mask=further, lengths=lengths)  # type: ignore[assignment]
-        return zero_absent(y, there_BN), state
+        y, state = self.layer.step(zero_absent(x, present_BN), state, mask=further, lengths=lengths)  # type: ignore[assignment]
+        return zero_absent(y, present_BN), state
 
     def _further_mask(self) -> Mask | None:
-        """What the mask says beside causal; a ValueError where it is not causal, and tokens would need the future."""
+        """The mask without its causal part; a ValueError where it is not causal, and tokens would need later ones."""
         parts = self.mask.members if isinstance(self.mask, AndMask) else (self.mask,)
         others = [part for part in parts if part is not None and not isinstance(part, Causal)]
         if not any(isinstance(part, Causal) for part in parts):
@@ -405,7 +406,7 @@ class SelfAttention(nn.Module):
 
 
 def _segment_positions(x: Tensor, packed: Packed) -> Tensor:
-    """Where every token of x (B, N, D) stands in its own segment, (N,): the first one of each stands at 0."""
+    """The positions of the tokens of x (B, N, D) in their segments, (N,); each segment starts at 0."""
     if packed.key_lengths is not packed.query_lengths:
         raise checks.wrong("present", "a Packed of one list of lengths, where tokens are both queries and keys",
                            repr(packed), "Leave out its key_lengths.")
@@ -428,7 +429,7 @@ class SelfAttentionConfig(AttentionConfig):
         """The mixer of a layer, from 0; all layers are alike."""
         rotary, bias = None, None
         if isinstance(self.position, RotaryConfig):
-            rotary = self.position.build(self.each(width))
+            rotary = self.position.build(self.head_size(width))
         elif self.position is not None:
             bias = self.position.build(self.heads, causal)
         near = None if self.window is None else Window(self.window, self.window)
@@ -444,8 +445,8 @@ class SelfAttentionConfig(AttentionConfig):
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """What does not go with a model of this width: key, and why."""
         yield from super().clashes(width, causal)
-        if isinstance(self.position, RotaryConfig) and self.each(width) % 2:
-            yield "position", f"rotary positions need heads of an even width, and these have {self.each(width)}"
+        if isinstance(self.position, RotaryConfig) and self.head_size(width) % 2:
+            yield "position", f"rotary positions need heads of an even width, and these have {self.head_size(width)}"
         if isinstance(self.position, BucketedBiasConfig):
             buckets, ways = self.position.buckets, 1 if causal else 2
             if buckets % ways:

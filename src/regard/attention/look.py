@@ -17,11 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.attend import NormalizerLike, ScoreLike
-from regard.attention.kernels import exact, questions, statistics
+from regard.attention.backends import exact_weights
 from regard.attention.mask import Mask
+from regard.attention.normalize import NormalizerLike
 from regard.attention.problem import AttentionProblem, build_problem
-from regard.kernels import dispatch
+from regard.attention.score import ScoreLike
+from regard.attention.statistics import (
+    STATISTICS,
+    StatisticRequest,
+    compute_statistic,
+    explain_statistic,
+    some_rows,
+)
+from regard.kernels.dispatch import Explanation
 from regard.position.bias import Bias
 
 
@@ -34,10 +42,10 @@ class Peaks(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What `attend(query, key, ...)` looks at. All answers are without gradients.
+    """The attention weights of `attend(query, key, ...)`, computed on demand and without gradients.
 
-    Rows are queries, columns are keys; `...` are the leading dimensions, heads last. The memory of every answer but
-    `weights` grows with the number of tokens, not with its square.
+    Rows are queries, columns are keys; `...` are the leading dimensions, heads last. The memory of every statistic grows
+    with the number of tokens, not with its square; only `weights` holds the whole matrix.
     """
 
     query: Tensor
@@ -59,65 +67,63 @@ class Look:
 
     @cached_property
     def problem(self) -> AttentionProblem:
-        """The look as kernels read it, checked."""
+        """The arguments in the form that backends read, checked."""
         query, key = self.query.detach(), self.key.detach()
-        return build_problem(query, key, key, score=self.score, normalize=self.normalize, mask=self.mask, bias=self.bias,
-                     dropout=0.0)
+        return build_problem(query, key, key, score=self.score, normalize=self.normalize, mask=self.mask,
+                             bias=self.bias, dropout=0.0)
 
     @torch.no_grad()
     def weights(self) -> Tensor:
         """The whole matrix, (..., queries, keys)."""
-        weights = exact.weights(self.problem)
-        return weights.expand(*self.problem.leading, *weights.shape[-2:])
+        return exact_weights(self.problem)
 
     def rows(self, indices: "int | list[int] | Tensor") -> Tensor:
         """The weights of these queries, (..., keys) for one index and (..., indices, keys) for several."""
         chosen = row_indices(indices, self.problem.n_queries, self.query.device)
-        rows = statistics.some_rows(self.problem, chosen.reshape(-1))
+        rows = some_rows(self.problem, chosen.reshape(-1))
         return rows if chosen.dim() else rows.squeeze(-2)
 
     def entropy(self) -> Tensor:
-        """-Σ w log w of every row in nats, (..., queries): 0 for one key alone, log n for n keys alike.
+        """-Σ w log w of every row in nats, (..., queries): 0 for a single key, log n for n equal weights.
 
-        Weights that do not sum to 1 (relu, sigmoid) are taken as they are.
+        Weights that do not sum to 1 (relu, sigmoid) are not normalised.
         """
-        return self._answer("entropy")
+        return self._compute("entropy")
 
     def row_max(self) -> Peaks:
         """The largest weight of every row and the first key that has it, (..., queries); 0 and 0 for an empty row."""
-        return Peaks(*self._answer("row_max"))
+        return Peaks(*self._compute("row_max"))
 
     def column_sums(self) -> Tensor:
-        """What every key receives from all queries, (..., keys)."""
-        return self._answer("column_sums")
+        """The sum of the weights that each key receives from all queries, (..., keys)."""
+        return self._compute("column_sums")
 
     def top_k(self, count: int) -> Peaks:
         """The `count` largest weights of every row, largest first, (..., queries, count)."""
-        return Peaks(*self._answer("top_k", count))
+        return Peaks(*self._compute("top_k", count))
 
     def block_map(self, size: int) -> Tensor:
         """The mean weight of every block of `size` queries and `size` keys, (..., blocks, blocks)."""
-        return self._answer("block_map", size)
+        return self._compute("block_map", size)
 
-    def explain(self, asked: str, number: int | None = None) -> dispatch.Explanation:
-        """Which kernels answer, and why those that are preferred to them do not: `look.explain("block_map", 64)`."""
-        return questions.explain(self._question(asked, number))
+    def explain(self, statistic: str, number: int | None = None) -> Explanation:
+        """Which backend computes a statistic, and why the preferred ones do not: `look.explain("block_map", 64)`."""
+        return explain_statistic(self._request(statistic, number))
 
-    def _answer(self, asked: str, number: int | None = None) -> Any:
-        return questions.answer(self._question(asked, number))
+    def _compute(self, statistic: str, number: int | None = None) -> Any:
+        return compute_statistic(self._request(statistic, number))
 
-    def _question(self, asked: str, number: int | None) -> questions.StatisticRequest:
-        """The question, checked."""
-        checks.pick("asked", asked, dict.fromkeys(questions.STATISTICS))
-        if asked == "top_k" and not 0 < (number or 0) <= self.problem.n_keys:
+    def _request(self, statistic: str, number: int | None) -> StatisticRequest:
+        checks.pick("statistic", statistic, dict.fromkeys(STATISTICS))
+        if statistic == "top_k" and not 0 < (number or 0) <= self.problem.n_keys:
             raise checks.wrong("count", f"from 1 to the number of keys, {self.problem.n_keys}", number)
-        if asked == "block_map" and (number or 0) < 1:
+        if statistic == "block_map" and (number or 0) < 1:
             raise checks.wrong("size", "at least 1", number)
-        return questions.StatisticRequest(asked, self.problem, number)
+        return StatisticRequest(statistic, self.problem, number)
 
 
 def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.device) -> Tensor:
-    """Indices of some of `count` rows, from 0 on, as a tensor; a ValueError where they are none."""
+    """Indices of some of `count` rows, as a tensor of numbers from 0 on; a ValueError where they are not valid."""
     chosen = torch.as_tensor(indices, device=device)
     chosen = chosen.long() if chosen.numel() == 0 else chosen
     if chosen.is_floating_point() or chosen.dtype == torch.bool or chosen.dim() > 1:
@@ -127,44 +133,38 @@ def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.d
     return chosen % max(1, count)
 
 
-# ---- tap: Taps: where an attention layer hands out what it looks at.
-#
-# Every attention layer has one. Closed, it is an empty list that the layer glances at; open, it hands a `Look` to whoever
-# listens each time the layer runs, from whatever backend. It does not keep anything, and changes nothing of what the
-# layer computes. Its name is that of its layer in the model. The keys of a look that a step gives are those of the cache:
-# who keeps it beyond the next step copies them.
 
 Listener = Callable[[Look], None]
 
 
 class Tap:
-    """The tap of one layer."""
+    """The tap of one layer: passes each `Look` of the layer to its listeners."""
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
 
     @contextmanager
     def listen(self, listener: Listener) -> Iterator[None]:
-        """Hand every look to `listener` inside the `with` block."""
+        """Call `listener` with every look inside the `with` block."""
         self.listeners.append(listener)
         try:
             yield
         finally:
-            # The last one that is this very object: others may be equal to it.
+            # Remove by identity, the last one first: other listeners may be equal to this one.
             for i in reversed(range(len(self.listeners))):
                 if self.listeners[i] is listener:
                     del self.listeners[i]
                     break
 
-    def hand(self, look: Look) -> None:
-        """Give a look to all who listen."""
+    def send(self, look: Look) -> None:
+        """Pass a look to all listeners."""
         for listener in tuple(self.listeners):
             listener(look)
 
     def __reduce__(self) -> "tuple[type[Tap], tuple[()]]":
-        return Tap, ()  # a copy of a layer, or one from another process, is another layer: nobody listens to it yet
+        return Tap, ()  # a copy of a layer, also in another process, is another layer and has no listeners yet
 
 
 def find_taps(model: nn.Module) -> dict[str, Tap]:
-    """Every tap of a model under the name of its layer; of a layer by itself, under the empty name."""
+    """Every tap of a model under the name of its layer; a single layer's tap has the empty name."""
     return {name: module.tap for name, module in model.named_modules() if isinstance(getattr(module, "tap", None), Tap)}

@@ -7,16 +7,16 @@ A mask is a value with a meaning, so that a backend can recognise it. True means
     Padding(lengths, side)    only the first (or last) `length` keys of each sequence exist
     Window(left, right)       keys at most `left` before and `right` after the query
     Packed(lengths)           several sequences in one row, each attends to itself only
-    Placed(start)             the first query stands at key `start`, as in cached decoding
+    Placed(start)             the first query is at key `start`, as in cached decoding
     a bool tensor             broadcast against (..., n_queries, n_keys)
 
 Every query has a position among the keys. By default the two sequences end together (aligned to the bottom right): the
-last query stands at the last key. `Packed` and `Placed` set other positions, and in a conjunction they set them for all
+last query is at the last key. `Packed` and `Placed` set other positions, and in a conjunction they set them for all
 members: `Causal() & Placed(start)` is causal from there.
 
 Masks and biases are computed from the indices of query-key pairs (`PairIndices`), so one formula serves the whole
-matrix, a block of it, some rows of it, and a single pair inside a compiled kernel. A mask does not know scores, backends
-or dtypes.
+matrix, a block of it, some rows of it, and a single pair inside a compiled kernel. A mask does not know scores,
+backends or dtypes.
 
 Legend: Q queries of a block, K keys of a block.
 """
@@ -33,7 +33,7 @@ from regard import checks
 
 
 class PairIndices(Protocol):
-    """What a mask may read. The tensors broadcast against each other to the shape of the block."""
+    """The indices of query-key pairs, as a mask reads them. The tensors broadcast against each other."""
 
     @property
     def row(self) -> Tensor:
@@ -45,7 +45,7 @@ class PairIndices(Protocol):
 
     @property
     def position(self) -> Tensor:
-        """The index of the key at which the query stands."""
+        """The position of the query: the index of a key."""
 
     @property
     def n_queries(self) -> int: ...
@@ -54,18 +54,18 @@ class PairIndices(Protocol):
     def n_keys(self) -> int: ...
 
     def per_sequence(self, numbers: Tensor) -> Tensor:
-        """Numbers given one a sequence, (batch, ...), aligned with the block's leading dimensions from the left."""
+        """Numbers for each sequence, (batch, ...), aligned with the leading dimensions from the left."""
 
     def select(self, matrix: Tensor) -> Tensor:
-        """The entries of a (..., n_queries, n_keys) matrix at this place."""
+        """The entries of a (..., n_queries, n_keys) matrix at these pairs."""
 
     def at(self, position: Tensor) -> Self:
-        """The same pairs, with the queries standing elsewhere."""
+        """The same pairs, with other positions of the queries."""
 
 
 @dataclass(frozen=True)
 class BlockIndices:
-    """The place of a block: some queries against a run of keys, for every leading index."""
+    """The indices of a block of pairs: some queries against a range of keys, for every leading index."""
 
     row: Tensor
     column: Tensor
@@ -79,7 +79,7 @@ class BlockIndices:
     @classmethod
     def of(cls, n_queries: int, n_keys: int, *, leading: int, device: "torch.device | str | None" = None,
            rows: "slice | Tensor | None" = None, columns: slice | None = None) -> "BlockIndices":
-        """The block of these rows and columns (all, where not said) under `leading` leading dimensions."""
+        """The block of these rows and columns (default: all) under `leading` leading dimensions."""
         # By type and not by `is None`, on which torch.compile would specialise, and compile again for every length.
         rows = rows if isinstance(rows, slice | Tensor) else slice(0, n_queries)
         columns = columns if isinstance(columns, slice) else slice(0, n_keys)
@@ -100,36 +100,21 @@ class BlockIndices:
         return replace(self, position=position)
 
 
-# ---- mask: Masks: who may look at whom.
-#
-# A mask is a value with a meaning, so that a kernel can recognise it. True means *may attend*. Masks combine with `&`,
-# `|` and `~`; `mask.matrix(n_queries, n_keys)` shows one.
-#
-#     Causal()                  no query sees a key that stands after it
-#     Padding(lengths, side)    only the first (or last) `length` keys of each sequence exist
-#     Window(left, right)       keys at most `left` before and `right` after the query
-#     Packed(lengths)           several sequences in one row, each sees itself alone (in `packed`)
-#     Placed(start)             the first query stands at key `start`, as in cached decoding
-#     a bool tensor             broadcast against (..., n_queries, n_keys)
-#
-# A mask does not know scores, backends or dtypes. Where the queries stand among the keys: see `place`. In a conjunction,
-# `Packed` and `Placed` say it for all members: `Causal() & Placed(start)` is causal from there.
-
 Lengths = int | Sequence[int] | Tensor
 Device = torch.device | str | None
 
 
 class Mask(ABC):
-    """The protocol of a mask."""
+    """The protocol of a mask. A subclass defines at least `allowed`."""
 
-    moves: bool = False
-    """Whether the mask says where the queries stand."""
-    square: bool = True
+    sets_positions: bool = False
+    """Whether the mask sets the positions of the queries."""
+    is_matrix: bool = True
     """Whether it depends on both the query and the key, so that writing it out takes a matrix."""
 
     @property
     def leading(self) -> int:
-        """How many leading (batch) dimensions the mask has itself."""
+        """The number of leading (batch) dimensions of the mask itself."""
         return 0
 
     def fits(self, leading: tuple[int, ...]) -> bool:
@@ -137,30 +122,30 @@ class Mask(ABC):
         return True
 
     @abstractmethod
-    def allowed(self, place: PairIndices) -> Tensor:
-        """Bool, broadcastable to the block at `place`. The mask is ready for the sizes and the device of the block."""
+    def allowed(self, block: PairIndices) -> Tensor:
+        """Which pairs may attend: bool, broadcastable to the block. The mask was prepared for the sizes of the block."""
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> "Mask":
-        """The mask with its tensors on `device`, checked against the sizes; `allowed` is asked of this one."""
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> "Mask":
+        """The mask with its tensors on `device`, checked against the sizes. `allowed` is called on the result."""
         return self
 
-    def each(self, change: "Callable[[Mask], Mask]") -> "Mask":
-        """The mask with every part of it that is not itself a combination changed."""
+    def map_parts(self, change: "Callable[[Mask], Mask]") -> "Mask":
+        """The mask with `change` applied to each part that is not itself a combination."""
         return change(self)
 
-    def aligned(self, place: PairIndices) -> PairIndices:
-        """The place with the positions that this mask gives to the queries."""
-        return place
+    def aligned(self, block: PairIndices) -> PairIndices:
+        """The block with the positions that this mask gives to the queries."""
+        return block
 
     def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
-        """A run of keys outside of which the queries first..last-1 see nothing. It may be too wide, never narrow."""
+        """A range that holds all keys to which the queries first..last-1 may attend. It may be too wide."""
         return 0, n_keys
 
     def matrix(self, n_queries: int, n_keys: int, *, leading: int | None = None, device: Device = None) -> Tensor:
-        """The mask as a bool tensor (..., n_queries, n_keys), with as many leading dimensions as it has itself."""
-        mask = self.ready(n_queries, n_keys, device)
-        place = BlockIndices.of(n_queries, n_keys, leading=mask.leading if leading is None else leading, device=device)
-        allowed = mask.allowed(mask.aligned(place))
+        """The mask as a bool tensor (..., n_queries, n_keys), by default with its own leading dimensions."""
+        mask = self.prepare(n_queries, n_keys, device)
+        block = BlockIndices.of(n_queries, n_keys, leading=mask.leading if leading is None else leading, device=device)
+        allowed = mask.allowed(mask.aligned(block))
         return allowed.expand(*allowed.shape[:-2], n_queries, n_keys)
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
@@ -180,10 +165,10 @@ class Mask(ABC):
 
 
 class Causal(Mask):
-    """A query sees the key at its own position and those before it; the last query stands at the last key."""
+    """A query may attend to the key at its own position and to those before it; the last query is at the last key."""
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        return place.column <= place.position
+    def allowed(self, block: PairIndices) -> Tensor:
+        return block.column <= block.position
 
     def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
         return 0, max(0, min(n_keys, last + n_keys - n_queries))
@@ -193,7 +178,7 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """A query sees at most `left` keys before its position and `right` after it; None is without limit."""
+    """A query may attend to `left` keys before its position and to `right` keys after it; None means no limit."""
 
     def __init__(self, left: int | None, right: int | None) -> None:
         for argument, value in (("left", left), ("right", right)):
@@ -201,8 +186,8 @@ class Window(Mask):
                 raise checks.wrong(argument, "a number of keys, 0 or more, or None", value)
         self.left, self.right = left, right
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        distance = place.column - place.position
+    def allowed(self, block: PairIndices) -> Tensor:
+        distance = block.column - block.position
         near = torch.ones_like(distance, dtype=torch.bool) if self.left is None else distance >= -self.left
         return near if self.right is None else near & (distance <= self.right)
 
@@ -217,14 +202,14 @@ class Window(Mask):
 
 
 class Padding(Mask):
-    """Of each sequence only `length` keys exist: the first (padded on the side "right"), or the last ("left").
+    """Only `length` keys of each sequence exist: the first (padded on the side "right"), or the last ("left").
 
     `lengths` has one number a sequence, (batch,), aligned with the leading dimensions of the queries from the left.
     """
 
     def __init__(self, lengths: Lengths, side: str = "right") -> None:
         checks.pick("side", side, {"right": None, "left": None})
-        self.square = False
+        self.is_matrix = False
         self.lengths, self.side = as_integers("lengths", lengths), side
 
     @property
@@ -232,27 +217,27 @@ class Padding(Mask):
         return self.lengths.dim()
 
     def fits(self, leading: tuple[int, ...]) -> bool:
-        return _sizes_broadcast(self.lengths.shape, leading[:self.lengths.dim()])
+        return sizes_broadcast(self.lengths.shape, leading[:self.lengths.dim()])
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         if not torch.compiler.is_compiling() and self.lengths.device.type == "cpu" and self.lengths.numel():
             longest = int(self.lengths.max())
             if longest > n_keys:
                 raise checks.wrong("lengths", f"at most the number of keys, {n_keys}", f"as long as {longest}")
         return self if _is_on_device(self.lengths, device) else Padding(self.lengths.to(device), self.side)
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        lengths = place.per_sequence(self.lengths)
-        return place.column < lengths if self.side == "right" else place.column >= place.n_keys - lengths
+    def allowed(self, block: PairIndices) -> Tensor:
+        lengths = block.per_sequence(self.lengths)
+        return block.column < lengths if self.side == "right" else block.column >= block.n_keys - lengths
 
     def __repr__(self) -> str:
         return f'Padding({abbreviate(self.lengths)}, side="{self.side}")'
 
 
 class Placed(Mask):
-    """The first query of each sequence stands at key `start`, and the keys after the last query are not there yet."""
+    """The first query of each sequence is at key `start`; the keys after the last query do not exist yet."""
 
-    moves = True
+    sets_positions = True
 
     def __init__(self, start: Lengths) -> None:
         self.start = as_integers("start", start)
@@ -262,207 +247,33 @@ class Placed(Mask):
         return self.start.dim()
 
     def fits(self, leading: tuple[int, ...]) -> bool:
-        return _sizes_broadcast(self.start.shape, leading[:self.start.dim()])
+        return sizes_broadcast(self.start.shape, leading[:self.start.dim()])
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         return self if _is_on_device(self.start, device) else Placed(self.start.to(device))
 
-    def aligned(self, place: PairIndices) -> PairIndices:
-        return place.at(place.row + place.per_sequence(self.start))
+    def aligned(self, block: PairIndices) -> PairIndices:
+        return block.at(block.row + block.per_sequence(self.start))
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        return place.column < place.per_sequence(self.start) + place.n_queries
+    def allowed(self, block: PairIndices) -> Tensor:
+        return block.column < block.per_sequence(self.start) + block.n_queries
 
     def __repr__(self) -> str:
         return f"Placed({abbreviate(self.start)})"
 
 
-class BoolMask(Mask):
-    """A bool tensor as a mask: True means may attend."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.square = tensor.dim() > 1 and tensor.shape[-2] > 1
-
-    @property
-    def leading(self) -> int:
-        return max(0, self.tensor.dim() - 2)
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return _sizes_broadcast(self.tensor.shape[:-2], leading[len(leading) - self.leading:])
-
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        tensor = self.tensor[(None,) * max(0, 2 - self.tensor.dim())]
-        if any(size not in (1, wanted) for size, wanted in zip(tensor.shape[-2:], (n_queries, n_keys), strict=True)):
-            expected = f"broadcastable to (..., {n_queries} queries, {n_keys} keys)"
-            raise checks.wrong("mask", expected, f"of shape {checks.shape(self.tensor)}")
-        return BoolMask(tensor.to(device))
-
-    def allowed(self, place: PairIndices) -> Tensor:
-        return place.select(self.tensor)
-
-    def __repr__(self) -> str:
-        return f"Allowed(bool tensor of shape {checks.shape(self.tensor)})"
-
-
-class AndMask(Mask):
-    """The conjunction of masks. Its members agree on where the queries stand."""
-
-    def __init__(self, members: tuple[Mask, ...]) -> None:
-        self.members = members
-        self.moves = any(member.moves for member in members)
-        self.square = any(member.square for member in members)
-
-    @classmethod
-    def of(cls, *masks: Mask) -> "AndMask":
-        """The conjunction, with conjunctions inside it opened."""
-        return cls(tuple(part for mask in masks for part in (mask.members if isinstance(mask, cls) else (mask,))))
-
-    @property
-    def leading(self) -> int:
-        return max(member.leading for member in self.members)
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return all(member.fits(leading) for member in self.members)
-
-    def each(self, change: Callable[[Mask], Mask]) -> Mask:
-        return AndMask(tuple(member.each(change) for member in self.members))
-
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return self.each(lambda part: part.ready(n_queries, n_keys, device))
-
-    def aligned(self, place: PairIndices) -> PairIndices:
-        for member in self.members:
-            place = member.aligned(place)
-        return place
-
-    def allowed(self, place: PairIndices) -> Tensor:
-        result = self.members[0].allowed(place)
-        for member in self.members[1:]:
-            result = result & member.allowed(place)
-        return result
-
-    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
-        if self.moves:
-            return 0, n_keys  # the queries stand elsewhere: the members' spans do not hold
-        spans = [member.span(first, last, n_queries, n_keys) for member in self.members]
-        start, stop = max(start for start, _ in spans), min(stop for _, stop in spans)
-        return min(start, stop), stop
-
-    def __repr__(self) -> str:
-        return " & ".join(f"({member!r})" if isinstance(member, OrMask) else repr(member) for member in self.members)
-
-
-class OrMask(Mask):
-    """The disjunction of two masks. Each has its own say on where the queries stand."""
-
-    def __init__(self, left: Mask, right: Mask) -> None:
-        self.left, self.right = left, right
-        self.square = left.square or right.square
-
-    @property
-    def leading(self) -> int:
-        return max(self.left.leading, self.right.leading)
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return self.left.fits(leading) and self.right.fits(leading)
-
-    def each(self, change: Callable[[Mask], Mask]) -> Mask:
-        return OrMask(self.left.each(change), self.right.each(change))
-
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return self.each(lambda part: part.ready(n_queries, n_keys, device))
-
-    def allowed(self, place: PairIndices) -> Tensor:
-        return self.left.allowed(self.left.aligned(place)) | self.right.allowed(self.right.aligned(place))
-
-    def __repr__(self) -> str:
-        return f"{self.left!r} | {self.right!r}"
-
-
-class NotMask(Mask):
-    """The complement of a mask."""
-
-    def __init__(self, inner: Mask) -> None:
-        self.inner, self.square = inner, inner.square
-
-    @property
-    def leading(self) -> int:
-        return self.inner.leading
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return self.inner.fits(leading)
-
-    def each(self, change: Callable[[Mask], Mask]) -> Mask:
-        return NotMask(self.inner.each(change))
-
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return self.each(lambda part: part.ready(n_queries, n_keys, device))
-
-    def allowed(self, place: PairIndices) -> Tensor:
-        return ~self.inner.allowed(self.inner.aligned(place))
-
-    def __repr__(self) -> str:
-        return f"~({self.inner!r})" if isinstance(self.inner, AndMask | OrMask) else f"~{self.inner!r}"
-
-
-def as_mask(mask: "Mask | Tensor") -> Mask:
-    """The mask that a user gave. Only bool tensors are masks: what is added to the scores goes into `bias`."""
-    if isinstance(mask, Mask):
-        return mask
-    if not isinstance(mask, Tensor):
-        raise checks.wrong("mask", "a bool tensor or a mask such as regard.Causal()", *checks.kind(mask))
-    if mask.dtype == torch.bool:
-        return BoolMask(mask)
-    remedy = ("What is added to the scores goes into `bias`." if mask.is_floating_point()
-              else "Say which values may attend, for example mask=(tensor == 1).")
-    raise checks.wrong("mask", "a bool tensor (True: may attend)", f"a tensor of {mask.dtype}", remedy)
-
-
-def as_integers(argument: str, numbers: Lengths) -> Tensor:
-    """Lengths or starts that a user gave, as an integer tensor."""
-    if not isinstance(numbers, Tensor | list | tuple | range | int):
-        raise checks.wrong(argument, "whole numbers", repr(numbers))
-    tensor = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers)
-    if tensor.numel() == 0:
-        return tensor.long()
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise checks.wrong(argument, "whole numbers", f"of dtype {tensor.dtype}")
-    if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool((tensor < 0).any()):
-        raise checks.wrong(argument, "0 or more", int(tensor.min()))
-    return tensor.long()  # smaller integers overflow where positions are added
-
-
-def abbreviate(numbers: Tensor) -> str:
-    """The numbers; the first few of them where there are many."""
-    flat = numbers.flatten().tolist()
-    shown = ", ".join(map(str, flat[:6])) + (", …" if len(flat) > 6 else "")
-    return f"[{shown}]" if numbers.dim() else shown
-
-
-def _sizes_broadcast(own: Sequence[int], leading: Sequence[int]) -> bool:
-    """Sizes broadcast to those beside them; there are no more of them."""
-    return len(own) == len(leading) and all(size in (1, wanted) for size, wanted in zip(own, leading, strict=True))
-
-
-def _is_on_device(tensor: Tensor, device: Device) -> bool:
-    return device is None or tensor.device == torch.device(device)
-
-
-# ---- packed: Packed sequences: several of them one after another in one row, without padding, each seeing itself alone.
-#
-# The mask of segments. It says where the queries stand, so `Causal() & Packed(...)` is causal inside every segment. It
-# does not know how a batch is packed, what the tokens are, nor who computes a segment.
-
-
 class Packed(Mask):
-    """The queries of a segment see the keys of that segment. What lies behind the last one neither sees nor is seen.
+    """Several sequences in one row, without padding: the queries of a segment may attend to the keys of that segment.
 
-    `query_lengths` and `key_lengths` (the queries' where not given) have one length a segment. Each segment is aligned
-    to its own bottom right: its last query stands at its last key.
+    Tokens after the last segment attend to nothing, and no token attends to them. Each segment is aligned to its own
+    bottom right, so `Causal() & Packed(...)` is causal inside every segment.
+
+    Args:
+        query_lengths: the queries of each segment, (segments,).
+        key_lengths: the keys of each segment; `query_lengths` by default.
     """
 
-    moves = True
+    sets_positions = True
 
     def __init__(self, query_lengths: Lengths, key_lengths: Lengths | None = None) -> None:
         self.query_lengths = as_integers("query_lengths", query_lengths)
@@ -474,40 +285,40 @@ class Packed(Mask):
             expected = f"as many lengths as query_lengths has, {len(self.query_lengths)}"
             raise checks.wrong("key_lengths", expected, f"{len(self.key_lengths)} lengths")
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         if not torch.compiler.is_compiling():
-            self._check_room(n_queries, n_keys)
+            self.check_sizes(n_queries, n_keys)
         queries, keys = self.query_lengths.to(device), self.key_lengths.to(device)
         query_ends, key_ends = queries.cumsum(0), keys.cumsum(0)
         of_query = torch.searchsorted(query_ends, torch.arange(n_queries, device=device), right=True)
         of_key = torch.searchsorted(key_ends, torch.arange(n_keys, device=device), right=True)
-        # What lies behind the last segment has the number len(queries): it gets a shift of its own, and sees nothing.
+        # Tokens after the last segment have the segment number len(queries) and a shift of 0, and attend to nothing.
         shift = torch.cat([key_ends - query_ends, queries.new_zeros(1)])
         position = torch.arange(n_queries, device=device) + shift[of_query]
         return PackedSegments(self, of_query.where(of_query < len(queries), -1), of_key, position)
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        return self.ready(place.n_queries, place.n_keys, place.row.device).allowed(place)
+    def allowed(self, block: PairIndices) -> Tensor:
+        return self.prepare(block.n_queries, block.n_keys, block.row.device).allowed(block)
 
     def positions(self, n_queries: int, device: Device = None) -> Tensor:
-        """How far into its segment every query is, (n_queries,): each segment starts at 0, and what lies behind too."""
+        """The index of each query in its segment, (n_queries,); the tokens after the last segment count from 0 too."""
         ends = self.query_lengths.to(device).cumsum(0)
         index = torch.arange(n_queries, device=device)
         starts = torch.cat([ends.new_zeros(1), ends])
         return index - starts[torch.searchsorted(ends, index, right=True)]
 
     def on_host(self, n_queries: int, n_keys: int) -> tuple[list[int], list[int]]:
-        """The lengths of the queries and of the keys as plain numbers, checked. Lengths on a GPU are waited for."""
+        """The lengths of the queries and of the keys as plain numbers, checked. It waits for lengths on a GPU."""
         host = Packed(self.query_lengths.cpu(), self.key_lengths.cpu())
-        host._check_room(n_queries, n_keys)
+        host.check_sizes(n_queries, n_keys)
         return host.query_lengths.tolist(), host.key_lengths.tolist()
 
-    def _check_room(self, n_queries: int, n_keys: int) -> None:
-        """A ValueError where there are more tokens in segments than there are. On a GPU nobody looks."""
-        for argument, lengths, room in (("query_lengths", self.query_lengths, n_queries),
-                                        ("key_lengths", self.key_lengths, n_keys)):
-            if lengths.device.type == "cpu" and int(lengths.sum()) > room:
-                expected = f"lengths that add up to at most {room}, the tokens there are"
+    def check_sizes(self, n_queries: int, n_keys: int) -> None:
+        """Raise a ValueError if the segments hold more tokens than exist. Lengths on a GPU are not checked."""
+        for argument, lengths, tokens in (("query_lengths", self.query_lengths, n_queries),
+                                          ("key_lengths", self.key_lengths, n_keys)):
+            if lengths.device.type == "cpu" and int(lengths.sum()) > tokens:
+                expected = f"lengths that add up to at most {tokens}, the number of tokens"
                 raise checks.wrong(argument, expected, f"lengths that add up to {int(lengths.sum())}")
 
     def __repr__(self) -> str:
@@ -516,18 +327,195 @@ class Packed(Mask):
 
 
 class PackedSegments(Mask):
-    """A `Packed` looked up once: the segment of every query and of every key, and the position of every query."""
+    """A prepared `Packed`: the segment of every query and of every key, and the position of every query."""
 
-    moves = True
+    sets_positions = True
 
     def __init__(self, packed: Packed, of_query: Tensor, of_key: Tensor, position: Tensor) -> None:
         self.packed, self.of_query, self.of_key, self.position = packed, of_query, of_key, position
 
-    def aligned(self, place: PairIndices) -> PairIndices:
-        return place.at(self.position[place.row])
+    def aligned(self, block: PairIndices) -> PairIndices:
+        return block.at(self.position[block.row])
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        return self.of_query[place.row] == self.of_key[place.column]
+    def allowed(self, block: PairIndices) -> Tensor:
+        return self.of_query[block.row] == self.of_key[block.column]
 
     def __repr__(self) -> str:
         return repr(self.packed)
+
+
+class BoolMask(Mask):
+    """A bool tensor as a mask; True means may attend."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.is_matrix = tensor.dim() > 1 and tensor.shape[-2] > 1
+
+    @property
+    def leading(self) -> int:
+        return max(0, self.tensor.dim() - 2)
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return sizes_broadcast(self.tensor.shape[:-2], leading[len(leading) - self.leading:])
+
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        tensor = self.tensor[(None,) * max(0, 2 - self.tensor.dim())]
+        if any(size not in (1, wanted) for size, wanted in zip(tensor.shape[-2:], (n_queries, n_keys), strict=True)):
+            expected = f"broadcastable to (..., {n_queries} queries, {n_keys} keys)"
+            raise checks.wrong("mask", expected, f"of shape {checks.shape(self.tensor)}")
+        return BoolMask(tensor.to(device))
+
+    def allowed(self, block: PairIndices) -> Tensor:
+        return block.select(self.tensor)
+
+    def __repr__(self) -> str:
+        return f"BoolMask(bool tensor of shape {checks.shape(self.tensor)})"
+
+
+class AndMask(Mask):
+    """The conjunction of masks. Positions that one member sets hold for all."""
+
+    def __init__(self, members: tuple[Mask, ...]) -> None:
+        self.members = members
+        self.sets_positions = any(member.sets_positions for member in members)
+        self.is_matrix = any(member.is_matrix for member in members)
+
+    @classmethod
+    def of(cls, *masks: Mask) -> "AndMask":
+        """The conjunction of these masks, without nested conjunctions."""
+        return cls(tuple(part for mask in masks for part in (mask.members if isinstance(mask, cls) else (mask,))))
+
+    @property
+    def leading(self) -> int:
+        return max(member.leading for member in self.members)
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return all(member.fits(leading) for member in self.members)
+
+    def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
+        return AndMask(tuple(member.map_parts(change) for member in self.members))
+
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
+
+    def aligned(self, block: PairIndices) -> PairIndices:
+        for member in self.members:
+            block = member.aligned(block)
+        return block
+
+    def allowed(self, block: PairIndices) -> Tensor:
+        result = self.members[0].allowed(block)
+        for member in self.members[1:]:
+            result = result & member.allowed(block)
+        return result
+
+    def span(self, first: int, last: int, n_queries: int, n_keys: int) -> tuple[int, int]:
+        if self.sets_positions:
+            return 0, n_keys  # the members' spans assume other positions
+        spans = [member.span(first, last, n_queries, n_keys) for member in self.members]
+        start, stop = max(start for start, _ in spans), min(stop for _, stop in spans)
+        return min(start, stop), stop
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({member!r})" if isinstance(member, OrMask) else repr(member) for member in self.members)
+
+
+class OrMask(Mask):
+    """The disjunction of two masks. Each sets positions for itself."""
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        self.left, self.right = left, right
+        self.is_matrix = left.is_matrix or right.is_matrix
+
+    @property
+    def leading(self) -> int:
+        return max(self.left.leading, self.right.leading)
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return self.left.fits(leading) and self.right.fits(leading)
+
+    def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
+        return OrMask(self.left.map_parts(change), self.right.map_parts(change))
+
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
+
+    def allowed(self, block: PairIndices) -> Tensor:
+        return self.left.allowed(self.left.aligned(block)) | self.right.allowed(self.right.aligned(block))
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {self.right!r}"
+
+
+class NotMask(Mask):
+    """The complement of a mask."""
+
+    def __init__(self, inner: Mask) -> None:
+        self.inner, self.is_matrix = inner, inner.is_matrix
+
+    @property
+    def leading(self) -> int:
+        return self.inner.leading
+
+    def fits(self, leading: tuple[int, ...]) -> bool:
+        return self.inner.fits(leading)
+
+    def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
+        return NotMask(self.inner.map_parts(change))
+
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
+
+    def allowed(self, block: PairIndices) -> Tensor:
+        return ~self.inner.allowed(self.inner.aligned(block))
+
+    def __repr__(self) -> str:
+        return f"~({self.inner!r})" if isinstance(self.inner, AndMask | OrMask) else f"~{self.inner!r}"
+
+
+def mask_parts(mask: Mask | None) -> tuple[Mask, ...]:
+    """The members of a conjunction; the mask itself where it is none."""
+    return () if mask is None else mask.members if isinstance(mask, AndMask) else (mask,)
+
+
+def as_mask(mask: Mask | Tensor) -> Mask:
+    """The argument `mask` as a mask. Only bool tensors are masks: numbers to add to the scores go into `bias`."""
+    if isinstance(mask, Mask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise checks.wrong("mask", "a bool tensor or a mask such as regard.Causal()", *checks.kind(mask))
+    if mask.dtype == torch.bool:
+        return BoolMask(mask)
+    remedy = ("Numbers to add to the scores go into `bias`." if mask.is_floating_point()
+              else "Say which values may attend, for example mask=(tensor == 1).")
+    raise checks.wrong("mask", "a bool tensor (True: may attend)", f"a tensor of {mask.dtype}", remedy)
+
+
+def as_integers(argument: str, numbers: Lengths) -> Tensor:
+    """The lengths or starts of an argument, as an integer tensor."""
+    if not isinstance(numbers, Tensor | list | tuple | range | int):
+        raise checks.wrong(argument, "integers", repr(numbers))
+    tensor = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers)
+    if tensor.numel() == 0:
+        return tensor.long()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise checks.wrong(argument, "integers", f"of dtype {tensor.dtype}")
+    if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool((tensor < 0).any()):
+        raise checks.wrong(argument, "0 or more", int(tensor.min()))
+    return tensor.long()  # smaller integers overflow where positions are added
+
+
+def abbreviate(numbers: Tensor) -> str:
+    """The numbers as text; only the first six of many."""
+    flat = numbers.flatten().tolist()
+    shown = ", ".join(map(str, flat[:6])) + (", …" if len(flat) > 6 else "")
+    return f"[{shown}]" if numbers.dim() else shown
+
+
+def sizes_broadcast(own: Sequence[int], leading: Sequence[int]) -> bool:
+    """Whether the sizes `own` broadcast to `leading`, of which there are as many."""
+    return len(own) == len(leading) and all(size in (1, wanted) for size, wanted in zip(own, leading, strict=True))
+
+
+def _is_on_device(tensor: Tensor, device: Device) -> bool:
+    return device is None or tensor.device == torch.device(device)

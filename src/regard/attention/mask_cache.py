@@ -5,15 +5,22 @@
     CachedPadding(padding)   the padding of one forward pass; gives the `CachedMask` of each layer's mask
     CachedPacked(packed)     the packed sequences of one forward pass; gives the `Band` of each layer's mask
 
-Every layer of a model asks under the same padding, and writing the mask out costs more than a small attention itself.
+All layers of a model have the same padding, and writing the mask out costs more than a small attention itself.
 
-`Causal`, `Window`, `Padding`, `Placed` and `Packed`, and any of these joined by `&`, are bands: a kernel then needs two
-numbers for each query and no matrix, and the queries that attend to one key are a range too.
+These masks, and any of them joined by `&`, are bands:
+
+    Causal()          0 … position            Window(l, r)     position - l … position + r
+    Padding(lengths)  the tokens that exist   Packed(lengths)  the keys of the query's segment
+    Placed(start)     the keys up to the last query
+
+Both ends of a band only move forward from one query to the next. So a kernel needs two numbers for each query and no
+matrix, knows which keys to skip, and the queries that may attend to one key are a range too.
 
 `hide` keeps what the package promises of every backend where torch does not: a query that may attend to nothing gets
-zeros and zero gradients, and NaN, inf or 1e30 in keys that no query may attend to are never read.
+zeros and zero gradients, and NaN, inf or 1e30 in keys that no query may attend to are never read. It costs passes over
+whole tensors, which are skipped in eager mode on a CPU where the numbers show that there is nothing to guard against.
 
-Legend: B rows, N queries or tokens, M or K keys, D width.
+Legend: ... leading dimensions, B rows, N queries or tokens, Q queries, K keys, D width.
 """
 
 from collections.abc import Callable
@@ -25,7 +32,6 @@ from torch.nn.functional import pad
 
 from regard import checks
 from regard.attention.mask import (
-    AndMask,
     BlockIndices,
     BoolMask,
     Causal,
@@ -37,8 +43,13 @@ from regard.attention.mask import (
     PairIndices,
     Placed,
     Window,
+    mask_parts,
+    sizes_broadcast,
 )
 from regard.attention.problem import AttentionProblem
+
+MAX_MATRIX_ENTRIES = 1 << 28
+"""The most entries of a mask's matrix: a larger one is not written out, and a backend without a matrix is preferred."""
 
 
 def any_along(flags: Tensor, dim: int) -> Tensor:
@@ -51,7 +62,7 @@ def any_along(flags: Tensor, dim: int) -> Tensor:
 
 
 def may_hold(flags: Tensor) -> bool:
-    """Whether a flag may be set. On a GPU, or while compiling, looking would cost more than it saves: it may."""
+    """Whether a flag may be set; True on a GPU or while compiling, where looking would cost more than it saves."""
     if torch.compiler.is_compiling() or flags.device.type != "cpu":
         return True
     return flags.numel() > 0 and bool(flags.any())
@@ -59,9 +70,9 @@ def may_hold(flags: Tensor) -> bool:
 
 def hide(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, *,
          bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value with zeros in queries that see nothing, and in keys and values that nothing sees.
+    """The three with zeros in queries that may attend to nothing, and in keys that no query may attend to.
 
-    They are untouched where what stands there can do no harm. `bounded` says that |score| ≤ c |query| |key| with a
+    They are returned unchanged where their numbers can do no harm. `bounded` says that |score| ≤ c |query| |key| with a
     small c, so that ordinary numbers have ordinary scores.
     """
     blind = ~any_along(allowed, -1)
@@ -75,11 +86,11 @@ def hide(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, *,
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Whether the numbers are so ordinary that a weight of 0 hides them: no NaN, no inf, and no product overflows.
+    """Whether a weight of 0 hides these numbers: there is no NaN and no inf, and no product overflows.
 
     NaN, inf and large numbers all show in a norm. A product with less than 1e6 overflows only where the other factor is
-    beyond 1e32, and then the scores of real keys do so too. Nobody looks on a GPU or while compiling; float16 has no
-    room for ordinary numbers.
+    larger than 1e32, and then the scores of real keys overflow too. False on a GPU and while compiling, where looking
+    costs too much, and for float16, whose range is too small.
     """
     if torch.compiler.is_compiling() or tensor.device.type != "cpu" or tensor.dtype == torch.float16:
         return False
@@ -87,30 +98,15 @@ def _is_ordinary(tensor: Tensor) -> bool:
     return float(torch.linalg.vector_norm(tensor.detach(), dtype=wide)) < 1e6
 
 
-# ---- looked: Masks that are looked up once, for all layers of a model that ask the same.
-#
-# Every layer asks under the same padding, and in decoding every step asks again. To write the mask out each time costs
-# more than a small attention itself. Here it is written out once, and what the kernels guard against is settled then:
-# which rows see nothing, and that what nobody sees is finite, because whoever made it has cleared it.
-#
-#     Looked(allowed)    a matrix that was written out
-#     Pass(padding)      the padding of one pass through a model, which gives the `Looked` of each of its masks
-#
-# It does not know layers or kernels. Legend: B rows, N tokens.
-
-MAX_MATRIX_ENTRIES = 1 << 28
-"""Entries that a matrix may have: a larger one is not written out, and a backend that needs none is preferred."""
-
-
 class CachedMask(BoolMask):
-    """A bool matrix (B, 1, N or 1, N of the keys) and what was found out about it.
+    """A bool matrix (B, 1, N or 1, K) with its empty rows already found.
 
-    What stands in keys and values that no query sees is finite, by the word of whoever makes it: it needs no guard.
+    The caller promises that keys and values that no query may attend to are finite, so they need no guard.
 
     Args:
-        allowed: who may attend.
-        blind_rows: "zeros": queries that see nothing get zeros, as everywhere; "any": what they get is never used, as
-            whoever asks clears it.
+        allowed: which pairs may attend.
+        blind_rows: "zeros" where queries that may attend to nothing get zeros, as everywhere; "any" where the caller
+            discards their outputs.
     """
 
     def __init__(self, allowed: Tensor, blind_rows: str = "zeros") -> None:
@@ -120,11 +116,10 @@ class CachedMask(BoolMask):
         self.opened = allowed | blind if some else allowed
         """The same with the rows that forbid everything opened, as fused kernels need it."""
         self.blind = blind if some and blind_rows == "zeros" else None
-        """The queries whose results must be zeros; None where there are none."""
+        """The queries whose outputs must be zeros; None where there are none."""
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        """Itself: it was made for these sizes and this device."""
-        super().ready(n_queries, n_keys, device)
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+        super().prepare(n_queries, n_keys, device)  # checks the sizes
         return self
 
     def pick(self, index: Tensor) -> "CachedMask":
@@ -133,56 +128,50 @@ class CachedMask(BoolMask):
 
 
 class CachedPadding(Padding):
-    """The padding of one pass through a model, where all layers have the same tokens."""
+    """The padding of one forward pass, in which all layers have the same tokens."""
 
     def __init__(self, padding: Padding) -> None:
         super().__init__(padding.lengths, padding.side)
-        self._there: Tensor | None = None
+        self._present: Tensor | None = None
         self._masks: dict[str | Mask | None, Mask] = {}
 
-    def there(self, count: int, device: torch.device) -> Tensor:
-        """(B, N): which tokens are there."""
-        if self._there is None:
-            self._there = self.matrix(1, count, device=device).squeeze(-2)
-        return self._there
+    def present(self, count: int, device: torch.device) -> Tensor:
+        """(B, N): which tokens exist."""
+        if self._present is None:
+            self._present = self.matrix(1, count, device=device).squeeze(-2)
+        return self._present
 
     def under(self, mask: Mask | None, count: int, device: torch.device) -> Mask:
-        """This padding and a mask of a mixer, for tokens that look at each other. Rows of padding get anything.
+        """This padding joined with the mask of a mixer, for self-attention. The outputs of padding are undefined.
 
-        It is a `Looked`, but where the matrix would be too large to be held: there it is not written out.
+        The result is a `CachedMask`, except where its matrix would be too large to hold.
         """
         plain = _depends_on_distance(mask)
-        key = repr(mask) if plain else mask  # two layers have equal masks of their own; others tell no more than a size
+        key = repr(mask) if plain else mask  # equal masks of two layers are two objects; the repr of others is too vague
         if key not in self._masks:
             both: Mask = Padding(self.lengths, self.side)
             both = both if mask is None else broadcast_over_heads(mask, 3) & both
-            if both.square and self.lengths.numel() * count**2 > MAX_MATRIX_ENTRIES:
+            if both.is_matrix and self.lengths.numel() * count**2 > MAX_MATRIX_ENTRIES:
                 self._masks[key] = both
             else:
-                matrix = both.matrix(count if both.square else 1, count, leading=2, device=device)
+                matrix = both.matrix(count if both.is_matrix else 1, count, leading=2, device=device)
                 self._masks[key] = CachedMask(matrix, "any" if plain else "zeros")
         return self._masks[key]
 
 
 def _depends_on_distance(mask: Mask | None) -> bool:
-    """Whether a mask is made of distances alone: its name says all of it, and every token sees itself."""
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    return all(part is None or type(part) in (Causal, Window) for part in parts)
+    """Whether a mask depends on distances only: then its repr identifies it, and every token may attend to itself."""
+    return all(type(part) in (Causal, Window) for part in mask_parts(mask))
 
 
 def broadcast_over_heads(mask: Mask, dims: int) -> Mask:
-    """Bool tensors of `dims` dimensions in the mask, (B, N, M), say nothing of heads: they hold for all."""
+    """The mask with a dimension of heads in each bool tensor of `dims` dimensions, (B, N, K), that has none."""
     def widen(part: Mask) -> Mask:
         if isinstance(part, BoolMask) and not isinstance(part, CachedMask) and part.tensor.dim() == dims > 2:
             return BoolMask(part.tensor.unsqueeze(-3))
         return part
 
-    return mask.each(widen)
-
-
-# ---- presence: Which tokens of a padded batch are there, for mixers: a `Padding` becomes a flag for every token.
-#
-# It knows no mixer. Legend: B rows, N tokens, D width.
+    return mask.map_parts(widen)
 
 
 def present_tokens(x: Tensor, present: Padding | None, argument: str = "present") -> Tensor | None:
@@ -190,62 +179,49 @@ def present_tokens(x: Tensor, present: Padding | None, argument: str = "present"
     if present is None:
         return None
     if not isinstance(present, Padding):
-        raise checks.wrong(argument, "a Padding, which says which tokens are there, or None", *checks.kind(present))
+        raise checks.wrong(argument, "a Padding, which says which tokens exist, or None", *checks.kind(present))
     if not present.fits((x.shape[0],)):
         got = f"for lengths of shape {checks.shape(present.lengths)}"
         raise checks.wrong(argument, f"for the {x.shape[0]} rows of x", got)
     if isinstance(present, CachedPadding):
-        return present.there(x.shape[1], x.device).expand(x.shape[:2])
+        return present.present(x.shape[1], x.device).expand(x.shape[:2])
     return present.matrix(1, x.shape[1], device=x.device).squeeze(-2).expand(x.shape[:2])
 
 
-def zero_absent(x: Tensor, there_BN: Tensor | None) -> Tensor:
-    """Zeros in the place of tokens that are not there: what stood there is not read, and gets no gradient."""
-    return x if there_BN is None else x.masked_fill(~there_BN.unsqueeze(-1), 0.0)
-
-
-# ---- band: Bands: masks by which every query sees one run of keys, first ≤ key < last.
-#
-#     Causal()          0 … position            Window(l, r)     position - l … position + r
-#     Padding(lengths)  the tokens there are    Packed(lengths)  the keys of the query's segment
-#     Placed(start)     the keys that are there yet
-#
-# Any of these joined by `&` is a band again, and both ends only ever move forward from one query to the next. So a kernel
-# needs two numbers a query, not a matrix, and knows which keys to leave out without looking at them; and the queries that
-# see a key are one run too. A `Band` is made once for all layers that ask under the same mask. It computes no attention.
-#
-# Legend: N queries, M keys.
+def zero_absent(x: Tensor, present_BN: Tensor | None) -> Tensor:
+    """x with zeros in place of absent tokens: what was there is not read, and gets no gradient."""
+    return x if present_BN is None else x.masked_fill(~present_BN.unsqueeze(-1), 0.0)
 
 
 class Band(Mask):
-    """Query i sees the keys first[i] ≤ j < last[i]; both (..., N), integers that never fall along N."""
+    """Query i may attend to the keys first[i] ≤ j < last[i]; both are (..., N), integers that never decrease along N."""
 
     def __init__(self, first: Tensor, last: Tensor) -> None:
         both = torch.broadcast_tensors(first.to(torch.int32), last.to(torch.int32))
         self.first, self.last = (ends.contiguous() for ends in both)
-        self._found: dict[object, tuple[Tensor, Tensor]] = {}
+        self._cache: dict[object, tuple[Tensor, Tensor]] = {}
 
     @property
     def leading(self) -> int:
         return self.first.dim() - 1
 
     def fits(self, leading: tuple[int, ...]) -> bool:
-        own = self.first.shape[:-1]
-        beside = leading[len(leading) - len(own):]
-        return len(own) == len(beside) and all(size in (1, wanted) for size, wanted in zip(own, beside, strict=True))
+        return sizes_broadcast(self.first.shape[:-1], leading[len(leading) - self.leading:])
 
-    def ready(self, n_queries: int, n_keys: int, device: Device) -> Mask:
+    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         if self.first.shape[-1] != n_queries:
             raise checks.wrong("mask", f"a Band of {n_queries} queries", f"one of {self.first.shape[-1]}")
         return self
 
-    def allowed(self, place: PairIndices) -> Tensor:
-        first, last = (place.select(ends.unsqueeze(-1)) for ends in (self.first, self.last))
-        return (place.column >= first) & (place.column < last)
+    def allowed(self, block: PairIndices) -> Tensor:
+        first, last = (block.select(ends.unsqueeze(-1)) for ends in (self.first, self.last))
+        return (block.column >= first) & (block.column < last)
 
     def queries(self, n_keys: int) -> tuple[Tensor, Tensor]:
-        """For every key j the run of queries that see it, (..., M): from the first one whose `last` is beyond j, up to
-        the first one whose `first` is."""
+        """The range of queries that may attend to each key j, (..., K).
+
+        It starts at the first query whose `last` is after j, and stops before the first one whose `first` is after j.
+        """
         def find() -> tuple[Tensor, Tensor]:
             keys = torch.arange(n_keys, device=self.first.device, dtype=torch.int32)
             keys = keys.expand(*self.first.shape[:-1], n_keys).contiguous()
@@ -253,13 +229,13 @@ class Band(Mask):
                            for ends in (self.last, self.first))
             return start, stop
 
-        return self.looked_up(("queries", n_keys), find)
+        return self.cached(("queries", n_keys), find)
 
-    def looked_up(self, name: object, find: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """What `find` finds out about these ends: once, for all that ask by this name."""
-        if name not in self._found:
-            self._found[name] = find()
-        return self._found[name]
+    def cached(self, name: object, find: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """The result of `find`, which runs once for each name."""
+        if name not in self._cache:
+            self._cache[name] = find()
+        return self._cache[name]
 
     def __repr__(self) -> str:
         return f"Band(of {self.first.shape[-1]} queries)"
@@ -269,80 +245,75 @@ BAND_MASKS = (Causal, Window, Padding, Placed, PackedSegments, Band)
 """The masks that are bands."""
 
 
-def mask_parts(mask: Mask | None) -> tuple[Mask, ...]:
-    """What a mask joins by &."""
-    return () if mask is None else mask.members if isinstance(mask, AndMask) else (mask,)
-
-
 def is_band(mask: Mask | None) -> bool:
-    """Whether a mask, ready for its sizes, is a band, as far as is known."""
+    """Whether a prepared mask is known to be a band."""
     return all(isinstance(part, BAND_MASKS) for part in mask_parts(mask))
 
 
-def range_limits(mask: Mask | None, place: BlockIndices) -> tuple[Tensor, Tensor]:
-    """The first key that each query of the block may see, and the one behind the last, (..., Q, 1) each.
+def range_limits(mask: Mask | None, block: BlockIndices) -> tuple[Tensor, Tensor]:
+    """The first key that each query of the block may attend to, and the end of its range, (..., Q, 1) each.
 
-    The mask is ready, and the place says where its queries stand. Of a mask that also says other things (a bool tensor,
-    `|`, `~`) these are the ends of what its bands allow.
+    The mask is prepared, and the block has the positions that it gives. Where a mask has other parts as well (a bool
+    tensor, `|`, `~`), these are the ends of what its bands allow.
     """
-    low, high = torch.zeros_like(place.position), torch.full_like(place.position, place.n_keys)
+    low, high = torch.zeros_like(block.position), torch.full_like(block.position, block.n_keys)
     for part in mask_parts(mask):
-        start, stop = _part_limits(part, place)
+        start, stop = _part_limits(part, block)
         low = low if start is None else torch.maximum(low, start)
         high = high if stop is None else torch.minimum(high, stop)
     return low, high
 
 
-def band_of(mask: Mask | None, n_queries: int, n_keys: int, *, leading: int, device: torch.device) -> Band | None:
-    """A mask, ready for these sizes, as a band; None where it is none.
-
-    `leading` is how many leading dimensions the queries have, with heads.
-    """
-    if not is_band(mask):
-        return None
-    if isinstance(mask, Band):
-        return mask
-    place = BlockIndices.of(n_queries, n_keys, leading=leading, device=device)
-    place = place if mask is None else mask.aligned(place)  # type: ignore[assignment]
-    low, high = (ends.squeeze(-1) for ends in torch.broadcast_tensors(*range_limits(mask, place)))
-    empty = low >= high
-    behind = high.masked_fill(empty, 0).cummax(-1).values  # who sees nothing stands behind all that was seen before
-    return Band(torch.where(empty, behind, low), torch.where(empty, behind, high))
-
-
-def _part_limits(part: Mask, place: BlockIndices) -> tuple[Tensor | None, Tensor | None]:
-    """The same by one part of a mask; None where it sets no limit."""
+def _part_limits(part: Mask, block: BlockIndices) -> tuple[Tensor | None, Tensor | None]:
+    """The limits that one part of a mask sets; None where it sets none."""
     if isinstance(part, Causal):
-        return None, place.position + 1
+        return None, block.position + 1
     if isinstance(part, Window):
-        return (None if part.left is None else place.position - part.left,
-                None if part.right is None else place.position + part.right + 1)
+        return (None if part.left is None else block.position - part.left,
+                None if part.right is None else block.position + part.right + 1)
     if isinstance(part, Padding):
-        lengths = place.per_sequence(part.lengths)
-        return (None, lengths) if part.side == "right" else (place.n_keys - lengths, None)
+        lengths = block.per_sequence(part.lengths)
+        return (None, lengths) if part.side == "right" else (block.n_keys - lengths, None)
     if isinstance(part, Placed):
-        return None, place.per_sequence(part.start) + place.n_queries
+        return None, block.per_sequence(part.start) + block.n_queries
     if isinstance(part, PackedSegments):
         start = torch.searchsorted(part.of_key, part.of_query)
         stop = torch.searchsorted(part.of_key, part.of_query, right=True)
         return start.unsqueeze(-1), stop.unsqueeze(-1)
     if isinstance(part, Band):
-        return place.select(part.first.unsqueeze(-1)), place.select(part.last.unsqueeze(-1))
+        return block.select(part.first.unsqueeze(-1)), block.select(part.last.unsqueeze(-1))
     return None, None
 
 
-def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: int, device: torch.device) -> Band:
-    """The band of segments and of a mask of distances: `Causal`, `Window`, or several of them.
+def band_of(mask: Mask | None, n_queries: int, n_keys: int, *, leading: int, device: torch.device) -> Band | None:
+    """A mask, prepared for these sizes, as a band; None where it is not one.
 
-    Each query has the keys from `start` to `stop` of its segment, where segments follow each other; what a distance
-    leaves of them begins and ends inside. So nothing has to be put in order, not even for those who see nothing.
+    `leading` is the number of leading dimensions of the queries, heads included.
+    """
+    if not is_band(mask):
+        return None
+    if isinstance(mask, Band):
+        return mask
+    block = BlockIndices.of(n_queries, n_keys, leading=leading, device=device)
+    block = block if mask is None else mask.aligned(block)  # type: ignore[assignment]
+    low, high = (ends.squeeze(-1) for ends in torch.broadcast_tensors(*range_limits(mask, block)))
+    empty = low >= high
+    before = high.masked_fill(empty, 0).cummax(-1).values  # an empty range stands where the ranges before it end
+    return Band(torch.where(empty, before, low), torch.where(empty, before, high))
+
+
+def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: int, device: torch.device) -> Band:
+    """The band of packed segments and of a mask of distances: `Causal`, `Window`, or several of them.
+
+    Each query has the keys from `start` to `stop` of its segment, and segments follow each other; what a distance leaves
+    of them starts and stops inside. So the ends are in order already, those of empty ranges too.
     """
     if not torch.compiler.is_compiling():
-        packed._check_room(n_queries, n_keys)
+        packed.check_sizes(n_queries, n_keys)
     query_edges, key_edges = (pad(lengths.to(device).cumsum(0), (1, 0))
                               for lengths in (packed.query_lengths, packed.key_lengths))
     index = torch.arange(n_queries, device=device)
-    segment = torch.searchsorted(query_edges[1:], index, right=True)  # behind the last one, how many there are
+    segment = torch.searchsorted(query_edges[1:], index, right=True)  # after the last segment: their number
     following = (segment + 1).clamp(max=len(packed.query_lengths))
     start, stop = key_edges[segment], key_edges[following]
     position = index + (stop - query_edges[following])
@@ -358,39 +329,31 @@ def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: 
 
 
 class CachedPacked(Packed):
-    """The segments of one pass through a model, where all layers have the same tokens: bands are looked up once."""
+    """The packed sequences of one forward pass, in which all layers have the same tokens: each band is made once."""
 
     def __init__(self, packed: Packed) -> None:
         super().__init__(packed.query_lengths, packed.key_lengths)
         self._bands: dict[tuple[object, ...], Mask] = {}
 
     def under(self, mask: Mask | None, n_queries: int, n_keys: int, leading: int, device: torch.device) -> Mask:
-        """These segments and a mask of a mixer: a `Band` where the mask is made of distances."""
-        if not all(type(part) in (Causal, Window) for part in mask_parts(mask)):
+        """These segments joined with the mask of a mixer: a `Band` where the mask depends on distances only."""
+        if not _depends_on_distance(mask):
             return self if mask is None else mask & self
-        key = repr(mask), n_queries, n_keys, leading, device  # two layers have equal masks of their own
+        key = repr(mask), n_queries, n_keys, leading, device  # equal masks of two layers are two objects
         if key not in self._bands:
             self._bands[key] = band_in_segments(self, mask, n_queries, n_keys, device)
         return self._bands[key]
 
 
-# ---- ranges: Masks as ranges: each query sees the keys from `low` to below `high`, two numbers a query in place of a row of flags.
-#
-# What masks are such ranges is said in `regard.attention.mask_cache`; of a mask that also says other things (a bool tensor,
-# `|`, `~`) the ranges hold what it allows, and more. It does not know who computes with them.
-#
-# Legend: ... leading dimensions, Q queries, K keys.
-
-
 class KeyRanges(NamedTuple):
-    """int32, broadcastable to (..., Q). Where there is nothing to see, `low` is K and `high` is 0."""
+    """The keys low ≤ j < high of each query: int32, broadcastable to (..., Q). An empty range has low K and high 0."""
 
     low: Tensor
     high: Tensor
 
-    def seen(self, n_keys: int) -> Tensor:
-        """Which keys a query sees, (..., K): where ranges begin counts 1, where they end -1, and sums say how many."""
-        low, high = (torch.minimum(end, self.high).long() for end in self)  # an empty range begins where it ends
+    def used_keys(self, n_keys: int) -> Tensor:
+        """Which keys some query may attend to, (..., K): starts count 1, ends -1, and running sums count the ranges."""
+        low, high = (torch.minimum(end, self.high).long() for end in self)  # an empty range starts where it ends
         steps = low.new_zeros(*low.shape[:-1], n_keys + 1)
         steps.scatter_add_(-1, low, torch.ones_like(low))
         steps.scatter_add_(-1, high, torch.full_like(high, -1))
@@ -398,65 +361,8 @@ class KeyRanges(NamedTuple):
 
 
 def key_ranges(problem: AttentionProblem) -> KeyRanges:
-    """The ranges of keys outside of which the queries see nothing."""
-    low, high = torch.broadcast_tensors(*range_limits(problem.mask, problem.block()))
+    """The ranges of keys outside of which the queries may attend to nothing."""
+    low, high = torch.broadcast_tensors(*range_limits(problem.mask, problem.indices()))
     empty = low >= high
     low, high = low.masked_fill(empty, problem.n_keys), high.masked_fill(empty, 0)
     return KeyRanges(*(end.squeeze(-1).to(torch.int32) for end in (low, high)))
-
-
-# ---- visits: Visits: which tiles of queries meet which tiles of keys, where every query sees one range of keys.
-#
-# What is outside of the ranges is skipped, and what is inside of all of them needs no mask. It does not know who
-# computes a tile.
-#
-# Legend: ... leading dimensions, Q queries, K keys, C tiles of keys.
-
-
-def range_refusal(problem: AttentionProblem) -> str | None:
-    """Why the mask is not one range of keys for every query; None when it is."""
-    if is_band(problem.mask):
-        return None
-    return f"it takes masks that are one range of keys a query, and {problem.mask!r} is not known to be one"
-
-
-def sequence_ranges(problem: AttentionProblem) -> KeyRanges:
-    """The ranges in a row for every sequence: (*leading, Q), or (Q,) where all have the same."""
-    found = key_ranges(problem)
-    if found.low.dim() == 1:
-        return found
-    return KeyRanges(*(bound.expand(*problem.leading, problem.n_queries).contiguous() for bound in found))
-
-
-def tile_schedule(found: KeyRanges, n_keys: int, rows: int, columns: int) -> Tensor:
-    """For every tile of `columns` keys the tiles of `rows` queries to visit: int32, (..., C, 4).
-
-    Of the tiles from the first number to the last none else sees the keys; those from the second to the third see all
-    of them, with each of their queries.
-    """
-    first, last = found
-    spare = -first.shape[-1] % rows
-
-    def tiles(bound: Tensor, filler: int) -> Tensor:
-        return pad(bound, (0, spare), value=filler).unflatten(-1, (-1, rows))
-
-    low = tiles(first, n_keys).amin(-1)  # who sees nothing begins behind the last key
-    high = tiles(last, 0).amax(-1)
-    highest_first, lowest_last = tiles(first, 0).amax(-1), tiles(last, n_keys).amin(-1)
-    start = torch.arange(0, n_keys, columns, device=first.device, dtype=torch.int32).expand(*low.shape[:-1], -1)
-    stop = (start + columns).clamp(max=n_keys).contiguous()
-    start = start.contiguous()
-    # Running maxima and minima are ordered, whatever the ranges are.
-    begin = torch.searchsorted(high.cummax(-1).values, start, right=True)
-    end = torch.searchsorted(_backward_minima(low), stop)
-    full = torch.searchsorted(_backward_minima(lowest_last), stop)
-    until = torch.searchsorted(highest_first.cummax(-1).values, start, right=True)
-    end = torch.maximum(begin, end)
-    full = torch.minimum(torch.maximum(full, begin), end)
-    until = torch.minimum(torch.maximum(until, full), end)
-    return torch.stack([begin, full, until, end], dim=-1).to(torch.int32)
-
-
-def _backward_minima(numbers: Tensor) -> Tensor:
-    """The minimum of each number and all that follow."""
-    return numbers.flip(-1).cummin(-1).values.flip(-1).contiguous()

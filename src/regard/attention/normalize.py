@@ -104,12 +104,15 @@ class CustomNormalizer(Normalizer):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
 
+NormalizerLike = str | Normalizer | Callable[[Tensor], Tensor]
+"""What callers may pass as a normaliser: a name, a `Normalizer`, or a function of rows of scores."""
+
 NORMALIZERS: dict[str, Normalizer] = {
     "softmax": Softmax(), "relu": ReLUKeys(), "relu_sum": ReLUSum(), "sigmoid": Sigmoid(),
 }
 
 
-def as_normalizer(normalize: "str | Normalizer | Callable[[Tensor], Tensor]") -> Normalizer:
+def as_normalizer(normalize: NormalizerLike) -> Normalizer:
     """The normaliser that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
     if isinstance(normalize, Normalizer):
         return normalize

@@ -1,12 +1,12 @@
-"""The problem: one question to attention, complete and checked, in the form that kernels read.
+"""`AttentionProblem`: the arguments of one attention, checked, in the form that backends read.
 
-`state` turns what a user wrote into a `Problem`, or says what is wrong with it. A problem knows what is asked and the
-sizes of everything; it does not compute, and does not know which kernel will.
+`build_problem` turns the arguments of a call into a problem, or raises a ValueError that names the wrong one. A problem
+knows what is asked and all sizes; it does not compute, and does not know which backend will.
 
-Legend: L leading dimensions (batch ..., heads), Q queries, K keys, D width.
+Legend: B batch, N tokens, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from regard import checks
 from regard.attention.mask import BlockIndices, Mask, as_mask
-from regard.attention.normalize import Normalizer, as_normalizer
-from regard.attention.score import Score, as_score
+from regard.attention.normalize import Normalizer, NormalizerLike, as_normalizer
+from regard.attention.score import Score, ScoreLike, as_score
 from regard.position.bias import Bias
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """What is asked. `leading` is the common shape of all leading dimensions, heads last."""
+    """The arguments of one attention, checked. `leading` is the common shape of all leading dimensions, heads last."""
 
     query: Tensor
     key: Tensor
@@ -42,8 +42,8 @@ class AttentionProblem:
         return self.key.shape[-2]
 
     @property
-    def pairs(self) -> int:
-        """How many scores there are in all."""
+    def n_pairs(self) -> int:
+        """The number of scores, over all leading dimensions."""
         count = self.n_queries * self.n_keys
         for size in self.leading:
             count *= size
@@ -55,41 +55,52 @@ class AttentionProblem:
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values: of the two that have more, where the others have one for all of them."""
+        """The heads of keys and values: the larger number, where one of the two has a single head for all."""
         return max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (self.key, self.value))
 
-    def block(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> BlockIndices:
-        """The place of these queries and keys (all, where not said), with the positions that the mask gives them."""
-        place = BlockIndices.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
-                         rows=rows, columns=columns)
-        return place if self.mask is None else self.mask.aligned(place)  # type: ignore[return-value]
+    def indices(self, rows: "slice | Tensor | None" = None, columns: slice | None = None) -> BlockIndices:
+        """The indices of these queries and keys (default: all), with the positions that the mask gives them."""
+        block = BlockIndices.of(self.n_queries, self.n_keys, leading=len(self.leading), device=self.query.device,
+                                rows=rows, columns=columns)
+        return block if self.mask is None else self.mask.aligned(block)  # type: ignore[return-value]
 
-    def allowed(self, place: BlockIndices) -> Tensor | None:
+    def allowed(self, block: BlockIndices) -> Tensor | None:
         """Which pairs of the block may attend; None where all may."""
-        return None if self.mask is None else self.mask.allowed(place)
+        return None if self.mask is None else self.mask.allowed(block)
 
-    def added(self, place: BlockIndices) -> Tensor | None:
-        """The bias of the block; None where there is none."""
+    def block_bias(self, block: BlockIndices) -> Tensor | None:
+        """The bias of the block; None where there is no bias."""
         if self.bias is None:
             return None
         if isinstance(self.bias, Tensor):
-            return place.select(self.bias)
-        return self.bias(place.column - place.position).to(self.query.dtype)
+            return block.select(self.bias)
+        return self.bias(block.column - block.position).to(self.query.dtype)
 
-    def spread(self) -> "AttentionProblem":
+    def row_blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
+        """Blocks of `size` rows in order, each with a range of keys that holds all its rows may attend to.
+
+        Without any rows there is one empty block.
+        """
+        for first in range(0, max(1, self.n_queries), size):
+            last = min(first + size, self.n_queries)
+            start, stop = 0, self.n_keys
+            if self.mask is not None:
+                start, stop = self.mask.span(first, last, self.n_queries, self.n_keys)
+            yield slice(first, last), slice(start, stop)
+
+    def repeat_key_heads(self) -> "AttentionProblem":
         """The same problem with every key and value head repeated for the query heads that share it."""
         return replace(self, key=_repeat_heads(self.key, self.heads), value=_repeat_heads(self.value, self.heads))
 
-    def four(self, tensor: Tensor, heads: int) -> Tensor:
-        """(B, heads, N, D) of (..., N, D), broadcast: what has so many heads, all other leading dimensions in one."""
+    def as_4d(self, tensor: Tensor, heads: int) -> Tensor:
+        """(B, heads, N, D) of (..., N, D), broadcast: all leading dimensions before the heads become one."""
         batch = self.leading[:-1]
         tensor = tensor.expand(*batch, heads, *tensor.shape[-2:])
         return tensor.reshape(torch.Size(batch).numel(), *tensor.shape[len(batch):])
 
 
-def build_problem(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Score | Callable[[Tensor, Tensor], Tensor]",
-          normalize: "str | Normalizer | Callable[[Tensor], Tensor]", mask: "Mask | Tensor | None",
-          bias: "Tensor | Bias | None", dropout: float) -> AttentionProblem:
+def build_problem(query: Tensor, key: Tensor, value: Tensor, *, score: ScoreLike, normalize: NormalizerLike,
+                  mask: Mask | Tensor | None, bias: Tensor | Bias | None, dropout: float) -> AttentionProblem:
     """The problem that these arguments describe; a ValueError names the argument that does not fit."""
     _check_tensors(query, key, value)
     leading = _common_leading(query, key, value)
@@ -97,9 +108,9 @@ def build_problem(query: Tensor, key: Tensor, value: Tensor, *, score: "str | Sc
     scorer.check(query.shape[-1], key.shape[-1], leading[-1] if leading else None)
     checks.probability("dropout", dropout)
     shape = (*leading, query.shape[-2], key.shape[-2])
-    made = _check_mask(mask, shape, query.device)
-    return AttentionProblem(query, key, value, scorer, as_normalizer(normalize), made, _check_bias(bias, shape, query, made),
-                   dropout, leading)
+    prepared = _check_mask(mask, shape, query.device)
+    return AttentionProblem(query, key, value, scorer, as_normalizer(normalize), prepared,
+                            _check_bias(bias, shape, query, prepared), dropout, leading)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -137,7 +148,7 @@ def _common_leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...
     if max(query.dim(), key.dim(), value.dim()) == 2:
         return ()
     batch = query.shape[:-3]
-    if not batch == key.shape[:-3] == value.shape[:-3]:  # torch is slow to say that equal shapes broadcast
+    if not batch == key.shape[:-3] == value.shape[:-3]:  # torch.broadcast_shapes is slow for equal shapes
         try:
             batch = torch.broadcast_shapes(batch, key.shape[:-3], value.shape[:-3])
         except RuntimeError:
@@ -147,22 +158,22 @@ def _common_leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...
     return (*batch, max(heads, key_heads, value_heads))
 
 
-def _check_mask(mask: "Mask | Tensor | None", shape: tuple[int, ...], device: torch.device) -> Mask | None:
+def _check_mask(mask: Mask | Tensor | None, shape: tuple[int, ...], device: torch.device) -> Mask | None:
     if mask is None:
         return None
-    made = as_mask(mask)
-    if not made.fits(shape[:-2]):
-        raise checks.wrong("mask", f"broadcastable to {shape} (..., queries, keys)", repr(made))
-    return made.ready(shape[-2], shape[-1], device)
+    mask = as_mask(mask)
+    if not mask.fits(shape[:-2]):
+        raise checks.wrong("mask", f"broadcastable to {shape} (..., queries, keys)", repr(mask))
+    return mask.prepare(shape[-2], shape[-1], device)
 
 
-def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Tensor,
-                mask: Mask | None) -> "Tensor | Bias | None":
+def _check_bias(bias: Tensor | Bias | None, shape: tuple[int, ...], query: Tensor,
+                mask: Mask | None) -> Tensor | Bias | None:
     if bias is None:
         return None
     if isinstance(bias, Tensor):
         if not bias.is_floating_point():
-            remedy = "What says who may attend goes into `mask`." if bias.dtype == torch.bool else ""
+            remedy = "A bool tensor that says which keys may be attended to goes into `mask`." if bias.dtype == torch.bool else ""
             raise checks.wrong("bias", "a tensor of floating-point numbers", f"of dtype {bias.dtype}", remedy)
         bias = bias[(None,) * max(0, 2 - bias.dim())]
         try:
@@ -175,7 +186,7 @@ def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Ten
         return bias.to(query)
     if not isinstance(bias, Bias):
         raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi.for_heads(8)", *checks.kind(bias))
-    if len(shape) == 2 or (mask is not None and mask.moves and mask.leading == len(shape) - 2):
+    if len(shape) == 2 or (mask is not None and mask.sets_positions and mask.leading == len(shape) - 2):
         got = f"a {type(bias).__name__} for {bias.heads} heads"
         raise checks.wrong("bias", "a tensor where the query has no dimension of heads", got,
                            "Make the query (batch, heads, tokens, width).")
@@ -185,6 +196,6 @@ def _check_bias(bias: "Tensor | Bias | None", shape: tuple[int, ...], query: Ten
 
 
 def _repeat_heads(tensor: Tensor, heads: int) -> Tensor:
-    """Query head h reads head h // (heads / own) of the tensor."""
+    """The tensor with each of its heads repeated, so that query head h reads head h // (heads / own)."""
     own = tensor.shape[-3] if tensor.dim() > 2 else 1
     return tensor if own in (1, heads) else tensor.repeat_interleave(heads // own, dim=-3)

@@ -172,6 +172,9 @@ class CustomScore(Score):
         return getattr(name, "__name__", str(name))
 
 
+ScoreLike = str | Score | Callable[[Tensor, Tensor], Tensor]
+"""What callers may pass as a score: a name, a `Score`, or a function of queries and keys."""
+
 SCORES: dict[str, Score] = {
     "dot": Dot("dot", lambda width: 1.0),
     "scaled_dot": Dot("scaled_dot", lambda width: width ** -0.5),
@@ -189,7 +192,7 @@ def _check_heads(name: str, weight: Tensor, dims: int, heads: int | None) -> Non
         raise checks.wrong("score", expected, f"one with weights for {weight.shape[0]} heads")
 
 
-def as_score(score: "str | Score | Callable[[Tensor, Tensor], Tensor]") -> Score:
+def as_score(score: ScoreLike) -> Score:
     """The score that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
     if isinstance(score, Score):
         return score

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from regard.attention.attend import ScoreLike
 from regard.attention.layer import Attention, BasicAttention, SelfAttention
 from regard.attention.look import Listener, Look, Tap
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, as_mask
 from regard.attention.mask_cache import CachedMask
-from regard.attention.score import Additive, Bilinear
+from regard.attention.score import Additive, Bilinear, ScoreLike
 from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask
 from regard.models.encoder_decoder import Decoder
 from regard.models.seq2seq import RecurrentDecoder
@@ -223,7 +222,7 @@ class Recorder:
         return {name: count for name, count in counts.items() if count}
 
     def _add_to_run(self, run: "RecordedRun", look: Look, unshared: frozenset[str]) -> None:
-        mask = None if look.mask is None else as_mask(look.mask).each(self._copy_mask)
+        mask = None if look.mask is None else as_mask(look.mask).map_parts(self._copy_mask)
         bias = None if look.bias is None else self.copy_parameter(look.bias)
         previous = run.pieces[-1].key if run.pieces else None
         same_keys = previous is not None and previous.shape == look.key.shape
@@ -402,7 +401,7 @@ def _mask_tensors(mask: Mask | None) -> list[Tensor]:
         return part
 
     if mask is not None:
-        mask.each(collect)
+        mask.map_parts(collect)
     return found
 
 

@@ -216,7 +216,7 @@ def _check_index(record: AttentionRecord, index: int) -> int:
 
 def _batch_row(look: Look, index: int) -> Look:
     """One row of a batch, with its padding: (H, n, N)."""
-    mask = None if look.mask is None else as_mask(look.mask).each(lambda part: _mask_of_row(part, index))
+    mask = None if look.mask is None else as_mask(look.mask).map_parts(lambda part: _mask_of_row(part, index))
     bias = look.bias
     if isinstance(bias, Tensor) and bias.dim() > 3:
         bias = _row_of(bias, index)
@@ -281,7 +281,7 @@ def _select_tokens(look: Look, queries: Tensor | None, keys: Tensor | None) -> L
     if queries is None and keys is None and (mask is None or is_distance_mask(mask)):
         return look
     same_shift = (0 if queries is None else n - len(queries)) == (0 if keys is None else N - len(keys))
-    if same_shift and (mask is None or (is_distance_mask(_without_lengths(mask)) and not mask.moves)):
+    if same_shift and (mask is None or (is_distance_mask(_without_lengths(mask)) and not mask.sets_positions)):
         mask = None if mask is None else _without_lengths(mask)  # distances stay the same
     else:
         if isinstance(bias, Bias):

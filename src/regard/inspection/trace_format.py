@@ -525,17 +525,17 @@ def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
     """What is added to the scores: by distance where that says all of it."""
     if problem.bias is None:
         return {}
-    if isinstance(problem.bias, Bias) and not (problem.mask is not None and problem.mask.moves):
+    if isinstance(problem.bias, Bias) and not (problem.mask is not None and problem.mask.sets_positions):
         distances = torch.arange(1 - problem.n_keys, problem.n_queries, device=problem.query.device)
         return {"distance_bias": problem.bias(distances.unsqueeze(0)).detach().squeeze(-2)}
     _check_size(name, "bias", problem)
-    added = problem.added(problem.block())
+    added = problem.block_bias(problem.indices())
     assert added is not None
     added = added.detach().reshape((1,) * (3 - added.dim()) + tuple(added.shape))
     return {"bias": added.expand(-1, problem.n_queries, problem.n_keys)}
 
 
 def _check_size(name: str, what: str, problem: AttentionProblem) -> None:
-    if problem.pairs > MAX_MATRIX_ENTRIES:
-        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.pairs:,} numbers, more '
+    if problem.n_pairs > MAX_MATRIX_ENTRIES:
+        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.n_pairs:,} numbers, more '
                          f"than {MAX_MATRIX_ENTRIES:,}. A mask, a score and a normaliser of regard have forms that are small.")

@@ -1,11 +1,11 @@
 """Statistics of attention weights in Triton: passes over the tiles of Q·Kᵀ that never write a weight.
 
-    row_pass           the normaliser of every row, with its entropy or with the first of its largest scores
-    leader_pass        the normaliser of every row, and the tiles that hold its largest scores
-    top_k_pass         the largest weights of a row, from the tiles that `leader_pass` found
-    column_pass        the sum of every column
-    coarse_map_pass    the sums of blocks larger than a tile: a program has a part of the rows of one row of blocks
-    fine_map_pass      the sums of blocks of which a tile holds several, in both directions
+    _row_pass           the normaliser of every row, with its entropy or with the first of its largest scores
+    _leader_pass        the normaliser of every row, and the tiles that hold its largest scores
+    _top_k_pass         the largest weights of a row, from the tiles that `_leader_pass` found
+    _column_pass        the sum of every column
+    _coarse_map_pass    the sums of blocks larger than a tile: a program has a part of the rows of one row of blocks
+    _fine_map_pass      the sums of blocks of which a tile holds several, in both directions
 
 A query attends to the keys from `first` to below `last`. Tiles outside of all ranges are skipped, and tiles inside of all
 ranges are not masked. Scores are accumulated in float32 and taken to the base of 2: a weight is
@@ -16,11 +16,21 @@ neither problems nor masks.
 
 Legend: Q rows of a tile, K keys of a tile, D width up to a power of two, M blocks of a map in a tile.
 """
-# mypy: allow-untyped-defs, allow-untyped-decorators, ignore-errors
-# ruff: noqa: N803
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# ruff: noqa: N803
+# (the arguments of kernels have the types of Triton; sizes that are known when they are compiled are in capitals)
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.kernels import launch
 
 NO_SCORE = tl.constexpr(-(1 << 63))
 """Below every packed score."""
@@ -84,12 +94,12 @@ def _unpack_score(number):
 
 
 @triton.jit
-def row_pass(query, key, first, last, peaks, inverses, entropies, spots,
+def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes,
          n_queries, n_keys, tiles, heads, group, factor,
          query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-         WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, KEPT: tl.constexpr,
+         WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STATISTIC: tl.constexpr,
          PRECISION: tl.constexpr):
-    """KEPT: "normaliser", "entropy" or "spot"; what is not kept is not written."""
+    """STATISTIC: "normaliser", "entropy" or "argmax"; what is not kept is not written."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
@@ -103,7 +113,7 @@ def row_pass(query, key, first, last, peaks, inverses, entropies, spots,
     peak_Q = tl.full([QUERIES], float("-inf"), tl.float32)
     total_Q = tl.zeros([QUERIES], tl.float32)
     lost_Q = tl.zeros([QUERIES], tl.float32)  # Σ e z, where e = 2^z and z = score - peak: what the entropy needs
-    spot_Q = tl.zeros([QUERIES], tl.int32)
+    argmax_Q = tl.zeros([QUERIES], tl.int32)
     for part in tl.static_range(3):
         if part == 0:
             lower, upper = begin, full
@@ -128,14 +138,14 @@ def row_pass(query, key, first, last, peaks, inverses, entropies, spots,
             e_QK = tl.exp2(z_QK)
             shift_Q = peak_Q * factor - base_Q
             shrunk_Q = tl.exp2(shift_Q)
-            if KEPT == "entropy":
+            if STATISTIC == "entropy":
                 if part != 1:
                     z_QK = tl.where(seen_QK, z_QK, 0.0)  # 0 · -inf is no number
                 moved_Q = tl.where(peak_Q == float("-inf"), 0.0, shift_Q) * total_Q
                 lost_Q = (lost_Q + moved_Q) * shrunk_Q + tl.sum(e_QK * z_QK, 1)
-            if KEPT == "spot":
+            if STATISTIC == "argmax":
                 here_Q = tl.min(tl.where(score_QK == highest_Q[:, None], column_K[None, :], INT32_MAX), 1)
-                spot_Q = tl.where(highest_Q > peak_Q, here_Q, spot_Q)
+                argmax_Q = tl.where(highest_Q > peak_Q, here_Q, argmax_Q)
             total_Q = total_Q * shrunk_Q + tl.sum(e_QK, 1)
             peak_Q = new_Q
     empty_Q = total_Q == 0.0
@@ -143,15 +153,15 @@ def row_pass(query, key, first, last, peaks, inverses, entropies, spots,
     out_Q = sequence * n_queries + row_Q
     tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=there_Q)
     tl.store(inverses + out_Q, inverse_Q, mask=there_Q)
-    if KEPT == "entropy":
+    if STATISTIC == "entropy":
         entropy_Q = 0.6931471805599453 * (tl.log2(tl.where(empty_Q, 1.0, total_Q)) - lost_Q * inverse_Q)
         tl.store(entropies + out_Q, tl.where(entropy_Q < 0.0, 0.0, entropy_Q), mask=there_Q)
-    if KEPT == "spot":
-        tl.store(spots + out_Q, spot_Q, mask=there_Q)
+    if STATISTIC == "argmax":
+        tl.store(argmaxes + out_Q, argmax_Q, mask=there_Q)
 
 
 @triton.jit
-def leader_pass(query, key, first, last, peaks, inverses, lead,
+def _leader_pass(query, key, first, last, peaks, inverses, lead,
             n_queries, n_keys, tiles, heads, group, factor,
             query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
             WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr,
@@ -206,7 +216,7 @@ def leader_pass(query, key, first, last, peaks, inverses, lead,
 
 
 @triton.jit
-def top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions,
+def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions,
          n_queries, n_keys, tiles, heads, group, factor,
          query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
          WIDTH: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr, ASKED: tl.constexpr):
@@ -247,7 +257,7 @@ def top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions
 
 
 @triton.jit
-def column_pass(query, key, first, last, peaks, inverses, visited, sums,
+def _column_pass(query, key, first, last, peaks, inverses, visited, sums,
             n_queries, n_keys, tiles, heads, group, factor,
             query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, visited_stride,
             WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr):
@@ -279,18 +289,10 @@ def column_pass(query, key, first, last, peaks, inverses, visited, sums,
     tl.store(sums + sequence * n_keys + column_K, sum_K, mask=column_K < n_keys)
 
 
-# ---- fused_maps: Passes over the tiles of Q·Kᵀ in Triton that sum the weights of blocks, the second of two: rows are normalised.
-#
-#     coarse     blocks that are larger than a tile: a program has a part of the rows of one row of blocks
-#     fine       blocks of which a tile holds several, in both directions
-#
-# What is said in `fused_passes` of tiles, ranges and order holds here too.
-#
-# Legend: Q rows of a tile, K keys of a tile, D width up to a power of two, M blocks of a tile.
 
 
 @triton.jit
-def coarse_map_pass(query, key, first, last, peaks, inverses, sums,
+def _coarse_map_pass(query, key, first, last, peaks, inverses, sums,
            n_queries, n_keys, tiles, heads, group, factor,
            query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
            size, down, across, pieces,
@@ -342,7 +344,7 @@ def coarse_map_pass(query, key, first, last, peaks, inverses, sums,
 
 
 @triton.jit
-def fine_map_pass(query, key, first, last, peaks, inverses, sums,
+def _fine_map_pass(query, key, first, last, peaks, inverses, sums,
          n_queries, n_keys, tiles, heads, group, factor,
          query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, down, across,
          WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr,
@@ -384,3 +386,202 @@ def fine_map_pass(query, key, first, last, peaks, inverses, sums,
             column_M = t * wide + tl.arange(0, wide)
             at_MM = (sequence * down + row_M[:, None]) * across + column_M[None, :]
             tl.store(sums + at_MM, sum_MM, mask=(row_M[:, None] < down) & (column_M[None, :] < across))
+
+class TileSizes(NamedTuple):
+    """Queries and keys of a tile, how a program works on it, and how it multiplies float32 (Triton's `input_precision`).
+
+    "tf32x3" makes three products of fewer digits from one, on the tensor cores; "ieee" uses none of these.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    precision: str = "tf32x3"
+
+
+@dataclass(frozen=True)
+class SoftmaxWeights:
+    """What the weights are made of: softmax over low ≤ key < high of 2^(factor · query · key)."""
+
+    query: Tensor
+    """(B, H, Q, D), with the features of a token contiguous."""
+    key: Tensor
+    """(B, H or fewer, K, D), likewise."""
+    low: Tensor
+    """(..., Q) of all sequences, or (Q,) where all have the same ranges; int32. An empty range has low K and high 0."""
+    high: Tensor
+    factor: float
+
+    @property
+    def sequences(self) -> int:
+        return self.query.shape[0] * self.query.shape[1]
+
+    @property
+    def n_queries(self) -> int:
+        return self.query.shape[-2]
+
+    @property
+    def n_keys(self) -> int:
+        return self.key.shape[-2]
+
+    @property
+    def own_ranges(self) -> bool:
+        """Whether every sequence has ranges of its own."""
+        return self.low.dim() > 1
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that every pass reads, in order."""
+        return self.query, self.key, self.low, self.high
+
+    def sizes(self, tiles: int) -> tuple[int | float, ...]:
+        """The numbers that every pass takes, in order."""
+        heads = self.query.shape[1]
+        return (self.n_queries, self.n_keys, tiles, heads, heads // self.key.shape[1], self.factor,
+                *self.query.stride()[:3], *self.key.stride()[:3], self.n_queries if self.own_ranges else 0)
+
+    def constants(self) -> dict[str, Any]:
+        """What the passes are compiled for."""
+        width = self.query.shape[-1]
+        return {"WIDTH": width, "D": max(16, 1 << (width - 1).bit_length())}
+
+    def default_tiles(self) -> TileSizes:
+        """The tiles for the width and the type, within the memory of a multiprocessor."""
+        width = self.query.shape[-1]
+        if self.query.dtype == torch.float32:
+            return TileSizes(64, 64, 4, 2) if width <= 64 else TileSizes(64, 32, 4, 2 if width <= 128 else 1)
+        # Several programs on a multiprocessor: while one waits for its product, another takes exponentials.
+        if width <= 64:
+            return TileSizes(128, 128, 4, 2)
+        return TileSizes(128, 64, 4, 2) if width <= 128 else TileSizes(128, 64, 8, 2)
+
+
+class _RowNormalisers(NamedTuple):
+    """(S, Q) each: the peak of every row in powers of two, one over its sum, and the statistic that was asked for."""
+
+    peak: Tensor
+    inverse: Tensor
+    statistic: Tensor
+
+
+def entropy(weights: SoftmaxWeights, tiles: TileSizes | None = None) -> Tensor:
+    """-Σ w log w of every row, (S, Q)."""
+    return _row_statistic(weights, tiles, "entropy").statistic
+
+
+def row_max(weights: SoftmaxWeights, tiles: TileSizes | None = None) -> tuple[Tensor, Tensor]:
+    """The largest weight of every row and the first key that has it, (S, Q) each."""
+    rows = _row_statistic(weights, tiles, "argmax")
+    return rows.inverse, rows.statistic.long()
+
+
+def column_sums(weights: SoftmaxWeights, tiles: TileSizes | None = None) -> Tensor:
+    """The sum of every column, (S, K)."""
+    rows = _row_statistic(weights, tiles, "normaliser")
+    chosen = tiles or weights.default_tiles()
+    chosen = chosen._replace(queries=chosen.keys, keys=chosen.queries)  # the keys stay, and the queries go by
+    schedule = tile_schedule(weights.low, weights.high, weights.n_keys, chosen.queries, chosen.keys)
+    schedule = schedule.reshape(-1, *schedule.shape[-2:])
+    sums_SK = torch.empty(weights.sequences, weights.n_keys, device=weights.query.device)
+    count = -(-weights.n_keys // chosen.keys)
+    launch.launch(_column_pass, (count * weights.sequences,), *weights.tensors(), rows.peak, rows.inverse, schedule,
+                  sums_SK, *weights.sizes(count), schedule.stride(0) if weights.own_ranges else 0,
+                  **weights.constants(), QUERIES=chosen.queries, KEYS=chosen.keys, **_launch_options(chosen))
+    return sums_SK
+
+
+def top_k(weights: SoftmaxWeights, count: int, tiles: TileSizes | None = None) -> tuple[Tensor, Tensor]:
+    """The `count` largest weights of every row, largest first, and their keys, (S, Q, count) each."""
+    chosen = tiles or weights.default_tiles()
+    room = 1 << (count - 1).bit_length()
+    peak, inverse = (torch.empty(weights.sequences, weights.n_queries, device=weights.query.device) for _ in range(2))
+    lead = torch.empty(*peak.shape, room, dtype=torch.int64, device=peak.device)
+    number = -(-weights.n_queries // chosen.queries)
+    launch.launch(_leader_pass, (number * weights.sequences,), *weights.tensors(), peak, inverse, lead,
+                  *weights.sizes(number), **weights.constants(), QUERIES=chosen.queries, KEYS=chosen.keys, COUNT=room,
+                  **_launch_options(chosen))
+    value = torch.empty(*peak.shape, count, device=peak.device)
+    position = torch.empty(*peak.shape, count, dtype=torch.int64, device=peak.device)
+    launch.launch(_top_k_pass, (weights.n_queries * weights.sequences,), *weights.tensors(), peak, inverse, lead,
+                  value, position, *weights.sizes(weights.n_queries), **weights.constants(), KEYS=chosen.keys,
+                  COUNT=room, ASKED=count, num_warps=4)
+    return value, position
+
+
+def block_sums(weights: SoftmaxWeights, size: int, tiles: TileSizes | None = None) -> Tensor:
+    """The sum of every size × size block, (S, M queries, M keys)."""
+    rows = _row_statistic(weights, tiles, "normaliser")
+    chosen = tiles or weights.default_tiles()
+    fine = size & (size - 1) == 0 and size <= min(chosen.queries, chosen.keys)
+    return (_fine_block_sums if fine else _coarse_block_sums)(weights, rows, size, chosen)
+
+
+def _row_statistic(weights: SoftmaxWeights, tiles: TileSizes | None, statistic: str) -> _RowNormalisers:
+    """The normaliser of every row, and its "entropy" or the "argmax" of its scores where that is wanted."""
+    chosen = tiles or weights.default_tiles()
+    peak, inverse = (torch.empty(weights.sequences, weights.n_queries, device=weights.query.device) for _ in range(2))
+    found = {"normaliser": peak, "entropy": torch.empty_like(peak), "argmax": torch.empty_like(peak, dtype=torch.int32)}
+    count = -(-weights.n_queries // chosen.queries)
+    launch.launch(_row_pass, (count * weights.sequences,), *weights.tensors(), peak, inverse, found["entropy"],
+                  found["argmax"], *weights.sizes(count), **weights.constants(), QUERIES=chosen.queries,
+                  KEYS=chosen.keys, STATISTIC=statistic, **_launch_options(chosen))
+    return _RowNormalisers(peak, inverse, found[statistic])
+
+
+def _coarse_block_sums(weights: SoftmaxWeights, rows: _RowNormalisers, size: int, tiles: TileSizes) -> Tensor:
+    """The sums of blocks of any size, (S, M, M)."""
+    down, across = (-(-n // size) for n in (weights.n_queries, weights.n_keys))
+    pieces = -(-size // tiles.queries)
+    count = down * pieces
+    sums = torch.zeros(weights.sequences, count, across, device=weights.query.device)
+    launch.launch(_coarse_map_pass, (count * weights.sequences,), *weights.tensors(), rows.peak, rows.inverse, sums,
+                  *weights.sizes(count), size, down, across, pieces, **weights.constants(), QUERIES=tiles.queries,
+                  KEYS=tiles.keys, EVEN=size % tiles.keys == 0, **_launch_options(tiles))
+    return sums.unflatten(1, (down, pieces)).sum(2)
+
+
+def _fine_block_sums(weights: SoftmaxWeights, rows: _RowNormalisers, size: int, tiles: TileSizes) -> Tensor:
+    """The sums of blocks of a power of two that is at most a tile, (S, M, M)."""
+    down, across = (-(-n // size) for n in (weights.n_queries, weights.n_keys))
+    count = -(-weights.n_queries // tiles.queries)
+    sums = torch.zeros(weights.sequences, down, across, device=weights.query.device)
+    launch.launch(_fine_map_pass, (count * weights.sequences,), *weights.tensors(), rows.peak, rows.inverse, sums,
+                  *weights.sizes(count), down, across, **weights.constants(), QUERIES=tiles.queries, KEYS=tiles.keys,
+                  SIZE=size, **_launch_options(tiles))
+    return sums
+
+
+def _launch_options(tiles: TileSizes) -> dict[str, Any]:
+    return {"PRECISION": tiles.precision, "num_warps": tiles.warps, "num_stages": tiles.stages}
+
+
+def tile_schedule(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -> Tensor:
+    """The tiles of `rows` queries that each tile of `columns` keys must visit: int32, (..., tiles of keys, 4).
+
+    Only the tiles from the first number to the last attend to these keys; those from the second to the third attend to
+    all of them with each of their queries, and need no mask.
+    """
+    spare = -low.shape[-1] % rows
+
+    def tiles(bound: Tensor, filler: int) -> Tensor:
+        return pad(bound, (0, spare), value=filler).unflatten(-1, (-1, rows))
+
+    lowest, highest = tiles(low, n_keys).amin(-1), tiles(high, 0).amax(-1)
+    highest_low, lowest_high = tiles(low, 0).amax(-1), tiles(high, n_keys).amin(-1)
+    start = torch.arange(0, n_keys, columns, device=low.device, dtype=torch.int32).expand(*lowest.shape[:-1], -1)
+    stop = (start + columns).clamp(max=n_keys).contiguous()
+    start = start.contiguous()
+    # Running maxima and minima are in order, whatever the ranges are.
+    begin = torch.searchsorted(highest.cummax(-1).values, start, right=True)
+    end = torch.searchsorted(_backward_minima(lowest), stop)
+    full = torch.searchsorted(_backward_minima(lowest_high), stop)
+    until = torch.searchsorted(highest_low.cummax(-1).values, start, right=True)
+    end = torch.maximum(begin, end)
+    full = torch.minimum(torch.maximum(full, begin), end)
+    until = torch.minimum(torch.maximum(until, full), end)
+    return torch.stack([begin, full, until, end], dim=-1).to(torch.int32)
+
+
+def _backward_minima(numbers: Tensor) -> Tensor:
+    """The minimum of each number and all that follow."""
+    return numbers.flip(-1).cummin(-1).values.flip(-1).contiguous()

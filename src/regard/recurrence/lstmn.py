@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from regard import checks
-from regard.attention.attend import NormalizerLike, ScoreLike, attend
+from regard.attention.attend import attend
 from regard.attention.backends import BACKENDS
 from regard.attention.cache import Cache
 from regard.attention.layer import ScoreModule
 from regard.attention.look import Look, Tap
 from regard.attention.mask import BoolMask, Padding
 from regard.attention.mask_cache import present_tokens
-from regard.attention.normalize import NORMALIZERS, as_normalizer
-from regard.attention.score import SCORES
+from regard.attention.normalize import NORMALIZERS, NormalizerLike, as_normalizer
+from regard.attention.score import SCORES, ScoreLike
 from regard.config import Config, choice, integer, probability
 from regard.mixer import Rows, row_indices
 from regard.recurrence.cells import LSTMCell
@@ -191,7 +191,7 @@ class LSTMN(nn.Module):
         mask = None if allowed is None else BoolMask(allowed)
         if self.tap.listeners:
             shown = mask if here is None or allowed is None else BoolMask(allowed & here)
-            self.tap.hand(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, shown))
+            self.tap.send(Look(query.detach(), key.detach(), value.detach(), self.score, self.normalize, shown))
         output = attend(query, key, value, score=self.score, normalize=self.normalize, mask=mask,
                         dropout=self.dropout if self.training else 0.0, backend=self.backend)
         return output[:, 0, 0]

@@ -245,7 +245,7 @@ class Llama(Family[LlamaSettings]):
         return LlamaSettings(
             vocab_size=config.vocabulary, hidden_size=config.width, intermediate_size=wide.inner,
             num_hidden_layers=config.stack.layers, num_attention_heads=mixer.heads,
-            num_key_value_heads=mixer.key_heads or mixer.heads, head_dim=mixer.each(config.width),
+            num_key_value_heads=mixer.key_heads or mixer.heads, head_dim=mixer.head_size(config.width),
             hidden_act=activation_name(wide.activation), rms_norm_eps=config.stack.epsilon, rope_theta=turned.base,
             attention_bias=mixer.bias, attention_dropout=mixer.dropout, mlp_bias=wide.bias,
             tie_word_embeddings=config.tied, **special_keys(LlamaSettings, made.special),
