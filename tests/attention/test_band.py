@@ -15,7 +15,7 @@ LENGTHS = st.lists(st.integers(0, 4), max_size=4)
 
 
 def made(mask, n_queries, n_keys, leading=2):
-    ready = None if mask is None else mask.ready(n_queries, n_keys, torch.device("cpu"))
+    ready = None if mask is None else mask.prepare(n_queries, n_keys, torch.device("cpu"))
     return ready, band_of(ready, n_queries, n_keys, leading=leading, device=torch.device("cpu"))
 
 

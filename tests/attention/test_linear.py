@@ -34,7 +34,7 @@ def test_with_the_kernel_the_gradients_are_the_same(shape, monkeypatch):
     monkeypatch.setattr(module, "usable", lambda *tensors: True)
     layer, x = Linear(3, 6), torch.randn(shape, requires_grad=True)
     y, want = layer(x), F.linear(x, layer.weight, layer.bias)
-    assert type(y.grad_fn).__name__ == "_BiasedBackward"
+    assert type(y.grad_fn).__name__ == "_LinearWithBiasBackward"
     assert torch.equal(y, want)
     of = (x, layer.weight, layer.bias)
     for mine, theirs in zip(gradients(y, *of), gradients(want, *of), strict=True):
@@ -59,7 +59,7 @@ def test_without_need_it_is_torchs_function(monkeypatch):
     with torch.no_grad():
         assert layer(x).grad_fn is None
     layer.bias.requires_grad_(False)
-    assert type(layer(x).grad_fn).__name__ != "_BiasedBackward"
+    assert type(layer(x).grad_fn).__name__ != "_LinearWithBiasBackward"
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         layer(torch.randn(2, 4))
 
@@ -68,7 +68,7 @@ def test_without_need_it_is_torchs_function(monkeypatch):
 def test_on_a_gpu_the_kernel_is_taken():
     layer, x = Linear(64, 200).cuda().to(torch.bfloat16), torch.randn(5, 300, 64, device="cuda", dtype=torch.bfloat16)
     y = layer(x)
-    assert type(y.grad_fn).__name__ == "_BiasedBackward"
+    assert type(y.grad_fn).__name__ == "_LinearWithBiasBackward"
     g = torch.randn_like(y)
     (mine,) = torch.autograd.grad(y, layer.bias, g)
     torch.testing.assert_close(mine, g.double().sum((0, 1)).to(torch.bfloat16), rtol=1e-2, atol=1e-2)

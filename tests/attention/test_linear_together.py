@@ -45,7 +45,7 @@ def lying_together(made):
 
 
 def joint(outputs):
-    return {type(output.grad_fn).__name__ for output in outputs} == {"_JointBackward"}
+    return {type(output.grad_fn).__name__ for output in outputs} == {"_JointLinearBackward"}
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])

@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard.attention import mask_cache as module
-from regard.attention.kernels import sdpa
+from regard.attention import fused
 from regard.attention.mask_cache import CachedMask, CachedPadding
 
 LENGTHS = torch.tensor([3, 0, 4])
@@ -40,9 +40,9 @@ def test_attention_is_the_same(backend, bias):
 def test_a_pass_looks_up_each_mask_once(side, own):
     padding = regard.Padding(LENGTHS, side)
     shared = CachedPadding(padding)
-    there = shared.there(4, torch.device("cpu"))
+    there = shared.present(4, torch.device("cpu"))
     assert torch.equal(there, padding.matrix(1, 4).squeeze(-2))
-    assert shared.there(4, torch.device("cpu")) is there
+    assert shared.present(4, torch.device("cpu")) is there
     looked = shared.under(own, 4, torch.device("cpu"))
     both = padding if own is None else own & padding
     assert torch.equal(looked.tensor.expand(3, 1, 4, 4), both.matrix(4, 4, leading=2).expand(3, 1, 4, 4))
@@ -62,10 +62,10 @@ def test_equal_masks_are_looked_up_once_and_equal_names_are_not_equal_masks():
 
 
 def test_a_matrix_that_is_too_large_is_not_written_out(monkeypatch):
-    assert sdpa.HELD == module.MAX_MATRIX_ENTRIES
+    assert fused.MAX_MATRIX_ENTRIES == module.MAX_MATRIX_ENTRIES
     monkeypatch.setattr(module, "MAX_MATRIX_ENTRIES", 3 * 4 * 4 - 1)
     shared, device = CachedPadding(regard.Padding(LENGTHS)), torch.device("cpu")
     assert repr(shared.under(regard.Causal(), 4, device)) == repr(regard.Causal() & regard.Padding(LENGTHS))
     alone = shared.under(None, 4, device)  # a row of keys for each sequence, however many queries there are
     assert alone.tensor.shape == (3, 1, 1, 4)
-    assert not alone.square
+    assert not alone.is_matrix

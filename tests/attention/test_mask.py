@@ -151,7 +151,7 @@ def test_the_span_is_narrow_where_that_saves_work(mask, span):
     (Causal() & Window(1, 1) | Packed([2], [3]), "Causal() & Window(1, 1) | Packed([2], [3])"),
     (~Causal(), "~Causal()"), (~(Causal() | Placed(1)), "~(Causal() | Placed(1))"),
     (~(Causal() & Placed(1)), "~(Causal() & Placed(1))"), (~~Causal(), "~~Causal()"),
-    (Causal() & tensor("10", "11"), "Causal() & Allowed(bool tensor of shape (2, 2))"),
+    (Causal() & tensor("10", "11"), "Causal() & BoolMask(bool tensor of shape (2, 2))"),
 ], ids=lambda x: x if isinstance(x, str) else "")
 def test_a_mask_says_what_it_is(mask, words):
     assert repr(mask) == words

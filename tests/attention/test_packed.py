@@ -64,10 +64,10 @@ def test_every_segment_is_as_if_it_were_alone(inner, backend, data, n_queries, n
 def test_what_segments_say():
     assert repr(Packed([2, 3])) == "Packed([2, 3])"
     assert repr(Packed([2, 3], [1, 4])) == "Packed([2, 3], [1, 4])"
-    assert repr(Packed([2]).ready(2, 2, None)) == "Packed([2])"
-    assert Packed([2]).moves
-    assert (Packed([2]) & Causal()).moves
-    assert not (~Packed([2])).moves
+    assert repr(Packed([2]).prepare(2, 2, None)) == "Packed([2])"
+    assert Packed([2]).sets_positions
+    assert (Packed([2]) & Causal()).sets_positions
+    assert not (~Packed([2])).sets_positions
 
 
 def test_lengths_may_be_a_tensor():

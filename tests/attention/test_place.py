@@ -59,7 +59,7 @@ def test_standing_elsewhere_changes_the_position_alone():
 @given(st.data(), st.integers(1, 6), st.integers(1, 6))
 @settings(suppress_health_check=list(HealthCheck))
 def test_a_mask_of_a_block_is_cut_from_the_mask_of_all(data, n_queries, n_keys):
-    mask = as_mask(data.draw(masks((2,), n_queries, n_keys)).mask).ready(n_queries, n_keys, None)
+    mask = as_mask(data.draw(masks((2,), n_queries, n_keys)).mask).prepare(n_queries, n_keys, None)
     whole = BlockIndices.of(n_queries, n_keys, leading=1)
     matrix = mask.allowed(mask.aligned(whole)).expand(2, n_queries, n_keys)
     first, start = data.draw(st.integers(0, n_queries)), data.draw(st.integers(0, n_keys))

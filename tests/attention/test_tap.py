@@ -196,8 +196,8 @@ def test_who_stops_listening_in_the_middle_takes_nothing_from_the_others():
     with ExitStack() as listening, tap.listen(second.append):
         listening.enter_context(tap.listen(once))
         listening.enter_context(tap.listen(second.append))
-        tap.hand("one")
-        tap.hand("two")
+        tap.send("one")
+        tap.send("two")
     assert first == ["one"]
     assert second == ["one", "one", "two"]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import regard
-from regard.attention.kernels import additive, tiled
+from regard.attention import backends
 from regard.attention.normalize import Normalizer
 from regard.reference import attention as oracle
 from regard.reference import position as positions
@@ -368,7 +368,7 @@ def cases(draw: Any, most: int = 6) -> Case:
 @contextmanager
 def held(numbers: int) -> Iterator[None]:
     """Let `tiled` hold no more than this many numbers at once, so that small problems have many blocks and pieces."""
-    bounds = [(tiled, "HELD_CPU"), (tiled, "HELD_GPU"), (additive, "PIECE"), (additive, "PIECE_GPU")]
+    bounds = [(backends, name) for name in ("TILE_NUMBERS_CPU", "TILE_NUMBERS_GPU", "PIECE_CPU", "PIECE_GPU")]
     with ExitStack() as stack:
         for module, name in bounds:
             stack.enter_context(mock.patch.object(module, name, numbers))

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from regard.attention import mask, mask_cache
+from regard.attention import backends, fused, mask, mask_cache
 from regard.kernels import launch
 from regard.models import embedding
 from regard.position import encoding
@@ -100,9 +100,10 @@ class Tape:
 
 def like_a_gpu(monkeypatch):
     """Nobody looks at numbers to save work, or to word an error."""
-    monkeypatch.setattr(mask_cache, "may_hold", lambda flags: True)
+    for module in (mask_cache, backends, fused):
+        monkeypatch.setattr(module, "may_hold", lambda flags: True)
     monkeypatch.setattr(mask_cache, "_is_ordinary", lambda tensor: False)
     monkeypatch.setattr(embedding, "_check_range", lambda *given: None)
     monkeypatch.setattr(encoding.LearnedEncoding, "_check_range", lambda self, positions: None)
     monkeypatch.setattr(mask, "as_integers", lambda argument, tensor: tensor)
-    monkeypatch.setattr(mask.Padding, "ready", lambda self, n_queries, n_keys, device: self)
+    monkeypatch.setattr(mask.Padding, "prepare", lambda self, n_queries, n_keys, device: self)

@@ -299,7 +299,7 @@ class SegmentsBackend:
         if sum(isinstance(part, PackedSegments) for part in parts) != 1:
             return "it is for masks of one Packed, alone or joined to others by &"
         others = [part for part in parts if not isinstance(part, PackedSegments | Causal | Window | BoolMask)]
-        return f"it cannot split a {type(others[0]).__name__} mask into segments" if others else None
+        return f"it cannot split a mask of type {type(others[0]).__name__} into segments" if others else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
         """Why this backend, which can do the work, should not be chosen; None when it should."""

@@ -402,7 +402,7 @@ class BandBackend:
             return "its kernels add no bias"
         if not is_band(problem.mask):
             # Name the kind, not the value: to show a mask would wait for a GPU, and break a compiled graph.
-            return f"a {type(problem.mask).__name__} mask may allow a query more than one range of keys"
+            return f"a mask of type {type(problem.mask).__name__} may allow a query more than one range of keys"
         if problem.query.dtype == torch.float64:
             return "its kernels have no float64"
         if max(problem.query.shape[-1], problem.value.shape[-1]) > MAX_WIDTH:

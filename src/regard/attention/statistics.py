@@ -62,7 +62,6 @@ class StatisticsBackend:
     def detail(self, request: StatisticRequest, /) -> str:
         return self.words
 
-    @torch.no_grad()
     def run(self, request: StatisticRequest, /) -> Any:
         """The statistic."""
         numbers = () if request.number is None else (request.number,)
@@ -84,10 +83,12 @@ class RowStatistics(StatisticsBackend):
 
     words = "blocks of whole rows"
 
+    @torch.no_grad()
     def entropy(self, problem: AttentionProblem) -> Tensor:
         """-Σ w log w of every row: (..., Q)."""
         return torch.cat([torch.special.entr(w_RC).sum(-1) for w_RC, _, _ in _weight_blocks(problem)], dim=-1)
 
+    @torch.no_grad()
     def row_max(self, problem: AttentionProblem) -> tuple[Tensor, Tensor]:
         """The largest weight of every row and the first key that has it: (..., Q) each."""
         values, positions = [], []
@@ -99,6 +100,7 @@ class RowStatistics(StatisticsBackend):
             positions.append(position_R)
         return torch.cat(values, dim=-1), torch.cat(positions, dim=-1)
 
+    @torch.no_grad()
     def column_sums(self, problem: AttentionProblem) -> Tensor:
         """The sum of every column: (..., K)."""
         total = _zeros(problem, problem.n_keys)
@@ -106,6 +108,7 @@ class RowStatistics(StatisticsBackend):
             total[..., columns] += w_RC.sum(dim=-2)
         return total.to(problem.query.dtype)
 
+    @torch.no_grad()
     def top_k(self, problem: AttentionProblem, count: int) -> tuple[Tensor, Tensor]:
         """The `count` largest weights of every row, largest first, and their keys: (..., Q, count) each."""
         values, positions = [], []
@@ -115,6 +118,7 @@ class RowStatistics(StatisticsBackend):
             positions.append(position[..., :count])
         return torch.cat(values, dim=-2), torch.cat(positions, dim=-2)
 
+    @torch.no_grad()
     def block_map(self, problem: AttentionProblem, size: int) -> Tensor:
         """The mean weight of every size × size block, (..., M, M); blocks at the ends may be smaller."""
         down, across = (-(-n // size) for n in (problem.n_queries, problem.n_keys))
@@ -196,8 +200,10 @@ class ClosedForms(StatisticsBackend):
             return f"it pays for every {ONE_HOT_WIDTH} blocks of keys with one attention: it is for coarse maps"
         return None
 
+    @torch.no_grad()
     def entropy(self, problem: AttentionProblem) -> Tensor:
         """-Σ p log p of every row: (..., Q)."""
+        assert problem.bias is None, "the entropy of biased scores needs the sum of p · bias"
         inputs = _ungrouped_inputs(problem)
         mean_key, lse = _with_lse(inputs)
         # In float32 at least: the two terms are large and nearly equal where the weights are sharp.
@@ -208,6 +214,7 @@ class ClosedForms(StatisticsBackend):
             result = result.masked_fill(inputs.empty.squeeze(-1), 0.0)
         return result.to(problem.query.dtype).reshape(*problem.leading, problem.n_queries)
 
+    @torch.no_grad()
     def column_sums(self, problem: AttentionProblem) -> Tensor:
         """The sum of every column: (..., K)."""
         inputs = _ungrouped_inputs(problem)
@@ -220,6 +227,7 @@ class ClosedForms(StatisticsBackend):
         (gradient,) = torch.autograd.grad(output, value, upstream)
         return gradient[..., 0].reshape(*problem.leading, problem.n_keys)
 
+    @torch.no_grad()
     def block_map(self, problem: AttentionProblem, size: int) -> Tensor:
         """The mean weight of every size × size block; one attention for every 64 blocks of keys or more."""
         inputs = _ungrouped_inputs(problem)
@@ -297,12 +305,14 @@ class FusedStatistics(StatisticsBackend):
             return "on a CPU its kernels run in Triton's interpreter, which is for tests"
         return None
 
+    @torch.no_grad()
     def entropy(self, problem: AttentionProblem, **options: Any) -> Tensor:
         """-Σ w log w of every row: (..., Q)."""
         from regard.kernels import statistics
 
         return _shaped(problem, statistics.entropy(_softmax_weights(problem), **options))
 
+    @torch.no_grad()
     def row_max(self, problem: AttentionProblem, **options: Any) -> tuple[Tensor, Tensor]:
         """The largest weight of every row and the first key that has it: (..., Q) each."""
         from regard.kernels import statistics
@@ -310,12 +320,14 @@ class FusedStatistics(StatisticsBackend):
         value, position = statistics.row_max(_softmax_weights(problem), **options)
         return _shaped(problem, value), position.reshape(*problem.leading, -1)
 
+    @torch.no_grad()
     def column_sums(self, problem: AttentionProblem, **options: Any) -> Tensor:
         """The sum of every column: (..., K)."""
         from regard.kernels import statistics
 
         return _shaped(problem, statistics.column_sums(_softmax_weights(problem), **options))
 
+    @torch.no_grad()
     def top_k(self, problem: AttentionProblem, count: int, **options: Any) -> tuple[Tensor, Tensor]:
         """The `count` largest weights of every row, largest first, and their keys: (..., Q, count) each."""
         from regard.kernels import statistics
@@ -323,6 +335,7 @@ class FusedStatistics(StatisticsBackend):
         value, position = statistics.top_k(_softmax_weights(problem), count, **options)
         return _shaped(problem, value, count), position.reshape(*problem.leading, problem.n_queries, count)
 
+    @torch.no_grad()
     def block_map(self, problem: AttentionProblem, size: int, **options: Any) -> Tensor:
         """The mean weight of every size × size block: (..., M queries, M keys)."""
         from regard.kernels import statistics

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.attention.kernels import additive
-from regard.attention.kernels.additive import TiledAdditive, with_tiled_score
+from regard.attention import backends
+from regard.attention.backends import TiledAdditive, with_tiled_score
 from regard.attention.problem import build_problem
 from regard.attention.score import Additive
 
@@ -28,7 +28,7 @@ def parts(name, dtype=torch.float64):
 @pytest.mark.parametrize("piece", [1, 30, 100, 1 << 20])
 @pytest.mark.parametrize("name", SHAPES)
 def test_scores_and_gradients_are_the_literal_ones(name, piece, monkeypatch):
-    monkeypatch.setattr(additive, "PIECE", piece)
+    monkeypatch.setattr(backends, "PIECE_CPU", piece)
     query, key, weight, bias = parts(name)
     for given in (Additive(weight), Additive(weight, bias)):
         inputs = [query, key, weight] + ([bias] if given.bias is not None else [])
@@ -41,14 +41,14 @@ def test_scores_and_gradients_are_the_literal_ones(name, piece, monkeypatch):
 
 
 def test_gradients_are_right(monkeypatch):
-    monkeypatch.setattr(additive, "PIECE", 24)
+    monkeypatch.setattr(backends, "PIECE_CPU", 24)
     query, key, weight, bias = parts("a weight a head")
     assert torch.autograd.gradcheck(lambda q, k, w, b: TiledAdditive(Additive(w, b))(q, k), (query, key, weight, bias))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_low_precision_errs_at_most_twice_as_much_as_the_literal_score(dtype, monkeypatch):
-    monkeypatch.setattr(additive, "PIECE", 200)
+    monkeypatch.setattr(backends, "PIECE_CPU", 200)
     query, key, weight = (torch.randn(s, dtype=dtype, requires_grad=True) for s in ((40, 16), (50, 16), (16,)))
     upstream = torch.randn(40, 50, dtype=dtype)
     wide = [t.detach().double().requires_grad_() for t in (query, key, weight)]
@@ -66,7 +66,7 @@ def test_low_precision_errs_at_most_twice_as_much_as_the_literal_score(dtype, mo
 
 
 def test_no_tensor_as_large_as_pairs_times_width_is_kept(monkeypatch):
-    monkeypatch.setattr(additive, "PIECE", 1 << 10)
+    monkeypatch.setattr(backends, "PIECE_CPU", 1 << 10)
     query, key, weight = (torch.randn(s, requires_grad=True) for s in ((64, 32), (64, 32), (32,)))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):

@@ -8,7 +8,7 @@ import torch
 from problems import held
 
 import regard
-from regard.attention.kernels import additive, exact, tiled
+from regard.attention import backends
 from regard.attention.problem import build_problem
 from regard.attention.score import Additive
 
@@ -37,7 +37,7 @@ LONGER = {"cpu": 1, "cuda": 9}
 @pytest.fixture
 def _fused(monkeypatch):
     """`tiled` takes the fused kernels on a CPU as well."""
-    monkeypatch.setattr(additive, "_takes", lambda query: True)
+    monkeypatch.setattr(backends, "_triton_takes", lambda query: True)
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +216,7 @@ def test_tiled_with_fused_scores_keeps_what_attention_promises(numbers):
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize(("kept", "passes"), [(1 << 25, 1), (60, 1), (59, 2)])
 def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypatch):
-    monkeypatch.setattr(tiled, "KEPT", kept)
+    monkeypatch.setattr(backends, "MAX_KEPT_SCORES", kept)
     calls = []
     run = additive_triton.additive_scores
     monkeypatch.setattr(additive_triton, "additive_scores", lambda *given: calls.append(given) or run(*given))
@@ -234,12 +234,12 @@ def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypat
 def test_exact_gives_way_to_fused_scores(monkeypatch):
     def drawback(score):
         query = torch.zeros(2, 5, 3)
-        return exact.drawback(build_problem(query, query, query, score=score, normalize="softmax", mask=None, bias=None,
+        return backends.EXACT.drawback(build_problem(query, query, query, score=score, normalize="softmax", mask=None, bias=None,
                                     dropout=0.0))
 
-    monkeypatch.setattr(exact, "HELD_UNFUSED", 150)
+    monkeypatch.setattr(backends, "EXACT_MAX_NUMBERS", 150)
     assert drawback(Additive(torch.ones(3))) is None
-    monkeypatch.setattr(exact, "HELD_UNFUSED", 149)
+    monkeypatch.setattr(backends, "EXACT_MAX_NUMBERS", 149)
     assert "fused kernels" in drawback(Additive(torch.ones(3)))
     assert drawback("dot") is None
 
@@ -248,8 +248,8 @@ def test_fused_scores_are_for_cuda():
     query = torch.zeros(2, 5, 3)
     problem = build_problem(query, query, query, score=Additive(torch.ones(3)), normalize="softmax", mask=None, bias=None,
                     dropout=0.0)
-    assert not additive.has_fused_scores(problem)
-    assert "fused" not in tiled.detail(problem)
+    assert not backends.has_fused_scores(problem)
+    assert "fused" not in backends.TILED.detail(problem)
 
 
 @pytest.mark.gpu
@@ -258,7 +258,7 @@ def test_on_a_gpu_all_but_float64_are_fused(dtype):
     query = torch.zeros(2, 5, 3, device="cuda", dtype=dtype)
     problem = build_problem(query, query, query, score=Additive(torch.ones(3, device="cuda")), normalize="softmax", mask=None,
                     bias=None, dropout=0.0)
-    assert additive.has_fused_scores(problem) == (dtype != torch.float64)
+    assert backends.has_fused_scores(problem) == (dtype != torch.float64)
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ from problems import normal
 
 import regard
 from regard import Causal, Packed, Padding, Window
-from regard.attention.kernels import band
+from regard.attention.fused import BAND
 from regard.attention.mask_cache import Band, band_of
 from regard.kernels import launch
 from regard.kernels.linear import adjacent_tensor
@@ -90,7 +90,7 @@ def test_many_tiles_of_half_precision():
 def test_heads_may_see_runs_of_their_own(group):
     """Those that share keys share tiles: what is whole for one of them alone is not whole."""
     packed = [Packed([9, 11, 3]), Packed([12, 11])]
-    bands = [band_of(one.ready(23, 23, None), 23, 23, leading=0, device=torch.device("cpu")) for one in packed]
+    bands = [band_of(one.prepare(23, 23, None), 23, 23, leading=0, device=torch.device("cpu")) for one in packed]
     mask = Band(torch.stack([one.first for one in bands]), torch.stack([one.last for one in bands]))
     assert_near(*asked("packed", 23, 23, group=group), mask)
 
@@ -117,11 +117,11 @@ def test_tiles_are_found_once_for_all_that_ask(monkeypatch):
     names = []
     run = launch._run
     monkeypatch.setattr(launch, "_run", lambda kernel, *given: (names.append(kernel.__name__), run(kernel, *given)))
-    mask = Packed([3, 17]).ready(20, 20, None)
+    mask = Packed([3, 17]).prepare(20, 20, None)
     band = band_of(mask, 20, 20, leading=2, device=torch.device("cpu"))
     for _ in range(2):
         results(*asked("packed", 20, 20), band, "band")
-    assert sorted(names) == ["_find", *["backward"] * 4, *["forward"] * 4]
+    assert sorted(names) == sorted(["_find_tiles_kernel", *["_whole_forward", "_part_forward", "_whole_backward", "_part_backward"] * 2])
 
 
 @INTERPRETED
@@ -168,7 +168,7 @@ def test_dropped_weights_are_the_same_in_the_backward_pass(lengths):
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"normalize": "relu"}, "softmax, not by relu"), ({"score": regard.Additive(torch.ones(8))}, "dot products"),
-    ({"bias": torch.zeros(5)}, "no bias"), ({"mask": ~Causal()}, "more than one run of keys"),
+    ({"bias": torch.zeros(5)}, "no bias"), ({"mask": ~Causal()}, "more than one range of keys"),
 ])
 def test_what_it_refuses(options, words):
     with pytest.raises(ValueError, match=words):
@@ -189,7 +189,7 @@ def test_on_a_cpu_it_is_only_for_tests():
     assert "band" not in reasons  # segments are cut there
     made = regard.explain(*asked("none", 5, 5)[0], mask=Packed([5]), backend="tiled").reasons
     assert "interpreter" in made["band"] or "installed" in made["band"] or "GPUs" in made["band"]
-    assert band.detail(None)
+    assert BAND.detail(None)
 
 
 @pytest.mark.gpu

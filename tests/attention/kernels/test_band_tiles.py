@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not band_triton.INTERPRETED, reason="the kernels
 
 
 def band(mask, n_queries, n_keys):
-    return band_of(mask.ready(n_queries, n_keys, None), n_queries, n_keys, leading=0, device=torch.device("cpu"))
+    return band_of(mask.prepare(n_queries, n_keys, None), n_queries, n_keys, leading=0, device=torch.device("cpu"))
 
 
 def found(first, last, n_keys, size):

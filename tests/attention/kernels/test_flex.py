@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from problems import Known, masks, normal, per_sequence, scorer
 
 import regard
-from regard.attention.kernels import flex
+from regard.attention import fused
+from regard.attention.fused import FLEX
 from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
@@ -29,7 +30,7 @@ def stated(query, key, value, **options):
 def asked_pair_by_pair(mask, leading, n_queries, n_keys):
     """The matrix (batch, heads, queries, keys) that the rule of the kernel gives, one number at a time."""
     tensors = [torch.zeros(*leading, n, 1) for n in (n_queries, n_keys, n_keys)]
-    rule = flex._rule(stated(*tensors, mask=mask))
+    rule = fused._mask_mod(stated(*tensors, mask=mask))
     batch, heads = (1,) * (2 - len(leading)) + leading
     matrix = np.zeros((batch, heads, n_queries, n_keys), dtype=bool)
     for index in np.ndindex(matrix.shape):
@@ -70,16 +71,16 @@ def test_lengths_of_any_shape_mean_what_they_mean_elsewhere(leading, lengths):
 
 def test_what_it_refuses():
     tensors = [torch.zeros(2, 4, n, 8) for n in (3, 5, 5)]
-    assert "CUDA" in flex.refusal(stated(*tensors))
-    assert "softmax" in flex.refusal(stated(*tensors, normalize="relu"))
-    assert "dot products" in flex.refusal(stated(*tensors, score=regard.Additive(torch.zeros(8))))
+    assert "CUDA" in FLEX.refusal(stated(*tensors))
+    assert "softmax" in FLEX.refusal(stated(*tensors, normalize="relu"))
+    assert "dot products" in FLEX.refusal(stated(*tensors, score=regard.Additive(torch.zeros(8))))
 
 
 @pytest.mark.gpu
 def test_what_it_refuses_on_cuda():
     def reason(leading=(2, 4), n=(3, 5), dtype=torch.float32, **options):
         query, key = (torch.zeros(*leading, m, 8, device="cuda", dtype=dtype) for m in n)
-        return flex.refusal(stated(query, key, key, **options))
+        return FLEX.refusal(stated(query, key, key, **options))
 
     assert reason() is None
     assert "bias" in reason(bias=torch.zeros(5, device="cuda"))
@@ -91,10 +92,10 @@ def test_what_it_refuses_on_cuda():
 
 
 def test_where_it_is_not_the_one_to_choose():
-    few, many = ([torch.zeros(1, 1).expand(n, 8)] * 3 for n in (flex.SHORT - 1, flex.SHORT))
-    assert "without a mask" in flex.drawback(stated(*many))
-    assert f"{flex.SHORT} keys" in flex.drawback(stated(*few, mask=regard.Causal()))
-    assert flex.drawback(stated(*many, mask=regard.Causal())) is None
+    few, many = ([torch.zeros(1, 1).expand(n, 8)] * 3 for n in (fused.FLEX_MIN_KEYS - 1, fused.FLEX_MIN_KEYS))
+    assert "without a mask" in FLEX.drawback(stated(*many))
+    assert f"{fused.FLEX_MIN_KEYS} keys" in FLEX.drawback(stated(*few, mask=regard.Causal()))
+    assert FLEX.drawback(stated(*many, mask=regard.Causal())) is None
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

@@ -12,17 +12,20 @@ import torch
 from problems import normal
 
 import regard
-from regard.attention.kernels import fused_statistics as fused
-from regard.attention.kernels import statistics
 from regard.attention.problem import build_problem
+from regard.attention.statistics import STATISTICS_BACKENDS, StatisticRequest
 from regard.kernels import launch
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
 pytest.importorskip("triton")
 
+from regard.kernels.statistics import TileSizes  # noqa: E402
+
+fused, by_rows = STATISTICS_BACKENDS["fused"], STATISTICS_BACKENDS["rows"]
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = fused.TileSizes(16, 16, 4, 1)
+SMALL = TileSizes(16, 16, 4, 1)
 
 
 def problem_of(query, key, *, score="scaled_dot", mask=None):
@@ -76,17 +79,17 @@ def assert_near(got, want, plain=0.0):
 
 def check(problem, matrix, sizes=(4, 40), tiles=SMALL):
     """Entropy, largest weights, sums and maps."""
-    assert fused.refusal(problem) is None
+    assert fused.refusal(StatisticRequest("entropy", problem)) is None
     weights = weights_of(problem, matrix)
-    rough = {"entropy": statistics.entropy(problem), "sums": statistics.column_sums(problem)}
+    rough = {"entropy": by_rows.entropy(problem), "sums": by_rows.column_sums(problem)}
     want = {"entropy": each(oracle_statistics.entropy, weights), "sums": each(oracle_statistics.column_sums, weights)}
     plain = {name: np.abs(rough[name].double().cpu().numpy() - want[name]).max() for name in want}
-    assert_near(fused.entropy(problem, tiles), want["entropy"], plain["entropy"])
-    assert_near(fused.column_sums(problem, tiles), want["sums"], plain["sums"])
-    values, positions = fused.row_max(problem, tiles)
+    assert_near(fused.entropy(problem, tiles=tiles), want["entropy"], plain["entropy"])
+    assert_near(fused.column_sums(problem, tiles=tiles), want["sums"], plain["sums"])
+    values, positions = fused.row_max(problem, tiles=tiles)
     assert_peaks(values.unsqueeze(-1), positions.unsqueeze(-1), weights, 1)
     for size in sizes:
-        assert_near(fused.block_map(problem, size, tiles), each(oracle_statistics.block_map, weights, size))
+        assert_near(fused.block_map(problem, size, tiles=tiles), each(oracle_statistics.block_map, weights, size))
 
 
 def assert_peaks(values, positions, weights, count):
@@ -115,7 +118,7 @@ def test_the_best_keys_are_the_oracles(name):
     query, key = normal(2, 1, 3, 5).float(), normal(2, 1, 35, 5, seed=1).float()
     mask, matrix = masks(3, 35)[name]
     problem = problem_of(query, key, mask=mask)
-    assert_peaks(*fused.top_k(problem, 5, SMALL), weights_of(problem, matrix), 5)
+    assert_peaks(*fused.top_k(problem, 5, tiles=SMALL), weights_of(problem, matrix), 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)],
@@ -137,33 +140,33 @@ def test_maps_of_every_size(size):
     problem = problem_of(query, key, mask=regard.Causal())
     want = each(oracle_statistics.block_map, weights_of(problem, oracle.causal(50, 70)), size)
     assert fused.refused_size(size) is None
-    assert_near(fused.block_map(problem, size, SMALL), want)
+    assert_near(fused.block_map(problem, size, tiles=SMALL), want)
 
 
 def test_of_equal_weights_the_first_key_comes_first():
     problem = problem_of(torch.zeros(1, 4, 3), normal(1, 20, 3).float(), mask=regard.Causal())
-    values, positions = fused.top_k(problem, 8, SMALL)
+    values, positions = fused.top_k(problem, 8, tiles=SMALL)
     assert (positions == torch.arange(8, device=DEVICE)).all()
     torch.testing.assert_close(values[0], (1 / torch.arange(17.0, 21.0))[:, None].expand(4, 8).to(DEVICE))
-    assert (fused.row_max(problem, SMALL)[1] == 0).all()
+    assert (fused.row_max(problem, tiles=SMALL)[1] == 0).all()
     # Two keys alike in different tiles, the others worse; then what is not seen, in order.
     key = -torch.ones(1, 20, 2)
     key[:, 5] = key[:, 18] = 1.0
     problem = problem_of(torch.ones(1, 1, 2), key, mask=regard.Padding(19))
-    assert fused.top_k(problem, 3, SMALL)[1].tolist() == [[[5, 18, 0]]]
+    assert fused.top_k(problem, 3, tiles=SMALL)[1].tolist() == [[[5, 18, 0]]]
     seen = problem_of(torch.ones(1, 1, 2), key, mask=regard.Padding(2, side="left") & regard.Padding(19))
-    values, positions = fused.top_k(seen, 4, SMALL)
+    values, positions = fused.top_k(seen, 4, tiles=SMALL)
     assert positions.tolist() == [[[18, 0, 1, 2]]]
     assert values.tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
 
 
 def test_queries_that_see_nothing_have_zeros():
     problem = problem_of(normal(2, 17, 4).float(), normal(2, 18, 4, seed=1).float(), mask=regard.Padding([0, 0]))
-    assert not fused.entropy(problem, SMALL).any()
-    assert not fused.column_sums(problem, SMALL).any()
-    assert not fused.block_map(problem, 4, SMALL).any()
-    assert not fused.block_map(problem, 40, SMALL).any()
-    assert not any(part.any() for part in fused.row_max(problem, SMALL))
+    assert not fused.entropy(problem, tiles=SMALL).any()
+    assert not fused.column_sums(problem, tiles=SMALL).any()
+    assert not fused.block_map(problem, 4, tiles=SMALL).any()
+    assert not fused.block_map(problem, 40, tiles=SMALL).any()
+    assert not any(part.any() for part in fused.row_max(problem, tiles=SMALL))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter computes it, and drops it
@@ -172,14 +175,14 @@ def test_what_no_query_sees_is_not_read(filler):
     query, key = normal(1, 3, 8).float(), normal(1, 20, 8, seed=1).float()
     key[:, 17:] = filler
     padded, cut = problem_of(query, key, mask=regard.Padding(17)), problem_of(query, key[:, :17])
-    torch.testing.assert_close(fused.entropy(padded, SMALL), fused.entropy(cut, SMALL))
-    sums = fused.column_sums(padded, SMALL)
-    torch.testing.assert_close(sums[:, :17], fused.column_sums(cut, SMALL))
+    torch.testing.assert_close(fused.entropy(padded, tiles=SMALL), fused.entropy(cut, tiles=SMALL))
+    sums = fused.column_sums(padded, tiles=SMALL)
+    torch.testing.assert_close(sums[:, :17], fused.column_sums(cut, tiles=SMALL))
     assert (sums[:, 17:] == 0).all()
-    for got, want in zip(fused.top_k(padded, 2, SMALL), fused.top_k(cut, 2, SMALL), strict=True):
+    for got, want in zip(fused.top_k(padded, 2, tiles=SMALL), fused.top_k(cut, 2, tiles=SMALL), strict=True):
         torch.testing.assert_close(got, want)
     for size in (1, 34):
-        got, want = (fused.block_map(p, size, SMALL) for p in (padded, cut))
+        got, want = (fused.block_map(p, size, tiles=SMALL) for p in (padded, cut))
         scale = 20 / 17 if size == 34 else 1.0
         torch.testing.assert_close(got[..., :want.shape[-1]] * scale, want)
 
@@ -189,7 +192,7 @@ def test_sharp_weights_keep_their_digits():
     query, key = 100 * normal(1, 5, 8).float(), normal(1, 17, 8, seed=1).float()
     problem = problem_of(query, key, score="dot")
     weights = weights_of(problem, np.ones((5, 17), dtype=bool))
-    got = fused.entropy(problem, SMALL).cpu().numpy()
+    got = fused.entropy(problem, tiles=SMALL).cpu().numpy()
     np.testing.assert_allclose(got, each(oracle_statistics.entropy, weights), rtol=1e-2, atol=1e-4)
     assert (got >= 0).all()
 
@@ -206,16 +209,16 @@ def test_other_problems_are_refused(change, reason):
     query, key = torch.ones(2, 5, 3, device=DEVICE), torch.ones(2, 6, 3, device=DEVICE)
     change = {name: part.to(DEVICE) if isinstance(part, torch.Tensor) else part for name, part in change.items()}
     words = {"score": "dot", "normalize": "softmax", "mask": None, "bias": None, **change}
-    assert reason in fused.refusal(build_problem(query, key, key, dropout=0.0, **words))
+    assert reason in fused.refusal(StatisticRequest("entropy", build_problem(query, key, key, dropout=0.0, **words)))
 
 
 def test_other_types_and_sizes_are_refused():
     ones = torch.ones(2, 5, 3)
     if DEVICE == "cpu":
-        assert "interpreter" in fused.refusal(problem_of(ones.bfloat16(), ones.bfloat16()))
-    assert "float64" in fused.refusal(problem_of(ones.double(), ones.double()))
-    assert "no keys" in fused.refusal(problem_of(ones, ones[:, :0]))
-    assert "256" in fused.refusal(problem_of(torch.ones(2, 5, 300), torch.ones(2, 5, 300)))
+        assert "interpreter" in fused.refusal(StatisticRequest("entropy", problem_of(ones.bfloat16(), ones.bfloat16())))
+    assert "float64" in fused.refusal(StatisticRequest("entropy", problem_of(ones.double(), ones.double())))
+    assert "no keys" in fused.refusal(StatisticRequest("entropy", problem_of(ones, ones[:, :0])))
+    assert "256" in fused.refusal(StatisticRequest("entropy", problem_of(torch.ones(2, 5, 300), torch.ones(2, 5, 300))))
     assert "power of two" in fused.refused_size(5)
     assert "16" in fused.refused_count(17)
     assert fused.refused_count(16) is None
@@ -224,9 +227,9 @@ def test_other_types_and_sizes_are_refused():
 def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
     problem = build_problem(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None, dropout=0.0)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert "CUDA device" in fused.refusal(problem)
+    assert "CUDA device" in fused.refusal(StatisticRequest("entropy", problem))
     monkeypatch.setattr(launch, "installed", lambda: False)
-    assert fused.refusal(problem) == "triton is not installed"
+    assert fused.refusal(StatisticRequest("entropy", problem)) == "triton is not installed"
 
 
 # ---- on a GPU, at its own tiles --------------------------------------------------------------------------------------
@@ -245,8 +248,8 @@ def test_at_length_the_error_is_at_most_twice_that_of_the_plain_computation(name
     problem, truth = problem_of(query, key, mask=mask), problem_of(query.double(), key.double(), mask=mask)
     for asked, args in (("entropy", ()), ("row_max", ()), ("column_sums", ()), ("top_k", (7,)), ("block_map", (16,)),
                         ("block_map", (100,)), ("block_map", (256,))):
-        got, again, plain = (getattr(module, asked)(problem, *args) for module in (fused, fused, statistics))
-        want = getattr(statistics, asked)(truth, *args)
+        got, again, plain = (getattr(module, asked)(problem, *args) for module in (fused, fused, by_rows))
+        want = getattr(by_rows, asked)(truth, *args)
         if isinstance(got, tuple):
             assert torch.equal(got[1], again[1])
             got, again, plain, want = got[0], again[0], plain[0], want[0]

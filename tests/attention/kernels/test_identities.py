@@ -13,11 +13,12 @@ from memory import Largest
 from problems import DOTS, normal, scorer
 
 import regard
-from regard.attention.kernels import identities, statistics
 from regard.attention.problem import build_problem
+from regard.attention.statistics import STATISTICS_BACKENDS, StatisticRequest
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
+closed_form, by_rows = STATISTICS_BACKENDS["closed_form"], STATISTICS_BACKENDS["rows"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -67,11 +68,11 @@ def test_every_identity_holds(score, name, leading):
     mask, matrix = masks(5, 6)[name]
     weights = oracle.weights_many(query.numpy(), key.numpy(), score=known, mask=matrix)
     problem = problem_of(query, key, score=made, mask=mask)
-    assert (identities.refusal(problem) is None) == (name in ("none", "padding", "nothing"))  # the others are matrices
-    assert_near(identities.entropy(problem), oracles(weights, oracle_statistics.entropy))
-    assert_near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
+    assert (closed_form.refusal(StatisticRequest("entropy", problem)) is None) == (name in ("none", "padding", "nothing"))  # the others are matrices
+    assert_near(closed_form.entropy(problem), oracles(weights, oracle_statistics.entropy))
+    assert_near(closed_form.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
     for size in (1, 2, 4, 9):
-        assert_near(identities.block_map(problem, size), oracles(weights, oracle_statistics.block_map, size))
+        assert_near(closed_form.block_map(problem, size), oracles(weights, oracle_statistics.block_map, size))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,16 +82,16 @@ def test_sums_and_maps_hold_with_a_bias_too(name):
     mask, matrix = masks(5, 6)[name]
     weights = oracle.weights_many(query.numpy(), key.numpy(), mask=matrix, bias=bias.numpy())
     problem = problem_of(query, key, mask=mask, bias=bias)
-    assert_near(identities.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
-    assert_near(identities.block_map(problem, 2), oracles(weights, oracle_statistics.block_map, 2))
+    assert_near(closed_form.column_sums(problem), oracles(weights, oracle_statistics.column_sums))
+    assert_near(closed_form.block_map(problem, 2), oracles(weights, oracle_statistics.block_map, 2))
     with pytest.raises(AssertionError, match="bias"):
-        identities.entropy(problem)
+        closed_form.entropy(problem)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 200])
 def test_maps_may_have_more_blocks_than_one_kernel_takes(size):
     problem = problem_of(normal(2, 9, 4), normal(2, 131, 4, seed=1), mask=regard.Window(40, 0))
-    assert_near(identities.block_map(problem, size), statistics.block_map(problem, size).numpy())
+    assert_near(closed_form.block_map(problem, size), by_rows.block_map(problem, size).numpy())
 
 
 def test_the_entropy_of_sharp_weights_is_not_below_zero_and_loses_few_digits():
@@ -99,9 +100,9 @@ def test_the_entropy_of_sharp_weights_is_not_below_zero_and_loses_few_digits():
         largest = (query @ key.mT).abs().max()
         for dtype in (torch.float64, torch.float32):
             problem = problem_of(query.to(dtype), key.to(dtype), score="dot")
-            exact = statistics.entropy(problem_of(problem.query.double(), problem.key.double(), score="dot"))
-            error = (identities.entropy(problem).double() - exact).abs().max()
-            assert identities.entropy(problem).min() >= 0
+            exact = by_rows.entropy(problem_of(problem.query.double(), problem.key.double(), score="dot"))
+            error = (closed_form.entropy(problem).double() - exact).abs().max()
+            assert closed_form.entropy(problem).min() >= 0
             assert error <= 8 * torch.finfo(dtype).eps * largest
 
 
@@ -111,11 +112,11 @@ def test_what_no_query_sees_is_not_read(device, filler):
     query, key = normal(2, 5, 8).float().to(device), normal(2, 6, 8, seed=1).float().to(device)
     key[:, 4:] = filler
     padded, cut = problem_of(query, key, mask=regard.Padding(4)), problem_of(query, key[:, :4])
-    torch.testing.assert_close(identities.entropy(padded), identities.entropy(cut))
-    sums = identities.column_sums(padded)
-    torch.testing.assert_close(sums[:, :4], identities.column_sums(cut))
+    torch.testing.assert_close(closed_form.entropy(padded), closed_form.entropy(cut))
+    sums = closed_form.column_sums(padded)
+    torch.testing.assert_close(sums[:, :4], closed_form.column_sums(cut))
     assert (sums[:, 4:] == 0).all()
-    torch.testing.assert_close(identities.block_map(padded, 2)[..., :2], identities.block_map(cut, 2))
+    torch.testing.assert_close(closed_form.block_map(padded, 2)[..., :2], closed_form.block_map(cut, 2))
 
 
 # ---- what they do not serve ------------------------------------------------------------------------------------------
@@ -123,17 +124,17 @@ def test_what_no_query_sees_is_not_read(device, filler):
 
 def test_other_scores_normalisers_and_masks_are_refused():
     query, key = normal(2, 5, 3), normal(2, 6, 3)
-    assert "softmax, not by relu" in identities.refusal(problem_of(query, key, normalize="relu"))
+    assert "softmax, not by relu" in closed_form.refusal(StatisticRequest("entropy", problem_of(query, key, normalize="relu")))
     additive = regard.Additive(torch.ones(3).double())
-    assert "Additive" in identities.refusal(problem_of(query, key, score=additive))
-    assert "matrix" in identities.refusal(problem_of(query, key, mask=regard.Window(1, 0)))
-    assert "bias" in identities.refusal(problem_of(query, key, bias=normal(5, 6)))
-    assert identities.refusal(problem_of(query, key)) is None
+    assert "Additive" in closed_form.refusal(StatisticRequest("entropy", problem_of(query, key, score=additive)))
+    assert "matrix" in closed_form.refusal(StatisticRequest("entropy", problem_of(query, key, mask=regard.Window(1, 0))))
+    assert "bias" in closed_form.refusal(StatisticRequest("entropy", problem_of(query, key, bias=normal(5, 6))))
+    assert closed_form.refusal(StatisticRequest("entropy", problem_of(query, key))) is None
 
 
 def test_no_queries_and_no_keys_are_refused():
-    assert "no queries" in identities.refusal(problem_of(normal(2, 0, 3), normal(2, 4, 3)))
-    assert "no keys" in identities.refusal(problem_of(normal(2, 3, 3), normal(2, 0, 3)))
+    assert "no queries" in closed_form.refusal(StatisticRequest("entropy", problem_of(normal(2, 0, 3), normal(2, 4, 3))))
+    assert "no keys" in closed_form.refusal(StatisticRequest("entropy", problem_of(normal(2, 3, 3), normal(2, 0, 3))))
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_no_identity_holds_a_matrix(width, mask):
     made = {}
     for name, args in (("entropy", ()), ("column_sums", ()), ("block_map", (64,))):
         with Largest() as largest:
-            getattr(identities, name)(problem, *args)
+            getattr(closed_form, name)(problem, *args)
         made[name] = largest.elements
     assert max(made.values()) <= 768**2 / 4, made
 
@@ -167,10 +168,10 @@ def test_low_precision_errs_at_most_twice_as_much_as_statistics(name, size, dtyp
     key = normal(2, 2, n_keys, width, seed=1).to(device, dtype)
     problem = problem_of(query, key, mask=mask)
     truth = problem_of(query.double().cpu(), key.double().cpu(), mask=mask)
-    largest = (truth.query @ truth.spread().key.mT).abs().max() / math.sqrt(width)
+    largest = (truth.query @ truth.repeat_key_heads().key.mT).abs().max() / math.sqrt(width)
     for asked, args in (("entropy", ()), ("column_sums", ()), ("block_map", (8,))):
-        want = getattr(statistics, asked)(truth, *args)
-        got, plain = (getattr(module, asked)(problem, *args) for module in (identities, statistics))
+        want = getattr(by_rows, asked)(truth, *args)
+        got, plain = (getattr(module, asked)(problem, *args) for module in (closed_form, by_rows))
         assert got.dtype == dtype
         assert got.device.type == device
         error, allowed = ((t.double().cpu() - want).abs().max() for t in (got, plain))

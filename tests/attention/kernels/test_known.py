@@ -6,7 +6,7 @@ from torch import Tensor
 
 import regard
 from regard.attention import attend
-from regard.attention.kernels import sdpa
+from regard.attention import fused
 from regard.attention.mask import Causal
 
 
@@ -40,7 +40,7 @@ def test_the_second_time_gives_what_the_first_gave(score, mask):
 def test_the_second_time_nobody_is_asked(monkeypatch):
     tensors = three(2, 3, 5, 4)
     first = regard.attend(*tensors)
-    monkeypatch.setattr("regard.attention.attend.state", lambda *given, **named: pytest.fail("it was asked again"))
+    monkeypatch.setattr("regard.attention.attend.build_problem", lambda *given, **named: pytest.fail("it was asked again"))
     assert torch.equal(regard.attend(*tensors), first)
     with pytest.raises(pytest.fail.Exception):
         regard.attend(*tensors, mask=regard.Causal())
@@ -62,8 +62,9 @@ def test_causal_is_kept_only_where_torch_aligns_as_we_do():
 
 
 def test_a_matrix_is_made_once_and_not_for_learning_too(monkeypatch):
-    made, plain = [], sdpa.sdpa_inputs
-    monkeypatch.setattr(sdpa, "sdpa_inputs", lambda problem: made.append(problem) or plain(problem))
+    made, plain = [], fused.sdpa_inputs
+    for module in (fused, attend):
+        monkeypatch.setattr(module, "sdpa_inputs", lambda problem: made.append(problem) or plain(problem))
     regard.attend(torch.randn(1, 2, 3, 4), *three(1, 2, 5, 4)[:2], mask=regard.Causal())
     assert len(made) == 1
 

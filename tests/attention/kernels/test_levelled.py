@@ -6,7 +6,7 @@ from problems import assert_close, normal
 
 import regard
 from regard import ALiBi, Causal, Packed, Window
-from regard.attention.kernels import levelled, segments
+from regard.attention import backends
 from regard.attention.problem import build_problem
 
 EQUAL, UNEQUAL, FEWER_KEYS, LONG = [3] * 5, [4, 3, 4, 2, 4], [3, 2, 4, 2, 3], [21, 19, 20, 21, 17]
@@ -31,7 +31,7 @@ def computed(given, backend, mask, **options):
 def used(given, mask, **options):
     """Whether it is levelled."""
     options = {"score": "scaled_dot", "normalize": "softmax", "bias": None, "dropout": 0.0} | options
-    return "all segments at once" in segments.detail(build_problem(*split(given), mask=mask, **options))
+    return "all segments at once" in backends.SEGMENTS.detail(build_problem(*split(given), mask=mask, **options))
 
 
 @pytest.mark.parametrize("inner", [None, Causal()])
@@ -139,4 +139,4 @@ def test_heads_that_share_keys_are_cut():
     query, key, value = split(tensors(17, 17))
     problem = build_problem(query, key[:, :1], value[:, :1], score="scaled_dot", normalize="softmax", mask=Packed(UNEQUAL),
                     bias=None, dropout=0.0)
-    assert not levelled.fits(problem, UNEQUAL, UNEQUAL, [])
+    assert not backends._batches_segments(problem, UNEQUAL, UNEQUAL)

@@ -9,7 +9,8 @@ import torch
 from problems import ORACLE_NORMALIZERS, alibi_of, normal
 
 import regard
-from regard.attention.kernels import pointwise, sdpa
+from regard.attention import fused
+from regard.attention.fused import POINTWISE
 from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
 
@@ -57,7 +58,7 @@ def solve(tensors, **options):
     """The output of the backend; on a CPU, where it would refuse, asked directly."""
     if tensors[0].device.type == "cuda":
         return regard.attend(*tensors, **options, backend="pointwise")
-    return pointwise.run(build_problem(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
+    return POINTWISE.run(build_problem(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
                                             **options}))
 
 
@@ -249,19 +250,19 @@ def test_what_it_refuses(options, words):
 ])
 def test_which_numbers_it_takes(device, dtype, width, words):
     tensors = [torch.zeros(3, width, device=device, dtype=dtype) for _ in range(3)]
-    reason = pointwise.refusal(build_problem(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
+    reason = POINTWISE.refusal(build_problem(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
     assert reason is None if words is None else words in reason
 
 
 def test_when_it_is_not_the_one_to_choose(monkeypatch):
     def drawback(mask=None, bias=None, n=1024, normalize="relu"):
         tensors = [torch.empty(1, 1).expand(n, 4) for _ in range(3)]
-        return pointwise.drawback(build_problem(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
+        return POINTWISE.drawback(build_problem(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
 
     assert drawback() is None
-    assert "only when asked for" in drawback(normalize="relu_sum")
+    assert "name it to use it" in drawback(normalize="relu_sum")
     assert "1,046,529" in drawback(n=1023)
-    monkeypatch.setattr(sdpa, "HELD", 1024 * 1024 - 1)
+    monkeypatch.setattr(fused, "MAX_MATRIX_ENTRIES", 1024 * 1024 - 1)
     assert drawback(regard.Causal() & regard.Window(3, None)) is None
     assert "1,048,576 entries" in drawback(~regard.Causal())
     assert "1,048,576 entries" in drawback(bias=torch.zeros(1, 1).expand(1024, 1024))
@@ -271,7 +272,7 @@ def test_it_says_how_it_goes_about_it():
     tensors = [torch.zeros(3, 4) for _ in range(3)]
 
     def detail(mask):
-        return pointwise.detail(build_problem(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
+        return POINTWISE.detail(build_problem(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
 
     assert detail(None) == "blocks of relu_sum weights that are never held"
     assert detail(regard.Causal()).endswith("under ranges of keys")

@@ -5,8 +5,13 @@ import torch
 from problems import normal
 
 import regard
-from regard.attention.kernels import fused_statistics, identities, questions, statistics
-from regard.attention.kernels.questions import StatisticRequest
+from regard.attention.statistics import (
+    STATISTICS,
+    STATISTICS_BACKENDS,
+    StatisticRequest,
+    compute_statistic,
+    explain_statistic,
+)
 
 NUMBERS = {"top_k": 3, "block_map": 2}
 
@@ -22,51 +27,44 @@ def same(one, other):
         torch.testing.assert_close(left, right)
 
 
-@pytest.mark.parametrize("asked", questions.STATISTICS)
+@pytest.mark.parametrize("asked", STATISTICS)
 def test_every_way_gives_the_answer_of_the_plain_one_or_refuses(asked):
-    want = questions.answer(ask(asked), "statistics")
-    for name, way in questions.BACKENDS.items():
+    want = compute_statistic(ask(asked), "rows")
+    for name, way in STATISTICS_BACKENDS.items():
         if way.refusal(ask(asked)) is None:
-            same(questions.answer(ask(asked), name), want)
+            same(compute_statistic(ask(asked), name), want)
         else:
             with pytest.raises(ValueError, match=f'`backend` must be one that can do this work .*, but is "{name}"'):
-                questions.answer(ask(asked), name)
+                compute_statistic(ask(asked), name)
 
 
 def test_on_a_cpu_the_choice_is_told():
-    assert questions.explain(ask("entropy")).backend == "identities"
-    assert questions.explain(ask("block_map")).backend == "identities"
-    told = questions.explain(ask("column_sums"))
-    assert told.backend == "statistics"
-    assert "gradient" in told.reasons["identities"]
+    assert explain_statistic(ask("entropy")).backend == "closed_form"
+    assert explain_statistic(ask("block_map")).backend == "closed_form"
+    told = explain_statistic(ask("column_sums"))
+    assert told.backend == "rows"
+    assert "gradient" in told.reasons["closed_form"]
     for asked in ("row_max", "top_k"):
-        assert "no identity" in questions.explain(ask(asked)).reasons["identities"]
+        assert "no closed form" in explain_statistic(ask(asked)).reasons["closed_form"]
     fine = StatisticRequest("block_map", regard.Look(torch.ones(9, 2), torch.ones(200, 2)).problem, 3)
-    assert "coarse maps" in questions.explain(fine).reasons["identities"]
+    assert "coarse maps" in explain_statistic(fine).reasons["closed_form"]
 
 
 def test_a_look_tells_it_too():
     look = regard.Look(normal(5, 3), normal(6, 3), mask=regard.Window(1, 0))
-    assert look.explain("entropy").backend == "statistics"
-    assert "matrix" in look.explain("entropy").reasons["identities"]
+    assert look.explain("entropy").backend == "rows"
+    assert "matrix" in look.explain("entropy").reasons["closed_form"]
     reason = look.explain("top_k", 2).reasons["fused"]
     assert "float64" in reason or "triton" in reason or "CUDA" in reason
-    with pytest.raises(ValueError, match=r'`asked` must be one of .*"entropi"'):
+    with pytest.raises(ValueError, match=r'`statistic` must be one of .*"entropi"'):
         look.explain("entropi")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("asked", questions.STATISTICS)
+@pytest.mark.parametrize("asked", STATISTICS)
 def test_on_a_gpu_fused_passes_answer(asked):
     query, key = normal(2, 5, 3).cuda().half(), normal(2, 6, 3, seed=1).cuda().half()
     assert regard.Look(query, key, mask=regard.Causal()).explain(asked, NUMBERS.get(asked)).backend == "fused"
     assert regard.Look(query, key, mask=torch.ones(5, 6, device="cuda") > 0).explain(
-        asked, NUMBERS.get(asked)).backend == "statistics"
+        asked, NUMBERS.get(asked)).backend == "rows"
 
-
-def test_the_functions_of_every_way_have_the_names_of_the_questions():
-    for asked in questions.STATISTICS:
-        assert callable(getattr(fused_statistics, asked))
-        assert callable(getattr(statistics, asked))
-        told = questions.explain(ask(asked)).reasons.get("identities", "")
-        assert callable(getattr(identities, asked, None)) or "no identity" in told

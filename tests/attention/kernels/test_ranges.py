@@ -37,7 +37,7 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
     got, want = (np.broadcast_to(matrix, shape) for matrix in (opened(limits, n_keys), known.matrix))
     if is_band(problem.mask):
         assert np.array_equal(got, want)
-        seen = limits.seen(n_keys).numpy()
+        seen = limits.used_keys(n_keys).numpy()
         assert np.array_equal(np.broadcast_to(seen, (2, 3, n_keys)), want.any(-2))
     else:
         assert not (want & ~got).any()
@@ -61,7 +61,7 @@ def test_ranges_are_the_mask_where_they_say_all_of_it_and_hold_it_where_not(data
 def test_each_kind_of_mask(mask, matrix):
     limits = mask_cache.key_ranges(stated(6, 8, mask))
     assert np.array_equal(np.broadcast_to(opened(limits, 8), (2, 3, 6, 8)), np.broadcast_to(matrix, (2, 3, 6, 8)))
-    assert np.array_equal(np.broadcast_to(limits.seen(8).numpy(), (2, 3, 8)),
+    assert np.array_equal(np.broadcast_to(limits.used_keys(8).numpy(), (2, 3, 8)),
                           np.broadcast_to(matrix.any(-2), (2, 3, 8)))
 
 

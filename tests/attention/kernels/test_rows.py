@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from problems import assert_close, cases, normal
 
 import regard
-from regard.attention.kernels import rows
+from regard.attention import backends
 from regard.attention.problem import build_problem
 
 
 def stated(case):
-    return build_problem(*case.tensors, **case.options, dropout=0.0).spread()
+    return build_problem(*case.tensors, **case.options, dropout=0.0).repeat_key_heads()
 
 
 @given(st.data(), cases(most=6))
@@ -23,13 +23,13 @@ def test_some_rows_are_cut_from_all_rows(data, case):
     n_queries, n_keys = problem.n_queries, problem.n_keys
     first = data.draw(st.integers(0, n_queries))
     last = data.draw(st.integers(first, n_queries))
-    weights, value = rows.weigh(problem, slice(first, last), slice(0, n_keys))
+    weights, value = backends.weigh(problem, slice(first, last), slice(0, n_keys))
     want, floor = whole[..., first:last, :], float(np.abs(whole).max(initial=0))
     assert_close(weights.expand(want.shape), want, floor=floor)
     assert value.shape[-2] == n_keys
     numbers = data.draw(st.lists(st.integers(0, n_queries - 1), max_size=4)) if n_queries else []
     some = torch.tensor(numbers, dtype=torch.long)
-    weights, _ = rows.weigh(problem, some, slice(0, n_keys))
+    weights, _ = backends.weigh(problem, some, slice(0, n_keys))
     want = whole[..., some.numpy(), :]
     assert_close(weights.expand(want.shape), want, floor=floor)
 
@@ -38,9 +38,9 @@ def test_queries_may_be_cut_out_by_the_caller():
     query, key = normal(2, 5, 3), normal(2, 6, 3, seed=1)
     problem = build_problem(query, key, key, score="dot", normalize="softmax", mask=regard.Causal(), bias=None, dropout=0.0)
     asked, given_query = slice(1, 3), query[:, 1:3]
-    cut, _ = rows.weigh(problem, asked, slice(0, 6))
-    assert torch.equal(cut, rows.weigh(problem, asked, slice(0, 6), given_query)[0])
-    other, _ = rows.weigh(problem, asked, slice(0, 6), torch.zeros_like(given_query))
+    cut, _ = backends.weigh(problem, asked, slice(0, 6))
+    assert torch.equal(cut, backends.weigh(problem, asked, slice(0, 6), given_query)[0])
+    other, _ = backends.weigh(problem, asked, slice(0, 6), torch.zeros_like(given_query))
     assert not torch.equal(cut, other)
 
 
@@ -49,10 +49,10 @@ def test_a_run_of_keys_that_holds_all_that_may_be_seen_is_enough():
     for normalize in ("softmax", "relu", "relu_sum", "sigmoid"):
         problem = build_problem(query, key, key, score="dot", normalize=normalize, mask=regard.Window(1, 0), bias=None,
                         dropout=0.0)
-        whole, _ = rows.weigh(problem, slice(2, 4), slice(0, 6))
-        near, value = rows.weigh(problem, slice(2, 4), slice(1, 4))
+        whole, _ = backends.weigh(problem, slice(2, 4), slice(0, 6))
+        near, value = backends.weigh(problem, slice(2, 4), slice(1, 4))
         assert_close(near, whole[..., 1:4])
-        assert_close(rows.attend(problem, slice(2, 4), slice(1, 4)), near @ value)
+        assert_close(backends._attend_rows(problem, slice(2, 4), slice(1, 4)), near @ value)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -60,5 +60,5 @@ def test_dropout_falls_on_weights(dropout):
     query = normal(40, 3)
     eye = torch.eye(40, dtype=torch.float64)
     problem = build_problem(query, query, eye, score="dot", normalize="softmax", mask=None, bias=None, dropout=dropout)
-    output = rows.attend(problem, slice(0, 40), slice(0, 40))
+    output = backends._attend_rows(problem, slice(0, 40), slice(0, 40))
     assert (output == 0).double().mean().item() == pytest.approx(dropout, abs=0.1)

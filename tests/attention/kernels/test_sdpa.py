@@ -8,7 +8,8 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.attention.kernels import sdpa
+from regard.attention import fused
+from regard.attention.fused import SDPA
 from regard.attention.problem import build_problem
 
 
@@ -25,7 +26,7 @@ def zeros(n_queries=3, n_keys=5, leading=(2, 4)):
 @pytest.mark.parametrize("name", SCORES)
 def test_it_takes_dot_products_under_softmax_alone(name, normalize):
     score = scorer(name, 4, 8)[0]
-    reason = sdpa.refusal(stated(*zeros(), score=score, normalize=normalizer(normalize)))
+    reason = SDPA.refusal(stated(*zeros(), score=score, normalize=normalizer(normalize)))
     able = normalize == "softmax" and ("dot" in name or "bilinear" in name)
     assert (reason is None) == able
     if reason is not None:
@@ -38,7 +39,7 @@ def test_it_takes_dot_products_under_softmax_alone(name, normalize):
 def test_the_form_has_four_dimensions_one_width_and_heads_that_divide(case):
     assume(case.dotted)
     problem = build_problem(*case.tensors, **case.options, dropout=0.0)
-    form = sdpa.sdpa_inputs(problem)
+    form = fused.sdpa_inputs(problem)
     batch, heads, _, width = form.query.shape
     assert form.key.shape[::3] == form.value.shape[::3] == (batch, width)
     assert form.key.shape[1] == form.value.shape[1]
@@ -55,7 +56,7 @@ def test_the_form_has_four_dimensions_one_width_and_heads_that_divide(case):
     (5, 5, True, False), (1, 5, False, False), (1, 1, False, False), (3, 5, False, True), (5, 3, False, True),
 ])
 def test_causal_is_said_in_torchs_own_way_only_where_it_means_the_same(n_queries, n_keys, causal, matrix):
-    form = sdpa.sdpa_inputs(stated(*zeros(n_queries, n_keys), mask=regard.Causal()))
+    form = fused.sdpa_inputs(stated(*zeros(n_queries, n_keys), mask=regard.Causal()))
     assert form.causal is causal
     assert (form.matrix is not None) == matrix
 
@@ -69,22 +70,22 @@ def test_torch_aligns_to_the_top_left_and_we_do_not():
 
 
 def test_a_large_matrix_is_a_drawback():
-    side = int(sdpa.HELD**0.5)
+    side = int(fused.MAX_MATRIX_ENTRIES**0.5)
     large = zeros(side + 1, side + 2, leading=(2, 4))
-    assert sdpa.drawback(stated(*large)) is None
-    assert sdpa.drawback(stated(*zeros(side + 1, side + 1), mask=regard.Causal())) is None  # needs no matrix
+    assert SDPA.drawback(stated(*large)) is None
+    assert SDPA.drawback(stated(*zeros(side + 1, side + 1), mask=regard.Causal())) is None  # needs no matrix
     for options in ({"mask": regard.Causal()}, {"mask": regard.Window(5, 5)}, {"bias": regard.ALiBi.for_heads(4)}):
-        assert "more than" in sdpa.drawback(stated(*large, **options))
+        assert "more than" in SDPA.drawback(stated(*large, **options))
     fits = zeros(side // 2, side // 2)
-    assert sdpa.drawback(stated(*fits, mask=regard.Window(1, 1))) is None
-    assert sdpa.drawback(stated(*fits, mask=regard.Padding([3, 4]))) is None
+    assert SDPA.drawback(stated(*fits, mask=regard.Window(1, 1))) is None
+    assert SDPA.drawback(stated(*fits, mask=regard.Padding([3, 4]))) is None
     a_head = regard.Window(1, 1) & regard.Padding([[3] * 4] * 2)  # one matrix a head: 8 quarters
-    assert sdpa.drawback(stated(*fits, mask=a_head)) is not None
+    assert SDPA.drawback(stated(*fits, mask=a_head)) is not None
 
 
 def test_on_a_cpu_torch_chooses():
-    assert sdpa.kernels(stated(*(t.bfloat16() for t in zeros()))) == []
-    assert sdpa.detail(stated(*zeros())) == "the kernel torch chooses"
+    assert fused.sdpa_kernels(stated(*(t.bfloat16() for t in zeros()))) == []
+    assert SDPA.detail(stated(*zeros())) == "the kernel that torch chooses"
 
 
 @pytest.mark.gpu
@@ -92,10 +93,10 @@ def test_on_hopper_the_fastest_is_tried_first():
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("not a Hopper GPU")
     low = [torch.zeros(2, 4, 512, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    assert sdpa.kernels(stated(*low))[0] == SDPBackend.CUDNN_ATTENTION
-    assert set(sdpa.kernels(stated(*low))) >= {SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}  # one of them takes it
-    assert sdpa.kernels(stated(*low, dropout=0.1)) == []
-    assert sdpa.kernels(stated(*(t.float() for t in low))) == []
+    assert fused.sdpa_kernels(stated(*low))[0] == SDPBackend.CUDNN_ATTENTION
+    assert set(fused.sdpa_kernels(stated(*low))) >= {SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}  # one of them takes it
+    assert fused.sdpa_kernels(stated(*low, dropout=0.1)) == []
+    assert fused.sdpa_kernels(stated(*(t.float() for t in low))) == []
 
 
 @pytest.mark.parametrize("width", [1, 3, 8])

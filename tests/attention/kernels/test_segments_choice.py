@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import regard
 from regard import Causal, Packed, Padding, Placed, Window
 from regard.attention import backends
-from regard.attention.kernels import exact, sdpa, segments, tiled
+from regard.attention.backends import SEGMENTS, TILED
+from regard.attention.fused import SDPA
 from regard.attention.mask import PackedSegments
 from regard.attention.problem import build_problem
 
@@ -71,7 +72,7 @@ def test_no_matrix_of_all_pairs_is_ever_held(normalize, most):
 ])
 def test_equal_neighbours_are_one_batch(lengths, calls):
     given_tensors = tensors(14, 14)
-    with mock.patch.object(sdpa, "run", wraps=sdpa.run) as run:
+    with mock.patch.object(SDPA, "run", wraps=SDPA.run) as run:
         got = regard.attend(*given_tensors, mask=Packed(lengths))
     assert run.call_count == calls
     assert_close(got, regard.attend(*given_tensors, mask=Packed(lengths), backend="exact"))
@@ -84,21 +85,21 @@ def test_what_all_pieces_hold_together_is_bounded():
     given_tensors = tensors(12, 12)  # 8 heads in all, segments of 9 to 16 pairs
 
     def tiled_pieces(**options):
-        with mock.patch.object(tiled, "run", wraps=tiled.run) as run:
+        with mock.patch.object(TILED, "run", wraps=TILED.run) as run:
             got = regard.attend(*given_tensors, **options)
         assert_close(got, regard.attend(*given_tensors, **options, backend="tiled"))
         return run.call_count
 
     plain, masked = {"mask": Packed([3, 4, 3])}, {"mask": Packed([3, 4, 3]) & Window(1, 1)}
-    with mock.patch.object(exact, "HELD", 200):
+    with mock.patch.object(backends, "EXACT_MAX_NUMBERS", 200):
         assert tiled_pieces(**plain, normalize="relu") == 3
         assert tiled_pieces(**plain) == 0
-    with mock.patch.object(exact, "HELD", 300):
+    with mock.patch.object(backends, "EXACT_MAX_NUMBERS", 300):
         assert tiled_pieces(**plain, normalize="relu") == 0
-    with mock.patch.object(exact, "HELD", 0), mock.patch.object(sdpa, "HELD", 20):
+    with mock.patch.object(backends, "EXACT_MAX_NUMBERS", 0), mock.patch.object(backends, "MAX_MATRIX_ENTRIES", 20):
         assert tiled_pieces(**masked) == 3
         assert tiled_pieces(**plain) == 0  # without a window no matrix is needed
-    with mock.patch.object(exact, "HELD", 0), mock.patch.object(sdpa, "HELD", 40):
+    with mock.patch.object(backends, "EXACT_MAX_NUMBERS", 0), mock.patch.object(backends, "MAX_MATRIX_ENTRIES", 40):
         assert tiled_pieces(**masked) == 0
 
 
@@ -107,10 +108,10 @@ def test_what_all_pieces_hold_together_is_bounded():
 REFUSED = {
     "no mask": (None, "masks of one Packed"), "causal": (Causal(), "masks of one Packed"),
     "two": (Packed([2, 3]) & Packed([3, 2]), "masks of one Packed"), "or": (Packed([2]) | Causal(), "one Packed"),
-    "not": (~Packed([2]), "masks of one Packed"), "padding": (Packed([2]) & Padding([2, 3]), "of the kind Padding"),
-    "placed": (Packed([2]) & Placed(1), "of the kind Placed"), "or inside": (Packed([2]) & (Causal() | Window(1, 1)),
-                                                                            "of the kind Any"),
-    "not inside": (Packed([2]) & ~Causal(), "of the kind Not"),
+    "not": (~Packed([2]), "masks of one Packed"), "padding": (Packed([2]) & Padding([2, 3]), "of type Padding"),
+    "placed": (Packed([2]) & Placed(1), "of type Placed"), "or inside": (Packed([2]) & (Causal() | Window(1, 1)),
+                                                                            "of type OrMask"),
+    "not inside": (Packed([2]) & ~Causal(), "of type NotMask"),
 }
 
 
@@ -142,8 +143,8 @@ def test_on_a_cpu_it_is_preferred_to_all_others(mask, options):
 
 
 def test_the_pieces_go_to_the_other_backends_in_their_order():
-    assert list(segments.OF_ONE) == [name for name in backends.BACKENDS if name not in ("segments", "band")]
-    assert all(backends.BACKENDS[name] is module for name, module in segments.OF_ONE.items())
+    assert list(backends.SEGMENT_BACKENDS) == [name for name in backends.BACKENDS if name not in ("segments", "band")]
+    assert all(backends.BACKENDS[name] is module for name, module in backends.SEGMENT_BACKENDS.items())
 
 
 def test_away_from_the_host_it_is_not_chosen():
@@ -151,12 +152,12 @@ def test_away_from_the_host_it_is_not_chosen():
     elsewhere = [t.detach().to("meta") for t in tensors(5, 5)]
     assert "on meta it was not measured" in regard.explain(*elsewhere, mask=Packed([2, 3])).reasons["segments"]
     problem = build_problem(*tensors(5, 5), mask=Packed([2, 3]), score="dot", normalize="softmax", bias=None, dropout=0.0)
-    assert segments.drawback(problem) is None
+    assert SEGMENTS.drawback(problem) is None
     far = Packed(torch.tensor([2, 3], device="meta"))
     ready = problem.mask
     moved = replace(problem, mask=PackedSegments(far, ready.of_query, ready.of_key, ready.position))
-    assert "not on the host" in segments.drawback(moved)
-    assert segments.refusal(moved) is None
+    assert "not on the host" in SEGMENTS.drawback(moved)
+    assert SEGMENTS.refusal(moved) is None
 
 
 def test_lengths_are_checked_once_more_where_they_are_read():
@@ -173,7 +174,7 @@ def test_a_compiled_graph_is_whole_and_takes_another_backend(mask, monkeypatch):
 
     given_tensors, lengths = tensors(5, 5), torch.tensor([2, 3])
     want = attend(*given_tensors, lengths)
-    monkeypatch.setattr(segments, "run", lambda problem: pytest.fail("it ran"))
+    monkeypatch.setattr(SEGMENTS, "run", lambda problem: pytest.fail("it ran"))
     torch._dynamo.reset()
     assert_close(torch.compile(attend, fullgraph=True, backend="eager")(*given_tensors, lengths), want)
     torch._dynamo.reset()

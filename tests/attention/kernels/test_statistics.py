@@ -13,11 +13,13 @@ from memory import Largest
 from problems import cases, held, normal
 
 import regard
-from regard.attention.kernels import additive, statistics, tiled
+from regard.attention import backends
 from regard.attention.problem import build_problem
+from regard.attention.statistics import STATISTICS_BACKENDS, _block_counts, some_rows
 from regard.reference import attention as oracle
 from regard.reference import statistics as oracle_statistics
 
+by_rows = STATISTICS_BACKENDS["rows"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -32,11 +34,11 @@ def flat(weights):
 
 def every(problem, size=3, count=2):
     """All that can be asked, one tensor each."""
-    values, keys = statistics.row_max(problem)
-    best, places = statistics.top_k(problem, min(count, problem.n_keys))
-    return {"entropy": statistics.entropy(problem), "largest": values, "of key": keys,
-            "column sums": statistics.column_sums(problem), "best": best, "best keys": places,
-            "map": statistics.block_map(problem, size)}
+    values, keys = by_rows.row_max(problem)
+    best, places = by_rows.top_k(problem, min(count, problem.n_keys))
+    return {"entropy": by_rows.entropy(problem), "largest": values, "of key": keys,
+            "column sums": by_rows.column_sums(problem), "best": best, "best keys": places,
+            "map": by_rows.block_map(problem, size)}
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ def test_every_statistic_is_the_oracles(case, numbers, size, data):
     rows = data.draw(st.lists(st.integers(0, problem.n_queries - 1), max_size=3))
     with held(numbers):
         got = every(problem, size, problem.n_keys)
-        chosen = statistics.some_rows(problem, torch.tensor(rows, dtype=torch.long))
+        chosen = some_rows(problem, torch.tensor(rows, dtype=torch.long))
     want = {"entropy": [oracle_statistics.entropy(w) for w in flat(weights)],
             "largest": [oracle_statistics.row_max(w)[0] for w in flat(weights)],
             "column sums": [oracle_statistics.column_sums(w) for w in flat(weights)],
@@ -84,8 +86,8 @@ def test_a_map_whose_blocks_begin_in_the_middle_of_others(left, right):
     for numbers in (34, 100, 150):
         for size in (1, 2, 3, 5, 16, 40):
             with held(numbers):
-                assert tiled.block_size(problem) < 11
-                got = statistics.block_map(problem, size)
+                assert backends.rows_per_block(problem) < 11
+                got = by_rows.block_map(problem, size)
             want = np.stack([oracle_statistics.block_map(w, size) for w in weights])
             np.testing.assert_allclose(got.numpy(), want, rtol=1e-12, atol=1e-14)
 
@@ -97,20 +99,20 @@ def test_block_counts_say_how_many_pairs_each_block_has(size):
     for i in range(5):
         for j in range(7):
             counts[i // size, j // size] += 1
-    assert statistics.block_counts(problem, size).tolist() == counts.tolist()
-    total = (statistics.block_map(problem, size) * torch.from_numpy(counts)).sum()
+    assert _block_counts(problem, size).tolist() == counts.tolist()
+    total = (by_rows.block_map(problem, size) * torch.from_numpy(counts)).sum()
     torch.testing.assert_close(total, torch.tensor(5.0, dtype=torch.float64))  # every row sums to 1
 
 
 def test_the_entropy_is_right_at_its_ends():
     one = problem_of(normal(3, 2), normal(1, 2))
-    assert statistics.entropy(one).tolist() == [0.0] * 3
+    assert by_rows.entropy(one).tolist() == [0.0] * 3
     alike = problem_of(torch.zeros(3, 2), normal(8, 2).float())
-    torch.testing.assert_close(statistics.entropy(alike), torch.full((3,), 8.0).log())
+    torch.testing.assert_close(by_rows.entropy(alike), torch.full((3,), 8.0).log())
     sharp = problem_of(1e4 * torch.eye(4), torch.eye(4), score="dot")
-    assert statistics.entropy(sharp).tolist() == [0.0] * 4
+    assert by_rows.entropy(sharp).tolist() == [0.0] * 4
     hidden = problem_of(normal(3, 2), normal(5, 2), mask=torch.tensor(False))
-    assert statistics.entropy(hidden).tolist() == [0.0] * 3
+    assert by_rows.entropy(hidden).tolist() == [0.0] * 3
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------
@@ -156,9 +158,9 @@ def test_low_precision_errs_at_most_twice_as_much_as_the_plain_computation(maske
 
 
 BOUND = 1 << 13
-ASKED = {"entropy": statistics.entropy, "row_max": statistics.row_max, "column_sums": statistics.column_sums,
-         "top_k": lambda problem: statistics.top_k(problem, 4), "block_map": lambda p: statistics.block_map(p, 64),
-         "some_rows": lambda problem: statistics.some_rows(problem, torch.tensor([0, 5, 99]))}
+ASKED = {"entropy": by_rows.entropy, "row_max": by_rows.row_max, "column_sums": by_rows.column_sums,
+         "top_k": lambda problem: by_rows.top_k(problem, 4), "block_map": lambda p: by_rows.block_map(p, 64),
+         "some_rows": lambda problem: some_rows(problem, torch.tensor([0, 5, 99]))}
 OPTIONS = {"dot": {}, "additive": {"score": regard.Additive(torch.ones(4))}, "relu": {"normalize": "relu"},
            "window": {"mask": regard.Window(9, 0)}, "padding": {"mask": regard.Causal() & regard.Padding([300])},
            "alibi": {"bias": regard.ALiBi.for_heads(2), "mask": regard.Placed([7]) & regard.Causal()}}
@@ -167,7 +169,7 @@ OPTIONS = {"dot": {}, "additive": {"score": regard.Additive(torch.ones(4))}, "re
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("asked", ASKED)
 def test_no_statistic_holds_more_than_its_blocks(asked, options, monkeypatch):
-    monkeypatch.setattr(additive, "PIECE", BOUND)
+    monkeypatch.setattr(backends, "PIECE_CPU", BOUND)
     query, key = (normal(1, 2, 512, 4, seed=i).float() for i in range(2))
     problem = problem_of(query, key, **OPTIONS[options])
     with held(BOUND), Largest() as largest:
@@ -179,5 +181,7 @@ def test_no_statistic_holds_more_than_its_blocks(asked, options, monkeypatch):
 
 def test_no_gradients_flow_from_statistics():
     query, key, weight = (normal(n, 2, seed=n).requires_grad_() for n in (3, 4, 2))
-    answers = every(problem_of(query, key, score=regard.Bilinear(weight)))
+    look = regard.Look(query, key, score=regard.Bilinear(weight))
+    answers = {"entropy": look.entropy(), "row_max": look.row_max().values, "column_sums": look.column_sums(),
+               "top_k": look.top_k(2).values, "block_map": look.block_map(3)}
     assert not any(answer.requires_grad for answer in answers.values())

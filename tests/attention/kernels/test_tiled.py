@@ -9,7 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.attention.kernels import tiled
+from regard.attention import backends
+from regard.attention.backends import TILED
 from regard.attention.mask import as_mask
 from regard.attention.problem import build_problem
 
@@ -24,7 +25,7 @@ def stated(query, key, value, **options):
 def test_blocks_cover_every_row_once_and_every_pair_that_counts(data, n_queries, n_keys, size):
     known = data.draw(masks((2,), n_queries, n_keys))
     problem = stated(*(torch.zeros(2, n, 1) for n in (n_queries, n_keys, n_keys)), mask=known.mask)
-    blocks = list(tiled.blocks(problem, size))
+    blocks = list(problem.row_blocks(size))
     assert [row for rows, _ in blocks for row in range(rows.start, rows.stop)] == list(range(n_queries))
     assert all(rows.stop - rows.start <= size for rows, _ in blocks)
     matrix = as_mask(known.mask).matrix(n_queries, n_keys, leading=1)
@@ -44,13 +45,13 @@ def test_how_many_rows_a_block_has(numbers, score, size):
     """
     problem = stated(torch.zeros(2, 2, 7, 4), torch.zeros(2, 2, 5, 4), torch.zeros(2, 2, 5, 4), score=score)
     with held(numbers):
-        assert f"{size} rows at a time" in tiled.detail(problem)
+        assert f"{size} rows at a time" in TILED.detail(problem)
 
 
 def test_it_takes_everything():
     problem = stated(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3), score=lambda q, k: q @ k.mT, dropout=0.5)
-    assert tiled.refusal(problem) is None
-    assert tiled.drawback(problem) is None
+    assert TILED.refusal(problem) is None
+    assert TILED.drawback(problem) is None
 
 
 @pytest.mark.parametrize("numbers", [1, 9, 10, 40, 1 << 20])
@@ -98,7 +99,7 @@ def measured(backend, length, width):
 def test_memory_grows_with_the_length_and_not_with_its_square():
     length, width = 1024, 32
     largest, kept = measured("tiled", length, width)
-    assert largest <= tiled.HELD_CPU + 8 * length * width  # a block, and tensors like the query
+    assert largest <= backends.TILE_NUMBERS_CPU + 8 * length * width  # a block, and tensors like the query
     assert kept <= 40 * length * width
     # That the measurement can see it: on exact, both are quadratic.
     largest, kept = measured("exact", 256, width)

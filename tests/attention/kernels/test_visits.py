@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.attention import mask_cache
-from regard.attention.mask_cache import KeyRanges
+from regard.attention.mask_cache import KeyRanges, is_band, key_ranges
 from regard.attention.problem import build_problem
 from regard.reference import attention as oracle
+
+pytest.importorskip("triton")
+
+from regard.kernels.statistics import tile_schedule  # noqa: E402
 
 
 def problem_of(mask, n_queries, n_keys, leading=(2, 3)):
@@ -52,8 +55,8 @@ def masks(draw):
 def test_ranges_are_the_mask(case):
     mask, n_queries, n_keys, matrix = case
     problem = problem_of(mask, n_queries, n_keys)
-    assert mask_cache.range_refusal(problem) is None
-    found = mask_cache.sequence_ranges(problem)
+    assert is_band(problem.mask)
+    found = key_ranges(problem)
     assert found.low.dtype == found.high.dtype == torch.int32
     got = written_out(found, n_keys)
     assert np.array_equal(np.broadcast_to(got, (2, 3, n_queries, n_keys)),
@@ -67,13 +70,13 @@ def test_ranges_are_the_mask(case):
     (regard.Placed(1), oracle.placed(1, 7, 9)),
 ], ids=repr)
 def test_masks_that_say_where_queries_stand(mask, matrix):
-    got = written_out(mask_cache.sequence_ranges(problem_of(mask, 7, 9)), 9)
+    got = written_out(key_ranges(problem_of(mask, 7, 9)), 9)
     assert np.array_equal(np.broadcast_to(got, (2, 3, 7, 9)), np.broadcast_to(matrix, (2, 3, 7, 9)))
 
 
 def test_one_mask_for_all_sequences_is_kept_once():
-    assert mask_cache.sequence_ranges(problem_of(regard.Causal(), 4, 5)).low.shape == (4,)
-    assert mask_cache.sequence_ranges(problem_of(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 3, 4)
+    assert key_ranges(problem_of(regard.Causal(), 4, 5)).low.shape == (4,)
+    assert key_ranges(problem_of(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 1, 4)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(1, 6), st.data())
@@ -83,7 +86,7 @@ def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns,
         lambda pair: pair if pair[0] < pair[1] else (n_keys, 0))
     first, last = zip(*data.draw(st.lists(bounds, min_size=n_queries, max_size=n_queries)), strict=True)
     found = KeyRanges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
-    visited = mask_cache.tile_schedule(found, n_keys, rows, columns)
+    visited = tile_schedule(*found, n_keys, rows, columns)
     seen = written_out(found, n_keys)
     tiles = -(-n_queries // rows)
     assert visited.shape == (-(-n_keys // columns), 4)
@@ -96,11 +99,11 @@ def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns,
 
 
 def test_causal_tiles_are_skipped_and_left_unmasked():
-    found = mask_cache.sequence_ranges(problem_of(regard.Causal(), 64, 64))
-    assert mask_cache.tile_schedule(found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
+    found = key_ranges(problem_of(regard.Causal(), 64, 64))
+    assert tile_schedule(*found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
 
 
 @pytest.mark.parametrize("mask", [torch.ones(3, 4) > 0, ~regard.Causal(), regard.Causal() | regard.Window(1, 1),
                                   regard.Causal() & (torch.ones(3, 4) > 0)], ids=["tensor", "not", "or", "and"])
 def test_other_masks_are_no_ranges(mask):
-    assert "one range of keys" in mask_cache.range_refusal(problem_of(mask, 3, 4))
+    assert not is_band(problem_of(mask, 3, 4).mask)
