@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.attention.kernels import identities, statistics
+from regard.attention.statistics import STATISTICS_BACKENDS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -125,13 +125,13 @@ def looks() -> str:
     query, key, value = (t.detach() for t in inputs(1, HEADS, length, WIDTH))
     problem = regard.Look(query, key, mask=regard.Causal()).problem
     works = {"attention forward": partial(regard.attend, query, key, value, mask=regard.Causal())}
-    for module in (statistics, identities):
-        name = module.__name__.rsplit(".", 1)[1]
-        works[f"entropy, {name}"] = partial(module.entropy, problem)
-        works[f"column sums, {name}"] = partial(module.column_sums, problem)
-        works[f"block map of 32 × 32, {name}"] = partial(module.block_map, problem, length // 32)
-    works["row max, statistics"] = partial(statistics.row_max, problem)
-    works["top 5, statistics"] = partial(statistics.top_k, problem, 5)
+    for name in ("rows", "closed_form"):
+        backend = STATISTICS_BACKENDS[name]
+        works[f"entropy, {name}"] = partial(backend.entropy, problem)
+        works[f"column sums, {name}"] = partial(backend.column_sums, problem)
+        works[f"block map of 32 × 32, {name}"] = partial(backend.block_map, problem, length // 32)
+    works["row max, rows"] = partial(STATISTICS_BACKENDS["rows"].row_max, problem)
+    works["top 5, rows"] = partial(STATISTICS_BACKENDS["rows"].top_k, problem, 5)
     taken = medians(works, device=DEVICE, repeats=5)
     once = taken["attention forward"]
     rows = [[name, f"{taken[name]:.1f}", f"{taken[name] / once:.1f}×"] for name in works]

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from on_gpu.rows import Cost, Setting, Table, measured
-from regard.attention.kernels.questions import StatisticRequest, answer, explain
+from regard.attention.statistics import StatisticRequest, compute_statistic, explain_statistic
 
 FORWARD, DEFAULT = "attention forward", "attention forward, torch's choice"
 BLOCKS = 512
@@ -56,8 +56,8 @@ def _table(setting: Setting, mask: "regard.Causal | None") -> Table:
 
 def _way(question: StatisticRequest, setting: Setting) -> str:
     """Who answers: on a GPU the one that is chosen, elsewhere the one that would be."""
-    return explain(question).backend if setting.on_gpu else "fused"
+    return explain_statistic(question).backend if setting.on_gpu else "fused"
 
 
 def _asking(question: StatisticRequest, setting: Setting) -> Work:
-    return partial(answer, question, None if setting.on_gpu else "fused")
+    return partial(compute_statistic, question, None if setting.on_gpu else "fused")

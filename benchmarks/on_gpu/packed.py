@@ -55,7 +55,7 @@ def _band(setting: Setting, lengths: Tensor, *, causal: bool) -> Band | None:
     """What depends on the lengths alone: it is made once for all layers of a model."""
     N, mask = int(lengths.sum()), regard.Packed(lengths.to(setting.device))
     whole = mask & regard.Causal() if causal else mask
-    return band_of(whole.ready(N, N, setting.device), N, N, leading=2, device=setting.device)
+    return band_of(whole.prepare(N, N, setting.device), N, N, leading=2, device=setting.device)
 
 
 def _varlen(setting: Setting, lengths: Tensor, H: int, D: int, *, causal: bool) -> Work:
