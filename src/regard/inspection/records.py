@@ -285,7 +285,7 @@ def _select_tokens(look: Look, queries: Tensor | None, keys: Tensor | None) -> L
         mask = None if mask is None else _without_lengths(mask)  # distances stay the same
     else:
         if isinstance(bias, Bias):
-            bias = look.problem.added(look.problem.block())
+            bias = look.problem.block_bias(look.problem.indices())
         if mask is not None:
             matrix = mask.matrix(n, N, leading=1, device=look.query.device)
             mask = recognize_mask(_select_entries(matrix, queries, keys))
