@@ -50,7 +50,7 @@ def trained(recipe: str, place: Path, pairs: int, steps: int, longest: int | Non
     for split, count in (("train", pairs), ("validation", 200)):
         found = phrasebook.pairs(count, split=split, longest=longest)
         files[split].write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in found), encoding="utf-8")
-    changes = {**RECIPES[recipe], "training.schedule.steps": steps, "training.batches.tokens": 1500,
+    changes = {**RECIPES[recipe], "training.schedule.max_steps": steps, "training.batches.max_tokens": 1500,
                "training.validation.every": steps}
     train.train(TrainingRequest(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
                       output=place / recipe, recipe=recipe, changes=changes))

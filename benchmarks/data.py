@@ -52,7 +52,7 @@ def our_tokenizer() -> Tokenizer:
     """One unigram model for both sides."""
     found = list(open_pairs([corpus()]))[:20_000]
     texts = [side for pair in found for side in pair[:2]]
-    return train_tokenizer(texts, UnigramConfig(vocabulary=VOCABULARY)).tokenizer
+    return train_tokenizer(texts, UnigramConfig(vocab_size=VOCABULARY)).tokenizer
 
 
 @cache
@@ -178,7 +178,7 @@ def batch() -> str:
     ids = their_ids() if PEERS else None
 
     def ours() -> int:
-        feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)
+        feed = batch_feed(store, tokenizer.special, BatchConfig(max_tokens=TOKENS), seed=1)
         return sum(feed.at(step).source.ids.shape[0] for step in range(feed.steps))
 
     def theirs() -> int:
@@ -229,12 +229,12 @@ def peak(count: int) -> None:
             pair = base[number % len(base)]
             file.write(f"{number} {pair.source}\t{number} {pair.target}\n")
     tokenizer = train_tokenizer([side for pair in base for side in (pair.source, pair.target)],
-                      UnigramConfig(vocabulary=2_000)).tokenizer
+                      UnigramConfig(vocab_size=2_000)).tokenizer
 
     store = open_or_make_pairs(Path(PLACE.name) / "store", "key",
                                lambda: tokenized(filter_pairs(open_pairs([path]), FilterConfig()), tokenizer),
                                vocabularies=(tokenizer.size,) * 2).store
-    feed = batch_feed(store, tokenizer.special, BatchConfig(tokens=TOKENS), seed=1)
+    feed = batch_feed(store, tokenizer.special, BatchConfig(max_tokens=TOKENS), seed=1)
     for step in range(min(feed.steps, 2_000)):
         feed.at(step)
     # Not getrusage: its peak is inherited from the process that started this one.

@@ -277,7 +277,7 @@ def _texting(asked: argparse.Namespace) -> tuple[Translator, list[str]]:
     from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 
     pairs = [(pair.source, pair.target) for pair in phrasebook.pairs(4000, seed=1)]
-    one = train_tokenizer([text for pair in pairs for text in pair], UnigramConfig(vocabulary=2000)).tokenizer
+    one = train_tokenizer([text for pair in pairs for text in pair], UnigramConfig(vocab_size=2000)).tokenizer
     recipe, _ = RECIPES[asked.shape]  # with as many ids as there are tokens
     draw, texts = torch.Generator().manual_seed(1), []
     while len(texts) < asked.sentences:

@@ -75,7 +75,7 @@ def maps() -> str:
 
 def small() -> nn.Module:
     """The recipe `transformer-small` with vocabularies of 8,000."""
-    return regard.build("transformer-small", source_vocabulary=8000, target_vocabulary=8000).to(DEVICE).eval()
+    return regard.build("transformer-small", source_vocab_size=8000, target_vocab_size=8000).to(DEVICE).eval()
 
 
 def tokens(batch: int, length: int, padded: bool) -> Tokens:

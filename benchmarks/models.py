@@ -32,7 +32,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 def ours() -> nn.Module:
     """The recipe "transformer"."""
-    return regard.build("transformer", source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY).to(DEVICE)
+    return regard.build("transformer", source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY).to(DEVICE)
 
 
 def theirs() -> nn.Module | None:

@@ -36,8 +36,8 @@ def translator(recipe: str, vocabulary: int, *, tokenizer: Any = None, seed: int
     """The task of a model of this recipe ("transformer" or "transformer-small"), whose heads are 64 wide."""
     torch.manual_seed(seed)
     special = None if tokenizer is not None else SPECIAL
-    task = regard.task(recipe, special=special, tokenizer=tokenizer, source_vocabulary=vocabulary,
-                       target_vocabulary=vocabulary)
+    task = regard.task(recipe, special=special, tokenizer=tokenizer, source_vocab_size=vocabulary,
+                       target_vocab_size=vocabulary)
     assert isinstance(task, Translator)
     model, apart = task.model, slice(0, PLACES + 1)
     (end,) = task.special.end

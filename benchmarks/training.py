@@ -102,15 +102,15 @@ def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Pat
     """Everything up to the first step, as `regard train` does it."""
     sides = ("encoder", "decoder")
     changes: dict[str, Any] = {
-        "tokenizer.vocabulary": shape.vocabulary, "model.source_vocabulary": shape.vocabulary,
-        "model.target_vocabulary": shape.vocabulary, "model.width": shape.width,
+        "tokenizer.vocab_size": shape.vocabulary, "model.source_vocab_size": shape.vocabulary,
+        "model.target_vocab_size": shape.vocabulary, "model.width": shape.width,
         "model.decoder.cross.heads": shape.heads, "model.decoder.cross.dropout": shape.inside,
         "model.embedding.dropout": shape.dropout,
-        "training.batches.tokens": shape.tokens, "training.average": 0.0, "training.consistency": 0.0,
+        "training.batches.max_tokens": shape.tokens, "training.ema_decay": 0.0, "training.rdrop": 0.0,
     }
     for side in sides:
         changes |= {f"model.{side}.layers": shape.layers, f"model.{side}.mixer.heads": shape.heads,
-                    f"model.{side}.mixer.dropout": shape.inside, f"model.{side}.feed_forward.inner": shape.inner,
+                    f"model.{side}.mixer.dropout": shape.inside, f"model.{side}.feed_forward.ffn_width": shape.inner,
                     f"model.{side}.feed_forward.dropout": shape.inside, f"model.{side}.dropout": shape.dropout}
     request = TrainingRequest(task="seq2seq", data=tuple(data), output=place)
     asked = toml.override(toml.document_of({"recipe": "transformer"}, "benchmark"), changes)
@@ -158,9 +158,9 @@ def plain(given: Prepared, steps: range, make: Callable[[Shape], tuple[nn.Module
         tensors = [tensor.to(device, non_blocking=True) for tensor in (
             batch.source.ids, batch.source.lengths, batch.inputs.ids, batch.labels)]
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            loss = criterion(logits, tensors, settings.smoothing)
+            loss = criterion(logits, tensors, settings.label_smoothing)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         yield

@@ -73,7 +73,7 @@ def encoder_decoder() -> "Figure":
     target = regard.Tokens.of([[0, 1, 2, 3, 4, 5, 6]])
     maps = {}
     for shown, recipe in (("one context vector", "seq2seq"), ("attention", "seq2seq-attention")):
-        model = regard.build(recipe, source_vocabulary=10, target_vocabulary=10, width=64).eval()
+        model = regard.build(recipe, source_vocab_size=10, target_vocab_size=10, width=64).eval()
         read: list[Tensor] = []
         table = next(part for part in model.modules() if isinstance(part, nn.Embedding))  # the first is the source's
         with table.register_forward_hook(lambda part, given, result, read=read: read.append(result)):

@@ -30,21 +30,21 @@ ACTIVATIONS = {"relu": max, "gelu": min}
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
-    inner: int = integer(least=1)
+    inner: int = integer(minimum=1)
     activation: str = choice(ACTIVATIONS, "relu")
     dropout: float = probability(0.0)
     base: float = number(10000.0, above=0.0)
     note: str = ""
-    window: int | None = integer(None, least=1)
+    window: int | None = integer(None, minimum=1)
     bias: bool = True
-    sizes: tuple[int, ...] = integer((), least=1, most=9)
+    sizes: tuple[int, ...] = integer((), minimum=1, maximum=9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(Config):
     kind: ClassVar[str] = "attention"
-    heads: int = integer(8, least=1)
-    width: int = integer(512, least=1)
+    heads: int = integer(8, minimum=1)
+    width: int = integer(512, minimum=1)
 
     def conflicts(self):
         if self.width % self.heads:
@@ -81,7 +81,7 @@ class ModelConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Config):
     learning_rate: float = number(above=0)
-    steps: int = integer(100, least=1)
+    steps: int = integer(100, minimum=1)
 
 
 def problems(call):
@@ -125,7 +125,7 @@ def test_a_config_from_python_is_refused_with_all_its_problems():
 
 
 @pytest.mark.parametrize(("field", "good", "bad"), [
-    (number(least=0, most=1), [0.0, 0.5, 1.0], [-0.1, 1.1]),
+    (number(minimum=0, maximum=1), [0.0, 0.5, 1.0], [-0.1, 1.1]),
     (number(above=0, below=1), [0.1, 0.9], [0.0, 1.0]),
     (number(), [-1e300, 0.0], [float("inf")]),
     (probability(), [0.0, 0.999], [1.0, -1e-9]),
@@ -139,7 +139,7 @@ def test_limits_of_numbers(field, good, bad):
 
 
 def test_limits_of_text():
-    fields = [("x", str, text(least=2)), ("y", str, text(""))]
+    fields = [("x", str, text(minimum=2)), ("y", str, text(""))]
     cls = dataclasses.make_dataclass("T", fields, bases=(Config,), frozen=True)
     assert cls("ab").x == "ab"
     assert problems(lambda: cls("a", 1)) == ['T: "x": expected text, at least 2 characters long, but got "a"',

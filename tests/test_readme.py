@@ -20,7 +20,7 @@ RUN_ELSEWHERE = {
     "python -m pip install -c constraints.txt .": "`make test` installs so, with the tools for development",
 }
 # Commands that would take too long, and what is added to them so that they do not.
-SHORTENED = {"regard train pairs.tsv -o model": "--set training.schedule.steps=6 --set training.validation.most=20"}
+SHORTENED = {"regard train pairs.tsv -o model": "--set training.schedule.max_steps=6 --set training.validation.max_examples=20"}
 
 
 def blocks(language):

@@ -28,8 +28,8 @@ class Deep(nn.Module):
         super().__init__()
         self.read = nn.Linear(2, WIDTH)
         mixer = SelfAttentionConfig(heads=2, position=RotaryConfig())
-        self.stack = StackConfig(layers=layers, order=order, mixer=mixer,
-                                 feed_forward=FeedForwardConfig(inner=2 * WIDTH)).build(WIDTH, causal=True)
+        self.stack = StackConfig(layers=layers, norm_position=order, mixer=mixer,
+                                 feed_forward=FeedForwardConfig(ffn_width=2 * WIDTH)).build(WIDTH, causal=True)
         self.output = nn.Linear(WIDTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Looking(nn.Module):
         places: PositionalEncoding | None = SinusoidalEncoding(WIDTH) if kind == KINDS[1] else None
         self.embedding = Embedding(task.symbols, WIDTH, positions=places, scale=True)
         self.stack = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2),
-                                 feed_forward=FeedForwardConfig(inner=2 * WIDTH)).build(WIDTH, causal=False)
+                                 feed_forward=FeedForwardConfig(ffn_width=2 * WIDTH)).build(WIDTH, causal=False)
         self.output = nn.Linear(WIDTH, task.outputs)
 
     def forward(self, ids: Tensor) -> Tensor:

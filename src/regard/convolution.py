@@ -181,25 +181,25 @@ class ConvolutionConfig(Config):
     """`Convolution` as a mixer, as a table of a config file. `growth` multiplies the dilation from layer to layer."""
 
     kind: ClassVar[str] = "convolution"
-    kernel: int = integer(3, least=1)
-    dilation: int = integer(1, least=1)
-    growth: int = integer(1, least=1)
+    kernel_size: int = integer(3, minimum=1, old="kernel")
+    dilation: int = integer(1, minimum=1)
+    dilation_growth: int = integer(1, minimum=1, old="growth")
     groups: str = choice(GROUPS, "full")
     gate: str = choice(GATES, "none")
     bias: bool = True
 
     def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
         """The mixer of a layer, from 0; where the model does not write, taps stand on both sides."""
-        return Convolution(width, kernel=self.kernel, dilation=self.dilation * self.growth**layer,
+        return Convolution(width, kernel=self.kernel_size, dilation=self.dilation * self.dilation_growth**layer,
                            placement="causal" if causal else "centred", groups=self.groups, gate=self.gate,
                            bias=self.bias)
 
     def parameters(self, width: int) -> int:
         """How many learned numbers the mixer has."""
         features = width * GATES[self.gate]
-        return features * (width if self.groups == "full" else 1) * self.kernel + self.bias * features
+        return features * (width if self.groups == "full" else 1) * self.kernel_size + self.bias * features
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """What does not go with its use: key, and why."""
-        if not causal and self.kernel % 2 == 0:
-            yield "kernel", f"taps on both sides need an odd kernel, to have a middle, and it is {self.kernel}"
+        if not causal and self.kernel_size % 2 == 0:
+            yield "kernel_size", f"taps on both sides need an odd kernel, to have a middle, and it is {self.kernel_size}"

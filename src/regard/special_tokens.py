@@ -13,20 +13,20 @@ from regard.config import Config, integer
 class SpecialTokens(Config):
     """The special ids of a model, each None where it has none."""
 
-    start: int | None = integer(None, least=0)
+    start: int | None = integer(None, minimum=0)
     """What a decoder reads first."""
-    end: tuple[int, ...] = integer((), least=0)
+    end: tuple[int, ...] = integer((), minimum=0)
     """What says that a sequence is over: any of these."""
-    padding: int | None = integer(None, least=0)
-    unknown: int | None = integer(None, least=0)
-    mask: int | None = integer(None, least=0)
+    padding: int | None = integer(None, minimum=0)
+    unknown: int | None = integer(None, minimum=0)
+    mask: int | None = integer(None, minimum=0)
     """What stands for a hidden token."""
-    first: int | None = integer(None, least=0)
+    cls: int | None = integer(None, minimum=0, old="first")
     """What a reading model has in front of every text (BERT's [CLS])."""
-    separator: int | None = integer(None, least=0)
+    separator: int | None = integer(None, minimum=0)
     """What stands behind every text of several (BERT's [SEP])."""
 
     def ids(self) -> frozenset[int]:
         """All of them."""
-        single = (self.start, self.padding, self.unknown, self.mask, self.first, self.separator)
+        single = (self.start, self.padding, self.unknown, self.mask, self.cls, self.separator)
         return frozenset((*self.end, *(one for one in single if one is not None)))

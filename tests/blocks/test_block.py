@@ -99,7 +99,7 @@ def test_states_can_be_picked_replaced_and_copied(mixer):
 
 
 def test_errors_name_the_argument():
-    with pytest.raises(ValueError, match='`order` must be one of "post", "pre", "plain", but is "prae"'):
+    with pytest.raises(ValueError, match='`order` must be one of "post", "pre", "none", but is "prae"'):
         make(order="prae")
     with pytest.raises(ValueError, match=r'`norm` must be one of .*, but is "layers".*Did you mean "layer"'):
         make(norm_name="layers")

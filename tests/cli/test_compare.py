@@ -10,7 +10,7 @@ from regard.cli.compare import is_model_folder
 from regard.comparison import runs
 
 PAIRS = texting.pairs()
-TINY = ("--set", "model.width=16", "--set", "tokenizer.vocabulary=400", "--set", "training.batches.tokens=300",
+TINY = ("--set", "model.width=16", "--set", "tokenizer.vocab_size=400", "--set", "training.batches.max_tokens=300",
         "--budget", "tokens:300", "--quick")
 
 

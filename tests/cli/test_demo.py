@@ -22,8 +22,8 @@ from regard.training import train as training
 from regard.training.loop import TrainingError
 
 SMALL = demo.DemoSetting(pairs=60, longest=6, judged=5, tested=6, wanted=-1.0, changes={
-    **demo.DEMO_CHANGES, "tokenizer.vocabulary": 400, "model.width": 16, "training.batches.tokens": 200,
-    "training.schedule.steps": 4, "training.schedule.warmup": 1, "training.validation.every": 2})
+    **demo.DEMO_CHANGES, "tokenizer.vocab_size": 400, "model.width": 16, "training.batches.max_tokens": 200,
+    "training.schedule.max_steps": 4, "training.schedule.warmup_steps": 1, "training.validation.every": 2})
 
 
 def stream():

@@ -30,7 +30,7 @@ TEXT = "the big dog sleeps."
 def plain():
     """A recurrent translator with one context vector."""
     both = texting.joint()
-    config = replace(seq2seq(), source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    config = replace(seq2seq(), source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     return make_task(built(config), config, tokenizer=both)
 
 

@@ -19,7 +19,7 @@ COMMANDS = ("translate", "complete", "fill", "classify", "evaluate")
 def folder(tmp_path_factory):
     """A translator with 12 positions, saved."""
     place = tmp_path_factory.mktemp("models") / "model"
-    task = texting.translator("learned", tied=False)
+    task = texting.translator("learned", tie_word_embeddings=False)
     task.save(place)
     return place
 

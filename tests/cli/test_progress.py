@@ -172,7 +172,7 @@ def test_what_stays_is_above_the_bar():
 def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     example = ("Ein sehr langer Satz, der kein Ende hat.", "猫が好き" * 20, "a" * 500)
-    choices = (ShownDefault("training.schedule.steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
+    choices = (ShownDefault("training.schedule.max_steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
     for make in (ProgressBar, ProgressLines):
         stream, clock = Stream(), Clock()
         logger = make(stream, clock)

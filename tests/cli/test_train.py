@@ -29,7 +29,7 @@ def data(tmp_path_factory):
 
 def short(data, output, *more, **changes):
     """A training of two steps."""
-    changes = {"training__schedule__steps": 2, "training__validation__every": 2} | changes
+    changes = {"training__schedule__max_steps": 2, "training__validation__every": 2} | changes
     return trained.arguments(data, output, *more, **changes)
 
 
@@ -83,7 +83,7 @@ def wrong(tmp_path, *arguments):
 
 @pytest.mark.parametrize(("arguments", "parts"), [
     (["--set", "training.schedule.stpes=5"], ['unknown key "stpes" in [training.schedule]; did you mean "steps"?']),
-    (["--set", "model.widht=5", "--set", "trainin.seed=1", "--set", "training.clip=-1"],
+    (["--set", "model.widht=5", "--set", "trainin.seed=1", "--set", "training.max_grad_norm=-1"],
      ['unknown key "widht" in [model]; did you mean "width"?', 'unknown table "trainin"; did you mean "training"?',
       '"clip" in [training]: expected a finite number, at least 0.0, but got -1']),
     (["--set", "nonsense"], ['"nonsense": expected a key and its value, such as model.width=512']),
@@ -102,12 +102,12 @@ def test_mistakes_are_told_before_any_data_is_looked_for(tmp_path, arguments, pa
 
 def test_mistakes_in_a_recipe_of_their_own_have_lines(tmp_path):
     recipe = tmp_path / "train.toml"
-    recipe.write_text('[training]\nseed = 1\n[training.optimiser]\nlearning_rat = 3\nname = "adam"\ndecay = "much"\n')
+    recipe.write_text('[training]\nseed = 1\n[training.optimizer]\nlearning_rat = 3\nname = "adam"\ndecay = "much"\n')
     said = wrong(tmp_path, "nowhere.tsv", "--recipe", recipe)
     assert said.split("\n")[:2] == [
-        f'{recipe}:4: unknown key "learning_rat" in [training.optimiser]; expected one of "name", "first", "second", '
+        f'{recipe}:4: unknown key "learning_rat" in [training.optimizer]; expected one of "name", "first", "second", '
         '"epsilon", "decay"',
-        f'{recipe}:6: "decay" in [training.optimiser]: expected a finite number, at least 0.0, but got "much"']
+        f'{recipe}:6: "decay" in [training.optimizer]: expected a finite number, at least 0.0, but got "much"']
 
 
 @pytest.mark.parametrize(("files", "arguments", "parts"), [
@@ -144,8 +144,8 @@ def test_no_training_to_go_on_with(tmp_path, data):
 
 def test_what_failed_is_told_apart_from_what_was_asked(tmp_path, data):
     """A rate far too high is not known to be one before."""
-    code, out, said = call(*trained.arguments(data, tmp_path / "model", training__schedule__peak="1e30",
-                                              training__schedule__warmup=0))
+    code, out, said = call(*trained.arguments(data, tmp_path / "model", training__schedule__learning_rate="1e30",
+                                              training__schedule__warmup_steps=0))
     assert (code, out) == (1, "")
     assert "the loss is not a finite number. Its batch has the examples of numbers" in said
     assert "Traceback" not in said

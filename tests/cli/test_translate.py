@@ -78,7 +78,7 @@ def test_placeholders_are_kept(folder):
 
 
 def test_a_text_that_is_too_long_stays_empty(tmp_path):
-    texting.translator("learned", tied=False).save(tmp_path / "model")  # 12 positions
+    texting.translator("learned", tie_word_embeddings=False).save(tmp_path / "model")  # 12 positions
     long = "the big dog sees the big cat. " * 3
     code, out, said = call("translate", tmp_path / "model", "no", long, "yes", "--beam", "1")
     assert (code, out.count("\n"), out.split("\n")[1]) == (1, 3, "")

@@ -92,7 +92,7 @@ def test_other_formats(folder, tmp_path):
 
 
 def test_what_cannot_be_translated_is_named_and_empty(tmp_path):
-    texting.translator("learned", tied=False).save(tmp_path / "model")  # 12 positions
+    texting.translator("learned", tie_word_embeddings=False).save(tmp_path / "model")  # 12 positions
     path, output = tmp_path / "a.txt", tmp_path / "b.txt"
     path.write_text("no\n" + "the big dog sees the big cat. " * 3 + "\nyes\n")
     code, out, said = call("translate", tmp_path / "model", path, "-o", output, "--beam", "1")

@@ -23,16 +23,16 @@ WORD = "語"
 
 def transformer():
     both = texting.joint()
-    config = texting.translating(embedding="learned", tied=False, output_bias=True,
-                                 source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    config = texting.translating(embedding="learned", tie_word_embeddings=False, output_bias=True,
+                                 source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     return make_task(built(config), config, tokenizer=both)  # 12 positions: what it writes is short
 
 
 def recurrent():
     both = texting.joint()
     config = seq2seq(direction="both", input_feeding=True, attention=Seq2SeqAttentionConfig())
-    config = type(config)(**{**vars(config), "source_vocabulary": both.source.size,
-                             "target_vocabulary": both.target.size})
+    config = type(config)(**{**vars(config), "source_vocab_size": both.source.size,
+                             "target_vocab_size": both.target.size})
     return make_task(built(config), config, tokenizer=both)
 
 

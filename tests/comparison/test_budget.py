@@ -5,7 +5,7 @@ import pytest
 from regard.comparison.settings import ComparisonBudget, match_parameters, steps_for_amount
 from regard.models.build import model_config
 
-SIZES = {"source_vocabulary": 500, "target_vocabulary": 500}
+SIZES = {"source_vocab_size": 500, "target_vocab_size": 500}
 
 
 @pytest.mark.parametrize(("text", "want"), [
@@ -41,4 +41,4 @@ def test_models_are_made_equally_large(recipe):
     assert abs(made.parameters() / 3_000_000 - 1) < 0.12
     part = getattr(getattr(given, "encoder", None), "feed_forward", None)
     if part is not None:
-        assert made.encoder.feed_forward.inner / made.width == pytest.approx(part.inner / given.width, rel=0.01)
+        assert made.encoder.feed_forward.ffn_width / made.width == pytest.approx(part.inner / given.width, rel=0.01)

@@ -14,7 +14,7 @@ PAIRS = texting.pairs()[:40]
 
 def made(recipe, **changes):
     both = texting.joint()
-    config = model_config(recipe, source_vocabulary=both.source.size, target_vocabulary=both.target.size, width=16,
+    config = model_config(recipe, source_vocab_size=both.source.size, target_vocab_size=both.target.size, width=16,
                           **changes)
     torch.manual_seed(3)
     return make_task(build(config), config, tokenizer=both)

@@ -17,7 +17,7 @@ from regard.tasks.load import load
 from regard.training import train as runs
 
 NAMES = ("seq2seq", "transformer")
-TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens": 300}
+TINY = {"model.width": 16, "tokenizer.vocab_size": 400, "training.batches.max_tokens": 300}
 
 
 def asked(names=NAMES, **options):

@@ -12,11 +12,11 @@ def test_a_quick_comparison_has_small_models_that_can_be_built(step):
     assert setting.recipe(step) == f"{step.name}-tiny"
     changes = setting.changes_of(step, steps=90)
     model = {key.removeprefix("model."): value for key, value in changes.items() if key.startswith("model.")}
-    made = model_config(setting.recipe(step), source_vocabulary=300, target_vocabulary=300, **{"shared": False} if
+    made = model_config(setting.recipe(step), source_vocab_size=300, target_vocab_size=300, **{"share_embeddings": False} if
                         step.name not in ("seq2seq", "seq2seq-attention") else {}, **model)
     assert made.width == 64
     assert made.parameters() < 500_000
-    assert (changes["training.schedule.steps"], changes["training.validation.every"]) == (90, 30)
+    assert (changes["training.schedule.max_steps"], changes["training.validation.every"]) == (90, 30)
 
 
 def test_what_is_set_wins_and_a_budget_is_kept():

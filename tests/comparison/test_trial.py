@@ -7,7 +7,7 @@ from regard.comparison.runs import plan_steps
 from regard.comparison.settings import ComparisonBudget, ComparisonSettings, road_steps
 from regard.comparison.splits import split_data
 
-TINY = {"model.width": 16, "tokenizer.vocabulary": 400, "training.batches.tokens": 300}
+TINY = {"model.width": 16, "tokenizer.vocab_size": 400, "training.batches.max_tokens": 300}
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,10 @@ def kind(request):
 def made(kind, vocabulary=TARGET, dtype=torch.float64):
     """A model that has learned nothing, and prefers some tokens to others."""
     if kind == TRANSFORMER:
-        config = translating(embedding="learned", tied=False, output_bias=True, target_vocabulary=vocabulary)
+        config = translating(embedding="learned", tie_word_embeddings=False, output_bias=True, target_vocab_size=vocabulary)
     else:
         config = seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig())
-        config = type(config)(**{**vars(config), "target_vocabulary": vocabulary})
+        config = type(config)(**{**vars(config), "target_vocab_size": vocabulary})
     model = built(config).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():

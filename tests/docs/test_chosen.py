@@ -15,6 +15,6 @@ def test_the_table_of_choices_is_what_is_chosen():
     assert [row[0] for row in rows] == [f"{count:,}" for count in SIZES[1:]]
     for count, row in zip(SIZES[1:], rows, strict=True):
         made = ready(count, GPU)
-        assert row[1:] == [made.tables["recipe"], f"{made.model.source_vocabulary:,}",
-                           f"{made.settings.batches.tokens:,}", str(made.model.encoder.dropout),
+        assert row[1:] == [made.tables["recipe"], f"{made.model.source_vocab_size:,}",
+                           f"{made.settings.batches.max_tokens:,}", str(made.model.encoder.dropout),
                            NORMS[made.model.encoder.order], f"{made.settings.epochs:.0f}"]

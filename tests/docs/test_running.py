@@ -20,8 +20,8 @@ RUN_ELSEWHERE = {
 # Beside `regard`: what a shell always has.
 ORDINARY = {"cut", "head", "printf", "sed"}
 # Added to every training, so that it is short; what a page says itself comes later and wins.
-STEPS = {"training.schedule.steps": 4, "training.validation.every": 4, "training.validation.most": 2,
-         "training.validation.score": "loss", "training.report": 1}
+STEPS = {"training.schedule.max_steps": 4, "training.validation.every": 4, "training.validation.max_examples": 2,
+         "training.validation.metric": "loss", "training.log_every": 1}
 SMALL = {key: value for key, value in TINY.items() if key.startswith(("model.", "tokenizer."))}
 """Of the model that a translation has where a page does not choose one."""
 # Fewer lines, and outputs that end soon, which those of a model that learned next to nothing do not.

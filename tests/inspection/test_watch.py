@@ -207,8 +207,8 @@ def test_a_copy_of_a_watched_model_is_not_watched():
 
 
 def test_training_with_checkpoints_is_seen_once():
-    stack = tiny.stack(checkpoint=True)
-    model = tiny.built(tiny.LanguageModelConfig(vocabulary=13, width=8, stack=stack)).train()
+    stack = tiny.stack(activation_checkpointing=True)
+    model = tiny.built(tiny.LanguageModelConfig(vocab_size=13, width=8, stack=stack)).train()
     plain = torch.autograd.grad(model(Tokens.of(SOURCE)).sum(), [*model.parameters()])
     with regard.watch(model) as records:
         watched = torch.autograd.grad(model(Tokens.of(SOURCE)).sum(), [*model.parameters()])

@@ -9,9 +9,9 @@ from regard.models import catalog
 from regard.models.build import ModelConfig, model_config
 from regard.toml import ConfigError
 
-NEEDED = {"encoder-decoder": {"source_vocabulary": 90, "target_vocabulary": 90}, "language": {"vocabulary": 70},
-          "seq2seq": {"source_vocabulary": 80, "target_vocabulary": 70}, "masked": {"vocabulary": 60},
-          "vision": {"labels": 7}, "classifier": {"vocabulary": 60, "labels": 3}}
+NEEDED = {"encoder-decoder": {"source_vocab_size": 90, "target_vocab_size": 90}, "language": {"vocab_size": 70},
+          "seq2seq": {"source_vocab_size": 80, "target_vocab_size": 70}, "masked": {"vocab_size": 60},
+          "vision": {"num_labels": 7}, "classifier": {"vocab_size": 60, "num_labels": 3}}
 RECIPES = [f"{name}-{size}" for name in catalog.recipe_names() for size in catalog.recipe_sizes(name)]
 
 
@@ -58,8 +58,8 @@ def test_objects_and_their_tables_are_taken():
 
 
 @pytest.mark.parametrize(("recipe", "changes", "key"), [
-    ("vit-tiny", {"width": 129, "stack.mixer.heads": 3, "positions": {"kind": "formal", "longest": 9}}, "positions"),
-    ("vit-tiny", {"stack.mixer.position": {"kind": "bucketed", "buckets": 5}}, "stack.mixer.position.buckets"),
+    ("vit-tiny", {"width": 129, "stack.mixer.heads": 3, "positions": {"kind": "formal", "max_length": 9}}, "positions"),
+    ("vit-tiny", {"stack.mixer.position": {"kind": "bucketed", "num_buckets": 5}}, "stack.mixer.position.num_buckets"),
     ("vit-tiny", {"stack.mixer.position": {"kind": "bucketed", "max_distance": 8}},
      "stack.mixer.position.max_distance"),
     ("gpt-tiny", {"stack.mixer.position": {"kind": "bucketed", "max_distance": 16}},
@@ -68,28 +68,28 @@ def test_objects_and_their_tables_are_taken():
     ("gpt-tiny", {"stack.mixer.backend": "flex", "stack.mixer.score": "additive"}, "stack.mixer.backend"),
 ])
 def test_parts_that_cannot_be_made_or_run_are_conflicts(recipe, changes, key):
-    needed = {"labels": 2} if recipe.startswith("vit") else {"vocabulary": 9}
+    needed = {"num_labels": 2} if recipe.startswith("vit") else {"vocab_size": 9}
     with pytest.raises(ConfigError) as error:
         model_config(recipe, **needed, **changes)
     assert [".".join(map(str, problem.path)) for problem in error.value.found] == [f"model.{key}"]
 
 
 @pytest.mark.parametrize("changes", [
-    {"stack.mixer.position": {"kind": "bucketed", "buckets": 5}},
+    {"stack.mixer.position": {"kind": "bucketed", "num_buckets": 5}},
     {"stack.mixer.position": {"kind": "bucketed", "max_distance": 17}},
     {"stack.mixer.backend": "sdpa", "stack.mixer.score": "bilinear"},
 ], ids=str)
 def test_what_only_looks_like_a_conflict_is_built(changes):
-    model = regard.build("gpt-tiny", vocabulary=9, **changes)
+    model = regard.build("gpt-tiny", vocab_size=9, **changes)
     assert model(regard.Tokens.of([[1, 2, 3]])).shape == (1, 3, 9)
 
 
 @pytest.mark.parametrize(("given", "changes", "parts"), [
     ("transformr", {}, ["one of attention, bert, classifier, conv", 'Did you mean "transformer"?']),
     ("transformer-huge", {}, ["has the sizes tiny, small, big, base"]),
-    ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocabulary"]),
-    ("gpt", {"vocabulary": 10**9}, ["parameters", "GiB in float32", "of this machine"]),
-    ("gpt", {"vocabulary": 9, "stack.layers": 10**12}, ["fits into"]),
+    ("seq2seq-attention-big", {"widht": 3}, ['unknown key "widht"', 'did you mean "width"?', "source_vocab_size"]),
+    ("gpt", {"vocab_size": 10**9}, ["parameters", "GiB in float32", "of this machine"]),
+    ("gpt", {"vocab_size": 9, "stack.layers": 10**12}, ["fits into"]),
     ({"modle": {}}, {}, ['missing table "model"']),
     (3, {}, ["the name of a recipe", "but is a int"]),
 ])

@@ -17,7 +17,7 @@ def inputs(model, config, seed=0):
     torch.manual_seed(seed)
     source = Tokens(torch.randint(SOURCE, (3, 6)), torch.tensor([6, 2, 5]))
     if config in VISION.values():
-        images = torch.randn(3, config.channels, config.height, config.breadth)
+        images = torch.randn(3, config.channels, config.image_height, config.image_width)
         return [images.to(next(model.parameters()).dtype)]
     if config in TRANSLATING.values():
         return [source, Tokens(torch.randint(SOURCE, (3, 4)), torch.tensor([1, 4, 3]))]
@@ -74,7 +74,7 @@ def test_low_precision(config):
 @pytest.mark.parametrize("name", ["attention", "recurrence"])
 def test_recomputed_activations_give_the_same_gradients(name):
     config = LANGUAGE[name]
-    again = replace(config, stack=replace(config.stack, checkpoint=True, dropout=0.1))
+    again = replace(config, stack=replace(config.stack, activation_checkpointing=True, dropout=0.1))
     plain, saving = built(replace(config, stack=replace(config.stack, dropout=0.1))).train(), built(again).train()
     results = []
     for model in (plain, saving):

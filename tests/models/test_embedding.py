@@ -50,10 +50,10 @@ def test_what_does_not_go_together():
         Embedding(5, 4)(IDS, PLACES, IDS)
     with pytest.raises(ValueError, match="`positions` must be narrower than the width 4"):
         Embedding(5, 4, positions=SinusoidalEncoding(4), joined="concatenated")
-    with pytest.raises(ConfigError, match=r'"beside".*with joined = "concatenated" alone'):
-        EmbeddingConfig(positions=SinusoidalConfig(), beside=2)
-    with pytest.raises(ConfigError, match=r'"joined".*there are no positions to concatenate'):
-        EmbeddingConfig(joined="concatenated", beside=2)
+    with pytest.raises(ConfigError, match=r'"position_width".*with combine = "concatenated"'):
+        EmbeddingConfig(positions=SinusoidalConfig(), position_width=2)
+    with pytest.raises(ConfigError, match=r'"combine".*there are no positions to concatenate'):
+        EmbeddingConfig(combine="concatenated", position_width=2)
 
 
 def test_an_output_layer_may_have_the_table_of_an_embedding():

@@ -17,7 +17,7 @@ def test_formal_algorithm_8():
     rng = np.random.default_rng(8)
     theta = drawn(rng, paper.EDParameters, encoder=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)],
                   decoder=[drawn(rng, paper.DecoderLayerParameters) for _ in range(LAYERS)])
-    model = EncoderDecoderConfig(source_vocabulary=N_V, target_vocabulary=N_V, width=D_E, shared=True, tied=False,
+    model = EncoderDecoderConfig(source_vocab_size=N_V, target_vocab_size=N_V, width=D_E, share_embeddings=True, tie_word_embeddings=False,
                                  embedding=EMBEDDING, encoder=stack("post", "relu"),
                                  decoder=stack("post", "relu", cross=True)).build().double()
     carry(W_e=(model.decoder.embedding.tokens.weight, theta.W_e), W_u=(model.decoder.output.weight, theta.W_u))
@@ -31,10 +31,10 @@ def test_formal_algorithm_8():
 
 
 def test_tables_are_one_where_they_are_shared_or_tied():
-    model = translating(shared=True, target_vocabulary=11, tied=True).build()
+    model = translating(share_embeddings=True, target_vocab_size=11, tie_word_embeddings=True).build()
     assert model.encoder.embedding.tokens.weight is model.decoder.embedding.tokens.weight
     assert model.decoder.output.weight is model.decoder.embedding.tokens.weight
-    model = translating(tied=False).build()
+    model = translating(tie_word_embeddings=False).build()
     assert model.decoder.output.weight is not model.decoder.embedding.tokens.weight
 
 
@@ -47,7 +47,7 @@ def test_dropout_is_where_it_is_asked_for():
 def test_what_does_not_go_together_is_said_at_once():
     encoder, decoder = translating().encoder, translating().decoder
     with pytest.raises(ConfigError) as error:
-        EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=6, width=7, shared=True, encoder=decoder,
+        EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=6, width=7, share_embeddings=True, encoder=decoder,
                              decoder=encoder)
     for part in ("encoder.cross", "looks at the source", "vocabularies of one size", "2 does not divide the width 7"):
         assert part in str(error.value)

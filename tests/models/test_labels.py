@@ -17,7 +17,7 @@ TOKENS = Tokens(torch.randint(SOURCE, (3, 6), generator=torch.Generator().manual
 ])
 @pytest.mark.parametrize("between", ["none", "tanh"])
 def test_the_vector_of_a_sequence(pooling, pooled, between):
-    model = built(reading(ClassifierConfig, labels=3, pooling=pooling, between=between))
+    model = built(reading(ClassifierConfig, num_labels=3, pooling=pooling, pooler_activation=between))
     states, logits = model.encode(TOKENS).states, model(TOKENS)
     assert logits.shape == (3, 3)
     for b, length in enumerate(TOKENS.lengths.tolist()):
@@ -29,7 +29,7 @@ def test_the_vector_of_a_sequence(pooling, pooled, between):
 
 @pytest.mark.parametrize("pooling", ["first", "last", "mean"])
 def test_a_row_without_tokens_is_the_same_in_any_company(pooling):
-    model = built(reading(ClassifierConfig, labels=3, pooling=pooling))
+    model = built(reading(ClassifierConfig, num_labels=3, pooling=pooling))
     alone = model(Tokens.of([[]]))
     for filled in (0, 1):
         torch.testing.assert_close(model(Tokens.of([[], [1, 2]], padding=filled))[:1], alone)
@@ -38,12 +38,12 @@ def test_a_row_without_tokens_is_the_same_in_any_company(pooling):
 
 
 def test_every_token_has_logits():
-    model = built(reading(TaggerConfig, labels=4))
+    model = built(reading(TaggerConfig, num_labels=4))
     assert torch.equal(model(TOKENS), model.output(model.encode(TOKENS).states))
 
 
 def test_dropout_is_before_the_labels():
-    model = built(reading(ClassifierConfig, labels=3, dropout=0.5)).train()
+    model = built(reading(ClassifierConfig, num_labels=3, dropout=0.5)).train()
     assert not torch.equal(model(TOKENS), model(TOKENS))
     assert torch.equal(model.eval()(TOKENS), model(TOKENS))
 

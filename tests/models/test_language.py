@@ -14,7 +14,7 @@ from regard.tokens import Tokens
 def test_formal_algorithm_10():
     rng = np.random.default_rng(10)
     theta = drawn(rng, paper.DParameters, layers=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)])
-    model = LanguageModelConfig(vocabulary=N_V, width=D_E, tied=False, embedding=EMBEDDING,
+    model = LanguageModelConfig(vocab_size=N_V, width=D_E, tie_word_embeddings=False, embedding=EMBEDDING,
                            stack=stack("pre", "gelu")).build().double()
     carry(W_e=(model.decoder.embedding.tokens.weight, theta.W_e), W_u=(model.decoder.output.weight, theta.W_u))
     carry_norm(model.decoder.stack.last_norm, theta.gamma, theta.beta)

@@ -26,7 +26,7 @@ def test_formal_algorithm_9():
     rng = np.random.default_rng(9)
     given = {"gamma": rng.normal(size=D_F), "beta": rng.normal(size=D_F), "W_u": rng.normal(size=(N_V, D_F))}
     theta = drawn(rng, paper.EParameters, layers=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)], **given)
-    model = MaskedModelConfig(vocabulary=N_V, width=D_E, head_width=D_F, tied=False, output_bias=False, embedding=EMBEDDING,
+    model = MaskedModelConfig(vocab_size=N_V, width=D_E, mlm_width=D_F, tie_word_embeddings=False, output_bias=False, embedding=EMBEDDING,
                          stack=stack("post", "gelu")).build().double()
     head = model.head
     carry(W_e=(model.encoder.embedding.tokens.weight, theta.W_e), W_u=(head.output.weight, theta.W_u),

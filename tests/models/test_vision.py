@@ -38,9 +38,9 @@ def test_images_of_another_size_are_refused():
     with pytest.raises(ValueError, match=r"`images` must be of shape \(images, 3, 8, 12\), but is .* \(1, 3, 8, 8\)"):
         built(VISION["class"])(torch.randn(1, 3, 8, 8))
     with pytest.raises(ConfigError) as error:
-        VisionConfig(height=9, breadth=10, patch=4, labels=2, width=6, stack=stack())
-    assert "patches of 4 pixels do not divide the height 9" in str(error.value)
-    assert "patches of 4 pixels do not divide the breadth 10" in str(error.value)
+        VisionConfig(image_height=9, image_width=10, patch_size=4, num_labels=2, width=6, stack=stack())
+    assert "patches of 4 pixels do not divide the image_height 9" in str(error.value)
+    assert "patches of 4 pixels do not divide the image_width 10" in str(error.value)
 
 
 def test_no_images_have_no_labels():

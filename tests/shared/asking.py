@@ -19,5 +19,5 @@ def by_force(task, text, one):
 
 def without_attention():
     both = texting.joint()
-    config = replace(TRANSLATING["seq2seq"], source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    config = replace(TRANSLATING["seq2seq"], source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     return make_task(built(config), config, tokenizer=both)

@@ -10,7 +10,7 @@ from regard.tasks.load import make_task
 
 def translator(weight=7.0, pair=texting.joint):
     """The higher the weight of the end, the sooner it comes."""
-    task = texting.translator(pair=pair, tied=False, output_bias=True)
+    task = texting.translator(pair=pair, tie_word_embeddings=False, output_bias=True)
     model = copy.deepcopy(task.model)
     with torch.no_grad():
         model.decoder.output.weight.mul_(25.0)

@@ -14,15 +14,15 @@ from regard.reference import formal_algorithms as paper
 from regard.reference.position import sinusoidal_formal
 
 N_V, L_MAX, D_E, HEADS, D_ATTN, D_MLP, D_F, LAYERS = 9, 12, 6, 2, 4, 7, 5, 3
-EMBEDDING = EmbeddingConfig(positions=FormalSinusoidalConfig(longest=L_MAX))
+EMBEDDING = EmbeddingConfig(positions=FormalSinusoidalConfig(max_length=L_MAX))
 
 
 def stack(order, activation, cross=False):
     """The blocks of the paper: no ε in its norms."""
-    return StackConfig(layers=LAYERS, order=order, epsilon=0.0,
+    return StackConfig(layers=LAYERS, norm_position=order, epsilon=0.0,
                        mixer=SelfAttentionConfig(heads=HEADS, head_width=D_ATTN),
                        cross=AttentionConfig(heads=HEADS, head_width=D_ATTN) if cross else None,
-                       feed_forward=FeedForwardConfig(inner=D_MLP, activation=activation))
+                       feed_forward=FeedForwardConfig(ffn_width=D_MLP, activation=activation))
 
 
 def drawn(rng, kind, **given):

@@ -108,9 +108,9 @@ class Line:
 
 def settings(steps=8, *, every=4, store=4, patience=None, score="loss", **options):
     """Settings of a short training."""
-    options = {"clip": 0.0, "report": 2} | options
-    return TrainingConfig(schedule=ScheduleConfig(shape="constant", peak=0.05, steps=steps),
-                          validation=ValidationConfig(every=every, patience=patience, score=score),
+    options = {"max_grad_norm": 0.0, "log_every": 2} | options
+    return TrainingConfig(schedule=ScheduleConfig(shape="constant", learning_rate=0.05, max_steps=steps),
+                          validation=ValidationConfig(every=every, patience=patience, metric=score),
                           checkpoints=CheckpointConfig(every=store, keep=2), **options)
 
 

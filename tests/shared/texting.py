@@ -13,9 +13,9 @@ from regard.tasks.load import make_task
 
 RECORD = {
     "recipe": "transformer-tiny",
-    "tokenizer": {"kind": "unigram", "vocabulary": 400},
-    "data": {"files": ["train.tsv " + "0" * 64], "joint": True},
-    "training": {"seed": 1, "schedule": {"peak": 1e-3}},
+    "tokenizer": {"kind": "unigram", "vocab_size": 400},
+    "data": {"files": ["train.tsv " + "0" * 64], "joint_tokenizer": True},
+    "training": {"seed": 1, "schedule": {"learning_rate": 1e-3}},
     "scores": {"step": 12, "bleu": 41.25},
 }
 LABELS = ("cold", "warm", "hot")
@@ -30,13 +30,13 @@ def pairs(count=200):
 @cache
 def tokenizer(side=0):
     """Subwords of one language."""
-    return train_tokenizer([pair[side] for pair in pairs()], UnigramConfig(vocabulary=400)).tokenizer
+    return train_tokenizer([pair[side] for pair in pairs()], UnigramConfig(vocab_size=400)).tokenizer
 
 
 @cache
 def joint():
     """Subwords of both languages."""
-    one = train_tokenizer([text for pair in pairs() for text in pair], UnigramConfig(vocabulary=400)).tokenizer
+    one = train_tokenizer([text for pair in pairs() for text in pair], UnigramConfig(vocab_size=400)).tokenizer
     return PairTokenizer(one, one)
 
 
@@ -56,7 +56,7 @@ def characters():
 def translator(embedding="sinusoidal", pair=joint, **options):
     """An encoder-decoder."""
     both = pair()
-    config = translating(embedding=embedding, source_vocabulary=both.source.size, target_vocabulary=both.target.size,
+    config = translating(embedding=embedding, source_vocab_size=both.source.size, target_vocab_size=both.target.size,
                          **options)
     return make_task(built(config), config, tokenizer=both)
 
@@ -78,7 +78,7 @@ def filler(of=tokenizer, **options):
 @cache
 def classifier(kind=ClassifierConfig):
     """A model that gives labels."""
-    config = resized(reading(kind, embedding="sinusoidal", labels=len(LABELS)), tokenizer())
+    config = resized(reading(kind, embedding="sinusoidal", num_labels=len(LABELS)), tokenizer())
     return make_task(built(config), config, tokenizer=tokenizer(), labels=LABELS)
 
 
@@ -98,4 +98,4 @@ def resized(config, of, more=0):
     """The config with the vocabulary of a tokenizer, and some ids more."""
     from dataclasses import replace
 
-    return replace(config, vocabulary=of.size + more)
+    return replace(config, vocab_size=of.size + more)

@@ -25,14 +25,14 @@ MIXERS = {
     "attention": ATTENTION,
     "rotary": SelfAttentionConfig(heads=2, key_heads=1, bias=False, position=RotaryConfig()),
     "alibi": SelfAttentionConfig(heads=2, position=ALiBiConfig()),
-    "relative": SelfAttentionConfig(heads=2, position=RelativeBiasConfig(limit=3)),
-    "bucketed": SelfAttentionConfig(heads=2, position=BucketedBiasConfig(buckets=8, max_distance=9)),
+    "relative": SelfAttentionConfig(heads=2, position=RelativeBiasConfig(max_distance=3)),
+    "bucketed": SelfAttentionConfig(heads=2, position=BucketedBiasConfig(num_buckets=8, max_distance=9)),
     "window": SelfAttentionConfig(heads=2, window=2),
     "additive": SelfAttentionConfig(heads=2, head_width=3, score="additive", normalize="relu_sum"),
     "bilinear": SelfAttentionConfig(heads=2, score="bilinear", normalize="sigmoid"),
     "recurrence": RecurrenceConfig(cell="lstm"),
     "mut1": RecurrenceConfig(cell="mut1", layers=2),
-    "convolution": ConvolutionConfig(kernel=3, growth=2, gate="glu"),
+    "convolution": ConvolutionConfig(kernel_size=3, dilation_growth=2, gate="glu"),
     "lstmn": LSTMNConfig(attention_width=5),
 }
 PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "additive", "bilinear")
@@ -40,80 +40,82 @@ PACKABLE = ("attention", "rotary", "alibi", "relative", "bucketed", "window", "a
 EMBEDDINGS = {
     "sinusoidal": EmbeddingConfig(positions=SinusoidalConfig(), scale=True),
     "halves": EmbeddingConfig(positions=SinusoidalConfig(layout="halves")),
-    "learned": EmbeddingConfig(positions=LearnedConfig(count=LONGEST), norm="layer"),
+    "learned": EmbeddingConfig(positions=LearnedConfig(max_positions=LONGEST), norm="layer"),
     "linear": EmbeddingConfig(positions=LinearConfig(slope=0.01)),
-    "formal": EmbeddingConfig(positions=FormalSinusoidalConfig(longest=LONGEST)),
-    "beside": EmbeddingConfig(positions=SinusoidalConfig(), joined="concatenated", beside=2),
+    "formal": EmbeddingConfig(positions=FormalSinusoidalConfig(max_length=LONGEST)),
+    "beside": EmbeddingConfig(positions=SinusoidalConfig(), combine="concatenated", position_width=2),
     "segments": EmbeddingConfig(segments=2, norm="rms"),
     "none": EmbeddingConfig(),
 }
 
 
-def stack(mixer="attention", *, cross=False, form="plain", **options):
+def stack(mixer="attention", *, cross=False, gated=False, **options):
     """A stack of two blocks."""
     return StackConfig(layers=2, mixer=MIXERS[mixer], cross=AttentionConfig(heads=2) if cross else None,
-                       feed_forward=FeedForwardConfig(inner=10, form=form, bias=form == "plain"), **options)
+                       feed_forward=FeedForwardConfig(ffn_width=10, gated=gated, bias=not gated), **options)
 
 
 def translating(mixer="attention", embedding="sinusoidal", order="pre", **options):
     """An encoder-decoder."""
-    values = {"source_vocabulary": SOURCE, "target_vocabulary": TARGET, "tied": embedding != "beside"} | options
-    return EncoderDecoderConfig(width=WIDTH, embedding=EMBEDDINGS[embedding], encoder=stack(mixer, order=order),
-                                decoder=stack(mixer, order=order, cross=True), **values)
+    values = {"source_vocab_size": SOURCE, "target_vocab_size": TARGET,
+              "tie_word_embeddings": embedding != "beside"} | options
+    return EncoderDecoderConfig(width=WIDTH, embedding=EMBEDDINGS[embedding], encoder=stack(mixer, norm_position=order),
+                                decoder=stack(mixer, norm_position=order, cross=True), **values)
 
 
-def language(mixer="attention", embedding="learned", order="pre", form="plain", norm="layer", **options):
+def language(mixer="attention", embedding="learned", order="pre", gated=False, norm="layer", **options):
     """A language model."""
-    return LanguageModelConfig(vocabulary=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
-                          stack=stack(mixer, order=order, form=form, norm=norm), **options)
+    return LanguageModelConfig(vocab_size=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
+                          stack=stack(mixer, norm_position=order, gated=gated, norm=norm), **options)
 
 
 def reading(kind=EncoderConfig, mixer="attention", embedding="learned", order="post", **options):
     """An encoder, or a model that is an encoder and something more."""
-    return kind(vocabulary=SOURCE, width=WIDTH, embedding=EMBEDDINGS[embedding], stack=stack(mixer, order=order),
+    return kind(vocab_size=SOURCE, width=WIDTH, embedding=EMBEDDINGS[embedding], stack=stack(mixer, norm_position=order),
                 **options)
 
 
 def old(**options):
     """A recurrent language model as they were: layers over each other and nothing else."""
-    plain = StackConfig(layers=2, order="plain", mixer=RecurrenceConfig(**options))
-    return LanguageModelConfig(vocabulary=TARGET, width=WIDTH, tied=False, output_bias=True, stack=plain)
+    plain = StackConfig(layers=2, norm_position="none", mixer=RecurrenceConfig(**options))
+    return LanguageModelConfig(vocab_size=TARGET, width=WIDTH, tie_word_embeddings=False, output_bias=True, stack=plain)
 
 
 def seq2seq(**options):
     """The recurrent encoder-decoder."""
-    return Seq2SeqConfig(source_vocabulary=SOURCE, target_vocabulary=TARGET, width=WIDTH, **options)
+    return Seq2SeqConfig(source_vocab_size=SOURCE, target_vocab_size=TARGET, width=WIDTH, **options)
 
 
 TRANSLATING = {
     **{mixer: translating(mixer) for mixer in MIXERS},
-    "post-norm": translating(order="post", shared=True, target_vocabulary=SOURCE),
-    "untied": translating(embedding="learned", tied=False, output_bias=True),
+    "post-norm": translating(order="post", share_embeddings=True, target_vocab_size=SOURCE),
+    "untied": translating(embedding="learned", tie_word_embeddings=False, output_bias=True),
     "beside": translating(embedding="beside"),
     "seq2seq": seq2seq(cell="lstm"),
     "seq2seq-attention": seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig()),
-    "seq2seq-projected": seq2seq(initial="mean", attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
+    "seq2seq-projected": seq2seq(init_hidden="mean", attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
 }
 LANGUAGE = {
     **{mixer: language(mixer) for mixer in MIXERS},
-    **{embedding: language(embedding=embedding, tied=embedding != "beside") for embedding in EMBEDDINGS},
-    "llama": language("rotary", "none", form="gated", norm="rms", tied=False),
+    **{embedding: language(embedding=embedding, tie_word_embeddings=embedding != "beside") for embedding in EMBEDDINGS},
+    "llama": language("rotary", "none", gated=True, norm="rms", tie_word_embeddings=False),
     "old": old(cell="gru"),
     "old mut2": old(cell="mut2"),
 }
 READING = {
     "encoder": reading(),
     "masked": reading(MaskedModelConfig, embedding="segments"),
-    "masked wide": reading(MaskedModelConfig, "convolution", head_width=6, tied=False, output_bias=False),
-    "tagger": reading(TaggerConfig, "recurrence", labels=3),
-    "first": reading(ClassifierConfig, labels=3, pooling="first", between="tanh"),
-    "last": reading(ClassifierConfig, "recurrence", labels=3, pooling="last"),
-    "mean": reading(ClassifierConfig, "rotary", "none", labels=3, pooling="mean"),
+    "masked wide": reading(MaskedModelConfig, "convolution", mlm_width=6, tie_word_embeddings=False,
+                           output_bias=False),
+    "tagger": reading(TaggerConfig, "recurrence", num_labels=3),
+    "first": reading(ClassifierConfig, num_labels=3, pooling="first", pooler_activation="tanh"),
+    "last": reading(ClassifierConfig, "recurrence", num_labels=3, pooling="last"),
+    "mean": reading(ClassifierConfig, "rotary", "none", num_labels=3, pooling="mean"),
 }
 VISION = {
-    "class": VisionConfig(height=8, breadth=12, patch=4, labels=5, width=WIDTH, stack=stack()),
-    "no token": VisionConfig(height=8, breadth=8, channels=1, patch=2, labels=5, width=WIDTH, token="none",
-                             positions=SinusoidalConfig(), stack=stack(order="post")),
+    "class": VisionConfig(image_height=8, image_width=12, patch_size=4, num_labels=5, width=WIDTH, stack=stack()),
+    "no token": VisionConfig(image_height=8, image_width=8, channels=1, patch_size=2, num_labels=5, width=WIDTH, class_token=False,
+                             positions=SinusoidalConfig(), stack=stack(norm_position="post")),
 }
 ALL = {f"{group} {name}": config
        for group, table in (("translating", TRANSLATING), ("language", LANGUAGE), ("reading", READING),

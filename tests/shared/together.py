@@ -23,7 +23,7 @@ from regard.training.distributed import DistributedContext
 from regard.training.loss import logits_loss, token_loss
 from regard.training.tasks.interface import Objective
 
-SHARINGS = ("replicated", "sharded")
+SHARINGS = ("ddp", "fsdp")
 LONG = [([3, 4, 5], [6, 7]), ([3], [4]), ([5, 6, 7, 8, 9], [3, 4, 5, 6]), ([4, 4], [5, 5, 5])]
 STEPS = {  # batches of a step, one after another: what process 0 and what process 1 have of each
     "uneven": [(LONG[:1], LONG[1:])],
@@ -57,10 +57,10 @@ class GoingOn(Objective):
         return logits_loss(self.model.step(state, ids).logits, batch.labels, 0.1)
 
 
-AGAIN = replace(tiny.TRANSLATING["attention"], encoder=tiny.stack(checkpoint=True),
-                decoder=tiny.stack(cross=True, checkpoint=True))
-LSTMN = LanguageModelConfig(vocabulary=tiny.TARGET, width=tiny.WIDTH,
-                       stack=StackConfig(layers=2, order="plain", mixer=tiny.MIXERS["lstmn"]))
+AGAIN = replace(tiny.TRANSLATING["attention"], encoder=tiny.stack(activation_checkpointing=True),
+                decoder=tiny.stack(cross=True, activation_checkpointing=True))
+LSTMN = LanguageModelConfig(vocab_size=tiny.TARGET, width=tiny.WIDTH,
+                       stack=StackConfig(layers=2, norm_position="none", mixer=tiny.MIXERS["lstmn"]))
 MODELS = {  # objective, config, and the steps that are taken
     "attention": (Translating, tiny.TRANSLATING["attention"], tuple(STEPS)),
     "tied": (Translating, tiny.TRANSLATING["post-norm"], ("uneven", "accumulated", "empty")),
@@ -110,7 +110,7 @@ def step(processes, name, sharing, parts):
         for one in batches:
             with processes.gradients_of(module, last=one is batches[-1]):
                 (module(one).total * (processes.count / tokens)).backward()
-    assert isinstance(module, DistributedDataParallel) == (sharing == "replicated")
+    assert isinstance(module, DistributedDataParallel) == (sharing == "ddp")
     return gradients(made)
 
 

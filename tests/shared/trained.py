@@ -23,11 +23,11 @@ from regard.data import phrasebook
 
 TINY = {
     "model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1, "model.encoder.mixer.heads": 2,
-    "model.decoder.mixer.heads": 2, "model.decoder.cross.heads": 2, "model.encoder.feed_forward.inner": 32,
-    "model.decoder.feed_forward.inner": 32, "tokenizer.vocabulary": 330, "training.batches.tokens": 300,
-    "training.schedule.steps": 6, "training.validation.every": 3, "training.validation.most": 2,
-    "training.validation.score": "loss",
-    "training.checkpoints.every": 2, "training.checkpoints.keep": 1, "training.report": 1,
+    "model.decoder.mixer.heads": 2, "model.decoder.cross.heads": 2, "model.encoder.feed_forward.ffn_width": 32,
+    "model.decoder.feed_forward.ffn_width": 32, "tokenizer.vocab_size": 330, "training.batches.max_tokens": 300,
+    "training.schedule.max_steps": 6, "training.validation.every": 3, "training.validation.max_examples": 2,
+    "training.validation.metric": "loss",
+    "training.checkpoints.every": 2, "training.checkpoints.keep": 1, "training.log_every": 1,
 }
 TOUCHES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "fcntl.flock"}
 TIMES = ("time", "seconds", "tokens_per_second", "memory")

@@ -15,11 +15,11 @@ NORMED = EmbeddingConfig(positions=SinusoidalConfig(), norm="layer", scale=True)
 
 
 @pytest.mark.parametrize("config", [
-    TRANSLATING["attention"], TRANSLATING["post-norm"], translating(tied=False, output_bias=True),
+    TRANSLATING["attention"], TRANSLATING["post-norm"], translating(tie_word_embeddings=False, output_bias=True),
     replace(translating(), width=9, encoder=replace(translating().encoder, mixer=replace(
         translating().encoder.mixer, heads=3)), decoder=replace(translating().decoder, mixer=replace(
             translating().decoder.mixer, heads=3), cross=replace(translating().decoder.cross, heads=3))),
-    replace(translating(), embedding=NORMED, encoder=stack(form="gated")),
+    replace(translating(), embedding=NORMED, encoder=stack(gated=True)),
 ])
 @torch.no_grad()
 def test_the_logits_are_the_same(config):
@@ -38,7 +38,7 @@ def test_the_logits_are_the_same(config):
 
 @pytest.mark.parametrize("config", [
     translating(embedding="halves"), translating(embedding="learned"), language(embedding="sinusoidal"),
-    TRANSLATING["convolution"], TRANSLATING["beside"], translating(shared=True, target_vocabulary=SOURCE,
+    TRANSLATING["convolution"], TRANSLATING["beside"], translating(share_embeddings=True, target_vocab_size=SOURCE,
                                                                    embedding="none"),
 ])
 def test_others_stay_as_they_are(config):

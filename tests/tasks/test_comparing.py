@@ -50,8 +50,8 @@ def test_rows_are_of_several_lengths_and_have_no_special_ids():
 
 
 def test_rows_leave_room_in_a_model_with_few_positions():
-    task = regard.task("gpt-tiny", vocabulary=9, special=SpecialTokens(end=(3,)),
-                       **{"embedding.positions.count": 4})
+    task = regard.task("gpt-tiny", vocab_size=9, special=SpecialTokens(end=(3,)),
+                       **{"embedding.positions.max_positions": 4})
     assert {len(row) for row in make_check_inputs(task).rows} == {1, 2, 3}
     assert compare_outputs(task, ReloadedModel(task), make_check_inputs(task)).passed
 
@@ -93,7 +93,7 @@ def test_other_texts_do_not_pass(make, text):
 
 def test_a_near_tie_passes():
     """Two ids with one and the same row of the output: our model cannot tell them apart."""
-    task = texting.translator(tied=False, output_bias=True)
+    task = texting.translator(tie_word_embeddings=False, output_bias=True)
     model = task.config.build().double().eval()
     model.load_state_dict(task.model.state_dict())
     with torch.no_grad():
@@ -119,8 +119,8 @@ def test_what_is_never_written():
     task = texting.translator()
     assert find_stop_tokens(task).never == (0,)
     size = task.tokenizer.source.size
-    wider = regard.task("transformer-tiny", tokenizer=task.tokenizer, source_vocabulary=size + 2,
-                        target_vocabulary=size + 2)
+    wider = regard.task("transformer-tiny", tokenizer=task.tokenizer, source_vocab_size=size + 2,
+                        target_vocab_size=size + 2)
     assert find_stop_tokens(wider).never == (size, size + 1, 0)
     assert find_stop_tokens(texting.completer()).never == find_stop_tokens(texting.filler()).never == ()
     assert set(export.TOLERANCES) == {"float32", "float16", "bfloat16", "int8"}

@@ -34,11 +34,11 @@ def recipe(name, **options):
 
 def transformer():
     one = {f"{side}.layers": 1 for side in ("encoder", "decoder")}
-    return recipe("transformer", source_vocabulary=40, target_vocabulary=40, **one)
+    return recipe("transformer", source_vocab_size=40, target_vocab_size=40, **one)
 
 
 def gpt():
-    return recipe("gpt", vocabulary=40, **{"stack.layers": 1})
+    return recipe("gpt", vocab_size=40, **{"stack.layers": 1})
 
 
 @pytest.mark.parametrize("quantization", ctranslate2_writing.QUANTIZATIONS)
@@ -59,8 +59,8 @@ def test_to_ctranslate2(make, quantization, tmp_path):
 
 @pytest.mark.parametrize(("make", "architecture"), [
     (transformer, "MarianMTModel"), (gpt, "GPT2LMHeadModel"),
-    (lambda: recipe("bert", vocabulary=40, **{"stack.layers": 1}), "BertForMaskedLM"),
-    (lambda: recipe("vit", labels=5, **{"stack.layers": 1}), "ViTForImageClassification"),
+    (lambda: recipe("bert", vocab_size=40, **{"stack.layers": 1}), "BertForMaskedLM"),
+    (lambda: recipe("vit", num_labels=5, **{"stack.layers": 1}), "ViTForImageClassification"),
 ])
 def test_to_huggingface(make, architecture, tmp_path):
     pytest.importorskip("transformers")
@@ -83,8 +83,8 @@ def test_without_transformers_our_own_reader_compares(tmp_path, monkeypatch):
 
 
 def with_text(pair):
-    sizes = {"source_vocabulary": pair.source.size, "target_vocabulary": pair.target.size}
-    return regard.task("transformer-tiny", tokenizer=pair, shared=pair.joint,
+    sizes = {"source_vocab_size": pair.source.size, "target_vocab_size": pair.target.size}
+    return regard.task("transformer-tiny", tokenizer=pair, share_embeddings=pair.joint,
                        **sizes, **{"encoder.layers": 1, "decoder.layers": 1})
 
 
@@ -106,7 +106,7 @@ def test_a_tokenizer_goes_with_its_model(tmp_path):
 
 def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
     own = texting.tokenizer()
-    task = regard.task("bert-tiny", tokenizer=own, vocabulary=own.size, **{"stack.layers": 1})
+    task = regard.task("bert-tiny", tokenizer=own, vocab_size=own.size, **{"stack.layers": 1})
     export(task, "huggingface", tmp_path / "out")
     again = regard.load(tmp_path / "out")
     assert again.text_ids(["Two dogs.", "a cat"]) == task.text_ids(["Two dogs.", "a cat"])
@@ -114,7 +114,7 @@ def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda: with_text(texting.separate()), lambda: regard.task(
-    "gpt-tiny", tokenizer=texting.characters(), vocabulary=texting.characters().size, **{"stack.layers": 1})])
+    "gpt-tiny", tokenizer=texting.characters(), vocab_size=texting.characters().size, **{"stack.layers": 1})])
 def test_a_tokenizer_that_has_no_form_there_is_told(make, tmp_path):
     report = export(make(), "huggingface", tmp_path / "out")
     assert "no form" in report.notes[0]

@@ -27,7 +27,7 @@ def minilm():
 def test_a_text_is_read_as_the_package_reads_it(minilm):
     tokenizers = pytest.importorskip("tokenizers")
     task = regard.load(minilm)
-    assert (task.special.first, task.special.separator, task.special.padding, task.special.mask) == (101, 102, 0, 103)
+    assert (task.special.cls, task.special.separator, task.special.padding, task.special.mask) == (101, 102, 0, 103)
     plain = [text.replace("[SEP]", "") for text in SENTENCES]  # what is typed like a token is text to us, not to them
     theirs = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
     theirs.no_padding()
@@ -81,10 +81,10 @@ def byte_level(template):
 @pytest.mark.parametrize("template", [False, True])
 def test_a_language_model_begins_as_its_template_says(template, tmp_path):
     data = byte_level(template)
-    exported(tmp_path / "gpt", recipe="gpt-tiny", vocabulary={"vocabulary": 300}, special=SpecialTokens(end=(0,)),
+    exported(tmp_path / "gpt", recipe="gpt-tiny", vocab_size={"vocab_size": 300}, special=SpecialTokens(end=(0,)),
              tokenizer_json=data, tokenizer_config_json=json.dumps({"bos_token": "<|end|>"}).encode())
     task = regard.load(tmp_path / "gpt")
-    assert task.special == SpecialTokens(start=0, end=(0,), first=0 if template else None)
+    assert task.special == SpecialTokens(start=0, end=(0,), cls=0 if template else None)
     found = task.complete("the dog", limit=4)
     prompt = [0] * template + task.tokenizer.encode("the dog")
     assert list(found.ids) == task.complete_ids([prompt], limit=4)[0][0].ids
@@ -95,7 +95,7 @@ def test_a_translator_of_marian(tmp_path):
     """The files that Marian models have: two models of sentencepiece, and ids of their own for the pieces."""
     spm = []
     for side in (0, 1):
-        trained = train_tokenizer([pair[side] for pair in texting.pairs()], UnigramConfig(vocabulary=400)).tokenizer
+        trained = train_tokenizer([pair[side] for pair in texting.pairs()], UnigramConfig(vocab_size=400)).tokenizer
         spm.append(trained.data)
     pieces = {"</s>": 0, "<unk>": 1}
     for data in spm:
@@ -105,10 +105,10 @@ def test_a_translator_of_marian(tmp_path):
     pieces["<pad>"] = len(pieces)
     size = len(pieces)
     special = SpecialTokens(start=size - 1, end=(0,), padding=size - 1)
-    both = {"source_vocabulary": size, "target_vocabulary": size}
-    changes = {"shared": True, "output_bias": True, "embedding.positions.kind": "sinusoidal",
-               "embedding.positions.layout": "halves", "encoder.order": "post", "decoder.order": "post"}
-    exported(tmp_path / "opus", recipe="transformer-tiny", vocabulary={**both, **changes}, special=special,
+    both = {"source_vocab_size": size, "target_vocab_size": size}
+    changes = {"share_embeddings": True, "output_bias": True, "embedding.positions.kind": "sinusoidal",
+               "embedding.positions.layout": "halves", "encoder.norm_position": "post", "decoder.norm_position": "post"}
+    exported(tmp_path / "opus", recipe="transformer-tiny", vocab_size={**both, **changes}, special=special,
              source_spm=spm[0], target_spm=spm[1], vocab_json=json.dumps(pieces).encode())
     task = regard.load(tmp_path / "opus")
     assert task.special == SpecialTokens(start=size - 1, end=(0,), padding=size - 1, unknown=1)

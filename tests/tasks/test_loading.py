@@ -56,7 +56,7 @@ def exported(folder, made):
     huggingface.write_model(folder, made.config, made.special, made.model.state_dict())
 
 
-@pytest.mark.parametrize(("name", "options"), [("gpt", {"vocabulary": 30}), ("bert", {"vocabulary": 30}),
+@pytest.mark.parametrize(("name", "options"), [("gpt", {"vocab_size": 30}), ("bert", {"vocab_size": 30}),
                                                ("vit", {"labels": 3})])
 def test_an_exported_folder_is_loaded(name, options, tmp_path):
     made = regard.task(f"{name}-tiny", special=SPECIAL, **options)
@@ -69,7 +69,7 @@ def test_an_exported_folder_is_loaded(name, options, tmp_path):
 
 
 def test_a_damaged_exported_folder_is_refused(tmp_path):
-    exported(tmp_path / "theirs", regard.task("gpt-tiny", vocabulary=30))
+    exported(tmp_path / "theirs", regard.task("gpt-tiny", vocab_size=30))
     text = (tmp_path / "theirs" / "config.json").read_text()
     (tmp_path / "theirs" / "config.json").write_text(text.replace("1e-05", "2e-05"))
     with pytest.raises(ValueError, match=r"config\.json.* changed, with sha256"):
@@ -160,11 +160,11 @@ def test_a_device_that_is_not_there(device, tmp_path):
 
 def test_special_ids_are_a_config():
     with pytest.raises(ValueError, match="`special` must be a SpecialConfig, but is a dict"):
-        regard.task("gpt-tiny", vocabulary=30, special={"start": 1})
+        regard.task("gpt-tiny", vocab_size=30, special={"start": 1})
 
 
 def test_a_new_model_is_made_used_and_saved(tmp_path):
-    made = regard.task("gpt-tiny", vocabulary=30, special=SPECIAL)
+    made = regard.task("gpt-tiny", vocab_size=30, special=SPECIAL)
     assert isinstance(made, regard.Completer)
     made.save(tmp_path / "new")
     found = regard.load(tmp_path / "new")

@@ -31,7 +31,7 @@ def recurrent():
     """A recurrent translator with attention."""
     both = texting.joint()
     config = replace(seq2seq(attention=Seq2SeqAttentionConfig(), layers=2, direction="both"),
-                     source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+                     source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     return make_task(built(config), config, tokenizer=both)
 
 
@@ -241,7 +241,7 @@ def test_a_title_is_not_a_whole_book():
 
 def test_a_model_without_attention_has_nothing_to_see():
     both = texting.joint()
-    config = replace(seq2seq(), source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    config = replace(seq2seq(), source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     task = make_task(built(config), config, tokenizer=both)
     with pytest.raises(ValueError, match="no attention"):
         traces.trace_translation(task, TEXT, beams=1)

@@ -65,7 +65,7 @@ def test_a_text_in_windows(length):
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["old", "old mut2"])
 def test_a_recurrent_model_keeps_its_state_over_windows(name):
-    config = replace(LANGUAGE[name], vocabulary=texting.characters().size)
+    config = replace(LANGUAGE[name], vocab_size=texting.characters().size)
     task = make_task(built(config), config, tokenizer=texting.characters())
     ids = task.tokenizer.encode("the big dog sleeps. We sing.")
     whole = nll(task.model(Tokens(torch.tensor([ids[:-1]])))[0], ids[1:])
@@ -86,7 +86,7 @@ def test_windows_and_texts_that_cannot_be():
 def test_hidden_tokens():
     task = texting.filler()
     texts = [source for source, _ in texting.pairs()[:30]]
-    masking = MaskingConfig(share=0.3, hidden=1.0, replaced=0.0)
+    masking = MaskingConfig(mlm_probability=0.3, mask_replace_prob=1.0, random_replace_prob=0.0)
     found = evaluation.masked_loss(task, texts, masking=masking, seed=5)
     again = evaluation.masked_loss(task, texts, masking=masking, seed=5)
     other = evaluation.masked_loss(task, texts, masking=masking, seed=6)
@@ -95,7 +95,7 @@ def test_hidden_tokens():
     every = sum(len(task.tokenizer.encode(text)) for text in texts)
     assert 0.2 * every < found.tokens < 0.4 * every
     ids = task.tokenizer.encode(texts[0])
-    all_hidden = evaluation.masked_loss(task, texts[:1], masking=MaskingConfig(share=1.0, hidden=1.0, replaced=0.0))
+    all_hidden = evaluation.masked_loss(task, texts[:1], masking=MaskingConfig(mlm_probability=1.0, mask_replace_prob=1.0, random_replace_prob=0.0))
     want = nll(task.model(Tokens(torch.full((1, len(ids)), task.special.mask)))[0], ids)
     assert (all_hidden.tokens, all_hidden.nll) == (len(ids), pytest.approx(want, rel=1e-6))
     np.testing.assert_allclose(evaluation.TokenLoss(0.0, 0).mean, 0.0)

@@ -45,7 +45,7 @@ def test_nothing_is_suggested_that_is_no_token():
     config = texting.resized(made.config, made.tokenizer, 8)
     task = make_task(texting.built(config), config, tokenizer=made.tokenizer)
     with torch.no_grad():
-        task.model.output.bias[[*task.special.ids(), *range(made.tokenizer.size, config.vocabulary)]] = 50.0
+        task.model.output.bias[[*task.special.ids(), *range(made.tokenizer.size, config.vocab_size)]] = 50.0
     ((blank,),) = [task.fill("the ___").blanks]
     assert len(blank) == 5
     assert not {each.id for each in blank} & task.special.ids()
@@ -68,7 +68,7 @@ def test_a_text_without_a_blank_is_named():
 
 def test_texts_have_what_the_model_has_around_them():
     made = texting.classifier()
-    framed = make_task(made.model, made.config, replace(made.special, first=2, separator=3), tokenizer=made.tokenizer)
+    framed = make_task(made.model, made.config, replace(made.special, cls=2, separator=3), tokenizer=made.tokenizer)
     assert framed.text_ids(["the dog", ""]) == [[2, *made.tokenizer.encode("the dog"), 3], [2, 3]]
     assert made.text_ids(["the dog", ""]) == [made.tokenizer.encode("the dog"), []]
 
@@ -119,7 +119,7 @@ def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():
     task = make_task(texting.built(config), config, tokenizer=tokenizer)
     assert task.text_ids(["no", long]) == [tokenizer.encode("no"), tokenizer.encode(long)[:12]]
     assert len(task.classify(long)) == 3
-    framed = make_task(task.model, config, replace(task.special, first=2, separator=3), tokenizer=tokenizer)
+    framed = make_task(task.model, config, replace(task.special, cls=2, separator=3), tokenizer=tokenizer)
     assert framed.text_ids([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
     config = texting.resized(texting.reading(texting.MaskedConfig), tokenizer)
     filler = make_task(texting.built(config), config, tokenizer=tokenizer)

@@ -48,7 +48,7 @@ def test_what_tasks_do_not_read_is_kept_through_load_and_save(tmp_path):
 
 def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_path):
     made = texting.filler()
-    task = make_task(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup=3)})
+    task = make_task(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup_steps=3)})
     task.record = {**task.record, "scores": {"loss": 2.5}}
     task.save(tmp_path / "model")
     record = regard.load(tmp_path / "model").record
@@ -134,7 +134,7 @@ def test_a_tokenizer_that_does_not_fit():
     (SpecialTokens(padding=20), "padding", 20), (SpecialTokens(mask=20), "mask", 20),
 ])
 def test_special_ids_are_ids_of_the_model(special, name, size):
-    config = replace(texting.translator().config, source_vocabulary=20, target_vocabulary=13)
+    config = replace(texting.translator().config, source_vocab_size=20, target_vocab_size=13)
     with pytest.raises(ValueError, match=rf"`special\.{name}` must be an id of the model, below {size}, but is {size}"):
         make_task(built(config), config, special)
 
@@ -142,7 +142,7 @@ def test_special_ids_are_ids_of_the_model(special, name, size):
 @pytest.mark.parametrize(("source", "target"), [(20, 13), (13, 20)])
 def test_padding_that_only_one_side_has(source, target):
     """Rows of any lengths are read, on both sides, as each would be alone."""
-    config = replace(texting.translator().config, source_vocabulary=source, target_vocabulary=target)
+    config = replace(texting.translator().config, source_vocab_size=source, target_vocab_size=target)
     task = make_task(built(config), config, SpecialTokens(start=1, end=(2,), padding=15))
     rows = [[4, 5, 6], [7]]
     together = task.model(task.tokens(rows), task.tokens(rows))
@@ -162,8 +162,8 @@ def test_names_of_labels():
 
 def test_a_new_task_with_a_tokenizer(tmp_path):
     both = texting.joint()
-    made = regard.task("transformer-tiny", tokenizer=both, source_vocabulary=400, target_vocabulary=400)
+    made = regard.task("transformer-tiny", tokenizer=both, source_vocab_size=400, target_vocab_size=400)
     made.save(tmp_path / "model")
     assert regard.load(tmp_path / "model").translate("the dog", limit=3) == made.translate("the dog", limit=3)
-    named = regard.task("vit-tiny", labels=3, label_names=LABELS)
+    named = regard.task("vit-tiny", num_labels=3, label_names=LABELS)
     assert named.labels == LABELS

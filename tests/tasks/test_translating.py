@@ -80,7 +80,7 @@ def test_a_score_is_a_number_with_a_point_also_of_nothing():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_padding_is_not_written_but_where_it_is_an_end(beams):
-    config = translating(embedding="learned", tied=False, output_bias=True, source_vocabulary=100)
+    config = translating(embedding="learned", tie_word_embeddings=False, output_bias=True, source_vocab_size=100)
     model = built(config)
     with torch.no_grad():
         model.decoder.output.bias[0] = 1000.0

@@ -60,7 +60,7 @@ def test_the_best_has_the_others_beside_it():
 
 
 def test_a_text_beyond_the_positions_is_named():
-    task = texting.translator("learned", tied=False)  # 12 positions
+    task = texting.translator("learned", tie_word_embeddings=False)  # 12 positions
     long = "the big dog sees the big cat. " * 3
     with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* tokens long in text 1"):
         task.translate(["no", long])
@@ -69,8 +69,8 @@ def test_a_text_beyond_the_positions_is_named():
 
 def test_a_model_of_more_ids_than_tokens_writes_tokens_alone():
     both = texting.joint()
-    for make, use in ((lambda: texting.translating(source_vocabulary=both.source.size, tied=False, output_bias=True,
-                                                   target_vocabulary=both.target.size + 8), "translate"),
+    for make, use in ((lambda: texting.translating(source_vocab_size=both.source.size, tie_word_embeddings=False, output_bias=True,
+                                                   target_vocab_size=both.target.size + 8), "translate"),
                       (lambda: texting.resized(texting.language(embedding="sinusoidal", tied=False, output_bias=True),
                                                both.source, 8), "complete")):
         config = make()

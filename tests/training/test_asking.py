@@ -37,8 +37,8 @@ def test_nothing_need_be_asked_for(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_what_is_asked_for_is_all_that_there_is(task):
-    assert ask(task, training__seed=3, training__schedule__peak=0.5).tables == {
-        "training": {"seed": 3, "schedule": {"peak": 0.5}}}
+    assert ask(task, training__seed=3, training__schedule__learning_rate=0.5).tables == {
+        "training": {"seed": 3, "schedule": {"learning_rate": 0.5}}}
 
 
 @pytest.mark.parametrize(("task", "recipe"), [
@@ -74,7 +74,7 @@ def test_an_unknown_recipe(recipe, message, tmp_path):
 
 def test_misspelt_keys_of_single_values_are_all_told():
     with pytest.raises(ConfigError) as error:
-        ask(model__widht=32, training__schedule__stpes=5, trainin__seed=1, training__clip=-1.0, tokenizer__size=3)
+        ask(model__widht=32, training__schedule__stpes=5, trainin__seed=1, training__max_grad_norm=-1.0, tokenizer__size=3)
     told = str(error.value).split("\n")
     assert len(told) == 5
     for part in ('unknown key "widht" in [model]; did you mean "width"?', 'unknown table "trainin"; did you mean',
@@ -100,7 +100,7 @@ learning_rat = 4
 mixer = { heds = 2 }
 """)
     with pytest.raises(ConfigError) as error:
-        ask(recipe=str(file), training__consistency="much")
+        ask(recipe=str(file), training__rdrop="much")
     assert str(error.value).split("\n") == [
         f'{file}, as changed: "consistency" in [training]: expected a finite number, at least 0.0, but got "much"',
         f'{file}:4: unknown key "sed" in [training]; did you mean "seed"?',
@@ -120,10 +120,10 @@ def test_a_file_that_is_no_toml(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [
-    {"tokenizer__vocabulary": 300}, {"tokenizer__kind": "bytes"}, {"model__width": 64}, {"data__held": 0.5},
+    {"tokenizer__vocab_size": 300}, {"tokenizer__kind": "bytes"}, {"model__width": 64}, {"data__validation_fraction": 0.5},
     {"model__width": 100},  # which four heads divide, as the smaller sizes have, and eight do not
-    {"training__batches__tokens": 10}, {"model__encoder__mixer__heads": 16}, {"training__schedule__shape": "cosine"},
-    {"training__schedule__warmup": 10**6}, {"model__embedding__positions__kind": "sinusoidal"},
+    {"training__batches__max_tokens": 10}, {"model__encoder__mixer__heads": 16}, {"training__schedule__shape": "cosine"},
+    {"training__schedule__warmup_steps": 10**6}, {"model__embedding__positions__kind": "sinusoidal"},
     {"model__encoder__mixer__key_heads": 8},  # which the smallest size has too few heads for
 ])
 def test_what_may_fit_some_data_is_not_refused(changes):
@@ -133,9 +133,9 @@ def test_what_may_fit_some_data_is_not_refused(changes):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width 30'),
-    ({"training.sharing": "sharded", "training.validation.score": "bleu"},
+    ({"training.parallelism": "fsdp", "training.validation.metric": "bleu"},
      '"score" in [training.validation]: only "loss" is known where the parameters are sharded'),
-    ({"training.schedule.warmup": 9, "training.schedule.steps": 8}, '"warmup" in [training.schedule]: 9 steps'),
+    ({"training.schedule.warmup_steps": 9, "training.schedule.max_steps": 8}, '"warmup" in [training.schedule]: 9 steps'),
     ({"recipe": 5}, '"recipe": expected text, but got 5'),
     ({"model": 5}, 'cannot change "model"'),
     ({"training": "fast"}, 'cannot change "training"'),
@@ -158,10 +158,10 @@ def test_a_whole_model_of_their_own(tmp_path):
 
 def test_choices_fill_what_was_not_asked_for():
     given = ask(model__width=64)
-    some = [Default("model.width", 512, ""), Default("model.tied", True, ""), Default("recipe", "x", "")]
+    some = [Default("model.width", 512, ""), Default("model.tie_word_embeddings", True, ""), Default("recipe", "x", "")]
     once = fill_defaults(given, some, given)
-    assert once.tables == {"model": {"width": 64, "tied": True}}
-    assert fill_defaults(once, [Default("model.tied", False, "")], given).tables["model"]["tied"] is False  # a later one counts
+    assert once.tables == {"model": {"width": 64, "tie_word_embeddings": True}}
+    assert fill_defaults(once, [Default("model.tie_word_embeddings", False, "")], given).tables["model"]["tied"] is False  # a later one counts
     assert given.tables == {"model": {"width": 64}}
 
 
@@ -187,18 +187,18 @@ def test_a_score_of_another_task_is_refused(task):
     plan = TASKS[task]()
     for score in HIGHER_IS_BETTER:
         if score in plan.scores:
-            ask(task, training__validation__score=score)
+            ask(task, training__validation__metric=score)
         else:
             with pytest.raises(ValueError, match=f"one for --task {task}, loss.*, but is {score} instead"):
-                ask(task, training__validation__score=score)
+                ask(task, training__validation__metric=score)
 
 
 @pytest.mark.parametrize(("task", "key", "asked_for"), [
-    ("seq2seq", "training.windows.length", 9), ("seq2seq", "training.masking.share", 0.3),
-    ("seq2seq", "training.shift", 1), ("language", "training.batches.tokens", 100), ("language", "data.joint", False),
-    ("language", "training.masking.share", 0.3), ("masked", "training.windows.rows", 3),
-    ("masked", "training.shift", 1), ("masked", "data.joint", False),
-    ("classify", "training.masking.share", 0.3), ("classify", "data.joint", False),
+    ("seq2seq", "training.windows.length", 9), ("seq2seq", "training.masking.mlm_probability", 0.3),
+    ("seq2seq", "training.random_shift", 1), ("language", "training.batches.max_tokens", 100), ("language", "data.joint_tokenizer", False),
+    ("language", "training.masking.mlm_probability", 0.3), ("masked", "training.windows.batch_size", 3),
+    ("masked", "training.random_shift", 1), ("masked", "data.joint_tokenizer", False),
+    ("classify", "training.masking.mlm_probability", 0.3), ("classify", "data.joint_tokenizer", False),
 ])
 def test_what_would_change_nothing_is_refused(task, key, asked_for):
     with pytest.raises(ValueError, match=f"left out for --task {task}, which has no use for it"):
@@ -210,5 +210,5 @@ def test_what_is_so_anyway_may_be_asked_for(task):
     """As a config does that was stored."""
     unused = {key: each for key, each in TASKS[task]().unused.items() if each is not None}
     change(task, None, unused)
-    default = config.to_tables({"training": TrainingConfig(schedule=ScheduleConfig(steps=1)), "data": DataConfig()})
+    default = config.to_tables({"training": TrainingConfig(schedule=ScheduleConfig(max_steps=1)), "data": DataConfig()})
     assert unused.items() <= dict(flatten_tables(default)).items()

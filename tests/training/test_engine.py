@@ -28,7 +28,7 @@ def weights(made):
 @pytest.mark.parametrize("parts", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[0, 1], [2], [], [3, 4, 5]]])
 def test_micro_batches_are_one_batch_and_adamw_as_it_is_written(parts):
     """Uneven parts, an empty one among them: the step of Kingma and Ba, and Loshchilov and Hutter, by hand."""
-    config = settings(optimiser=OptimizerConfig(first=0.8, second=0.95, epsilon=1e-6, decay=0.1))
+    config = settings(optimizer=OptimizerConfig(beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.1))
     made = engine(config=config)
     by_hand = model().double()
     moments = {name: (0.0, 0.0) for name in made.names}
@@ -70,7 +70,7 @@ def test_micro_batches_of_a_translator_are_one_batch(name):
 
 
 def test_a_step_without_tokens_changes_nothing():
-    made = engine(config=settings(average=0.9))
+    made = engine(config=settings(ema_decay=0.9))
     before = numbers(made)
     made.step(1, [points([]), points([])], 0.1)
     assert torch.equal(numbers(made), before)
@@ -97,7 +97,7 @@ def test_totals_are_sums_over_the_steps_since_the_last_reading():
 
 def test_gradients_are_clipped_to_a_length():
     """With Adam a first step hides the length; its moments do not."""
-    free, clipped = engine(), engine(config=settings(clip=0.01))
+    free, clipped = engine(), engine(config=settings(max_grad_norm=0.01))
     for made in (free, clipped):
         made.step(1, [points(range(6))], 0.1)
     norm = free.read().norm
@@ -147,7 +147,7 @@ def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is():
 
 
 def test_what_is_tried_is_forgotten():
-    made = engine(0.5, settings(average=0.9))
+    made = engine(0.5, settings(ema_decay=0.9))
     made.step(1, [points(range(6))], 0.1)
     before, sums = numbers(made), made.sums.clone()
     assert sums[4] == 1
@@ -160,7 +160,7 @@ def test_what_is_tried_is_forgotten():
 
 
 def test_inside_averaged_the_model_has_the_mean():
-    made = engine(config=settings(average=0.5))
+    made = engine(config=settings(ema_decay=0.5))
     start = weights(made)
     made.step(1, [points(range(6))], 0.1)
     now = weights(made)
@@ -238,7 +238,7 @@ def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_grad
 @pytest.mark.gpu
 def test_on_a_gpu_steps_are_replayed_and_equal_those_on_the_cpu():
     """Shapes that come back are replayed as graphs, with new numbers, rates and steps."""
-    config = settings(average=0.9, clip=0.5)
+    config = settings(ema_decay=0.9, max_grad_norm=0.5)
     made = [TrainingEngine(Squares(model().to(device)), config, DistributedContext.alone()) for device in ("cpu", "cuda")]
     for step in range(1, 9):
         parts = [points(range(step, step + 3)), points(range(2 * (step % 2), 5))]

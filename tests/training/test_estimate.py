@@ -23,7 +23,7 @@ CAPTIONS = (1_772_238, 2_046_956)
 def test_parameters_are_those_of_the_model(size):
     name = "transformer" if size == catalog.BASE_SIZE else f"transformer-{size}"
     table = catalog.find_recipe(name).tables["model"]
-    built = model_config(name, source_vocabulary=1000, target_vocabulary=1000)
+    built = model_config(name, source_vocab_size=1000, target_vocab_size=1000)
     counted = 1000 * table["width"] + estimates.stack_parameters(table, "encoder") + estimates.stack_parameters(table, "decoder")
     assert counted == built.parameters()
 
@@ -35,7 +35,7 @@ def test_it_estimates_what_would_be_chosen(pairs, device):
     made = {choice.key: choice.value for choice in choices.translation_training(pairs, found.tokens, {"attention"}, device, {})}
     assert found.recipe == choices.translation_recipe(pairs, device, None).value
     assert found.epochs == made["training.epochs"]
-    assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.tokens"]), abs=1)
+    assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.max_tokens"]), abs=1)
     assert found.vocabulary in [choice.value for choice in choices.translation_tokenizer(pairs, {})]
 
 
@@ -46,13 +46,13 @@ def test_it_estimates_what_a_training_chooses(pairs, device, given):
     """Also where some pairs are held out, and fewer pairs lead to other choices."""
     ready = planned.ready(pairs, device, given=given)
     made = {choice.key: choice.value for choice in ready.choices}
-    each = by_threshold(made["tokenizer.vocabulary"], estimates.CHARACTERS_PER_TOKEN, estimates.MAX_CHARACTERS_PER_TOKEN)
+    each = by_threshold(made["tokenizer.vocab_size"], estimates.CHARACTERS_PER_TOKEN, estimates.MAX_CHARACTERS_PER_TOKEN)
     characters = tuple(round((planned.WORDS - end) * pairs * each) for end in (1, 0))
-    found = estimate_training(pairs, characters, device, held=made["data.held"])
-    assert (found.recipe, found.vocabulary) == (made["recipe"], made["tokenizer.vocabulary"])
+    found = estimate_training(pairs, characters, device, held=made["data.validation_fraction"])
+    assert (found.recipe, found.vocabulary) == (made["recipe"], made["tokenizer.vocab_size"])
     assert found.epochs == made["training.epochs"]
     assert found.steps == pytest.approx(ready.settings.steps, rel=0.01, abs=found.epochs)
-    assert (made["data.held"] > 0) is not given
+    assert (made["data.validation_fraction"] > 0) is not given
 
 
 def test_tokens_are_about_those_of_a_trained_tokenizer():

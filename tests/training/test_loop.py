@@ -43,7 +43,7 @@ def learned(config, steps=None):
 @pytest.mark.parametrize("many", [1, 3])
 def test_what_is_learned_is_step_after_step_and_nothing_else(tmp_path, many):
     """Told, judged and stored at every turn: the numbers are those of the bare steps, bit for bit."""
-    config = settings(every=2, store=3, average=0.9, accumulate=many)
+    config = settings(every=2, store=3, ema_decay=0.9, gradient_accumulation=many)
     made = Made(tmp_path / "checkpoints", config=config)
     standing = made.training.run(TrainingState())
     assert torch.equal(numbers(made.training.engine), learned(config))
@@ -51,7 +51,7 @@ def test_what_is_learned_is_step_after_step_and_nothing_else(tmp_path, many):
 
 
 def test_the_order_of_events(tmp_path):
-    made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, report=5))
+    made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, log_every=5))
     made.training.run(TrainingState())
     assert made.order == [
         ("TrainingProgress", 2), ("CheckpointSaved", 2),
@@ -70,7 +70,7 @@ def test_the_order_of_events(tmp_path):
 
 
 def test_progress_counts_everything_once(tmp_path):
-    made = Made(tmp_path / "checkpoints", Line(empty=(2, 3)), settings(steps=6, every=6, store=6, report=2))
+    made = Made(tmp_path / "checkpoints", Line(empty=(2, 3)), settings(steps=6, every=6, store=6, log_every=2))
     made.training.run(TrainingState())
     told = made.events("TrainingProgress")
     assert [(event.step, event.tokens, event.epoch) for event in told] == [(2, 6, 0.5), (6, 12, 1.5)]  # 3, 4: nothing
@@ -78,7 +78,7 @@ def test_progress_counts_everything_once(tmp_path):
 
 
 def test_what_is_kept_is_the_mean_of_the_weights(tmp_path):
-    made = Made(tmp_path / "checkpoints", config=settings(steps=4, average=0.5))
+    made = Made(tmp_path / "checkpoints", config=settings(steps=4, ema_decay=0.5))
     made.training.run(TrainingState())
     engine = made.training.engine
     for name, mean in engine.average.mean.items():
@@ -136,7 +136,7 @@ def test_over():
 @pytest.mark.parametrize("stop", range(2, 9))
 def test_resumed_after_any_step_is_never_stopped(tmp_path, stop):
     """From the stored state alone: numbers, patience, best score and what is told."""
-    config = settings(steps=8, every=3, store=1, patience=2, average=0.9, report=1, accumulate=2)
+    config = settings(steps=8, every=3, store=1, patience=2, ema_decay=0.9, log_every=1, gradient_accumulation=2)
     scores = [3.0, 2.0, 4.0]
     whole = Made(tmp_path / "whole", Line(scores=scores), config)
     end = whole.training.run(TrainingState())
@@ -171,7 +171,7 @@ def _untimed(value):
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
-    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=8, report=1))
+    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=8, log_every=1))
 
     def report(event):
         made.told.append(event)
@@ -188,7 +188,7 @@ def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
 
 
 def test_asked_twice_it_ends_at_once(tmp_path):
-    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=2, report=1))
+    made = Made(tmp_path / "checkpoints", config=settings(steps=8, every=8, store=2, log_every=1))
 
     def report(event):
         made.told.append(event)
@@ -220,7 +220,7 @@ def poisoned(bad):
 
 def test_what_is_not_finite_is_found_at_once(tmp_path):
     """On a CPU, where to look costs nothing: also between two lines of metrics."""
-    made = Made(tmp_path / "checkpoints", config=settings(every=8, store=8, report=8), objective=poisoned(3))
+    made = Made(tmp_path / "checkpoints", config=settings(every=8, store=8, log_every=8), objective=poisoned(3))
     with pytest.raises(TrainingError, match=r"^step 3: .* No state was stored yet\."):
         made.training.run(TrainingState())
     assert made.training.engine.objective.step == 3
@@ -230,14 +230,14 @@ def test_what_is_not_finite_is_found_at_once(tmp_path):
 @pytest.mark.parametrize("bad", [2, 5])
 def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
     """The batch is named; the last checkpoint is that of a step before; the best is not one of these numbers."""
-    config = settings(every=1, store=1, average=0.5, report=3)
+    config = settings(every=1, store=1, ema_decay=0.5, log_every=3)
     made = Made(tmp_path / "checkpoints", config=config, objective=poisoned(bad))
     first = 3 * (bad - 1) % 12
     with pytest.raises(TrainingError) as error:
         made.training.run(TrainingState())
     assert f"step {bad}: the loss is not a finite number" in str(error.value)
     assert f"the examples of numbers {first}, {first + 1}, {first + 2} (from 0" in str(error.value)
-    assert "--set training.schedule.peak=0.025" in str(error.value)
+    assert "--set training.schedule.learning_rate=0.025" in str(error.value)
     assert "The last checkpoint is whole, and no later state was stored." in str(error.value)
     loaded = CheckpointManager(tmp_path / "checkpoints", keep=2).load()
     assert loaded.step == bad - 1
@@ -259,11 +259,11 @@ def test_the_largest_batch_is_tried_first(tmp_path, error, monkeypatch):
         raise error
 
     monkeypatch.setattr(made.training.engine, "tried", failing)
-    with pytest.raises(TrainingError, match=r"3 tokens does not fit into the memory of cpu.*batches.tokens=2048 "
-                                            r"--set training.accumulate=2"):
+    with pytest.raises(TrainingError, match=r"3 tokens does not fit into the memory of cpu.*batches.max_tokens=2048 "
+                                            r"--set training.gradient_accumulation=2"):
         made.training.try_largest()
-    made.training.settings = replace(made.training.settings, windows=WindowConfig(length=9, rows=7))
-    with pytest.raises(TrainingError, match=r"Try --set training.windows.rows=3 --set training.accumulate=2"):
+    made.training.settings = replace(made.training.settings, windows=WindowConfig(length=9, batch_size=7))
+    with pytest.raises(TrainingError, match=r"Try --set training.windows.batch_size=3 --set training.gradient_accumulation=2"):
         made.training.try_largest()
 
 
@@ -282,5 +282,5 @@ def test_batches_are_made_once_each_and_in_order(tmp_path):
     feed = Line().feed(0, 1)
     work = Line()
     work.feed = lambda rank, processes: feed
-    Made(tmp_path / "checkpoints", work, settings(steps=5, accumulate=2)).training.run(TrainingState())
+    Made(tmp_path / "checkpoints", work, settings(steps=5, gradient_accumulation=2)).training.run(TrainingState())
     assert feed.asked == list(range(10))

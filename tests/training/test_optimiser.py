@@ -16,7 +16,7 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", Adam), ("adamw", AdamW)])
 def test_what_is_set_is_what_there_is(name, kind):
-    made = optimizer.make_optimizer(OptimizerConfig(name=name, first=0.7, second=0.9, epsilon=1e-4, decay=0.2), parameters())
+    made = optimizer.make_optimizer(OptimizerConfig(name=name, beta1=0.7, beta2=0.9, epsilon=1e-4, weight_decay=0.2), parameters())
     assert type(made) is kind
     for group in made.param_groups:
         assert (group["betas"], group["eps"], group["fused"]) == ((0.7, 0.9), 1e-4, True)
@@ -26,7 +26,7 @@ def test_only_what_has_two_dimensions_decays():
     """A rate with zero gradients shows it: matrices and tables shrink, biases and norms stay."""
     given = parameters()
     before = {name: one.detach().clone() for name, one in given.items()}
-    made = optimizer.make_optimizer(OptimizerConfig(decay=0.5), given)
+    made = optimizer.make_optimizer(OptimizerConfig(weight_decay=0.5), given)
     optimizer.set_learning_rate(made, 0.1)
     for one in given.values():
         one.grad = torch.zeros_like(one)

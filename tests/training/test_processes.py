@@ -49,8 +49,8 @@ def test_two_processes_have_the_gradients_of_one(found, sharing, name, case):
 
 def test_gradients_are_shared_with_the_last_batch_and_not_before(found):
     (_, first), (_, second) = found
-    assert first["replicated"] != pytest.approx(second["replicated"], rel=1e-3)  # each has its own
-    assert first["sharded"] is second["sharded"] is None  # what was summed up is not yet cut into parts
+    assert first["ddp"] != pytest.approx(second["ddp"], rel=1e-3)  # each has its own
+    assert first["fsdp"] is second["fsdp"] is None  # what was summed up is not yet cut into parts
 
 
 def test_what_processes_tell_each_other(found):
@@ -74,7 +74,7 @@ def test_alone():
         assert processes.share(objective, sharing) is objective
     with processes.gradients_of(objective, last=False):
         pass
-    with pytest.raises(ValueError, match='`sharing` must be one of "replicated", "sharded", but is "shared" instead'):
+    with pytest.raises(ValueError, match='`sharing` must be one of "ddp", "fsdp", but is "shared" instead'):
         processes.share(objective, "shared")
 
 

@@ -44,8 +44,8 @@ def test_the_same_or_less_goes_on(stored, asked):
     ({"format": "plain"}, {}, ["--format: nothing is stored, plain is asked for"]),
     ({}, {"recipe": "transformer-small"}, ["recipe: transformer-tiny is stored, transformer-small is asked for"]),
     ({}, {"recipe": "conv"}, ["recipe: transformer-tiny is stored, conv is asked for"]),
-    ({}, {"model": {"width": 64}, "training": {"seed": 1, "clip": 0.5}}, [
-        "model.width: 128 is stored, 64 is asked for", "training.clip: nothing is stored, 0.5 is asked for"]),
+    ({}, {"model": {"width": 64}, "training": {"seed": 1, "max_grad_norm": 0.5}}, [
+        "model.width: 128 is stored, 64 is asked for", "training.max_grad_norm: nothing is stored, 0.5 is asked for"]),
     ({}, {"data": {"filters": {"drop": ["empty"]}}}, ["data.filters.drop: empty copy is stored, empty is asked for"]),
 ])
 def test_every_difference_is_told(stored, options, asked, lines):

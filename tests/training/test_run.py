@@ -162,7 +162,7 @@ def test_it_goes_on_with_what_was_stored_alone(stopped, finished, data):
 
 @pytest.mark.parametrize(("options", "changes", "line"), [
     ({}, {"training.seed": 2}, "  training.seed: 1 is stored, 2 is asked for"),
-    ({}, {"model.width": 32, "training.schedule.steps": 7}, "  model.width: 16 is stored, 32 is asked for"),
+    ({}, {"model.width": 32, "training.schedule.max_steps": 7}, "  model.width: 16 is stored, 32 is asked for"),
     ({"recipe": "transformer-small"}, {}, "  recipe: transformer-tiny is stored, transformer-small is asked for"),
     ({"source": "2", "target": "1"}, {}, "  --source: nothing is stored, 2 is asked for"),
 ])
@@ -206,7 +206,7 @@ def test_another_tokenizer_is_refused(stopped, data):
     place = stopped / "data" / common.TOKENIZER_FOLDER
     about = json.loads((place / common.ABOUT_FILE).read_text())
     other = tokenizer_training.train_joint_tokenizer(["some other texts"] * 3, ["and more of them"] * 3,
-                                           UnigramConfig(vocabulary=290)).tokenizer
+                                           UnigramConfig(vocab_size=290)).tokenizer
     folders.save(place, {**other.files(), common.ABOUT_FILE: json.dumps({**about, "sha256": other.sha256}).encode()})
     with pytest.raises(DataError, match="The tokenizer is not the one that this training has begun with"):
         train.train(request(data, stopped, resume=True))
@@ -311,8 +311,8 @@ def test_a_loss_that_is_not_finite(data, tmp_path):
     """A rate far too high: the step is named, the last checkpoint is whole, and what is no number is not the best."""
     told, output = Recorder(), tmp_path / "model"
     with pytest.raises(TrainingError, match=r"step \d: the loss is not a finite number\. Its batch has the examples"):
-        train.train(request(data, output, {"training.schedule.peak": 1e30, "training.validation.every": 1,
-                                         "training.schedule.warmup": 0}), [told])
+        train.train(request(data, output, {"training.schedule.learning_rate": 1e30, "training.validation.every": 1,
+                                         "training.schedule.warmup_steps": 0}), [told])
     loaded = CheckpointManager(output / "checkpoints", keep=1).load()
     assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())
     best = loaded.snapshot.values["standing"]["best"]
@@ -328,16 +328,16 @@ def test_one_pair(tmp_path):
     path = tmp_path / "one.tsv"
     path.write_text("A small house.\tUne petite maison.\n")
     told = Recorder()
-    changes = {"training.schedule.steps": 2, "training.validation.every": 2}
+    changes = {"training.schedule.max_steps": 2, "training.validation.every": 2}
     assert train.train(request(path, tmp_path / "model", changes), [told]).finished
-    held = next(choice for choice in told.of("TrainingStarted")[0].choices if choice.key == "data.held")
+    held = next(choice for choice in told.of("TrainingStarted")[0].choices if choice.key == "data.validation_fraction")
     assert (held.value, held.reason) == ("0.0", "1 pairs are too few: the model is judged by what it has learned")
     assert told.of("Validated")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
 
 
 def test_validation_that_is_the_training_data_is_told(data, tmp_path):
     told = Recorder()
-    changes = {"training.schedule.steps": 1}
+    changes = {"training.schedule.max_steps": 1}
     train.train(request(data, tmp_path / "model", changes, validation=(data,)), [told])
     assert "The validation data is the training data: scores will only tell what the model remembers." in told.notes()
 
@@ -364,13 +364,13 @@ def test_mistakes_are_told_before_data_is_read_and_a_folder_made(tmp_path):
 def test_other_recipes_of_the_road(data, tmp_path, recipe, changes):
     mine = {key: value for key, value in trained.TINY.items() if not key.startswith("model.")} | changes
     asked = interface.TrainingRequest("seq2seq", (data,), tmp_path / "model", recipe=recipe, device="cpu",
-                        changes={**mine, "training.schedule.steps": 2, "training.validation.every": 2})
+                        changes={**mine, "training.schedule.max_steps": 2, "training.validation.every": 2})
     assert train.train(asked).finished
     assert regard.load(tmp_path / "model").translate(["Yes."])[0] is not None
 
 
 def test_sides_with_tokenizers_of_their_own_and_sampled_texts(data, tmp_path):
-    changes = {"data.joint": False, "training.sampling": 0.3, "training.schedule.steps": 2}
+    changes = {"data.joint_tokenizer": False, "training.subword_sampling": 0.3, "training.schedule.max_steps": 2}
     assert train.train(request(data, tmp_path / "model", changes)).finished
     assert not regard.load(tmp_path / "model").tokenizer.joint
 
@@ -386,8 +386,8 @@ def test_an_unknown_device(data, tmp_path):
 def test_texts_that_are_cut_are_told(tmp_path):
     (tmp_path / "texts.txt").write_text("One.\nA text that is much longer than all others of them are.\n")
     told = Recorder()
-    changes = {"training.schedule.steps": 1, "model.width": 8, "model.stack.layers": 1, "model.stack.mixer.heads": 1,
-               "model.embedding.positions.count": 12}
+    changes = {"training.schedule.max_steps": 1, "model.width": 8, "model.stack.layers": 1, "model.stack.mixer.heads": 1,
+               "model.embedding.positions.max_positions": 12}
     train.train(interface.TrainingRequest("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
               [told])
     assert "1 of 2 texts are longer than the 12 positions of the model, and are cut." in told.notes()

@@ -32,7 +32,7 @@ CHAIN = [  # one after another in one folder, each but the first with --resume
 ONCE = {"event": "TrainingProgress", "step": 3, "name": "SIGINT"}
 TWICE = {"event": "TrainingProgress", "step": 5, "name": "SIGINT", "times": 2}
 IN_A_SAVE = {"event": "TrainingProgress", "step": 4, "name": "SIGINT", "times": 2, "touch": 12}
-WAITING = {"training.validation.every": 1, "training.validation.score": "bleu", "training.validation.patience": 2,
+WAITING = {"training.validation.every": 1, "training.validation.metric": "bleu", "training.validation.patience": 2,
            "training.checkpoints.every": 1}
 """No word is right so early: the first score is the best, and the second without a better one ends the training."""
 

@@ -16,12 +16,12 @@ from regard.training.checkpoints import CheckpointManager
 
 pytestmark = pytest.mark.xdist_group("run_packed")  # one worker makes what all of these tests look at
 
-PACKED = {"training.batches.layout": "packed", "training.batches.shapes": "few", "training.batches.tokens": 1200}
+PACKED = {"training.batches.layout": "packed", "training.batches.shapes": "few", "training.batches.max_tokens": 1200}
 MASKED = {
-    "model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.inner": 32,
-    "tokenizer.vocabulary": 330, "training.schedule.steps": 6, "training.validation.every": 3,
-    "training.validation.most": 2, "training.checkpoints.every": 2, "training.checkpoints.keep": 1,
-    "training.report": 1, "training.batches.tokens": 500,
+    "model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.ffn_width": 32,
+    "tokenizer.vocab_size": 330, "training.schedule.max_steps": 6, "training.validation.every": 3,
+    "training.validation.max_examples": 2, "training.checkpoints.every": 2, "training.checkpoints.keep": 1,
+    "training.log_every": 1, "training.batches.max_tokens": 500,
 }
 PARTS = ("embedding", "encoder", "decoder", "encoder.mixer", "decoder.mixer", "decoder.cross", "encoder.feed_forward",
          "decoder.feed_forward")
@@ -30,7 +30,7 @@ MOMENT = {"event": "TrainingProgress", "step": 5}
 """Between a checkpoint and the next."""
 KINDS = {
     "plain": (trained.TINY | PACKED, []),
-    "sampled": (trained.TINY | PACKED | {"training.sampling": 0.1}, []),
+    "sampled": (trained.TINY | PACKED | {"training.subword_sampling": 0.1}, []),
     "masked": (PACKED | MASKED, ["--task", "masked"]),
 }
 
@@ -92,12 +92,12 @@ def together(*command):
 @pytest.mark.timeout(600)
 def test_two_processes_of_which_one_has_nothing_at_the_end_of_an_epoch(folder):
     """They learn what one learns from the same batches; with an odd number of them, the last step has one batch."""
-    others = {"training.average": 0.5, "training.consistency": 0.0, "training.schedule.peak": 0.01,
-              "training.batches.tokens": 900, "training.checkpoints.every": 1, "training.checkpoints.keep": 9,
+    others = {"training.ema_decay": 0.5, "training.rdrop": 0.0, "training.schedule.learning_rate": 0.01,
+              "training.batches.max_tokens": 900, "training.checkpoints.every": 1, "training.checkpoints.keep": 9,
               **{f"model.{part}.dropout": 0.0 for part in PARTS}}
     done = together("-m", "regard", *arguments(folder, "together", "plain", others=others))
     assert done.returncode == 0, done.stderr[-3000:]
-    alone = arguments(folder, "alone", "plain", others=others | {"training.accumulate": 2})
+    alone = arguments(folder, "alone", "plain", others=others | {"training.gradient_accumulation": 2})
     assert trained.called(folder, [(alone, None)]) == [0]
     one, two = ([line for line in trained.metrics(folder / name) if line["event"] == "progress"]
                 for name in ("alone", "together"))

@@ -22,13 +22,13 @@ LAYERS = ("embedding", "encoder", "decoder", "encoder__mixer", "decoder__mixer",
           "encoder__feed_forward", "decoder__feed_forward")
 PLAIN = {
     **{f"model__{part}__dropout": 0.0 for part in LAYERS},
-    "training__consistency": 0.0, "training__average": 0.5, "training__batches__tokens": 90,
-    "training__schedule__steps": 4, "training__schedule__peak": 0.01, "training__validation__every": 2,
+    "training__rdrop": 0.0, "training__ema_decay": 0.5, "training__batches__max_tokens": 90,
+    "training__schedule__max_steps": 4, "training__schedule__learning_rate": 0.01, "training__validation__every": 2,
     "training__checkpoints__keep": 9,
 }
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TOLD = ("step", "tokens", "loss", "nll", "gradient_norm", "epoch")
-SHARINGS = ("replicated", "sharded")
+SHARINGS = ("ddp", "fsdp")
 
 
 def together(*command):
@@ -43,14 +43,14 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("together")
     data = trained.pairs(place / "pairs.tsv")
     for sharing in SHARINGS:
-        arguments = trained.arguments(data, place / sharing, training__sharing=sharing, **PLAIN)
+        arguments = trained.arguments(data, place / sharing, training__parallelism=sharing, **PLAIN)
         call = {"arguments": arguments, "moment": {"event": "TrainingProgress", "step": 3}}
         killed = together(trained.__file__, "call", json.dumps(call))
         assert killed.returncode != 0
         assert "SIGKILL" in killed.stderr
-    alone = trained.arguments(data, place / "alone", training__accumulate=2, **PLAIN)
-    subprocess.run(["cp", "-r", place / "replicated", place / "again"], check=True)
-    resumed = [trained.arguments(data, place / sharing, "--resume", training__sharing=sharing, **PLAIN)
+    alone = trained.arguments(data, place / "alone", training__gradient_accumulation=2, **PLAIN)
+    subprocess.run(["cp", "-r", place / "ddp", place / "again"], check=True)
+    resumed = [trained.arguments(data, place / sharing, "--resume", training__parallelism=sharing, **PLAIN)
                for sharing in SHARINGS]
     assert trained.called(place, [(arguments, None) for arguments in (alone, *resumed)]) == [0, 0, 0]
     return place
@@ -75,7 +75,7 @@ def assert_close(found, wanted):
 def test_two_processes_learn_what_one_learns(folder, sharing):
     """Weights, means and moments after two steps."""
     files = sorted(path.name for path in (folder / sharing / "checkpoints" / "step-00000002").iterdir())
-    assert len([name for name in files if name.startswith("state")]) == (2 if sharing == "sharded" else 1)
+    assert len([name for name in files if name.startswith("state")]) == (2 if sharing == "fsdp" else 1)
     assert_close(stored(folder / sharing, 2), stored(folder / "alone", 2))
 
 
@@ -94,7 +94,7 @@ def test_one_process_goes_on_with_what_two_have_stored(folder):
     """Whole on each, or a part on each: the one that goes on learns the same."""
     replicated, sharded = (stored(folder / sharing, 4) for sharing in SHARINGS)
     assert_close(sharded, replicated)
-    before = stored(folder / "sharded", 2)
+    before = stored(folder / "fsdp", 2)
     assert all(not torch.equal(sharded[name], before[name]) for name in before if name.endswith("query.weight"))
     for sharing in SHARINGS:
         assert [f"{line['event']} {line['step']}" for line in trained.metrics(folder / sharing)] == [

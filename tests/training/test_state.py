@@ -23,7 +23,7 @@ def _without_waiting_for_the_disk(monkeypatch):
 
 
 def engine(config=None, network=None, objective=Squares):
-    return TrainingEngine(objective(network or model(0.3)), config or settings(average=0.9), DistributedContext.alone())
+    return TrainingEngine(objective(network or model(0.3)), config or settings(ema_decay=0.9), DistributedContext.alone())
 
 
 def stored(folder, made, values=None):

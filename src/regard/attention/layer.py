@@ -307,9 +307,9 @@ def _check_width(argument: str, tensor: Tensor, width: int) -> None:
 class AttentionConfig(Config):
     """`Attention`, as a table of a config file."""
 
-    heads: int = integer(8, least=1)
-    key_heads: int | None = integer(None, least=1)
-    head_width: int | None = integer(None, least=1)
+    heads: int = integer(8, minimum=1)
+    key_heads: int | None = integer(None, minimum=1)
+    head_width: int | None = integer(None, minimum=1)
     score: str = choice([*SCORES, "additive", "bilinear"], "scaled_dot")
     normalize: str = choice(NORMALIZERS, "softmax")
     bias: bool = True
@@ -422,7 +422,7 @@ class SelfAttentionConfig(AttentionConfig):
     """
 
     kind: ClassVar[str] = "attention"
-    window: int | None = integer(None, least=0)
+    window: int | None = integer(None, minimum=0)
     position: RotaryConfig | ALiBiConfig | RelativeBiasConfig | BucketedBiasConfig | None = None
 
     def mixer(self, width: int, causal: bool, layer: int) -> SelfAttention:
@@ -448,9 +448,9 @@ class SelfAttentionConfig(AttentionConfig):
         if isinstance(self.position, RotaryConfig) and self.head_size(width) % 2:
             yield "position", f"rotary positions need heads of an even width, and these have {self.head_size(width)}"
         if isinstance(self.position, BucketedBiasConfig):
-            buckets, ways = self.position.buckets, 1 if causal else 2
+            buckets, ways = self.position.num_buckets, 1 if causal else 2
             if buckets % ways:
-                yield "position.buckets", f"half of them are for each way: their number must be even, and is {buckets}"
+                yield "position.num_buckets", f"half of them are for each way: their number must be even, and is {buckets}"
             exact = buckets // (2 * ways)
             if self.position.max_distance <= exact:
                 yield "position.max_distance", f"it must be beyond the first {exact}, which have a bucket each"

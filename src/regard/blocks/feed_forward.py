@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard import checks
 from regard.blocks.sublayer import Dropout
-from regard.config import Config, choice, integer, probability
+from regard.config import Config, choice, integer, probability, renamed
 from regard.kernels.launch import has_hooks, usable
 from regard.kernels.linear import Linear
 
@@ -84,25 +84,22 @@ class GatedFeedForward(FeedForward):
         return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
 
 
-FORMS: dict[str,
-            type[PlainFeedForward] | type[GatedFeedForward]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
-
-
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
     """The table of a feed-forward layer in a config file."""
 
-    inner: int = integer(least=1)
-    form: str = choice(FORMS, "plain")
+    ffn_width: int = integer(minimum=1, old="inner")
+    gated: bool = renamed(False, old="form", old_values={"plain": False, "gated": True})
     activation: str = choice(ACTIVATIONS, "relu")
     bias: bool = True
     dropout: float = probability(0.0)
 
     def build(self, width: int) -> FeedForward:
         """Build the layer for tokens of this width."""
-        return FORMS[self.form](width, self.inner, activation=self.activation, bias=self.bias, dropout=self.dropout)
+        return (GatedFeedForward if self.gated else PlainFeedForward)(
+            width, self.ffn_width, activation=self.activation, bias=self.bias, dropout=self.dropout)
 
     def parameters(self, width: int) -> int:
         """The number of parameters."""
-        projections = 2 if self.form == "gated" else 1  # projections to the hidden features
-        return (projections + 1) * width * self.inner + self.bias * (projections * self.inner + width)
+        projections = 2 if self.gated else 1  # projections to the hidden features
+        return (projections + 1) * width * self.ffn_width + self.bias * (projections * self.ffn_width + width)

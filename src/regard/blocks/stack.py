@@ -16,7 +16,7 @@ from regard.attention.mask_cache import CachedMask, CachedPacked, CachedPadding,
 from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
 from regard.blocks.sublayer import NORM_POSITIONS, NORMS, make_norm
-from regard.config import Config, choice, integer, number, probability
+from regard.config import Config, choice, integer, number, probability, renamed
 from regard.convolution import ConvolutionConfig
 from regard.mixer import Rows
 from regard.recurrence.lstmn import LSTMNConfig
@@ -99,12 +99,12 @@ class StackConfig(Config):
     activations again in the backward pass, to save memory.
     """
 
-    layers: int = integer(least=1)
-    order: str = choice(NORM_POSITIONS, "pre")
+    layers: int = integer(minimum=1)
+    norm_position: str = choice(NORM_POSITIONS, "pre", old="order", old_values={"plain": "none"})
     norm: str = choice(NORMS, "layer")
-    epsilon: float = number(1e-5, least=0.0)
+    epsilon: float = number(1e-5, minimum=0.0)
     dropout: float = probability(0.0)
-    checkpoint: bool = False
+    activation_checkpointing: bool = renamed(False, old="checkpoint")
     mixer: MixerConfig
     cross: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None = None
@@ -113,19 +113,19 @@ class StackConfig(Config):
         """Build the blocks for tokens of this width; in a causal stack no token sees those after it."""
         blocks = [Block(self.mixer.mixer(width, causal, layer),
                         None if self.feed_forward is None else self.feed_forward.build(width), width,
-                        cross=None if self.cross is None else self.cross.build(width), order=self.order,
+                        cross=None if self.cross is None else self.cross.build(width), order=self.norm_position,
                         norm_name=self.norm, epsilon=self.epsilon, dropout=self.dropout)
                   for layer in range(self.layers)]
-        stack = Stack(blocks, make_norm(self.norm, width, self.epsilon) if self.order == "pre" else None,
-                      checkpoint=self.checkpoint)
-        if self.order == "pre":
+        stack = Stack(blocks, make_norm(self.norm, width, self.epsilon) if self.norm_position == "pre" else None,
+                      checkpoint=self.activation_checkpointing)
+        if self.norm_position == "pre":
             _scale_residual_outputs(stack, self.layers)
         return stack
 
     def parameters(self, width: int) -> int:
         """The number of parameters of the stack."""
         parts = [self.mixer, *([self.cross] if self.cross else []), *([self.feed_forward] if self.feed_forward else [])]
-        norms = 0 if self.order == "plain" else len(parts) * self.layers + (self.order == "pre")
+        norms = 0 if self.norm_position == "none" else len(parts) * self.layers + (self.norm_position == "pre")
         each = width * (2 if self.norm == "layer" else 1)
         return self.layers * sum(part.parameters(width) for part in parts) + norms * each
 

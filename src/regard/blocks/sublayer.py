@@ -100,7 +100,7 @@ class NoNorm(nn.Module):
 
 
 NORM_POSITIONS: dict[str, type[PostNorm] | type[PreNorm] | type[NoNorm]] = {"post": PostNorm, "pre": PreNorm,
-                                                                            "plain": NoNorm}
+                                                                            "none": NoNorm}
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
     "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),

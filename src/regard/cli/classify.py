@@ -104,7 +104,7 @@ def _classify_images(task: "Classifier", inputs: Sequence[str], as_json: bool) -
     from regard.data.sources.text import DataError
 
     config = task.config
-    shape = ImageShape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
+    shape = ImageShape(config.image_height, config.image_width, config.channels)  # type: ignore[union-attr]
 
     def work(some: list[ImageInput]) -> "list[list[Label]]":
         import torch

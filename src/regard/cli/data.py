@@ -276,7 +276,7 @@ def _filters(longest_words: int | None, longest_characters: int | None, ratio: f
                 checks.pick(option, name, dict.fromkeys(RULE_NAMES))
             except ValueError as error:
                 raise DataError(str(error)) from error
-    asked = {"longest_words": longest_words, "longest_characters": longest_characters, "ratio": ratio}
+    asked = {"max_words": longest_words, "max_characters": longest_characters, "max_length_ratio": ratio}
     given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     chosen = {*FilterConfig.drop, *drop} - {*keep}
     return FilterConfig(drop=tuple(name for name in RULE_NAMES if name in chosen), **given)

@@ -40,28 +40,28 @@ ALIGNMENT_CANDIDATES = 30
 SIDES = ("encoder", "decoder")
 DEMO_CHANGES: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
-    "tokenizer.vocabulary": 4000,  # more than there are words: each is one token, and sentences are short
-    "tokenizer.sentences": 20_000,
-    "data.joint": False,  # fewer tokens to choose from
+    "tokenizer.vocab_size": 4000,  # more than there are words: each is one token, and sentences are short
+    "tokenizer.input_sentence_size": 20_000,
+    "data.joint_tokenizer": False,  # fewer tokens to choose from
     "model.width": 64,  # of 64, 96 and 128 the one that learns most in the time
-    **{f"model.{side}.feed_forward.inner": 192 for side in SIDES},
-    **{f"model.{side}.order": "pre" for side in SIDES},  # bears a high rate, almost from the first step on
+    **{f"model.{side}.feed_forward.ffn_width": 192 for side in SIDES},
+    **{f"model.{side}.norm_position": "pre" for side in SIDES},  # bears a high rate, almost from the first step on
     **{f"model.{side}.mixer.position.kind": "rotary" for side in SIDES},
     # Nearly all pairs are new: there is nothing to learn by heart, and nothing to keep the model from it.
     **{f"model.{side}.{part}.dropout": 0.0 for side in SIDES for part in ("mixer", "feed_forward")},
     **{f"model.{part}.dropout": 0.0 for part in (*SIDES, "embedding", "decoder.cross")},
-    "training.smoothing": 0.0,
-    "training.consistency": 0.0,
-    "training.average": 0.0,
-    "training.batches.tokens": 1000,
+    "training.label_smoothing": 0.0,
+    "training.rdrop": 0.0,
+    "training.ema_decay": 0.0,
+    "training.batches.max_tokens": 1000,
     "training.schedule.shape": "linear",
-    "training.schedule.peak": 6e-3,
-    "training.schedule.warmup": 100,
-    "training.schedule.hold": 0.4,
-    "training.schedule.steps": 1400,
+    "training.schedule.learning_rate": 6e-3,
+    "training.schedule.warmup_steps": 100,
+    "training.schedule.constant_fraction": 0.4,
+    "training.schedule.max_steps": 1400,
     "training.validation.every": 700,
-    "training.validation.score": "bleu",
-    "training.validation.shown": 1,
+    "training.validation.metric": "bleu",
+    "training.validation.samples_shown": 1,
     "training.checkpoints.every": 10_000,  # at validations alone
     "training.checkpoints.keep": 1,
 }

@@ -166,7 +166,7 @@ def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list
     from regard.data import images as reading
 
     config = task.config
-    shape = reading.ImageShape(config.height, config.breadth, config.channels)  # type: ignore[union-attr]
+    shape = reading.ImageShape(config.image_height, config.image_width, config.channels)  # type: ignore[union-attr]
     if len(data) == 2 and all(Path(path).is_file() for path in data):
         both = idx.read_idx_images(data)
         arrays, labels = [reading.resize_image(image, shape) for image in both.images], [str(one) for one in both.labels]

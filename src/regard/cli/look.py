@@ -166,7 +166,7 @@ def _trace_image_file(task: "Task", given: str, name: str) -> "Trace":
     assert isinstance(task, Classifier)
     config = task.config
     assert isinstance(config, VisionConfig)
-    bytes_ = read_pixels(given, ImageShape(config.height, config.breadth, config.channels))
+    bytes_ = read_pixels(given, ImageShape(config.image_height, config.image_width, config.channels))
     image = scale_pixels(torch.tensor(bytes_)).to(task.device)
     best = task.classify(image.unsqueeze(0))[0][0]
     title = f"{Path(given).name}: {best.name}, {100 * best.probability:.1f}%"

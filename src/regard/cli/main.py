@@ -10,12 +10,16 @@ Exit codes: 0 done, 1 the work failed, 2 the call or its input was wrong, 130 in
 import errno
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
 from regard.cli import classify, compare, complete, data, demo, evaluate, export, fill, look, train, translate
 from regard.cli.options import PanelCommand
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where regard is installed."""
 
 app = typer.Typer(
     name="regard",
@@ -57,6 +61,7 @@ def run() -> None:
     # A closed stream (`>&-`) is None in Python, and every write to it would be a traceback.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    warnings.showwarning = _show_warning
     try:
         try:
             app(prog_name="regard")
@@ -81,3 +86,12 @@ def _silence(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+                  file: TextIO | None = None, line: str | None = None) -> None:
+    """A notice about old names as one line for people; other warnings as Python shows them."""
+    if issubclass(category, FutureWarning) and str(filename).startswith(PACKAGE):
+        print(f"Note: {message}", file=file or sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)

@@ -26,7 +26,7 @@ def train(
     recipe: Annotated[str | None, typer.Option(metavar="NAME", help="A recipe, such as transformer-small or "
                       "seq2seq-attention, or a TOML file with what you want to set.")] = None,
     changes: Annotated[Several, typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the config, such as "
-                       "training.schedule.peak=5e-4; once for each.")] = None,
+                       "training.schedule.learning_rate=5e-4; once for each.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in FOLDER.")] = False,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) "
                       "or language (TMX).")] = None,

@@ -101,7 +101,7 @@ def _two_layers(tokens: int) -> int:
 
 MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
     **{cell: MemoryMixer(RecurrenceConfig(cell=cell), _two_layers, 5e-3) for cell in CELLS},
-    "convolution": MemoryMixer(ConvolutionConfig(kernel=KERNEL, growth=2), _convolution_layers, 2e-3),
+    "convolution": MemoryMixer(ConvolutionConfig(kernel_size=KERNEL, dilation_growth=2), _convolution_layers, 2e-3),
     "attention": MemoryMixer(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()), _two_layers, 5e-3),
 }
 
@@ -130,8 +130,8 @@ class MemoryModel(nn.Module):
 
 def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
     """The stack of a way, for sequences of so many tokens."""
-    return StackConfig(layers=way.layers(tokens), order="pre", mixer=way.mixer,
-                       feed_forward=FeedForwardConfig(inner=2 * width))
+    return StackConfig(layers=way.layers(tokens), norm_position="pre", mixer=way.mixer,
+                       feed_forward=FeedForwardConfig(ffn_width=2 * width))
 
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:

@@ -174,7 +174,7 @@ def _steps_for_tokens(ready: PreparedTraining, tokens: int | None) -> int:
     """The steps that learn from so many target tokens; where none are given, those of a training by itself."""
     if tokens is None:
         return ready.settings.steps
-    feed, many = ready.work.feed(0, 1), ready.settings.accumulate
+    feed, many = ready.work.feed(0, 1), ready.settings.gradient_accumulation
     count = min(COUNTED_BATCHES, feed.steps)
     counted = sum(int((feed.at(number).labels != IGNORED_LABEL).sum()) for number in range(count))
     return steps_for_amount(tokens, many * counted / count)
@@ -199,7 +199,7 @@ class _StepClock:
 def _seconds_per_step(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path, changes: dict[str, Any]) -> float:
     """Seconds of a step."""
     clock = _StepClock()
-    few = {**changes, "training.report": UNTIMED_STEPS, "training.validation.most": 1, "training.validation.every": PILOT_STEPS}
+    few = {**changes, "training.log_every": UNTIMED_STEPS, "training.validation.max_examples": 1, "training.validation.every": PILOT_STEPS}
     train(training_request(setting, step, files, place / f"pilot-{step.name}", few, steps=PILOT_STEPS), [clock])
     return (clock.times[PILOT_STEPS] - clock.times[UNTIMED_STEPS]) / (PILOT_STEPS - UNTIMED_STEPS)
 

@@ -147,8 +147,8 @@ def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
     changes: dict[str, Any] = {"width": wide}
     for side in ("encoder", "decoder"):
         part = getattr(getattr(given, side, None), "feed_forward", None)
-        if part is not None and part.inner is not None:
-            changes[f"{side}.feed_forward.inner"] = max(1, round(part.inner * wide / before))
+        if part is not None and part.ffn_width is not None:
+            changes[f"{side}.feed_forward.ffn_width"] = max(1, round(part.ffn_width * wide / before))
     return changes
 
 
@@ -164,18 +164,18 @@ SHARED_SETTINGS: Mapping[str, Any] = {"training.validation.patience": 1_000_000}
 """Of every comparison: no training ends before its budget does."""
 QUICK_SETTINGS: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
-    "tokenizer.vocabulary": 2000,
-    "tokenizer.sentences": 10_000,
-    "data.joint": False,
+    "tokenizer.vocab_size": 2000,
+    "tokenizer.input_sentence_size": 10_000,
+    "data.joint_tokenizer": False,
     "model.width": 64,
-    "training.smoothing": 0.0,
-    "training.consistency": 0.0,
-    "training.average": 0.0,
-    "training.batches.tokens": 1200,
+    "training.label_smoothing": 0.0,
+    "training.rdrop": 0.0,
+    "training.ema_decay": 0.0,
+    "training.batches.max_tokens": 1200,
     "training.schedule.shape": "linear",
-    "training.schedule.peak": 5e-3,
-    "training.schedule.hold": 0.4,
-    "training.validation.score": "loss",
+    "training.schedule.learning_rate": 5e-3,
+    "training.schedule.constant_fraction": 0.4,
+    "training.validation.metric": "loss",
     "training.checkpoints.every": 10_000,
     "training.checkpoints.keep": 1,
 }
@@ -223,11 +223,11 @@ class ComparisonSettings:
         if self.small:
             made |= {**QUICK_SETTINGS, **_quick_model_settings(catalog.find_recipe(self.recipe(step)).tables["model"])}
         if steps is not None:
-            made["training.schedule.steps"] = steps
+            made["training.schedule.max_steps"] = steps
             if self.small:
-                made["training.schedule.warmup"] = max(1, steps // QUICK_WARMUP)
+                made["training.schedule.warmup_steps"] = max(1, steps // QUICK_WARMUP)
                 made["training.validation.every"] = max(1, -(-steps // QUICK_VALIDATIONS))
-                made["training.report"] = max(1, min(10, steps // 20))
+                made["training.log_every"] = max(1, min(10, steps // 20))
         return made | dict(self.changes)
 
     def identity(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
         return {"model.dropout": 0.0}
     found: dict[str, Any] = {"model.embedding.dropout": 0.0}
     for side in SIDES:
-        found |= {f"model.{side}.dropout": 0.0, f"model.{side}.order": "pre"}  # pre-norm bears a high rate at once
+        found |= {f"model.{side}.dropout": 0.0, f"model.{side}.norm_position": "pre"}  # pre-norm bears a high rate at once
         for part in ("feed_forward", "cross", "mixer"):
             if lookup(model, f"{side}.{part}") is not None and lookup(model, f"{side}.{part}.kind",
                                                                     "attention") == "attention":
@@ -249,5 +249,5 @@ def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
         if lookup(model, f"{side}.mixer.kind") == "attention":  # it need not learn what a distance is from few pairs
             found[f"model.{side}.mixer.position.kind"] = "rotary"
         if lookup(model, f"{side}.feed_forward") is not None:
-            found[f"model.{side}.feed_forward.inner"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]
+            found[f"model.{side}.feed_forward.ffn_width"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]
     return found

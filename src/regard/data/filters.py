@@ -85,10 +85,10 @@ class FilterConfig(Config):
         drop: the rules that skip a pair; the others are only reported.
     """
 
-    longest_words: int = integer(256, least=1)
-    longest_characters: int = integer(2000, least=1)
-    ratio: float = number(6.0, least=1)
-    ratio_from: int = integer(40, least=0)
+    max_words: int = integer(256, minimum=1, old="longest_words")
+    max_characters: int = integer(2000, minimum=1, old="longest_characters")
+    max_length_ratio: float = number(6.0, minimum=1, old="ratio")
+    min_ratio_characters: int = integer(40, minimum=0, old="ratio_from")
     drop: tuple[str, ...] = choice(RULE_NAMES, ("empty", "too_long", "ratio", "copy", "duplicate"))
 
 
@@ -161,7 +161,7 @@ class RuleTally:
 
     def describe(self, config: FilterConfig) -> str:
         """The counts in words: "2 with a length ratio over 6, 3 duplicates"."""
-        return ", ".join(rule.counted.format(count=f"{count:,}", s="s" * (count != 1), ratio=config.ratio)
+        return ", ".join(rule.counted.format(count=f"{count:,}", s="s" * (count != 1), ratio=config.max_length_ratio)
                          for rule in RULES if (count := self.counts.get(rule.name, 0)))
 
 
@@ -237,7 +237,7 @@ def _empty(config: FilterConfig) -> RuleTest:
 
 
 def _too_long(config: FilterConfig) -> RuleTest:
-    max_characters, max_words = config.longest_characters, config.longest_words
+    max_characters, max_words = config.max_characters, config.max_words
     surely_short = min(max_characters, 2 * max_words)  # n characters have at most n / 2 words
 
     def test(source: str, target: str) -> RuleMatch | None:
@@ -256,7 +256,7 @@ def _too_long(config: FilterConfig) -> RuleTest:
 
 
 def _ratio(config: FilterConfig) -> RuleTest:
-    limit, shortest = config.ratio, config.ratio_from
+    limit, shortest = config.max_length_ratio, config.min_ratio_characters
 
     def test(source: str, target: str) -> RuleMatch | None:
         a, b = len(source.strip()), len(target.strip())

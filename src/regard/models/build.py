@@ -34,7 +34,7 @@ def build(given: AnyConfig, **changes: Any) -> nn.Module:
     Args:
         given: the name of a recipe ("transformer-tiny"), the path of a TOML file that has a table [model], such tables
             as a mapping, or a config object.
-        changes: keys of the model that have other values: vocabulary=8000; deeper ones as **{"stack.layers": 4}.
+        changes: keys of the model that have other values: vocab_size=8000; deeper ones as **{"stack.layers": 4}.
     """
     chosen = model_config(given, **changes)
     check_size(chosen)
@@ -49,6 +49,8 @@ def model_config(given: AnyConfig, **changes: Any) -> ModelConfig:
         given = {"model": config.to_tables(given)}
     document = _config_document(given)
     at = () if "kind" in document.tables and "model" not in document.tables else ("model",)
+    document = config.with_current_keys(document, {"model": ModelConfig} if at else ModelConfig)
+    changes = config.current_overrides(changes, ModelConfig)
     document = toml.override(document, {".".join([*at, key]): value for key, value in changes.items()})
     return config.read_config(ModelConfig, document, at)
 

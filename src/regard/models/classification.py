@@ -109,11 +109,11 @@ class SequenceClassifier(nn.Module):
 class LabelsConfig(EncoderConfig):
     """What the two have more than an encoder: labels, and dropout before them."""
 
-    labels: int = integer(least=1)
+    num_labels: int = integer(minimum=1, old="labels")
     dropout: float = probability(0.0)
 
     def parameters(self) -> int:
-        return super().parameters() + (self.width + 1) * self.labels
+        return super().parameters() + (self.width + 1) * self.num_labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class TaggerConfig(LabelsConfig):
 
     def build(self) -> Tagger:
         """The model, with new parameters."""
-        return Tagger(self.encoder(), self.labels, dropout=self.dropout)
+        return Tagger(self.encoder(), self.num_labels, dropout=self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +133,12 @@ class ClassifierConfig(LabelsConfig):
 
     kind: ClassVar[str] = "classifier"
     pooling: str = choice(POOLINGS, "mean")
-    between: str = choice(POOLER_LAYERS, "none")
+    pooler_activation: str = choice(POOLER_LAYERS, "none", old="between")
 
     def build(self) -> SequenceClassifier:
         """The model, with new parameters."""
-        return SequenceClassifier(self.encoder(), self.labels, pooling=self.pooling, between=self.between,
+        return SequenceClassifier(self.encoder(), self.num_labels, pooling=self.pooling, between=self.pooler_activation,
                           dropout=self.dropout)
 
     def parameters(self) -> int:
-        return super().parameters() + (self.width * (self.width + 1) if POOLER_LAYERS[self.between] else 0)
+        return super().parameters() + (self.width * (self.width + 1) if POOLER_LAYERS[self.pooler_activation] else 0)

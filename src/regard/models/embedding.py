@@ -110,37 +110,37 @@ class EmbeddingConfig(Config):
     """`Embedding`, as a table of a config file. `beside` is the width of positions that are concatenated."""
 
     positions: EncodingConfig | None = None
-    joined: str = choice(POSITION_JOINS, "added")
-    beside: int | None = integer(None, least=1)
+    combine: str = choice(POSITION_JOINS, "added", old="joined")
+    position_width: int | None = integer(None, minimum=1, old="beside")
     scale: bool = False
-    segments: int = integer(0, least=0)
+    segments: int = integer(0, minimum=0)
     norm: str | None = choice(NORMS, None)
-    epsilon: float = number(1e-5, least=0.0)
+    epsilon: float = number(1e-5, minimum=0.0)
     dropout: float = probability(0.0)
 
     def build(self, vocabulary: int, width: int) -> Embedding:
         """The embedding of a vocabulary, in this width."""
-        positions = None if self.positions is None else self.positions.build(self.beside or width)
-        return Embedding(vocabulary, width, positions=positions, joined=self.joined, scale=self.scale,
+        positions = None if self.positions is None else self.positions.build(self.position_width or width)
+        return Embedding(vocabulary, width, positions=positions, joined=self.combine, scale=self.scale,
                          segments=self.segments, dropout=self.dropout,
                          norm=None if self.norm is None else make_norm(self.norm, width, self.epsilon))
 
     def parameters(self, vocabulary: int, width: int) -> int:
         """How many learned numbers it has."""
-        places = 0 if self.positions is None else self.positions.parameters(self.beside or width)
+        places = 0 if self.positions is None else self.positions.parameters(self.position_width or width)
         norms = {"layer": 2 * width, "rms": width}.get(self.norm or "", 0)
-        return vocabulary * (width - (self.beside or 0)) + places + self.segments * width + norms
+        return vocabulary * (width - (self.position_width or 0)) + places + self.segments * width + norms
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
-        if (self.beside is not None) != (self.joined == "concatenated"):
-            yield "beside", 'the width of positions that stand beside the features: with joined = "concatenated" alone'
-        if self.positions is None and self.joined == "concatenated":
-            yield "joined", "there are no positions to concatenate"
+        if (self.position_width is not None) != (self.combine == "concatenated"):
+            yield "position_width", 'it is the width of positions that are concatenated: only with combine = "concatenated"'
+        if self.positions is None and self.combine == "concatenated":
+            yield "combine", "there are no positions to concatenate"
 
     def clashes(self, width: int) -> Iterator[tuple[str, str]]:
         """What does not go with a model of this width: key, and why."""
-        if self.beside is not None and self.beside >= width:
-            yield "beside", f"{self.beside} leaves no room for the tokens in a width of {width}"
-        if isinstance(self.positions, FormalSinusoidalConfig) and (self.beside or width) % 2:
-            yield "positions", f"formal sinusoids need an even width, and it is {self.beside or width}"
+        if self.position_width is not None and self.position_width >= width:
+            yield "position_width", f"{self.position_width} leaves no room for the tokens in a width of {width}"
+        if isinstance(self.positions, FormalSinusoidalConfig) and (self.position_width or width) % 2:
+            yield "positions", f"formal sinusoids need an even width, and it is {self.position_width or width}"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.attention.look import Look
 from regard.blocks.stack import Stack, StackConfig, StackState
-from regard.config import Config, integer
+from regard.config import Config, integer, renamed
 from regard.mixer import Rows, RowState, row_indices
 from regard.models.contract import AnyMemory, Memory, PackedMemory, Step
 from regard.models.embedding import Embedding, EmbeddingConfig, make_output_layer
@@ -61,8 +61,8 @@ class EncoderConfig(Config):
     """An encoder, as a table of a config file; models that are an encoder and something more add their keys."""
 
     kind: ClassVar[str] = "encoder"
-    vocabulary: int = integer(least=1)
-    width: int = integer(least=1)
+    vocab_size: int = integer(minimum=1, old="vocabulary")
+    width: int = integer(minimum=1)
     embedding: EmbeddingConfig = EmbeddingConfig()
     stack: StackConfig
 
@@ -72,11 +72,11 @@ class EncoderConfig(Config):
 
     def encoder(self) -> Encoder:
         """The encoder alone."""
-        return Encoder(self.embedding.build(self.vocabulary, self.width), self.stack.build(self.width, causal=False))
+        return Encoder(self.embedding.build(self.vocab_size, self.width), self.stack.build(self.width, causal=False))
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
-        return self.embedding.parameters(self.vocabulary, self.width) + self.stack.parameters(self.width)
+        return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
@@ -273,11 +273,11 @@ class EncoderDecoderConfig(Config):
     """
 
     kind: ClassVar[str] = "encoder-decoder"
-    source_vocabulary: int = integer(least=1)
-    target_vocabulary: int = integer(least=1)
-    width: int = integer(least=1)
-    shared: bool = False
-    tied: bool = True
+    source_vocab_size: int = integer(minimum=1, old="source_vocabulary")
+    target_vocab_size: int = integer(minimum=1, old="target_vocabulary")
+    width: int = integer(minimum=1)
+    share_embeddings: bool = renamed(False, old="shared")
+    tie_word_embeddings: bool = renamed(True, old="tied")
     output_bias: bool = False
     embedding: EmbeddingConfig = EmbeddingConfig()
     encoder: StackConfig
@@ -285,20 +285,20 @@ class EncoderDecoderConfig(Config):
 
     def build(self) -> EncoderDecoder:
         """The model, with new parameters."""
-        source = self.embedding.build(self.source_vocabulary, self.width)
-        target = self.embedding.build(self.target_vocabulary, self.width)
-        if self.shared:
+        source = self.embedding.build(self.source_vocab_size, self.width)
+        target = self.embedding.build(self.target_vocab_size, self.width)
+        if self.share_embeddings:
             source.tokens.weight = target.tokens.weight
-        last = make_output_layer(self.width, self.target_vocabulary, bias=self.output_bias, tied=target if self.tied else None)
+        last = make_output_layer(self.width, self.target_vocab_size, bias=self.output_bias, tied=target if self.tie_word_embeddings else None)
         return EncoderDecoder(Encoder(source, self.encoder.build(self.width, causal=False)),
                               Decoder(target, self.decoder.build(self.width, causal=True), last))
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
-        vocabularies = (self.source_vocabulary, self.target_vocabulary)
+        vocabularies = (self.source_vocab_size, self.target_vocab_size)
         tables = sum(self.embedding.parameters(vocabulary, self.width) for vocabulary in vocabularies)
-        shared = self.source_vocabulary * (self.width - (self.embedding.beside or 0)) if self.shared else 0
-        last = (0 if self.tied else self.target_vocabulary * self.width) + self.output_bias * self.target_vocabulary
+        shared = self.source_vocab_size * (self.width - (self.embedding.position_width or 0)) if self.share_embeddings else 0
+        last = (0 if self.tie_word_embeddings else self.target_vocab_size * self.width) + self.output_bias * self.target_vocab_size
         stacks = self.encoder.parameters(self.width) + self.decoder.parameters(self.width)
         return tables - shared + last + stacks
 
@@ -311,8 +311,8 @@ class EncoderDecoderConfig(Config):
             yield "encoder.cross", "an encoder has no source to look at"
         if self.decoder.cross is None:
             yield "decoder", "a decoder looks at the source: it needs the table cross"
-        if self.shared and self.source_vocabulary != self.target_vocabulary:
-            sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
-            yield "shared", f"one table for both needs vocabularies of one size, and they have {sizes}"
-        if self.tied and self.embedding.beside:
-            yield "tied", "a table that has positions beside it is narrower than the output layer"
+        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+            sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            yield "share_embeddings", f"one table for both needs vocabularies of one size, and they have {sizes}"
+        if self.tie_word_embeddings and self.embedding.position_width:
+            yield "tie_word_embeddings", "a table that has positions beside it is narrower than the output layer"

@@ -21,7 +21,7 @@ from regard.blocks.feed_forward import ACTIVATIONS
 from regard.blocks.stack import StackConfig
 from regard.blocks.sublayer import make_norm
 from regard.checks import pick
-from regard.config import Config, choice, integer
+from regard.config import Config, choice, integer, renamed
 from regard.models.contract import AnyMemory, Memory, Step
 from regard.models.embedding import EmbeddingConfig, make_output_layer
 from regard.models.encoder_decoder import Decoder, DecoderState, Encoder, EncoderConfig
@@ -78,23 +78,23 @@ class LanguageModelConfig(Config):
     """A language model, as a table of a config file. `tied`: the output layer's weights are the embedding's table."""
 
     kind: ClassVar[str] = "language"
-    vocabulary: int = integer(least=1)
-    width: int = integer(least=1)
-    tied: bool = True
+    vocab_size: int = integer(minimum=1, old="vocabulary")
+    width: int = integer(minimum=1)
+    tie_word_embeddings: bool = renamed(True, old="tied")
     output_bias: bool = False
     embedding: EmbeddingConfig = EmbeddingConfig()
     stack: StackConfig
 
     def build(self) -> LanguageModel:
         """The model, with new parameters."""
-        embedding = self.embedding.build(self.vocabulary, self.width)
-        last = make_output_layer(self.width, self.vocabulary, bias=self.output_bias, tied=embedding if self.tied else None)
+        embedding = self.embedding.build(self.vocab_size, self.width)
+        last = make_output_layer(self.width, self.vocab_size, bias=self.output_bias, tied=embedding if self.tie_word_embeddings else None)
         return LanguageModel(Decoder(embedding, self.stack.build(self.width, causal=True), last))
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
-        last = (0 if self.tied else self.vocabulary * self.width) + self.output_bias * self.vocabulary
-        return self.embedding.parameters(self.vocabulary, self.width) + self.stack.parameters(self.width) + last
+        last = (0 if self.tie_word_embeddings else self.vocab_size * self.width) + self.output_bias * self.vocab_size
+        return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width) + last
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
@@ -102,8 +102,8 @@ class LanguageModelConfig(Config):
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=True))
         if self.stack.cross is not None:
             yield "stack.cross", "a language model has no source to look at"
-        if self.tied and self.embedding.beside:
-            yield "tied", "a table that has positions beside it is narrower than the output layer"
+        if self.tie_word_embeddings and self.embedding.position_width:
+            yield "tie_word_embeddings", "a table that has positions beside it is narrower than the output layer"
 
 
 # ---- masked: The masked model: some tokens are hidden, and it says what stood there, from both sides.
@@ -167,26 +167,26 @@ class MaskedModelConfig(EncoderConfig):
     """
 
     kind: ClassVar[str] = "masked"
-    head_width: int | None = integer(None, least=1)
+    mlm_width: int | None = integer(None, minimum=1, old="head_width")
     activation: str = choice(ACTIVATIONS, "gelu")
-    tied: bool = True
+    tie_word_embeddings: bool = renamed(True, old="tied")
     output_bias: bool = True
 
     def build(self) -> MaskedModel:
         """The model, with new parameters."""
-        encoder, inner = self.encoder(), self.head_width or self.width
-        last = make_output_layer(inner, self.vocabulary, bias=self.output_bias, tied=encoder.embedding if self.tied else None)
+        encoder, inner = self.encoder(), self.mlm_width or self.width
+        last = make_output_layer(inner, self.vocab_size, bias=self.output_bias, tied=encoder.embedding if self.tie_word_embeddings else None)
         between = make_norm(self.stack.norm, inner, self.stack.epsilon)
         return MaskedModel(encoder, MaskedHead(self.width, between, last, self.activation))
 
     def parameters(self) -> int:
-        inner = self.head_width or self.width
-        last = (0 if self.tied else self.vocabulary * inner) + self.output_bias * self.vocabulary
+        inner = self.mlm_width or self.width
+        last = (0 if self.tie_word_embeddings else self.vocab_size * inner) + self.output_bias * self.vocab_size
         between = inner * (2 if self.stack.norm == "layer" else 1)
         return super().parameters() + self.width * inner + inner + between + last
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
         yield from super().conflicts()
-        if self.tied and (self.head_width or self.width) != self.width - (self.embedding.beside or 0):
-            yield "tied", "the output layer can share the embedding's table only where both have one width"
+        if self.tie_word_embeddings and (self.mlm_width or self.width) != self.width - (self.embedding.position_width or 0):
+            yield "tie_word_embeddings", "the output layer can share the embedding's table only where both have one width"

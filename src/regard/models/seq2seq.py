@@ -296,38 +296,38 @@ class Seq2SeqConfig(Config):
     """The recurrent encoder-decoder, as a table of a config file."""
 
     kind: ClassVar[str] = "seq2seq"
-    source_vocabulary: int = integer(least=1)
-    target_vocabulary: int = integer(least=1)
-    width: int = integer(least=1)
+    source_vocab_size: int = integer(minimum=1, old="source_vocabulary")
+    target_vocab_size: int = integer(minimum=1, old="target_vocabulary")
+    width: int = integer(minimum=1)
     cell: str = choice(CELLS, "gru")
-    layers: int = integer(1, least=1)
+    layers: int = integer(1, minimum=1)
     direction: str = choice(DIRECTIONS, "forward")
-    initial: str = choice(INITIAL_STATES, "last")
+    init_hidden: str = choice(INITIAL_STATES, "last", old="initial")
     input_feeding: bool = False
     dropout: float = probability(0.0)
     attention: Seq2SeqAttentionConfig | None = None
 
     def build(self) -> Seq2Seq:
         """The model, with new parameters."""
-        encoder = RecurrentEncoder(self.source_vocabulary, self.width, cell=self.cell, layers=self.layers,
+        encoder = RecurrentEncoder(self.source_vocab_size, self.width, cell=self.cell, layers=self.layers,
                                    direction=self.direction, dropout=self.dropout)
         common: dict[str, Any] = {
-            "context_width": self.width, "cell": self.cell, "layers": self.layers, "initial": self.initial,
+            "context_width": self.width, "cell": self.cell, "layers": self.layers, "initial": self.init_hidden,
             "input_feeding": self.input_feeding, "dropout": self.dropout}
         if self.attention is None:
-            return Seq2Seq(encoder, OneContextDecoder(self.target_vocabulary, self.width, **common))
+            return Seq2Seq(encoder, OneContextDecoder(self.target_vocab_size, self.width, **common))
         look = self.attention
-        return Seq2Seq(encoder, AttendingDecoder(self.target_vocabulary, self.width, score=look.score,
+        return Seq2Seq(encoder, AttendingDecoder(self.target_vocab_size, self.width, score=look.score,
                                                  normalize=look.normalize, values=look.values, **common))
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
         D, scans = self.width, len(DIRECTIONS[self.direction])
-        encoder = self.source_vocabulary * D + self.layers * scans * cell_parameters(self.cell, D, D // scans)
+        encoder = self.source_vocab_size * D + self.layers * scans * cell_parameters(self.cell, D, D // scans)
         lowest = cell_parameters(self.cell, D * (3 if self.input_feeding else 2), D)
         cells = lowest + (self.layers - 1) * cell_parameters(self.cell, D, D)
         initial, join = self.layers * D * (D + 1), 2 * D * D + D
-        words = self.target_vocabulary * D + (D + 1) * self.target_vocabulary
+        words = self.target_vocab_size * D + (D + 1) * self.target_vocab_size
         look = 0 if self.attention is None else self.attention.parameters(D)
         return encoder + cells + initial + join + words + look
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.blocks.stack import Stack, StackConfig
 from regard.blocks.sublayer import Dropout
-from regard.config import Config, choice, integer, probability
+from regard.config import Config, integer, probability, renamed
 from regard.position.encoding import (
     AddPositions,
     EncodingConfig,
@@ -96,13 +96,13 @@ class VisionConfig(Config):
     """An image classifier, as a table of a config file. `positions` are learned where nothing else is said."""
 
     kind: ClassVar[str] = "vision"
-    height: int = integer(least=1)
-    breadth: int = integer(least=1)
-    channels: int = integer(3, least=1)
-    patch: int = integer(least=1)
-    labels: int = integer(least=1)
-    width: int = integer(least=1)
-    token: str = choice(CLASS_TOKENS, "class")
+    image_height: int = integer(minimum=1, old="height")
+    image_width: int = integer(minimum=1, old="breadth")
+    channels: int = integer(3, minimum=1)
+    patch_size: int = integer(minimum=1, old="patch")
+    num_labels: int = integer(minimum=1, old="labels")
+    width: int = integer(minimum=1)
+    class_token: bool = renamed(True, old="token", old_values={"class": True, "none": False})
     dropout: float = probability(0.0)
     positions: EncodingConfig | None = None
     stack: StackConfig
@@ -110,36 +110,36 @@ class VisionConfig(Config):
     @property
     def tokens(self) -> int:
         """How many tokens an image makes."""
-        return (self.height // self.patch) * (self.breadth // self.patch) + CLASS_TOKENS[self.token]
+        return (self.image_height // self.patch_size) * (self.image_width // self.patch_size) + self.class_token
 
     @property
     def places(self) -> EncodingConfig:
         """The positions, chosen or learned."""
-        return LearnedConfig(count=self.tokens) if self.positions is None else self.positions
+        return LearnedConfig(max_positions=self.tokens) if self.positions is None else self.positions
 
     def build(self) -> ImageClassifier:
         """The model, with new parameters."""
-        patches = PatchEmbedding((self.height, self.breadth), self.patch, self.channels, self.width, token=self.token,
+        patches = PatchEmbedding((self.image_height, self.image_width), self.patch_size, self.channels, self.width, token="class" if self.class_token else "none",
                           positions=self.places.build(self.width), dropout=self.dropout)
-        last = nn.Linear(self.width, self.labels)
+        last = nn.Linear(self.width, self.num_labels)
         nn.init.zeros_(last.bias)
         return ImageClassifier(patches, self.stack.build(self.width, causal=False), last)
 
     def parameters(self) -> int:
         """How many learned numbers the model has."""
-        front = (self.channels * self.patch**2 + 1 + CLASS_TOKENS[self.token]) * self.width
+        front = (self.channels * self.patch_size**2 + 1 + self.class_token) * self.width
         return (front + self.places.parameters(self.width) + self.stack.parameters(self.width)
-                + (self.width + 1) * self.labels)
+                + (self.width + 1) * self.num_labels)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
-        for name, pixels in (("height", self.height), ("breadth", self.breadth)):
-            if pixels % self.patch:
-                yield "patch", f"patches of {self.patch} pixels do not divide the {name} {pixels}"
+        for name, pixels in (("image_height", self.image_height), ("image_width", self.image_width)):
+            if pixels % self.patch_size:
+                yield "patch_size", f"patches of {self.patch_size} pixels do not divide the {name} {pixels}"
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
         if self.stack.cross is not None:
             yield "stack.cross", "there is no source to look at in a model that only reads"
         if isinstance(self.positions, FormalSinusoidalConfig) and self.width % 2:
             yield "positions", f"formal sinusoids need an even width, and it is {self.width}"
-        if isinstance(self.positions, LearnedConfig) and self.positions.count < self.tokens:
-            yield "positions.count", f"an image makes {self.tokens} tokens"
+        if isinstance(self.positions, LearnedConfig) and self.positions.max_positions < self.tokens:
+            yield "positions.max_positions", f"an image makes {self.tokens} tokens"

@@ -234,15 +234,15 @@ class RelativeBiasConfig(Config):
     """`RelativeBias`, as a table of a config file."""
 
     kind: ClassVar[str] = "relative"
-    limit: int = whole_number(16, least=0)
+    max_distance: int = whole_number(16, minimum=0, old="limit")
 
     def build(self, heads: int, causal: bool) -> Bias:
         """The bias of so many heads."""
-        return RelativeBias(heads, limit=self.limit)
+        return RelativeBias(heads, limit=self.max_distance)
 
     def parameters(self, heads: int) -> int:
         """How many learned numbers it has."""
-        return (2 * self.limit + 1) * heads
+        return (2 * self.max_distance + 1) * heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,13 +250,13 @@ class BucketedBiasConfig(Config):
     """`BucketedBias`, as a table of a config file; where attention is causal, all buckets are for the past."""
 
     kind: ClassVar[str] = "bucketed"
-    buckets: int = whole_number(32, least=4)
-    max_distance: int = whole_number(128, least=1)
+    num_buckets: int = whole_number(32, minimum=4, old="buckets")
+    max_distance: int = whole_number(128, minimum=1)
 
     def build(self, heads: int, causal: bool) -> Bias:
         """The bias of so many heads."""
-        return BucketedBias(heads, buckets=self.buckets, max_distance=self.max_distance, both_ways=not causal)
+        return BucketedBias(heads, buckets=self.num_buckets, max_distance=self.max_distance, both_ways=not causal)
 
     def parameters(self, heads: int) -> int:
         """How many learned numbers it has."""
-        return self.buckets * heads
+        return self.num_buckets * heads

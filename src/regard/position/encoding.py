@@ -296,10 +296,10 @@ class FormalSinusoidalConfig(PositionalEncodingConfig):
     """`FormalSinusoidal`, as a table of a config file."""
 
     kind: ClassVar[str] = "formal"
-    longest: int = whole_number(least=1)
+    max_length: int = whole_number(minimum=1, old="longest")
 
     def build(self, width: int) -> PositionalEncoding:
-        return FormalSinusoidalEncoding(width, self.longest)
+        return FormalSinusoidalEncoding(width, self.max_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,13 +307,13 @@ class LearnedConfig(PositionalEncodingConfig):
     """`Learned`, as a table of a config file: a model with it knows `count` positions and no more."""
 
     kind: ClassVar[str] = "learned"
-    count: int = whole_number(least=1)
+    max_positions: int = whole_number(minimum=1, old="count")
 
     def build(self, width: int) -> PositionalEncoding:
-        return LearnedEncoding(self.count, width)
+        return LearnedEncoding(self.max_positions, width)
 
     def parameters(self, width: int) -> int:
-        return self.count * width
+        return self.max_positions * width
 
 
 EncodingConfig = SinusoidalConfig | LearnedConfig | LinearConfig | FormalSinusoidalConfig

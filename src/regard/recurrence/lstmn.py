@@ -261,7 +261,7 @@ class LSTMNConfig(Config):
     """The table of an `LSTMN` mixer in a config file."""
 
     kind: ClassVar[str] = "lstmn"
-    attention_width: int | None = integer(None, least=1)
+    attention_width: int | None = integer(None, minimum=1)
     score: str = choice([*SCORES, "additive", "bilinear"], "additive")
     normalize: str = choice(NORMALIZERS, "softmax")
     dropout: float = probability(0.0)

@@ -178,7 +178,7 @@ class RecurrenceConfig(Config):
 
     kind: ClassVar[str] = "recurrence"
     cell: str = choice(CELLS, "lstm")
-    layers: int = integer(1, least=1)
+    layers: int = integer(1, minimum=1)
     direction: str = choice(DIRECTIONS, "forward")
     dropout: float = probability(0.0)
     backend: str | None = choice(BACKENDS, None)

@@ -66,8 +66,8 @@ def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
 
 
 def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> Iterator[Unsupported]:
-    if embedding.joined != "added":
-        yield "embedding.joined", "positions are added to tokens, and not set beside them"
+    if embedding.combine != "added":
+        yield "embedding.combine", "positions are added to tokens, and not set beside them"
     if embedding.segments:
         yield "embedding.segments", "texts are not told apart by a table of segments"
     if embedding.norm is None:
@@ -79,8 +79,8 @@ def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> It
 
 
 def _unsupported_stack(name: str, stack: StackConfig) -> Iterator[Unsupported]:
-    if stack.order == "plain":
-        yield f"{name}.order", 'blocks have norms and residuals, and "plain" has neither'
+    if stack.norm_position == "none":
+        yield f"{name}.norm_position", 'blocks have norms and residuals, and "none" has neither'
     if not isinstance(stack.mixer, SelfAttentionConfig):
         yield f"{name}.mixer.kind", f'tokens are mixed by attention alone, and not by "{stack.mixer.kind}"'
     else:
@@ -158,9 +158,9 @@ def _stack_options(stack: StackConfig, embedding: EmbeddingConfig) -> dict[str, 
     common = import_ctranslate2("ctranslate2.specs.common_spec")
     assert isinstance(stack.mixer, SelfAttentionConfig)
     assert stack.feed_forward is not None
-    return {"num_layers": stack.layers, "num_heads": stack.mixer.heads, "pre_norm": stack.order == "pre",
+    return {"num_layers": stack.layers, "num_heads": stack.mixer.heads, "pre_norm": stack.norm_position == "pre",
             "activation": common.Activation[ACTIVATIONS[stack.feed_forward.activation]],
-            "layernorm_embedding": embedding.norm is not None, "ffn_glu": stack.feed_forward.form == "gated",
+            "layernorm_embedding": embedding.norm is not None, "ffn_glu": stack.feed_forward.gated,
             "rms_norm": stack.norm == "rms"}
 
 
@@ -173,7 +173,7 @@ def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoder
     spec.position_encodings.encodings = _position_table(embedding, tensors, side, positions, width)
     if embedding.norm is not None:
         _fill_norm(spec.layernorm_embedding, tensors, f"{side}embedding.norm")
-    if stack.order == "pre":
+    if stack.norm_position == "pre":
         _fill_norm(spec.layer_norm, tensors, f"{side}stack.last_norm")
     for number, layer in enumerate(spec.layer):
         block = f"{side}stack.blocks.{number}."
@@ -182,7 +182,7 @@ def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoder
         if stack.cross is not None:
             _fill_attention(layer.attention, tensors, f"{block}cross", stack.cross, width)
             _fill_norm(layer.attention.layer_norm, tensors, f"{block}around_cross.norm")
-        ways = ("gate", "up") if stack.feed_forward is not None and stack.feed_forward.form == "gated" else ("up",)
+        ways = ("gate", "up") if stack.feed_forward is not None and stack.feed_forward.gated else ("up",)
         for way, linear in zip(ways, ("linear_0", "linear_0_noact"), strict=False):
             _fill_linear(getattr(layer.ffn, linear), tensors, f"{block}feed_forward.{way}")
         _fill_linear(layer.ffn.linear_1, tensors, f"{block}feed_forward.down")
@@ -276,7 +276,7 @@ def unique_names(pieces: Sequence[str], size: int) -> tuple[str, ...]:
 def max_positions(config: ModelConfig) -> int:
     """How many positions an exported model has."""
     embedding = getattr(config, "embedding", None)
-    count = getattr(embedding.positions, "count", None) if embedding is not None else None
+    count = getattr(embedding.positions, "max_positions", None) if embedding is not None else None
     return DEFAULT_POSITIONS if count is None else count
 
 

@@ -147,7 +147,7 @@ def _model_graphs(config: ModelConfig, model: nn.Module) -> Iterator[OnnxGraph]:
     elif isinstance(config, LanguageModelConfig):
         yield OnnxGraph("model.onnx", OnnxLanguageModel(model), {"ids": ids}, both, "logits")
     elif isinstance(config, VisionConfig):
-        images = torch.zeros(3, config.channels, config.height, config.breadth)
+        images = torch.zeros(3, config.channels, config.image_height, config.image_width)
         yield OnnxGraph("model.onnx", model, {"images": images}, {"images": {0: rows}}, "logits")
     else:
         assert isinstance(config, EncoderConfig)

@@ -47,11 +47,11 @@ class AlignmentConfig(Config):
 
     layer: int = integer()
     """Of those that look at the source, from 0; negative ones count from the last."""
-    head: int | None = integer(None, least=0)
+    head: int | None = integer(None, minimum=0)
     """From 0; without one the mean over all of the layer."""
-    offset: int = integer(0, least=-MAX_OFFSET, most=MAX_OFFSET)
+    offset: int = integer(0, minimum=-MAX_OFFSET, maximum=MAX_OFFSET)
     """How many steps after the one that predicts a token its look is taken: with 1 from the step that reads it."""
-    rounds: int = integer(1, least=1, most=MAX_ROUNDS)
+    rounds: int = integer(1, minimum=1, maximum=MAX_ROUNDS)
     """Of shares: more where words look at neighbours as much as at their own."""
 
 

@@ -93,7 +93,7 @@ class Classifier(EncoderTask):
 
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels; their numbers where they have none."""
-        return tuple(map(str, range(self.config.labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
+        return tuple(map(str, range(self.config.num_labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
 
     def _check_reads_text(self, argument: str) -> None:
         if isinstance(self.model, ImageClassifier):

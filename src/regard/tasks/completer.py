@@ -192,7 +192,7 @@ class Completer(TextTask):
 
     def _rows(self, prompts: Sequence[str]) -> list[list[int]]:
         """What the model reads of each prompt."""
-        first = [] if self.special.first is None else [self.special.first]
+        first = [] if self.special.cls is None else [self.special.cls]
         rows = [[*first, *ids] for ids in self.text_tokenizer().encode_batch(prompts)]
         for number, row in enumerate(rows):
             if not row:

@@ -301,7 +301,7 @@ def _huggingface_tokenizer_files(task: Task) -> tuple[dict[str, bytes], tuple[st
     one, behind = tokenizer, task.special.separator
     if isinstance(tokenizer, PairTokenizer):
         one, behind = (tokenizer.source if tokenizer.joint else None), tokenizer.source_end  # type: ignore[assignment]
-    if not isinstance(one, SentencePieceTokenizer) or not tokenizer_json.is_exportable(one) or task.special.first is not None:
+    if not isinstance(one, SentencePieceTokenizer) or not tokenizer_json.is_exportable(one) or task.special.cls is not None:
         return {}, ("The tokenizer has no form in `transformers`, and was left out: give it ids.",)
     files = tokenizer_json.tokenizer_files(one, behind=behind)
     if not _same_ids(one, files[tokenizer_json.TOKENIZER_FILE]):
@@ -370,7 +370,7 @@ def make_check_inputs(task: Task, texts: Sequence[str] = ()) -> CheckInputs:
     """What both models are asked."""
     if isinstance(task.config, VisionConfig):
         source = torch.Generator().manual_seed(CHECK_SEED)
-        shape = (len(ROW_LENGTHS), task.config.channels, task.config.height, task.config.breadth)
+        shape = (len(ROW_LENGTHS), task.config.channels, task.config.image_height, task.config.image_width)
         return CheckInputs([], images=torch.rand(shape, generator=source) * 2 - 1)
     rows = _rows_of_texts(task, texts[:MAX_TEXTS]) if texts else _random_rows(task)
     if not isinstance(task, Translator):
@@ -514,7 +514,7 @@ def _rows_of_texts(task: Task, texts: Sequence[str]) -> list[list[int]]:
         rows = task.text_ids(texts)
     else:
         assert isinstance(task, Completer)
-        rows = [[*([] if task.special.first is None else [task.special.first]), *ids]
+        rows = [[*([] if task.special.cls is None else [task.special.cls]), *ids]
                 for ids in task.text_tokenizer().encode_batch(texts)]
     rows = [row for row in rows if row]
     check_lengths("texts", rows, max_positions(_reading_part(task)))

@@ -167,7 +167,7 @@ def read_tokenizer(folder: Path, special: SpecialTokens) -> Tokenizer | None:
             raise checks.wrong(str(folder / TOKENIZER_JSON), "with a template of at most one token on each side of a text",
                                f"with {around.before} and {around.behind}")
         first, separator = (next(iter(ids), None) for ids in around)
-        special = dataclasses.replace(special, first=first, separator=separator)
+        special = dataclasses.replace(special, cls=first, separator=separator)
     return JsonTokenizer(data, special)
 
 

@@ -78,7 +78,7 @@ def replay_completion(task: "Task", prompt: Sequence[int], found: WrittenHypothe
 def replay_sequence(task: "Task", ids: Sequence[int], text: str | None = None) -> Replay:
     """Ids that were read; `text` is what they are of."""
     tokenizer = task.tokenizer if isinstance(task.tokenizer, Tokenizer) else None
-    before = 0 if task.special.first is None else 1
+    before = 0 if task.special.cls is None else 1
     about = SequenceInfo({TEXT: _input_side(tokenizer, text, ids, before)}, {}, text or "")
     return Replay(lambda: task.model(_unpadded(task, ids)), about)
 

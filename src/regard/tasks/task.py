@@ -131,6 +131,27 @@ RECIPE_KEY, TOKENIZER_KEY, SHA256_KEY = "recipe", "tokenizer", "sha256"
 RECORD_TABLES = (TOKENIZER_KEY, "data", "training", "scores")
 RECORD_KEYS = (RECIPE_KEY, *RECORD_TABLES)
 """What a record may have."""
+OLD_RECORD_KEYS: Mapping[str, str] = {
+    "training.accumulate": "gradient_accumulation", "training.smoothing": "label_smoothing",
+    "training.consistency": "rdrop", "training.clip": "max_grad_norm", "training.average": "ema_decay",
+    "training.sampling": "subword_sampling", "training.shift": "random_shift", "training.sharing": "parallelism",
+    "training.report": "log_every", "training.batches.tokens": "max_tokens", "training.batches.rows": "batch_size",
+    "training.batches.ahead": "prefetch", "training.windows.rows": "batch_size",
+    "training.masking.share": "mlm_probability", "training.masking.hidden": "mask_replace_prob",
+    "training.masking.replaced": "random_replace_prob", "training.optimiser.first": "beta1",
+    "training.optimiser.second": "beta2", "training.optimiser.decay": "weight_decay",
+    "training.optimiser": "optimizer", "training.schedule.peak": "learning_rate",
+    "training.schedule.warmup": "warmup_steps", "training.schedule.steps": "max_steps",
+    "training.schedule.hold": "constant_fraction", "training.schedule.last": "final_fraction",
+    "training.validation.score": "metric", "training.validation.most": "max_examples",
+    "training.validation.shown": "samples_shown", "data.held": "validation_fraction", "data.joint": "joint_tokenizer",
+    "data.filters.longest_words": "max_words", "data.filters.longest_characters": "max_characters",
+    "data.filters.ratio": "max_length_ratio", "data.filters.ratio_from": "min_ratio_characters",
+    "tokenizer.vocabulary": "vocab_size", "tokenizer.coverage": "character_coverage",
+    "tokenizer.normalisation": "normalization", "tokenizer.sentences": "input_sentence_size",
+}
+"""The keys of a record that have another name now; those of a table stand before the table itself."""
+OLD_PARALLELISM = {"replicated": "ddp", "sharded": "fsdp"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +191,10 @@ def read_description(document: TomlDocument) -> ModelDescription:
              "alignment": schema.type_spec(AlignmentConfig | None, "alignment"),
              RECIPE_KEY: schema.type_spec(str | None, RECIPE_KEY),
              **{key: schema.KeySpec(_AnyTable(), optional=True) for key in RECORD_TABLES}}
+    document = config.with_current_keys(document, {"model": ModelConfig, "special": SpecialTokens})
     found: list[ConfigProblem] = []
     made = schema.read_keys(slots, document.tables, (), found)
-    record = {key: made[key] for key in RECORD_KEYS if made.get(key) is not None}
+    record = _with_current_names({key: made[key] for key in RECORD_KEYS if made.get(key) is not None})
     sha256 = record.get(TOKENIZER_KEY, {}).pop(SHA256_KEY, None)
     if TOKENIZER_KEY in record and not isinstance(sha256, str):
         found.append(schema.value_problem((TOKENIZER_KEY, SHA256_KEY), "the sha256 of the tokenizer", sha256))
@@ -183,6 +205,23 @@ def read_description(document: TomlDocument) -> ModelDescription:
     names: LabelNamesConfig | None = made["labels"]
     return ModelDescription(made["model"], made["special"], None if names is None else names.names, sha256, record,
                        made["alignment"])
+
+
+def _with_current_names(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of an older model under the names that its keys have now, in the same order."""
+    for key, name in OLD_RECORD_KEYS.items():
+        *above, old = key.split(".")
+        table: Any = record
+        for part in above:
+            table = table.get(part) if isinstance(table, dict) else None
+        if isinstance(table, dict) and old in table and name not in table:
+            items = [(name if one == old else one, value) for one, value in table.items()]
+            table.clear()
+            table.update(items)
+    training = record.get("training", {})
+    if training.get("parallelism") in OLD_PARALLELISM:
+        training["parallelism"] = OLD_PARALLELISM[training["parallelism"]]
+    return record
 
 
 def checked_record(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -376,7 +415,7 @@ class Task:
     @property
     def vocabularies(self) -> tuple[int, ...]:
         """How many ids the model reads, and where it is another number, how many it writes; none for images."""
-        names = ("vocabulary", "source_vocabulary", "target_vocabulary")
+        names = ("vocab_size", "source_vocab_size", "target_vocab_size")
         return tuple(getattr(self.config, name) for name in names if hasattr(self.config, name))
 
     def tokens(self, rows: Ids) -> Tokens:
@@ -427,7 +466,7 @@ class Task:
             return
         written = (("start", self.special.start), *(("end", one) for one in self.special.end))
         for name, id_ in (*written, *((name, getattr(self.special, name)) for name in ("padding", "unknown", "mask",
-                                                                                      "first", "separator"))):
+                                                                                      "cls", "separator"))):
             size = sizes[-1] if name in ("start", "end") else max(sizes)
             if id_ is not None and id_ >= size:
                 raise checks.wrong(f"special.{name}", f"an id of the model, below {size}", id_)
@@ -453,7 +492,7 @@ class Task:
             raise checks.wrong("special", f"of the ids that no text gives, {sorted(apart)}", sorted(self.special.ids()))
 
     def _check_labels(self) -> None:
-        count = getattr(self.config, "labels", None)
+        count = getattr(self.config, "num_labels", None)
         if self.labels is None:
             return
         if count is None:
@@ -545,7 +584,7 @@ class EncoderTask(TextTask):
 
     def framed(self, rows: Ids) -> list[list[int]]:
         """The ids of texts, with what stands in front of a text and behind it."""
-        before, behind = ([] if id_ is None else [id_] for id_ in (self.special.first, self.special.separator))
+        before, behind = ([] if id_ is None else [id_] for id_ in (self.special.cls, self.special.separator))
         return [[*before, *row, *behind] for row in rows]
 
     def _encoder(self) -> object:

@@ -94,7 +94,7 @@ def trace_completion(completer: Completer, text: str, *, limit: int = 0, beams: 
     """A text, and what a language model writes after it: at most `limit` tokens. With 0 it is only read."""
     if not limit:
         _check_text(text)
-        first = [] if completer.special.first is None else [completer.special.first]
+        first = [] if completer.special.cls is None else [completer.special.cls]
         ids = [*first, *completer.text_tokenizer().encode(text)]
         check_lengths("text", [ids], max_positions(completer.model.decoder))
         return _make_trace(completer, replay.replay_sequence(completer, ids, text), name)

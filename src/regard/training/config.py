@@ -14,14 +14,14 @@ hold only fixed defaults, and know nothing of the loop.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from regard.config import Config, choice, integer, number, probability
+from regard.config import Config, choice, integer, number, probability, renamed
 from regard.data.batches.batch import MaskingConfig
 from regard.data.batches.feed import BatchConfig, WindowConfig
 from regard.data.filters import FilterConfig
 from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
-SHARINGS = ("replicated", "sharded")
+PARALLELISMS = ("ddp", "fsdp")
 
 
 # ---- work: What a training is about, told to a loop that knows nothing of it: batches, a loss, a score, and what is saved.
@@ -43,15 +43,15 @@ HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
 class ValidationConfig(Config):
     """How often the model is judged, by what, and when that ends the training."""
 
-    every: int = integer(1000, least=1)
+    every: int = integer(1000, minimum=1)
     """Steps."""
-    score: str = choice(HIGHER_IS_BETTER, "loss")
+    metric: str = choice(HIGHER_IS_BETTER, "loss", old="score")
     """What tells the better model."""
-    patience: int | None = integer(None, least=1)
+    patience: int | None = integer(None, minimum=1)
     """So many times without a better score end the training."""
-    most: int = integer(2000, least=1)
+    max_examples: int = integer(2000, minimum=1, old="most")
     """Examples of the validation data that are looked at, the first ones."""
-    shown: int = integer(3, least=0)
+    samples_shown: int = integer(3, minimum=0, old="shown")
     """Examples that are shown with what the model makes of them."""
 
 
@@ -59,9 +59,9 @@ class ValidationConfig(Config):
 class CheckpointConfig(Config):
     """How often the state of the training is stored. It always is at a validation and at the end."""
 
-    every: int = integer(1000, least=1)
+    every: int = integer(1000, minimum=1)
     """Steps."""
-    keep: int = integer(2, least=1)
+    keep: int = integer(2, minimum=1)
     """The last ones that are kept. The best one is always kept too."""
 
 
@@ -71,9 +71,9 @@ class DataConfig(Config):
 
     filters: FilterConfig = FilterConfig()
     """Which pairs are left out."""
-    held: float = probability(0.0)
+    validation_fraction: float = probability(0.0, old="held")
     """The share that is held out for validation, where no validation data is given."""
-    joint: bool = True
+    joint_tokenizer: bool = renamed(True, old="joint")
     """Whether source and target are cut by one tokenizer."""
 
 
@@ -81,35 +81,35 @@ class DataConfig(Config):
 class TrainingConfig(Config):
     """How a model is trained."""
 
-    seed: int = integer(1, least=0)
+    seed: int = integer(1, minimum=0)
     epochs: float | None = number(None, above=0)
     """How often all of the data is learned from; the steps of the schedule follow from it where they are not given."""
     precision: str = choice(PRECISIONS, "float32")
     """Of products of matrices and what lies between; weights and sums are always float32."""
-    accumulate: int = integer(1, least=1)
+    gradient_accumulation: int = integer(1, minimum=1, old="accumulate")
     """Batches of a step. The loss is the sum over all their tokens, divided by the number of these."""
-    smoothing: float = probability(0.0)
+    label_smoothing: float = probability(0.0, old="smoothing")
     """How much of the probability of a label is spread over the whole vocabulary."""
-    consistency: float = number(0.0, least=0.0)
+    rdrop: float = number(0.0, minimum=0.0, old="consistency")
     """R-Drop: how much two passes with other dropout must agree."""
-    clip: float = number(1.0, least=0.0)
+    max_grad_norm: float = number(1.0, minimum=0.0, old="clip")
     """The longest that the gradient may be; 0 for any."""
-    average: float = probability(0.0)
+    ema_decay: float = probability(0.0, old="average")
     """How much of the mean of the weights stays from step to step; the mean is what is judged and saved. 0 for none."""
-    sampling: float = number(0.0, least=0.0)
+    subword_sampling: float = number(0.0, minimum=0.0, old="sampling")
     """Above 0 texts are cut into subwords anew in every epoch, so far from the best way."""
-    shift: int = integer(0, least=0)
+    random_shift: int = integer(0, minimum=0, old="shift")
     """Of images: by how many pixels they may be moved each way while they are learned from."""
-    sharing: str = choice(SHARINGS, "replicated")
+    parallelism: str = choice(PARALLELISMS, "ddp", old="sharing", old_values={"replicated": "ddp", "sharded": "fsdp"})
     """Of the parameters among several processes: all on each, or a part on each."""
-    report: int = integer(20, least=1)
+    log_every: int = integer(20, minimum=1, old="report")
     """Steps between two lines of metrics."""
     batches: BatchConfig = BatchConfig()
     windows: WindowConfig | None = None
     """How a continuous text is cut; for language models that read one."""
     masking: MaskingConfig | None = None
     """For masked models."""
-    optimiser: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = renamed(OptimizerConfig(), old="optimiser")
     schedule: ScheduleConfig
     validation: ValidationConfig = ValidationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
@@ -117,12 +117,12 @@ class TrainingConfig(Config):
     @property
     def steps(self) -> int:
         """How many steps there are in all, at most."""
-        assert self.schedule.steps is not None, "a config without steps was refused"
-        return self.schedule.steps
+        assert self.schedule.max_steps is not None, "a config without steps was refused"
+        return self.schedule.max_steps
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
-        if self.schedule.steps is None:
-            yield "schedule.steps", "a training must know when it ends"
-        if self.sharing == "sharded" and self.validation.score != "loss":
-            yield "validation.score", 'only "loss" is known where the parameters are sharded: no process has the model'
+        if self.schedule.max_steps is None:
+            yield "schedule.max_steps", "a training must know when it ends"
+        if self.parallelism == "fsdp" and self.validation.metric != "loss":
+            yield "validation.metric", 'only "loss" is known where the parameters are sharded: no process has the model'

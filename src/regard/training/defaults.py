@@ -1,6 +1,6 @@
 """Defaults of a training that depend on the amount of data and the device, each with its reason.
 
-    Default("training.batches.tokens", 12000, "a GPU is idle below that")
+    Default("training.batches.max_tokens", 12000, "a GPU is idle below that")
 
 For each task there is one function for the tokenizer, the recipe (model size), the model and the training. The less
 data there is, the more a model must be regularised: dropout, R-Drop, label smoothing, small vocabularies. The more
@@ -67,19 +67,19 @@ def training_length(asked: Mapping[str, Any], epochs: float, batches: float, dev
         epochs: so many, where nobody has set them.
         batches: of an epoch, about; it has one at least.
     """
-    steps = lookup(asked, "schedule.steps")
+    steps = lookup(asked, "schedule.max_steps")
     if steps is not None:
         return [], steps
     epochs = lookup(asked, "epochs", epochs)
-    many = lookup(asked, "accumulate", 1) * device.count
+    many = lookup(asked, "gradient_accumulation", 1) * device.count
     return [Default("training.epochs", epochs, reason)], max(1, math.ceil(epochs * max(1.0, batches) / many))
 
 
 def validation_score(asked: Mapping[str, Any], name: str, reason: str) -> Default:
     """What tells the better model: the score of this name, where a process has a whole model to judge."""
-    if lookup(asked, "sharing", "replicated") == "sharded":
+    if lookup(asked, "parallelism", "ddp") == "fsdp":
         name, reason = "loss", "no process has the whole model"
-    return Default("training.validation.score", name, reason)
+    return Default("training.validation.metric", name, reason)
 
 
 def lookup(tables: Mapping[str, Any], key: str, otherwise: Any = None) -> Any:
@@ -129,8 +129,8 @@ def translation_tokenizer(pairs: int, asked: Mapping[str, Any]) -> Iterator[Defa
     size = by_threshold(pairs, ((2_000, 1000), (10_000, 4000), (100_000, 8000), (1_000_000, 16_000)), 32_000)
     yield Default("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
     if lookup(asked, "kind", "unigram") in SUBWORD_TOKENIZERS:
-        yield Default("tokenizer.vocabulary", size, f"{pairs:,} pairs: subwords must be met often enough to be learned")
-    yield Default("data.joint", True, "names and numbers are written alike on both sides")
+        yield Default("tokenizer.vocab_size", size, f"{pairs:,} pairs: subwords must be met often enough to be learned")
+    yield Default("data.joint_tokenizer", True, "names and numbers are written alike on both sides")
 
 
 def translation_recipe(pairs: int, device: DeviceProperties, asked: str | None) -> Default:
@@ -156,8 +156,8 @@ def translation_model(pairs: int, table: Mapping[str, Any]) -> Iterator[Default]
     for part in ("embedding", "encoder", "decoder"):
         yield Default(f"model.{part}.dropout", dropout, reason)
     for side in ("encoder", "decoder") if pairs < FEW_PAIRS else ():
-        if lookup(table, f"{side}.order") == "post":
-            yield Default(f"model.{side}.order", "pre", "from few pairs post-norm may never learn where to look")
+        if lookup(table, f"{side}.norm_position") == "post":
+            yield Default(f"model.{side}.norm_position", "pre", "from few pairs post-norm may never learn where to look")
     inside = [f"{side}.{part}" for side in ("encoder", "decoder") for part in ("feed_forward", "cross", "mixer")]
     for part in inside if dropout > 0.1 else ():
         if lookup(table, part) is not None and lookup(table, f"{part}.kind", "attention") == "attention":
@@ -177,32 +177,32 @@ def translation_training(pairs: int, tokens: int, mixers: Collection[str], devic
     precision = lookup(asked, "precision", "bfloat16" if device.fast and device.lowered else "float32")
     if device.fast:
         yield Default("training.precision", precision, "what the device is fast in")
-    batch = lookup(asked, "batches.tokens", _translation_batch(pairs, device))
-    yield Default("training.batches.tokens", batch, "source and target together; more smooths the gradient, less is "
+    batch = lookup(asked, "batches.max_tokens", _translation_batch(pairs, device))
+    yield Default("training.batches.max_tokens", batch, "source and target together; more smooths the gradient, less is "
                                                    "more steps for few pairs")
     if set(mixers) == {"attention"} and (precision != "float32" or not device.fast):  # it has no kernel for others
         yield Default("training.batches.layout", "packed", "nothing is computed for padding")
     if device.fast:
         yield Default("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
-    yield Default("training.smoothing", 0.1, "a translation is one of several good ones")
-    if few and (device.fast or pairs < 20_000) and lookup(asked, "consistency", 1.0):
-        yield Default("training.consistency", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
-    yield Default("training.average", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
+    yield Default("training.label_smoothing", 0.1, "a translation is one of several good ones")
+    if few and (device.fast or pairs < 20_000) and lookup(asked, "rdrop", 1.0):
+        yield Default("training.rdrop", 5.0, "R-Drop: two passes must agree, which counts most for few pairs")
+    yield Default("training.ema_decay", 0.998 if few else 0.9995, "the mean over steps is better than any of them")
     epochs, steps = training_length(asked, _translation_epochs(pairs, device), tokens / batch, device,
                            "so often all pairs are seen, unless the score stops rising before")
     yield from epochs
     yield Default("training.schedule.shape", "linear", "constant, then down to nothing, which settles the model")
-    yield Default("training.schedule.peak", 1e-3 if few else 7e-4, "as high as such a model bears")
-    yield Default("training.schedule.warmup", max(1, min(1500 if few else 4000, steps // 5)), "the first steps know "
+    yield Default("training.schedule.learning_rate", 1e-3 if few else 7e-4, "as high as such a model bears")
+    yield Default("training.schedule.warmup_steps", max(1, min(1500 if few else 4000, steps // 5)), "the first steps know "
                                                                                             "little")
-    yield Default("training.schedule.hold", 0.5, "half of the steps at the peak")
-    yield Default("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
+    yield Default("training.schedule.constant_fraction", 0.5, "half of the steps at the peak")
+    yield Default("training.optimizer.weight_decay", 0.01, "weights that nothing asks for fade")
     every = lookup(asked, "validation.every", max(1, steps // 16))
     yield Default("training.validation.every", every, "about 16 times in all")
     yield validation_score(asked, "chrf", "the score that judges short texts and rich endings best")
     yield Default("training.validation.patience", 6, "without a better score for so long there will be none")
     yield Default("training.checkpoints.every", every, "with every validation")
-    yield Default("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
+    yield Default("training.log_every", 50 if device.fast else 10, "a line of metrics every few seconds")
 
 
 def _translation_batch(pairs: int, device: DeviceProperties) -> int:
@@ -240,8 +240,8 @@ def language_tokenizer(characters: int, asked: Mapping[str, Any]) -> Iterator[De
     yield Default("tokenizer.kind", kind, f"{characters:,} characters: {reason}")
     if kind in ("unigram", "bpe"):
         size = by_threshold(characters, ((5_000_000, 2000), (50_000_000, 8000), (500_000_000, 16_000)), 32_000)
-        yield Default("tokenizer.vocabulary", size, "subwords must be met often enough to be learned")
-        yield Default("tokenizer.normalisation", "nfc", "line breaks belong to the text")
+        yield Default("tokenizer.vocab_size", size, "subwords must be met often enough to be learned")
+        yield Default("tokenizer.normalization", "nfc", "line breaks belong to the text")
 
 
 def language_recipe(tokens: int, device: DeviceProperties, asked: str | None) -> Default:
@@ -275,12 +275,12 @@ def language_training(tokens: int, table: Mapping[str, Any], device: DevicePrope
     recurrent = lookup(table, "stack.mixer.kind") in ("recurrence", "lstmn")
     if device.fast:
         yield Default("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
-    room = lookup(table, "embedding.positions.count", 10**9)
+    room = lookup(table, "embedding.positions.max_positions", 10**9)
     window = lookup(asked, "windows.length", min(room, 128 if recurrent else 256, max(8, tokens // 64)))
     yield Default("training.windows.length", window, "how far back a step learns" if recurrent else
                  "how far back the model can look")
-    rows = lookup(asked, "windows.rows", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
-    yield Default("training.windows.rows", rows, "windows of a batch")
+    rows = lookup(asked, "windows.batch_size", max(1, min(64 if device.fast else 16, tokens // (4 * window))))
+    yield Default("training.windows.batch_size", rows, "windows of a batch")
     carried = lookup(table, "stack.mixer.kind") == "recurrence" and lookup(table, "embedding.positions") is None
     yield Default("training.windows.order", "continuous" if carried else "shuffled",
                  "what was read is remembered from window to window" if carried else "each window stands for itself")
@@ -288,18 +288,18 @@ def language_training(tokens: int, table: Mapping[str, Any], device: DevicePrope
                            "so often the text is read, unless the loss stops falling before")
     yield from epochs
     average = 0.99 if steps < 20_000 else 0.999
-    yield Default("training.average", average, "the mean over steps is better than any of them")
+    yield Default("training.ema_decay", average, "the mean over steps is better than any of them")
     yield Default("training.schedule.shape", "cosine", "slowly down to nothing, which settles the model")
-    yield Default("training.schedule.peak", 2e-3 if recurrent else 1e-3, "as high as such a model bears")
-    yield Default("training.schedule.warmup", max(0, min(100, steps // 10)), "the first steps are the wildest")
-    yield Default("training.optimiser.second", 0.99, "few tokens a step: the second moment must remember longer")
-    yield Default("training.optimiser.decay", 0.1, "weights that nothing asks for fade")
+    yield Default("training.schedule.learning_rate", 2e-3 if recurrent else 1e-3, "as high as such a model bears")
+    yield Default("training.schedule.warmup_steps", max(0, min(100, steps // 10)), "the first steps are the wildest")
+    yield Default("training.optimizer.beta2", 0.99, "few tokens a step: the second moment must remember longer")
+    yield Default("training.optimizer.weight_decay", 0.1, "weights that nothing asks for fade")
     every = lookup(asked, "validation.every", max(1, steps // 20))
     yield Default("training.validation.every", every, "about 20 times in all")
-    yield Default("training.validation.score", "loss", "what a language model is judged by")
+    yield Default("training.validation.metric", "loss", "what a language model is judged by")
     yield Default("training.validation.patience", 5, "without a lower loss for so long there will be none")
     yield Default("training.checkpoints.every", every, "with every validation")
-    yield Default("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
+    yield Default("training.log_every", 50 if device.fast else 10, "a line of metrics every few seconds")
 
 
 def _language_epochs(tokens: int, device: DeviceProperties, recurrent: bool) -> int:
@@ -323,7 +323,7 @@ def masked_tokenizer(texts: int, asked: Mapping[str, Any]) -> Iterator[Default]:
     yield Default("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
     if lookup(asked, "kind", "unigram") in ("unigram", "bpe"):
         size = by_threshold(texts, ((10_000, 2000), (50_000, 4000), (500_000, 8000)), 16_000)
-        yield Default("tokenizer.vocabulary", size, f"{texts:,} texts: subwords must be met often enough to be learned")
+        yield Default("tokenizer.vocab_size", size, f"{texts:,} texts: subwords must be met often enough to be learned")
 
 
 def masked_recipe(texts: int, device: DeviceProperties, asked: str | None) -> Default:
@@ -344,24 +344,24 @@ def masked_training(texts: int, tokens: int, device: DeviceProperties, asked: Ma
         yield Default("training.precision", "bfloat16" if device.lowered else "float32", "what the device is fast in")
         if lookup(asked, "batches.layout", "padded") == "padded":
             yield Default("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
-    yield Default("training.masking.share", 0.15, "enough to learn from, and enough left to learn it by")
+    yield Default("training.masking.mlm_probability", 0.15, "enough to learn from, and enough left to learn it by")
     large = 16_000 if device.fast else 4000
-    batch = lookup(asked, "batches.tokens", by_threshold(texts, ((10_000, 2000), (100_000, 4000)), large))
-    yield Default("training.batches.tokens", batch, "only one of seven tokens is learned from")
+    batch = lookup(asked, "batches.max_tokens", by_threshold(texts, ((10_000, 2000), (100_000, 4000)), large))
+    yield Default("training.batches.max_tokens", batch, "only one of seven tokens is learned from")
     often = by_threshold(texts, ((10_000, 60), (500_000, 40 if device.fast else 8)), 3)
     epochs, steps = training_length(asked, often, tokens / batch, device, "every time other words are hidden")
     yield from epochs
-    yield Default("training.average", 0.995, "the mean over steps is better than any of them")
+    yield Default("training.ema_decay", 0.995, "the mean over steps is better than any of them")
     yield Default("training.schedule.shape", "linear", "down to nothing, which settles the model")
-    yield Default("training.schedule.peak", 5e-4, "as high as such a model bears")
-    yield Default("training.schedule.warmup", max(1, min(1000, steps // 10)), "post-norm needs a slow start")
-    yield Default("training.optimiser.decay", 0.01, "weights that nothing asks for fade")
+    yield Default("training.schedule.learning_rate", 5e-4, "as high as such a model bears")
+    yield Default("training.schedule.warmup_steps", max(1, min(1000, steps // 10)), "post-norm needs a slow start")
+    yield Default("training.optimizer.weight_decay", 0.01, "weights that nothing asks for fade")
     every = lookup(asked, "validation.every", max(1, steps // 12))
     yield Default("training.validation.every", every, "about 12 times in all")
-    yield Default("training.validation.score", "loss", "of the hidden words")
+    yield Default("training.validation.metric", "loss", "of the hidden words")
     yield Default("training.validation.patience", 5, "without a lower loss for so long there will be none")
     yield Default("training.checkpoints.every", every, "with every validation")
-    yield Default("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
+    yield Default("training.log_every", 50 if device.fast else 10, "a line of metrics every few seconds")
 
 
 # ---- classification: How to learn to name what something is, from the number of examples, their size and the device.
@@ -386,7 +386,7 @@ def classification_tokenizer(texts: int, asked: Mapping[str, Any]) -> Iterator[D
     yield Default("tokenizer.kind", "unigram", "subwords of any script; rare characters as bytes")
     if lookup(asked, "kind", "unigram") in ("unigram", "bpe"):
         size = by_threshold(texts, ((2_000, 1000), (20_000, 4000)), 8000)
-        yield Default("tokenizer.vocabulary", size, f"{texts:,} texts: subwords must be met often enough to be learned")
+        yield Default("tokenizer.vocab_size", size, f"{texts:,} texts: subwords must be met often enough to be learned")
 
 
 def text_classifier_recipe(texts: int, device: DeviceProperties, asked: str | None) -> Default:
@@ -421,13 +421,13 @@ def image_classifier_model(images: int, height: int, breadth: int, channels: int
         reason: why images are read in this size.
     """
     yield from (Default(f"model.{key}", size, reason) for key, size in
-                (("height", height), ("breadth", breadth), ("channels", channels)))
+                (("image_height", height), ("image_width", breadth), ("channels", channels)))
     patch = _patch_side(height, breadth)
-    yield Default("model.patch", patch, f"{(height // patch) * (breadth // patch)} patches of {patch} pixels a side")
+    yield Default("model.patch_size", patch, f"{(height // patch) * (breadth // patch)} patches of {patch} pixels a side")
     if asked in (None, IMAGE_CLASSIFIER_RECIPE) and device.fast and images >= 20_000 and min(height, breadth) < 64:
         yield Default("model.width", 128, f"{images:,} images fill more than the smallest model")
         yield Default("model.stack.layers", 6, f"{images:,} images fill more than the smallest model")
-        yield Default("model.stack.feed_forward.inner", 256, "twice the width")
+        yield Default("model.stack.feed_forward.ffn_width", 256, "twice the width")
 
 
 def _patch_side(height: int, breadth: int) -> int:
@@ -452,23 +452,23 @@ def classification_training(examples: int, tokens: int, device: DeviceProperties
             yield Default("training.batches.shapes", "few", "a step of a known shape is replayed as one CUDA graph")
     each = max(1, round(tokens / max(1, examples)))
     rows = by_threshold(examples, ((2_000, 32), (20_000, 64)), 256 if device.fast else 128)
-    batch = lookup(asked, "batches.tokens", rows * each)
-    yield Default("training.batches.tokens", batch, f"about {max(1, batch // each)} examples")
-    yield Default("training.smoothing", 0.1, "labels are not always right")
+    batch = lookup(asked, "batches.max_tokens", rows * each)
+    yield Default("training.batches.max_tokens", batch, f"about {max(1, batch // each)} examples")
+    yield Default("training.label_smoothing", 0.1, "labels are not always right")
     if side is not None and side >= MIN_SHIFTED_SIDE:
-        yield Default("training.shift", max(1, side // 14), "an image moved a little is still the same")
+        yield Default("training.random_shift", max(1, side // 14), "an image moved a little is still the same")
     often = by_threshold(examples, ((2_000, 60), (20_000, 30)), 30 if device.fast else 8)
     epochs, steps = training_length(asked, often, tokens / batch, device,
                            "so often all examples are seen")
     yield from epochs
-    yield Default("training.average", 0.99 if steps < 3000 else 0.998, "the mean over steps is better than any of them")
+    yield Default("training.ema_decay", 0.99 if steps < 3000 else 0.998, "the mean over steps is better than any of them")
     yield Default("training.schedule.shape", "cosine", "slowly down, which settles the model")
-    yield Default("training.schedule.peak", 1e-3, "as high as such a model bears")
-    yield Default("training.schedule.warmup", max(1, steps // 20), "the first steps are the wildest")
-    yield Default("training.optimiser.decay", 0.05, "weights that nothing asks for fade")
+    yield Default("training.schedule.learning_rate", 1e-3, "as high as such a model bears")
+    yield Default("training.schedule.warmup_steps", max(1, steps // 20), "the first steps are the wildest")
+    yield Default("training.optimizer.weight_decay", 0.05, "weights that nothing asks for fade")
     every = lookup(asked, "validation.every", max(1, steps // 15))
     yield Default("training.validation.every", every, "about 15 times in all")
     yield validation_score(asked, "accuracy", "what a classifier is judged by")
-    yield Default("training.validation.most", 10_000, "each takes little time")
+    yield Default("training.validation.max_examples", 10_000, "each takes little time")
     yield Default("training.checkpoints.every", every, "with every validation")
-    yield Default("training.report", 50 if device.fast else 10, "a line of metrics every few seconds")
+    yield Default("training.log_every", 50 if device.fast else 10, "a line of metrics every few seconds")

@@ -2,15 +2,15 @@
 
     with DistributedContext.joined() as processes:      as `torchrun` has started this process; alone otherwise
         device = processes.device("cuda")               each process has a GPU of its own
-        module = processes.share(objective, "replicated")
+        module = processes.share(objective, "ddp")
         with processes.gradients_of(module, last=True):
             (module(batch).total * processes.count / processes.sum(batch.tokens)).backward()
 
 Every process learns from batches of its own, and after the last batch of a step all have the mean gradient over the
 processes, so a loss that is a sum is multiplied by their number. Parameters are either
 
-    replicated     whole on every process (DistributedDataParallel)
-    sharded        split evenly over the processes (FSDP2): a block is gathered while it computes
+    ddp            whole on every process (DistributedDataParallel)
+    fsdp           split evenly over the processes (FSDP2): a block is gathered while it computes
 
 All processes take part in every collective, even one whose batch is empty. Numbers and texts go over the CPU (gloo), so
 that no GPU is waited for. Optimizers and the origin of batches are not known here.
@@ -130,7 +130,7 @@ class DistributedContext:
     def share(self, objective: Objective, sharing: str) -> nn.Module:
         """The objective as a module of all processes, whose gradients are the mean over them: use it in its place.
 
-        The parameters are those of the main process. With "sharded" the objective itself is changed: its parameters are
+        The parameters are those of the main process. With "fsdp" the objective itself is changed: its parameters are
         tensors of all processes (DTensor), and each holds a part.
         """
         shared = checks.pick("sharing", sharing, WRAPPERS)
@@ -201,7 +201,7 @@ def _wrap_fsdp(objective: Objective) -> nn.Module:
     return objective
 
 
-WRAPPERS: dict[str, Callable[[Objective], nn.Module]] = {"replicated": _wrap_ddp, "sharded": _wrap_fsdp}
+WRAPPERS: dict[str, Callable[[Objective], nn.Module]] = {"ddp": _wrap_ddp, "fsdp": _wrap_fsdp}
 
 
 class _GradientAnchor:

@@ -131,12 +131,12 @@ class TrainingEngine:
 
     def __init__(self, objective: Objective, settings: TrainingConfig, processes: DistributedContext) -> None:
         self.settings, self.processes, self.objective = settings, processes, objective
-        self.module = processes.share(objective, settings.sharing)
+        self.module = processes.share(objective, settings.parallelism)
         self.names: Mapping[str, nn.Parameter] = dict(objective.model.named_parameters())
         self.parameters = list(self.names.values())
         self.device = self.parameters[0].device
-        self.optimiser = optimisers.make_optimizer(settings.optimiser, self.names)
-        self.average = EMA(objective.model, settings.average) if settings.average else None
+        self.optimiser = optimisers.make_optimizer(settings.optimizer, self.names)
+        self.average = EMA(objective.model, settings.ema_decay) if settings.ema_decay else None
         self.sums = torch.zeros(5, dtype=torch.float64, device=self.device)  # total, nll, tokens, norm, steps
         self.bad = torch.full((), NO_STEP, dtype=torch.int64, device=self.device)
         self.number = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -213,7 +213,7 @@ class TrainingEngine:
     @property
     def sharded(self) -> bool:
         """Whether each process holds a part of the parameters."""
-        return self.processes.count > 1 and self.settings.sharing == "sharded"
+        return self.processes.count > 1 and self.settings.parallelism == "fsdp"
 
     def memory(self) -> int:
         """The most bytes that were in use: on a GPU there, otherwise of this process."""
@@ -283,8 +283,8 @@ class TrainingEngine:
         """Change the parameters by the gradients, which are then zero."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = _full_norm(nn.utils.get_total_norm(gradients))
-        if self.settings.clip:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
+        if self.settings.max_grad_norm:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.settings.max_grad_norm, norm)
         with torch.no_grad():
             self.sums[3] += norm
             self.sums[4] += 1

@@ -74,7 +74,7 @@ def estimate_training(pairs: int, characters: tuple[int, int], device: DevicePro
     """
     if pairs < 1 or cores < 1 or min(characters) < 1:
         raise checks.wrong("pairs, characters, cores", "at least 1", f"{pairs}, {characters}, {cores}")
-    vocabulary = {choice.key: choice.value for choice in choices.translation_tokenizer(pairs, {})}["tokenizer.vocabulary"]
+    vocabulary = {choice.key: choice.value for choice in choices.translation_tokenizer(pairs, {})}["tokenizer.vocab_size"]
     each = by_threshold(vocabulary, CHARACTERS_PER_TOKEN, MAX_CHARACTERS_PER_TOKEN)
     pairs -= round(held * pairs)  # all that follows is chosen for what is learned from
     sides = tuple(math.ceil((1 - held) * count / each) + pairs for count in characters)  # with the end of each
@@ -82,8 +82,8 @@ def estimate_training(pairs: int, characters: tuple[int, int], device: DevicePro
     model = catalog.find_recipe(recipe).tables["model"]
     tokens = sum(sides) + pairs  # with the start of each target
     made = {choice.key: choice.value for choice in choices.translation_training(pairs, tokens, {"attention"}, device, {})}
-    epochs, batch = made["training.epochs"], made["training.batches.tokens"]
-    passes = 2 if made.get("training.consistency") else 1
+    epochs, batch = made["training.epochs"], made["training.batches.max_tokens"]
+    passes = 2 if made.get("training.rdrop") else 1
     operations = sum(side * _flops_per_token(model, vocabulary, name, side / pairs)
                      for name, side in zip(("encoder", "decoder"), sides, strict=True))
     per_second = GPU_FLOPS if device.fast else by_threshold(model["width"], CORE_FLOPS, MAX_CORE_FLOPS) * min(cores, MAX_CORES)
@@ -96,7 +96,7 @@ def estimate_training(pairs: int, characters: tuple[int, int], device: DevicePro
 
 def stack_parameters(model: Mapping[str, Any], side: str) -> int:
     """The parameters of the blocks of a side ("encoder" or "decoder") of a recipe's Transformer."""
-    width, inner = model["width"], lookup(model, f"{side}.feed_forward.inner")
+    width, inner = model["width"], lookup(model, f"{side}.feed_forward.ffn_width")
     attentions = 2 if side == "decoder" else 1
     attention = 4 * (width * width + width) + 2 * width  # with the norm behind it
     feed_forward = 2 * width * inner + inner + width + 2 * width
@@ -114,6 +114,6 @@ def _activation_bytes(model: Mapping[str, Any], tokens: int, device: DevicePrope
     """Bytes that the backward pass of a batch needs. Half of its tokens are on each side."""
     numbers = 0.0
     for side, more in (("encoder", 1.0), ("decoder", 1.6)):
-        inner = lookup(model, f"{side}.feed_forward.inner")
+        inner = lookup(model, f"{side}.feed_forward.ffn_width")
         numbers += 0.5 * model[side]["layers"] * (more * ACTIVATIONS_PER_FEATURE * model["width"] + 3 * inner)
     return round(tokens * numbers * (2 if device.lowered else 4))

@@ -84,7 +84,7 @@ class TrainingLoop:
                 asked = engine.processes.any(interruption.asked)
                 judge = final or step % settings.validation.every == 0
                 store = judge or asked or step % settings.checkpoints.every == 0
-                if store or step % settings.report == 0:
+                if store or step % settings.log_every == 0:
                     standing, last = self._read(standing, feed, began, last)
                 elif engine.device.type == "cpu":  # elsewhere to look would be to wait
                     self._check(engine.bad_step(), feed)
@@ -113,23 +113,23 @@ class TrainingLoop:
                 if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "memory" not in str(error):
                     raise
                 windows = self.settings.windows
-                key, size = (("batches.tokens", self.settings.batches.tokens) if windows is None else
-                             ("windows.rows", windows.rows))
+                key, size = (("batches.max_tokens", self.settings.batches.max_tokens) if windows is None else
+                             ("windows.batch_size", windows.batch_size))
                 raise TrainingError(
                     f"a batch of {batch.tokens:,} tokens does not fit into the memory of {self.engine.device}. Try "
                     f"--set training.{key}={max(1, size // 2)} "
-                    f"--set training.accumulate={2 * self.settings.accumulate}, "
+                    f"--set training.gradient_accumulation={2 * self.settings.gradient_accumulation}, "
                     f"which learns the same in smaller parts, or a smaller model.") from error
 
     def _steps(self, feed: BatchLoader, first: int) -> Iterator[tuple[int, list[Any]]]:
         """Each step with its batches, made ahead."""
-        many = self.settings.accumulate
+        many = self.settings.gradient_accumulation
         ready = pin_batch if self.engine.device.type == "cuda" else _unchanged
 
         def make(step: int) -> tuple[int, list[Any]]:
             return step, [ready(feed.at((step - 1) * many + part)) for part in range(many)]
 
-        return prefetch_steps(make, range(first, self.settings.steps + 1), ahead=self.settings.batches.ahead)
+        return prefetch_steps(make, range(first, self.settings.steps + 1), ahead=self.settings.batches.prefetch)
 
     def _read(self, standing: TrainingState, feed: BatchLoader, began: float, last: float) -> tuple[TrainingState, float]:
         """Tell how the last steps went, and stop where one of them went wrong."""
@@ -144,7 +144,7 @@ class TrainingLoop:
 
     def _progress(self, standing: TrainingState, totals: StepTotals, feed: BatchLoader, seconds: float,
                   lately: float) -> logging.TrainingProgress:
-        micro = standing.step * self.settings.accumulate
+        micro = standing.step * self.settings.gradient_accumulation
         tokens = max(1, totals.tokens)
         return logging.TrainingProgress(
             step=standing.step, steps=self.settings.steps, epoch=micro / feed.steps, loss=totals.total / tokens,
@@ -154,7 +154,7 @@ class TrainingLoop:
 
     def _judge(self, standing: TrainingState) -> TrainingState:
         """Score the model; keep it if none was better."""
-        start, score = time.monotonic(), self.settings.validation.score
+        start, score = time.monotonic(), self.settings.validation.metric
         with self.engine.averaged(), _evaluation(self.engine):
             verdict = self._verdict()
             value = verdict.scores[score]
@@ -194,14 +194,14 @@ class TrainingLoop:
             raise TrainingError(self._bad(bad, feed))
 
     def _bad(self, step: int, feed: BatchLoader) -> str:
-        many = self.settings.accumulate
+        many = self.settings.gradient_accumulation
         numbers = [int(number) for part in range(many) for number in feed.at((step - 1) * many + part).numbers]
         shown = ", ".join(str(number) for number in numbers[:10]) + (", ..." if len(numbers) > 10 else "")
         stored = ("The last checkpoint is whole, and no later state was stored." if self.checkpoints.steps() else
                   "No state was stored yet.")
         return (f"step {step}: the loss is not a finite number. Its batch has the examples of numbers {shown} "
                 f"(from 0, of those that were kept). {stored} Try "
-                f"a smaller rate, such as --set training.schedule.peak={self.settings.schedule.peak / 2:g}, or "
+                f"a smaller rate, such as --set training.schedule.learning_rate={self.settings.schedule.learning_rate / 2:g}, or "
                 f"--set training.precision=float32.")
 
 

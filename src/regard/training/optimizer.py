@@ -39,12 +39,12 @@ class OptimizerConfig(Config):
     """Adam (Kingma and Ba 2015), or AdamW, which takes the decay out of the moments (Loshchilov and Hutter 2019)."""
 
     name: str = choice(OPTIMIZERS, "adamw")
-    first: float = probability(0.9)
+    beta1: float = probability(0.9, old="first")
     """How much of the mean of the gradients stays from step to step."""
-    second: float = probability(0.98)
+    beta2: float = probability(0.98, old="second")
     """The same of the mean of their squares."""
     epsilon: float = number(1e-9, above=0)
-    decay: float = number(0.0, least=0.0)
+    weight_decay: float = number(0.0, minimum=0.0, old="decay")
     """Of weights; not of biases, of norms, or of anything else that has one dimension."""
 
 
@@ -52,12 +52,12 @@ def make_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramete
     """An optimiser of these parameters, by their names."""
     weights = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     others = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
-    groups = [{"params": weights, "weight_decay": config.decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     on_cuda = any(parameter.is_cuda for parameter in parameters.values())
     # A rate on the device, so that a captured step can be told another one.
     rate = torch.zeros((), device=next(iter(parameters.values())).device) if on_cuda else 0.0
     kind = AdamW if config.name == "adamw" else Adam
-    return kind([group for group in groups if group["params"]], lr=rate, betas=(config.first, config.second),
+    return kind([group for group in groups if group["params"]], lr=rate, betas=(config.beta1, config.beta2),
                 eps=config.epsilon, fused=True, capturable=on_cuda)
 
 
@@ -82,17 +82,17 @@ def set_learning_rate(optimiser: Optimizer, rate: float) -> None:
 
 
 def _inverse_sqrt(step: int, schedule: "ScheduleConfig") -> float:
-    return math.sqrt(max(1, schedule.warmup) / step)
+    return math.sqrt(max(1, schedule.warmup_steps) / step)
 
 
 def _cosine(step: int, schedule: "ScheduleConfig") -> float:
-    done = _fraction_done(step, schedule.warmup, schedule.steps)
-    return schedule.last + (1.0 - schedule.last) * 0.5 * (1.0 + math.cos(math.pi * done))
+    done = _fraction_done(step, schedule.warmup_steps, schedule.max_steps)
+    return schedule.final_fraction + (1.0 - schedule.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 def _linear(step: int, schedule: "ScheduleConfig") -> float:
-    start = max(schedule.warmup, round(schedule.hold * (schedule.steps or 0)))
-    return 1.0 - (1.0 - schedule.last) * _fraction_done(step, start, schedule.steps)
+    start = max(schedule.warmup_steps, round(schedule.constant_fraction * (schedule.max_steps or 0)))
+    return 1.0 - (1.0 - schedule.final_fraction) * _fraction_done(step, start, schedule.max_steps)
 
 
 def _constant(step: int, schedule: "ScheduleConfig") -> float:
@@ -111,26 +111,26 @@ class ScheduleConfig(Config):
     """The learning rate over the steps, as a table of a config file."""
 
     shape: str = choice(SCHEDULES, "inverse_sqrt")
-    peak: float = number(1e-3, above=0.0)
-    warmup: int = integer(0, least=0)
-    steps: int | None = integer(None, least=1)
+    learning_rate: float = number(1e-3, above=0.0, old="peak")
+    warmup_steps: int = integer(0, minimum=0, old="warmup")
+    max_steps: int | None = integer(None, minimum=1, old="steps")
     """Of the whole training; what comes after them has the rate of the last one."""
-    hold: float = number(0.0, least=0.0, most=1.0)
-    last: float = number(0.0, least=0.0, most=1.0)
+    constant_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="hold")
+    final_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="last")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, from 1."""
-        step = step if self.steps is None else min(step, self.steps)
-        if step <= self.warmup:
-            return self.peak * step / self.warmup
-        return self.peak * SCHEDULES[self.shape](step, self)
+        step = step if self.max_steps is None else min(step, self.max_steps)
+        if step <= self.warmup_steps:
+            return self.learning_rate * step / self.warmup_steps
+        return self.learning_rate * SCHEDULES[self.shape](step, self)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
-        if self.shape not in OPEN_ENDED_SCHEDULES and self.steps is None:
-            yield "steps", f'"{self.shape}" comes to an end, and must know after how many steps'
-        if self.steps is not None and self.warmup > self.steps:
-            yield "warmup", f"{self.warmup} steps of warm-up are more than all {self.steps} steps"
+        if self.shape not in OPEN_ENDED_SCHEDULES and self.max_steps is None:
+            yield "max_steps", f'"{self.shape}" comes to an end, and must know after how many steps'
+        if self.max_steps is not None and self.warmup_steps > self.max_steps:
+            yield "warmup_steps", f"{self.warmup_steps} steps of warm-up are more than all {self.max_steps} steps"
 
 
 def _fraction_done(step: int, start: int, steps: int | None) -> float:

@@ -90,7 +90,7 @@ def prepare(request: TrainingRequest, plan: TaskSetup, asked: TomlDocument, devi
     document = toml.override(fill_defaults(document, second, asked),
                             {choice.key: choice.value for choice in made if choice.key == "recipe"})
     made += second
-    if "steps" not in document.tables["training"].get("schedule", {}):
+    if "max_steps" not in document.tables["training"].get("schedule", {}):
         steps = _steps_default(document, plan.steps(prepared, document), device)
         document = fill_defaults(document, [steps], asked)
         made.append(steps)
@@ -109,9 +109,9 @@ def prepare(request: TrainingRequest, plan: TaskSetup, asked: TomlDocument, devi
 def _steps_default(document: TomlDocument, epoch: int, device: DeviceProperties) -> Default:
     """How many steps so many epochs have."""
     training = document.tables["training"]
-    many, epochs = training.get("accumulate", 1) * device.count, training["epochs"]
+    many, epochs = training.get("gradient_accumulation", 1) * device.count, training["epochs"]
     steps = max(1, math.ceil(epochs * epoch / many))
-    return Default("training.schedule.steps", steps, f"{epochs:g} epochs of {epoch / many:,.0f} steps")
+    return Default("training.schedule.max_steps", steps, f"{epochs:g} epochs of {epoch / many:,.0f} steps")
 
 
 TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": LanguageSetup, "masked": MaskedSetup,
@@ -129,7 +129,7 @@ TASKS: dict[str, type[TaskSetup]] = {"seq2seq": TranslationSetup, "language": La
 TABLES = {"recipe": str | None, "data": DataConfig | None, "tokenizer": TokenizerConfig | None, "model": ModelConfig,
           "training": TrainingConfig}
 MODEL_KINDS = {one.kind for one in get_args(ModelConfig)}
-STEPS_KEY = "training.schedule.steps"
+STEPS_KEY = "training.schedule.max_steps"
 UNKNOWN_STEPS = 10**9
 """Steps that stand for those which are not known yet."""
 
@@ -143,7 +143,8 @@ def requested_config(request: TrainingRequest, plan: TaskSetup) -> TomlDocument:
         document = toml.read_document(name)
     else:
         document = toml.document_of({"recipe": name}, "config")
-    document = toml.override(document, request.changes)
+    document = config.with_current_keys(document, TABLES)
+    document = toml.override(document, config.current_overrides(request.changes, TABLES))
     _check_request(document, request, plan)
     return document
 
@@ -190,9 +191,9 @@ def _check_request(document: TomlDocument, request: TrainingRequest, plan: TaskS
     faults = [_config_error(each, left) for each in whole]
     if faults[0] is not None and None not in faults:
         raise faults[0]
-    score = lookup(document.tables, "training.validation.score", "loss")
+    score = lookup(document.tables, "training.validation.metric", "loss")
     if score not in plan.scores:
-        raise checks.wrong("training.validation.score", f"one for --task {request.task}, {' or '.join(plan.scores)}",
+        raise checks.wrong("training.validation.metric", f"one for --task {request.task}, {' or '.join(plan.scores)}",
                            score)
     for key, anyway in plan.unused.items():
         if lookup(document.tables, key, anyway) != anyway:
@@ -247,7 +248,8 @@ def training_identity(request: TrainingRequest, tables: Mapping[str, Any], files
 
 def stored_config(stored: Identity, request: TrainingRequest, asked: TomlDocument) -> TomlDocument:
     """The config that was stored, in which all must be that is asked for now."""
-    there = {"task": stored["task"], **stored["reading"], **stored["config"]}
+    document = config.with_current_keys(toml.document_of(stored["config"], f"the config in {request.output}"), TABLES)
+    there = {"task": stored["task"], **stored["reading"], **document.tables}
     wanted = {"task": request.task, **_read_options(request), **asked.tables}
     if "recipe" in wanted and there.get("recipe") in recipe_sizes(wanted["recipe"]):  # the size was chosen
         wanted["recipe"] = there["recipe"]
@@ -256,7 +258,7 @@ def stored_config(stored: Identity, request: TrainingRequest, asked: TomlDocumen
     if different:
         raise DataError("\n".join([f"{request.output}: This training cannot go on as another one.", *different,
                                    "Ask for the same, or choose another folder."]))
-    return toml.document_of(stored["config"], f"the config in {request.output}")
+    return document
 
 
 def check_same_files(stored: Mapping[str, str], now: Mapping[str, str], request: TrainingRequest) -> None:

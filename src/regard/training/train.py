@@ -198,7 +198,7 @@ def _report_start(training: TrainingLoop, ready: PreparedTraining, device: torch
     shown = tuple(logging.ShownDefault(choice.key, _format_default(choice.value), choice.reason) for choice in ready.choices)
     report(logging.TrainingStarted(task=type(ready.work).__name__.lower().removesuffix("task"), parameters=ready.model.parameters(),
                            steps=ready.settings.steps, first_step=standing.step + 1, tokens_per_epoch=None,
-                           device=str(device), choices=shown, score=ready.settings.validation.score,
+                           device=str(device), choices=shown, score=ready.settings.validation.metric,
                            best=standing.best_scores or {}))
 
 

@@ -21,7 +21,7 @@ SPECIAL = SpecialTokens(start=1, end=(2,), padding=0, mask=3)
 @pytest.mark.parametrize(("layout", "kind"), [("padded", Tokens), ("packed", PackedTokens)])
 def test_pairs(stored, lognormal, layout, kind):
     pairs = lognormal(300)
-    feed = batch_feed(stored(pairs), SPECIAL, BatchConfig(tokens=500, layout=layout), seed=1)
+    feed = batch_feed(stored(pairs), SPECIAL, BatchConfig(max_tokens=500, layout=layout), seed=1)
     batches = [feed.at(step) for step in range(feed.steps)]
     assert Counter(number for batch in batches for number in batch.numbers.tolist()) == Counter(range(300))
     for batch in batches:
@@ -40,9 +40,9 @@ def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
     monkeypatch.setattr(config_module, "MAX_SHAPES", 4)
     pairs = lognormal(500)
     store = stored(pairs)
-    feed = batch_feed(store, SpecialTokens(start=1, end=(2,), padding=5), BatchConfig(tokens=300, shapes="few"), seed=1)
+    feed = batch_feed(store, SpecialTokens(start=1, end=(2,), padding=5), BatchConfig(max_tokens=300, shapes="few"), seed=1)
     batches = [feed.at(step) for step in range(feed.steps)]
-    drawn = batch_feed(store, SPECIAL, BatchConfig(tokens=300), seed=1)
+    drawn = batch_feed(store, SPECIAL, BatchConfig(max_tokens=300), seed=1)
     assert len(shapes(feed)) <= 4 < len(shapes(drawn))
     assert {(batch.rows, (batch.source.ids.shape[1], batch.inputs.ids.shape[1])) for batch in batches} == set(
         feed.plan.shapes)
@@ -56,7 +56,7 @@ def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
 @pytest.mark.parametrize("masked", [False, True])
 def test_packed_batches_of_all_processes_have_one_shape(stored, written, lognormal, masked):
     """Where an epoch ends unevenly too."""
-    config = BatchConfig(tokens=900, layout="packed", shapes="few")
+    config = BatchConfig(max_tokens=900, layout="packed", shapes="few")
     store = written([[10] * target for _, target in lognormal(300)]) if masked else stored(lognormal(300))
 
     def made(rank, processes):
@@ -78,7 +78,7 @@ def test_packed_batches_of_all_processes_have_one_shape(stored, written, lognorm
 
 @pytest.mark.parametrize("shapes", ["as_drawn", "few"])
 def test_the_largest_batch_is_as_large_as_any(stored, lognormal, shapes):
-    feed = batch_feed(stored(lognormal(500)), SPECIAL, BatchConfig(tokens=300, shapes=shapes), seed=1)
+    feed = batch_feed(stored(lognormal(500)), SPECIAL, BatchConfig(max_tokens=300, shapes=shapes), seed=1)
     sizes = [batch.source.ids.numel() + batch.inputs.ids.numel() for batch in map(feed.at, range(3 * feed.steps))]
     largest = feed.largest()[0]
     assert max(sizes) <= largest.source.ids.numel() + largest.inputs.ids.numel() <= 300
@@ -86,7 +86,7 @@ def test_the_largest_batch_is_as_large_as_any(stored, lognormal, shapes):
 
 def test_few_shapes_at_the_end_of_an_uneven_epoch(stored):
     store = stored([(2, 2)] * 9)
-    config = BatchConfig(tokens=15, shapes="few")
+    config = BatchConfig(max_tokens=15, shapes="few")
     last = batch_feed(store, SPECIAL, config, seed=1, rank=1, processes=2).at(1)
     assert last.tokens == 0
     assert last.numbers.tolist() == []
@@ -97,7 +97,7 @@ def test_few_shapes_at_the_end_of_an_uneven_epoch(stored):
 def test_packed_batches_of_few_shapes_have_one(stored):
     chance = np.random.default_rng(1)
     store = stored([tuple(chance.integers(1, 9, 2).tolist()) for _ in range(400)])
-    feed = batch_feed(store, SPECIAL, BatchConfig(tokens=700, layout="packed", shapes="few"), seed=1)
+    feed = batch_feed(store, SPECIAL, BatchConfig(max_tokens=700, layout="packed", shapes="few"), seed=1)
     batches = [feed.at(step) for step in range(feed.steps)]
     assert len({(batch.source.ids.shape, batch.inputs.ids.shape, batch.rows) for batch in batches}) == 1
     assert batches[0].source.ids.shape[1] + batches[0].inputs.ids.shape[1] <= 700
@@ -105,12 +105,12 @@ def test_packed_batches_of_few_shapes_have_one(stored):
 
 
 def test_rows(stored):
-    feed = batch_feed(stored([(2, 2)] * 20), SPECIAL, BatchConfig(rows=3), seed=1)
+    feed = batch_feed(stored([(2, 2)] * 20), SPECIAL, BatchConfig(batch_size=3), seed=1)
     assert sorted(feed.at(step).rows for step in range(feed.steps)) == [2, 3, 3, 3, 3, 3, 3]
 
 
 def test_texts(written):
-    feed = batch_feed(written([[5]] * 4), SPECIAL, BatchConfig(tokens=4), seed=1, rank=1, processes=2)
+    feed = batch_feed(written([[5]] * 4), SPECIAL, BatchConfig(max_tokens=4), seed=1, rank=1, processes=2)
     assert feed.steps == 1
     assert feed.at(0).labels.tolist() == [[5, 2], [5, 2]]
 
@@ -123,7 +123,7 @@ def test_other_ids_may_be_read(stored):
 
 def test_masked(written):
     texts = written([[10, 11, 12, 13]] * 50, 20)
-    feed = masked_feed(texts, SPECIAL, BatchConfig(tokens=40), MaskingConfig(share=0.5), vocabulary=20, seed=1)
+    feed = masked_feed(texts, SPECIAL, BatchConfig(max_tokens=40), MaskingConfig(mlm_probability=0.5), vocabulary=20, seed=1)
     assert feed.steps == 5
     batch = feed.at(0)
     assert batch.inputs.ids.shape == (10, 4)
@@ -133,16 +133,16 @@ def test_masked(written):
 def test_masked_in_few_shapes(written, monkeypatch):
     monkeypatch.setattr(config_module, "MAX_SHAPES", 2)
     texts = written([[10] * (1 + number % 9) for number in range(90)], 20)
-    config = BatchConfig(tokens=30, shapes="few")
-    feed = masked_feed(texts, SPECIAL, config, MaskingConfig(share=0.5), vocabulary=20, seed=1)
+    config = BatchConfig(max_tokens=30, shapes="few")
+    feed = masked_feed(texts, SPECIAL, config, MaskingConfig(mlm_probability=0.5), vocabulary=20, seed=1)
     assert len(shapes(feed)) == 2
 
 
 def test_from_a_file(tmp_path):
-    config = BatchConfig(tokens=100, layout="packed")
+    config = BatchConfig(max_tokens=100, layout="packed")
     (tmp_path / "a.toml").write_text(to_toml({"batches": config}))
     assert read_config(BatchConfig, toml.read_document(tmp_path / "a.toml"), ("batches",)) == config
     with pytest.raises(ValueError, match="layout"):
         BatchConfig(layout="pakced")
     with pytest.raises(ValueError, match="tokens"):
-        BatchConfig(tokens=0)
+        BatchConfig(max_tokens=0)

@@ -8,7 +8,7 @@ from regard.data.batches.batch import LAYOUTS, MaskedCollator, MaskingConfig, St
 from regard.special_tokens import SpecialTokens
 from regard.tokens import IGNORED_LABEL
 
-SPECIAL = SpecialTokens(start=1, end=(2, 3), padding=0, unknown=4, mask=5, first=6, separator=7)
+SPECIAL = SpecialTokens(start=1, end=(2, 3), padding=0, unknown=4, mask=5, cls=6, separator=7)
 VOCABULARY = 50
 
 
@@ -32,7 +32,7 @@ def flat(batch):
     return batch.inputs.ids.numpy()[there], batch.labels.numpy()[there]
 
 
-@pytest.mark.parametrize("config", [{}, {"share": 0.5, "hidden": 0.3, "replaced": 0.6}])
+@pytest.mark.parametrize("config", [{}, {"mlm_probability": 0.5, "mask_replace_prob": 0.3, "random_replace_prob": 0.6}])
 def test_shares_are_as_asked(masked, config):
     make, texts = masked(**config)
     batch = make(np.arange(len(texts)), 0)
@@ -44,10 +44,10 @@ def test_shares_are_as_asked(masked, config):
     assert not chosen[~ordinary].any()
     assert batch.tokens == chosen.sum()
     count, wanted = chosen.sum(), MaskingConfig(**config)
-    assert chosen.sum() / ordinary.sum() == pytest.approx(wanted.share, abs=0.02)
-    assert (seen[chosen] == 5).sum() / count == pytest.approx(wanted.hidden, abs=0.03)
+    assert chosen.sum() / ordinary.sum() == pytest.approx(wanted.mlm_probability, abs=0.02)
+    assert (seen[chosen] == 5).sum() / count == pytest.approx(wanted.mask_replace_prob, abs=0.03)
     other = chosen & (seen != 5) & (seen != truth)
-    assert other.sum() / count == pytest.approx(wanted.replaced, abs=0.03)
+    assert other.sum() / count == pytest.approx(wanted.random_replace_prob, abs=0.03)
     assert (seen[other] > 7).all()  # what is put in is an ordinary id
     assert len(set(seen[other].tolist())) > 30
 
@@ -65,12 +65,12 @@ def test_a_text_is_masked_in_one_way_in_any_batch_and_in_another_in_the_next_epo
 
 
 def test_all_and_nothing(masked):
-    make, texts = masked(share=1.0, hidden=1.0, replaced=0.0)
+    make, texts = masked(mlm_probability=1.0, mask_replace_prob=1.0, random_replace_prob=0.0)
     seen, labels = flat(make(np.arange(len(texts)), 0))
     truth = np.concatenate(texts)
     assert (seen == np.where(truth > 7, 5, truth)).all()
     assert (labels == np.where(truth > 7, truth, IGNORED_LABEL)).all()
-    assert masked(share=0.0)[0](np.arange(9), 0).tokens == 0
+    assert masked(mlm_probability=0.0)[0](np.arange(9), 0).tokens == 0
 
 
 def test_packed_has_the_tokens_of_padded(masked):
@@ -95,7 +95,7 @@ def test_what_cannot_be_masked(written):
 
 def test_shares_that_are_no_shares():
     assert issubclass(MaskingConfig, Config)
-    with pytest.raises(ValueError, match=r"hidden and replaced are parts of one whole, but add up to 1\.1"):
-        MaskingConfig(hidden=0.8, replaced=0.3)
-    with pytest.raises(ValueError, match="share"):
-        MaskingConfig(share=1.5)
+    with pytest.raises(ValueError, match=r"random_replace_prob.*add up to 1\.1"):
+        MaskingConfig(mask_replace_prob=0.8, random_replace_prob=0.3)
+    with pytest.raises(ValueError, match="mlm_probability"):
+        MaskingConfig(mlm_probability=1.5)

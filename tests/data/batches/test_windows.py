@@ -86,13 +86,13 @@ def test_full_windows_have_no_lengths_and_short_ones_are_filled_up(written):
 
 def test_a_config_says_which(written):
     text = written([range(100)])
-    stream = window_feed(text, WindowConfig(length=5, rows=4, order="continuous"), seed=0, rank=1, processes=2)
+    stream = window_feed(text, WindowConfig(length=5, batch_size=4, order="continuous"), seed=0, rank=1, processes=2)
     assert isinstance(stream, StreamFeed)
     assert stream.at(0).rows == 2
-    shuffled = window_feed(text, WindowConfig(length=5, rows=4), seed=0)
+    shuffled = window_feed(text, WindowConfig(length=5, batch_size=4), seed=0)
     assert isinstance(shuffled, PlanFeed)
     assert shuffled.at(0).rows == 4
-    assert shuffled.at(0).numbers.tolist() != window_feed(text, WindowConfig(length=5, rows=4),
+    assert shuffled.at(0).numbers.tolist() != window_feed(text, WindowConfig(length=5, batch_size=4),
                                                           seed=1).at(0).numbers.tolist()
 
 

@@ -14,7 +14,7 @@ from regard.data.doctor import FINDINGS_PER_RULE, FINDINGS_SHOWN, SkippedEntries
 from regard.data.filters import RULE_NAMES, FilterConfig
 from regard.data.sources.text import Location, SentencePair
 
-CONFIG = FilterConfig(longest_words=3, longest_characters=12, ratio=2, ratio_from=4)
+CONFIG = FilterConfig(max_words=3, max_characters=12, max_length_ratio=2, min_ratio_characters=4)
 
 
 def pairs(texts, file="c.tsv"):
@@ -31,10 +31,10 @@ def slowly(data, config):
             char.isprintable() and not char.isspace() for char in target
         ):
             reason = "empty"
-        elif any(len(text) > config.longest_characters or len(text.split()) > config.longest_words
+        elif any(len(text) > config.max_characters or len(text.split()) > config.max_words
                  for text in (source, target)):  # fmt: skip
             reason = "too_long"
-        elif max(len(a), len(b)) >= config.ratio_from and max(len(a), len(b)) > config.ratio * min(len(a), len(b)):
+        elif max(len(a), len(b)) >= config.min_ratio_characters and max(len(a), len(b)) > config.max_length_ratio * min(len(a), len(b)):
             reason = "ratio"
         elif a == b and any(char.isalpha() for char in a):
             reason = "copy"
@@ -98,7 +98,7 @@ TABLES = {
                 "first": [{"validation": "str", "training": "str"}]},
     "warnings": ["str"],
     "look_at": [{"where": "str", "rule": "str", "what": "str", "source": "str", "target": "str"}],
-    "filters": {"longest_words": "int", "longest_characters": "int", "ratio": "float", "ratio_from": "int",
+    "filters": {"max_words": "int", "max_characters": "int", "max_length_ratio": "float", "min_ratio_characters": "int",
                 "drop": ["str"]},
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ import pytest
 from regard.data.filters import RULE_NAMES, RULES, FilterConfig, start_rules
 from regard.toml import ConfigError
 
-CONFIG = FilterConfig(longest_words=4, longest_characters=20, ratio=3, ratio_from=10)
+CONFIG = FilterConfig(max_words=4, max_characters=20, max_length_ratio=3, min_ratio_characters=10)
 
 
 def find(name, source, target, config=CONFIG):
@@ -118,7 +118,8 @@ def test_the_defaults_leave_ordinary_pairs_alone():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("longest_words", 0), ("longest_characters", -1), ("ratio", 0.5), ("ratio", float("nan")), ("ratio_from", -1),
+    [("max_words", 0), ("max_characters", -1), ("max_length_ratio", 0.5), ("max_length_ratio", float("nan")),
+     ("min_ratio_characters", -1),
      ("drop", ("empty", "emtpy"))],
 )  # fmt: skip
 def test_limits_that_make_no_sense(key, value):

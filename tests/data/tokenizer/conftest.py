@@ -7,12 +7,12 @@ from regard.data import phrasebook
 from regard.data.tokenizer.training import BpeConfig, BytesConfig, CharactersConfig, UnigramConfig, train_tokenizer
 
 KINDS = {
-    "unigram": UnigramConfig(vocabulary=700),
-    "unigram-exact": UnigramConfig(vocabulary=700, normalisation="exact", coverage=1.0),
-    "bpe": BpeConfig(vocabulary=700),
-    "bpe-nfc": BpeConfig(vocabulary=700, normalisation="nfc"),
+    "unigram": UnigramConfig(vocab_size=700),
+    "unigram-exact": UnigramConfig(vocab_size=700, normalization="exact", character_coverage=1.0),
+    "bpe": BpeConfig(vocab_size=700),
+    "bpe-nfc": BpeConfig(vocab_size=700, normalization="nfc"),
     "characters": CharactersConfig(),
-    "characters-line": CharactersConfig(vocabulary=280, normalisation="line"),
+    "characters-line": CharactersConfig(vocab_size=280, normalization="line"),
     "bytes": BytesConfig(),
 }
 # What tokenizers and editors trip over.

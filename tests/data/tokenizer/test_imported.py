@@ -57,7 +57,7 @@ def test_ids_and_spans_are_those_of_the_package(minilm):
 
 
 def test_special_ids_have_their_roles(minilm):
-    assert minilm.special == SpecialTokens(padding=0, unknown=100, mask=103, first=101, separator=102)
+    assert minilm.special == SpecialTokens(padding=0, unknown=100, mask=103, cls=101, separator=102)
     assert minilm.size == 30522
 
 

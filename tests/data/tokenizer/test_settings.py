@@ -7,8 +7,8 @@ from regard.data.tokenizer.training import BpeConfig, BytesConfig, CharactersCon
 
 
 @pytest.mark.parametrize("settings", [
-    UnigramConfig(vocabulary=4000, coverage=1.0, split_digits=True), BpeConfig(normalisation="nfc", sentences=5),
-    CharactersConfig(vocabulary=300), CharactersConfig(), BytesConfig(normalisation="line"),
+    UnigramConfig(vocab_size=4000, character_coverage=1.0, split_digits=True), BpeConfig(normalization="nfc", input_sentence_size=5),
+    CharactersConfig(vocab_size=300), CharactersConfig(), BytesConfig(normalization="line"),
 ])
 def test_a_config_is_written_and_read(settings):
     read = toml.parse_document(config.to_toml({"tokenizer": settings}), "train.toml")
@@ -16,8 +16,8 @@ def test_a_config_is_written_and_read(settings):
 
 
 def test_all_that_is_wrong_is_told():
-    text = '[tokenizer]\nkind = "unigram"\nvocabulary = 10\nnormalisation = "nfkc"\ncoverag = 1.0\n'
-    with pytest.raises(ValueError, match="vocabulary") as error:
+    text = '[tokenizer]\nkind = "unigram"\nvocab_size = 10\nnormalization = "nfkc"\ncharacter_coverag = 1.0\n'
+    with pytest.raises(ValueError, match="vocab_size") as error:
         config.read_config(TokenizerConfig, toml.parse_document(text, "train.toml"), ("tokenizer",))
-    for part in ("train.toml:3", "at least 262", "train.toml:4", '"nfc"', "train.toml:5", 'did you mean "coverage"?'):
+    for part in ("train.toml:3", "at least 262", "train.toml:4", '"nfc"', "train.toml:5", 'did you mean "character_coverage"?'):
         assert part in str(error.value)

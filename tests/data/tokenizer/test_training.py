@@ -38,7 +38,7 @@ def test_another_process_with_another_seed_of_hashes_trains_the_same():
 
 @SUBWORDS
 def test_the_vocabulary_is_as_large_as_asked(corpus, config):
-    trained = train_tokenizer(corpus, config(vocabulary=512))
+    trained = train_tokenizer(corpus, config(vocab_size=512))
     assert trained.tokenizer.size == 512
     assert trained.notes == ()
 
@@ -46,7 +46,7 @@ def test_the_vocabulary_is_as_large_as_asked(corpus, config):
 @SUBWORDS
 @pytest.mark.parametrize("texts", [["Hello."], ["a"], ["</s>"], ["語"], ["a b", "b a"]])
 def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(config, texts):
-    trained = train_tokenizer(texts, config(vocabulary=32_000))
+    trained = train_tokenizer(texts, config(vocab_size=32_000))
     assert 261 < trained.tokenizer.size < 300
     assert trained.notes == (f"the text allows a vocabulary of {trained.tokenizer.size}, not of 32,000",)
     for text in (*texts, "something else"):
@@ -69,17 +69,17 @@ def test_no_characters_to_learn_from():
 def test_a_vocabulary_too_small_for_the_characters(config):
     letters = "".join(map(chr, range(0x4E00, 0x4E80)))
     with pytest.raises(ValueError, match=r"`vocabulary` must be at least 3\d\d, for the characters .* but is 300"):
-        train_tokenizer([letters], config(vocabulary=300, coverage=1.0))
+        train_tokenizer([letters], config(vocab_size=300, character_coverage=1.0))
 
 
 @SUBWORDS
 @pytest.mark.timeout(30)
 def test_of_equal_lines_two_are_shown_so_that_repetition_takes_no_time(config, corpus):
-    once, twice, often = (train_tokenizer([*corpus[:100], *["a zebra"] * count], config(vocabulary=450)).tokenizer.sha256
+    once, twice, often = (train_tokenizer([*corpus[:100], *["a zebra"] * count], config(vocab_size=450)).tokenizer.sha256
                           for count in (1, 2, 20_000))
     assert once != twice == often
     for texts in (corpus * 50, ["-" * 3_000_000, "a b c"], ["the dog " * 200_000], ["語" * 1000] * 1000 + ["a"]):
-        train_tokenizer(texts, config(vocabulary=500))
+        train_tokenizer(texts, config(vocab_size=500))
 
 
 def test_one_text_in_the_place_of_several():
@@ -100,8 +100,8 @@ def test_what_goes_wrong_in_the_source_is_not_swallowed():
 
 @SUBWORDS
 def test_nothing_is_said_on_the_way(config, corpus, capfd):
-    train_tokenizer(corpus, config(vocabulary=600))
-    train_tokenizer(["x"], config(vocabulary=600))
+    train_tokenizer(corpus, config(vocab_size=600))
+    train_tokenizer(["x"], config(vocab_size=600))
     assert capfd.readouterr() == ("", "")
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_said_on_the_way(config, corpus, capfd):
 def test_lines_that_sentencepiece_would_pass_over_are_learned_from(config):
     for text in ("zebra\x00zebra", "zebra▅zebra", "zebra\tzebra", "zebra▁zebra", "zebra " * 4000, "zebra" * 4000):
         assert len(text) < 20 or len(text) > 10 * training.LINE_CHARACTERS
-        tokenizer = train_tokenizer([text, "apple"], config(normalisation="exact")).tokenizer
+        tokenizer = train_tokenizer([text, "apple"], config(normalization="exact")).tokenizer
         pieces = tokenizer.pieces(tokenizer.encode("zebra"))
         assert not any(piece.startswith("<0x") for piece in pieces)
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -125,7 +125,7 @@ def test_all_of_a_long_text_is_shown_in_parts_cut_at_spaces():
 
 @SUBWORDS
 def test_a_space_is_a_piece_however_rare(config):
-    tokenizer = train_tokenizer(["語" * 1000] * 30 + ["a b"], config(coverage=0.98)).tokenizer
+    tokenizer = train_tokenizer(["語" * 1000] * 30 + ["a b"], config(character_coverage=0.98)).tokenizer
     assert tokenizer.decode(tokenizer.encode("a  ▁ b")) == "a ▁ b"
     assert "".join(tokenizer.pieces(tokenizer.encode("語 語"))) == "▁語▁語"
 
@@ -133,20 +133,20 @@ def test_a_space_is_a_piece_however_rare(config):
 @SUBWORDS
 def test_control_symbols_in_the_text_are_text(config):
     texts = ["a </s> b <pad> <0x41> <mask>"] * 40
-    tokenizer = train_tokenizer(texts, config(vocabulary=290)).tokenizer
+    tokenizer = train_tokenizer(texts, config(vocab_size=290)).tokenizer
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
 
 
 def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
-    config = UnigramConfig(vocabulary=400, sentences=100)
+    config = UnigramConfig(vocab_size=400, input_sentence_size=100)
     trained = train_tokenizer(corpus, config)
     assert trained.notes == (f"100 of {len(corpus)} texts were used",)
     assert train_tokenizer(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
-    other = train_tokenizer(corpus, UnigramConfig(vocabulary=400, sentences=100, seed=1))
+    other = train_tokenizer(corpus, UnigramConfig(vocab_size=400, input_sentence_size=100, seed=1))
     assert other.tokenizer.sha256 != trained.tokenizer.sha256
     seen = [0] * 40
     for seed in range(400):
-        for text in training._reservoir_sample(iter(map(str, range(40))), UnigramConfig(sentences=10, seed=seed))[0]:
+        for text in training._reservoir_sample(iter(map(str, range(40))), UnigramConfig(input_sentence_size=10, seed=seed))[0]:
             seen[int(text)] += 1
     assert all(60 < count < 145 for count in seen)  # 100 on average, with a deviation of 9
 
@@ -163,7 +163,7 @@ def test_characters_are_counted():
     trained = train_tokenizer(["abc ab", "a▁"], CharactersConfig())
     assert trained.tokenizer.characters == ("a", "b", " ", "c")
     assert trained.notes == ()
-    few = train_tokenizer(["abc ab", "a▁"], CharactersConfig(vocabulary=263))
+    few = train_tokenizer(["abc ab", "a▁"], CharactersConfig(vocab_size=263))
     assert few.tokenizer.characters == ("a", "b")
     assert few.notes == ("2 of 4 characters have no id of their own, and are encoded as bytes",)
     assert few.tokenizer.decode(few.tokenizer.encode("abc")) == "abc"
@@ -175,10 +175,10 @@ def test_bytes_need_no_texts():
 
 def test_joint_is_one_tokenizer_and_separate_are_two(corpus):
     sources, targets = corpus[0:200:2], corpus[1:200:2]
-    joint = train_joint_tokenizer(sources, targets, BpeConfig(vocabulary=400))
+    joint = train_joint_tokenizer(sources, targets, BpeConfig(vocab_size=400))
     assert joint.tokenizer.joint
-    assert joint.tokenizer.source.sha256 == train_tokenizer(sources + targets, BpeConfig(vocabulary=400)).tokenizer.sha256
-    separate = train_separate_tokenizers(sources, ["a"], BpeConfig(vocabulary=400), BpeConfig(vocabulary=401))
+    assert joint.tokenizer.source.sha256 == train_tokenizer(sources + targets, BpeConfig(vocab_size=400)).tokenizer.sha256
+    separate = train_separate_tokenizers(sources, ["a"], BpeConfig(vocab_size=400), BpeConfig(vocab_size=401))
     assert not separate.tokenizer.joint
-    assert separate.tokenizer.source.sha256 == train_tokenizer(sources, BpeConfig(vocabulary=400)).tokenizer.sha256
+    assert separate.tokenizer.source.sha256 == train_tokenizer(sources, BpeConfig(vocab_size=400)).tokenizer.sha256
     assert [note.split(":")[0] for note in separate.notes] == ["target"]

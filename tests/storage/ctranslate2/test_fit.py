@@ -36,9 +36,9 @@ def test_what_is_in_the_way_of_a_translator(config, expected):
 
 
 @pytest.mark.parametrize(("config", "expected"), [
-    (TRANSLATING["beside"], ["embedding.joined"]), (TRANSLATING["seq2seq"], ["kind"]),
+    (TRANSLATING["beside"], ["embedding.combine"]), (TRANSLATING["seq2seq"], ["kind"]),
     (LANGUAGE["segments"], ["embedding.segments", "embedding.norm"]), (ALL["reading masked"], ["kind"]),
-    (ALL["vision class"], ["kind"]), (LANGUAGE["old"], ["stack.order", "stack.mixer.kind", "stack.feed_forward"]),
+    (ALL["vision class"], ["kind"]), (LANGUAGE["old"], ["stack.norm_position", "stack.mixer.kind", "stack.feed_forward"]),
     (language(norm="rms"), ["embedding.norm"]),
 ])
 def test_what_is_in_the_way_of_others(config, expected):

@@ -42,17 +42,17 @@ CONFIGS = {
     "halves": translating(embedding="halves"), "linear": translating(embedding="linear"),
     "formal": translating(embedding="formal"), "no positions": translating(embedding="none"),
     "gelu": with_parts({"activation": "gelu"}), "gelu_tanh": with_parts({"activation": "gelu_tanh"}),
-    "gated": with_parts({"form": "gated", "activation": "silu"}),
+    "gated": with_parts({"gated": True, "activation": "silu"}),
     "no biases": with_parts({"bias": False}, replace(ATTENTION, bias=False), AttentionConfig(heads=2, bias=False)),
     "dot": with_parts(mixer=replace(ATTENTION, score="dot"), cross=AttentionConfig(heads=2, score="scaled_dot_d")),
-    "mixed": replace(translating(), encoder=replace(stack(order="post"), mixer=SelfAttentionConfig(heads=4))),
+    "mixed": replace(translating(), encoder=replace(stack(norm_position="post"), mixer=SelfAttentionConfig(heads=4))),
     "rms": replace(translating(), encoder=stack(norm="rms"), decoder=stack(norm="rms", cross=True)),
     "epsilon": replace(translating(), encoder=stack(epsilon=0.3), decoder=stack(epsilon=0.3, cross=True)),
 }
 
 
 def names(config):
-    return VocabularyNames(unique_names((), config.source_vocabulary), unique_names((), config.target_vocabulary))
+    return VocabularyNames(unique_names((), config.source_vocab_size), unique_names((), config.target_vocab_size))
 
 
 def of(rows, called):
@@ -93,7 +93,7 @@ def test_a_language_model(name, tmp_path):
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
 def test_quantised_matrices_are_smaller(quantization, tmp_path):
-    config = translating(source_vocabulary=200, target_vocabulary=200)
+    config = translating(source_vocab_size=200, target_vocab_size=200)
     sizes = {}
     for name in ("float32", quantization):
         place = tmp_path / name
@@ -104,7 +104,7 @@ def test_quantised_matrices_are_smaller(quantization, tmp_path):
 
 
 def test_what_the_special_tokens_are_called(tmp_path):
-    config = translating(shared=True, target_vocabulary=SOURCE)
+    config = translating(share_embeddings=True, target_vocab_size=SOURCE)
     pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
     called = unique_names(pieces, SOURCE)
     files = write_ctranslate2(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(), VocabularyNames(called, called))

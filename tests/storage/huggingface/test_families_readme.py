@@ -15,15 +15,15 @@ from regard.storage.huggingface.conversion import FAMILIES
 PAGE = (Path(regard.models.__file__).parent / "README.md").read_text(encoding="utf-8")
 TITLES = {"bert": "BERT", "gpt2": "GPT-2", "marian": "Marian", "pegasus": "Pegasus", "vit": "ViT", "llama": "Llama"}
 STACK = tiny.stack()
-LANGUAGE = LanguageModelConfig(vocabulary=5, width=8, stack=STACK)
+LANGUAGE = LanguageModelConfig(vocab_size=5, width=8, stack=STACK)
 CONFIGS = {
-    "bert": [MaskedModelConfig(vocabulary=5, width=8, stack=STACK)],
+    "bert": [MaskedModelConfig(vocab_size=5, width=8, stack=STACK)],
     "gpt2": [LANGUAGE],
-    "marian": [EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=5, width=8, shared=shared, encoder=STACK,
+    "marian": [EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=5, width=8, share_embeddings=shared, encoder=STACK,
                                     decoder=tiny.stack(cross=True)) for shared in (True, False)],
-    "pegasus": [EncoderDecoderConfig(source_vocabulary=5, target_vocabulary=5, width=8, shared=True, encoder=STACK,
+    "pegasus": [EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=5, width=8, share_embeddings=True, encoder=STACK,
                                      decoder=tiny.stack(cross=True))],
-    "vit": [VisionConfig(height=4, breadth=4, patch=2, labels=2, width=8, stack=STACK)],
+    "vit": [VisionConfig(image_height=4, image_width=4, patch_size=2, num_labels=2, width=8, stack=STACK)],
     "llama": [LANGUAGE],
 }
 
@@ -47,7 +47,7 @@ def test_the_tables_are_the_rules(name):
 
 
 def test_the_rules_of_an_encoder_alone_are_those_of_the_page_without_its_prefix():
-    rules = FAMILIES["bert"].rules(EncoderConfig(vocabulary=5, width=8, stack=STACK))
+    rules = FAMILIES["bert"].rules(EncoderConfig(vocab_size=5, width=8, stack=STACK))
     page = [row for row in rows(section("bert"), 3) if row[1].startswith("`encoder.")]
     assert [[f"`{rule.theirs}`", f"`encoder.{rule.ours[0]}`"] for rule in rules] == [row[:2] for row in page]
 

@@ -10,16 +10,16 @@ from regard.models.vision import VisionConfig
 from regard.position.encoding import LearnedConfig
 from regard.storage.huggingface.family import check_fits
 
-MASKED = MaskedModelConfig(vocabulary=9, width=8, stack=tiny.stack())
-VISION = VisionConfig(height=4, breadth=4, patch=2, labels=2, width=8, stack=tiny.stack())
+MASKED = MaskedModelConfig(vocab_size=9, width=8, stack=tiny.stack())
+VISION = VisionConfig(image_height=4, image_width=4, patch_size=2, num_labels=2, width=8, stack=tiny.stack())
 
 
 @pytest.mark.parametrize(("config", "same"), [
-    (MASKED, replace(MASKED, head_width=8)),
-    (MASKED, replace(MASKED, stack=replace(MASKED.stack, dropout=0.3, checkpoint=True))),
+    (MASKED, replace(MASKED, mlm_width=8)),
+    (MASKED, replace(MASKED, stack=replace(MASKED.stack, dropout=0.3, activation_checkpointing=True))),
     (MASKED, replace(MASKED, stack=replace(MASKED.stack, mixer=replace(tiny.ATTENTION, key_heads=2, head_width=4)))),
     (MASKED, replace(MASKED, embedding=replace(MASKED.embedding, epsilon=0.5))),  # there is no norm that has it
-    (VISION, replace(VISION, positions=LearnedConfig(count=5))),
+    (VISION, replace(VISION, positions=LearnedConfig(max_positions=5))),
 ])
 def test_what_means_the_same_fits(config, same):
     check_fits(config, same, "X")
@@ -27,7 +27,7 @@ def test_what_means_the_same_fits(config, same):
 
 
 @pytest.mark.parametrize(("other", "said"), [
-    (replace(MASKED, head_width=4, tied=False), "head_width is nothing, where X has 4"),
+    (replace(MASKED, mlm_width=4, tie_word_embeddings=False), "head_width is nothing, where X has 4"),
     (replace(MASKED, stack=replace(MASKED.stack, epsilon=0.5)), "stack.epsilon is 1e-05, where X has 0.5"),
     (replace(MASKED, stack=tiny.stack("alibi")), 'stack.mixer.position.kind is nothing, where X has "alibi"'),
 ])

@@ -19,9 +19,9 @@ from regard.toml import ConfigError
 SMALL = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
          "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 30,
          "activation_function": "relu", "forced_eos_token_id": None}
-OURS = EncoderDecoderConfig(source_vocabulary=9, target_vocabulary=9, width=8, shared=True, tied=True,
+OURS = EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8, share_embeddings=True, tie_word_embeddings=True,
                             embedding=EmbeddingConfig(positions=SinusoidalConfig(layout="halves")),
-                            encoder=tiny.stack(order="pre"), decoder=tiny.stack(order="pre", cross=True))
+                            encoder=tiny.stack(norm_position="pre"), decoder=tiny.stack(norm_position="pre", cross=True))
 
 
 @pytest.fixture(params=[False, True], ids=["not scaled", "scaled"])
@@ -55,10 +55,10 @@ def test_a_model_of_ours_is_theirs(peer, tmp_path):
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    (replace(OURS, shared=False), "shared is false, where PegasusForConditionalGeneration has true"),
-    (replace(OURS, tied=False), "tied is false"),
-    (replace(OURS, encoder=tiny.stack(order="post")), 'encoder.order is "post"'),
-    (replace(OURS, shared=False, target_vocabulary=7), "target_vocabulary is 7"),
+    (replace(OURS, share_embeddings=False), "shared is false, where PegasusForConditionalGeneration has true"),
+    (replace(OURS, tie_word_embeddings=False), "tied is false"),
+    (replace(OURS, encoder=tiny.stack(norm_position="post")), 'encoder.norm_position is "post"'),
+    (replace(OURS, share_embeddings=False, target_vocab_size=7), "target_vocabulary is 7"),
 ])
 def test_what_has_no_place(tmp_path, config, said):
     with pytest.raises(ValueError, match=said):

@@ -15,9 +15,9 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import weights
 from regard.storage.huggingface.conversion import read_model, write_model
 
-STACK = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2), feed_forward=FeedForwardConfig(inner=12))
-POSITIONS = EmbeddingConfig(positions=LearnedConfig(count=6))
-CONFIG = LanguageModelConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=STACK)
+STACK = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2), feed_forward=FeedForwardConfig(ffn_width=12))
+POSITIONS = EmbeddingConfig(positions=LearnedConfig(max_positions=6))
+CONFIG = LanguageModelConfig(vocab_size=11, width=8, embedding=POSITIONS, stack=STACK)
 
 
 @pytest.fixture

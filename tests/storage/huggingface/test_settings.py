@@ -60,7 +60,7 @@ def test_special_ids():
 
 @pytest.mark.parametrize("cls", [GPT2Settings, MarianSettings, BertSettings])
 @pytest.mark.parametrize("special", [
-    SpecialTokens(), SpecialTokens(start=1, end=(2,), padding=0, unknown=3, mask=4, first=5, separator=6),
+    SpecialTokens(), SpecialTokens(start=1, end=(2,), padding=0, unknown=3, mask=4, cls=5, separator=6),
     SpecialTokens(start=1, end=(2, 3))])
 def test_what_is_written_is_read_again(cls, special):
     settings = cls(**special_keys(cls, special))

@@ -29,7 +29,7 @@ def sentences():
 
 @pytest.fixture(scope="module", params=["line", "nfc", "exact"])
 def tokenizer(request):
-    return train_tokenizer(sentences(), UnigramConfig(vocabulary=400, normalisation=request.param)).tokenizer
+    return train_tokenizer(sentences(), UnigramConfig(vocab_size=400, normalization=request.param)).tokenizer
 
 
 def test_ids_and_texts(tokenizer):
@@ -70,4 +70,4 @@ def test_which_fit():
     assert is_exportable(texting.tokenizer())
     assert not is_exportable(texting.characters())
     assert not is_exportable(ByteTokenizer())
-    assert not is_exportable(train_tokenizer(sentences(), BpeConfig(vocabulary=400)).tokenizer)
+    assert not is_exportable(train_tokenizer(sentences(), BpeConfig(vocab_size=400)).tokenizer)

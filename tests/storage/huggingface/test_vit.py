@@ -25,7 +25,7 @@ def theirs(request, peer):
 def test_numbers_are_theirs(theirs, saved):
     foreign = read_model(saved(theirs))
     assert foreign.labels == ("cat", "dog", "newt")
-    images = torch.randn(3, foreign.config.channels, foreign.config.height, foreign.config.breadth)
+    images = torch.randn(3, foreign.config.channels, foreign.config.image_height, foreign.config.image_width)
     torch.testing.assert_close(foreign.build()(images), theirs(images).logits, rtol=0, atol=1e-5)
 
 

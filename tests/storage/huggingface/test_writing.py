@@ -18,10 +18,10 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import weights
 from regard.storage.huggingface.conversion import read_model, write_model
 
-POSITIONS = EmbeddingConfig(positions=LearnedConfig(count=6))
-GPT = LanguageModelConfig(vocabulary=11, width=8, embedding=POSITIONS, stack=tiny.stack())
-BERT = ClassifierConfig(vocabulary=11, width=8, labels=2, pooling="first", between="tanh",
-                        embedding=replace(POSITIONS, norm="layer", segments=2), stack=tiny.stack(order="post"))
+POSITIONS = EmbeddingConfig(positions=LearnedConfig(max_positions=6))
+GPT = LanguageModelConfig(vocab_size=11, width=8, embedding=POSITIONS, stack=tiny.stack())
+BERT = ClassifierConfig(vocab_size=11, width=8, num_labels=2, pooling="first", pooler_activation="tanh",
+                        embedding=replace(POSITIONS, norm="layer", segments=2), stack=tiny.stack(norm_position="post"))
 
 
 def save(folder, config, special=SpecialTokens(), **options):  # noqa: B008 (a value, never changed)
@@ -44,7 +44,7 @@ def test_all_that_has_no_place_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    (replace(GPT, stack=tiny.stack(order="post")), 'stack.order is "post"'),
+    (replace(GPT, stack=tiny.stack(norm_position="post")), 'stack.norm_position is "post"'),
     (replace(GPT, stack=tiny.stack("recurrence")), "self-attention"),
     (replace(GPT, stack=replace(GPT.stack, feed_forward=None)), "a feed-forward part"),
     (replace(GPT, embedding=EmbeddingConfig()), "learned positions"),
@@ -52,11 +52,11 @@ def test_all_that_has_no_place_is_told(tmp_path):
     (replace(BERT, pooling="mean"), 'pooling is "mean"'),
     (replace(BERT, embedding=POSITIONS), "segments"),
     (replace(BERT, embedding=replace(BERT.embedding, epsilon=0.1)), "embedding.epsilon is 0.1"),
-    (EncoderDecoderConfig(source_vocabulary=9, target_vocabulary=9, width=8, shared=True, tied=False,
-                          encoder=tiny.stack(order="post"), decoder=tiny.stack(order="post", cross=True)), "own table"),
-    (EncoderDecoderConfig(source_vocabulary=9, target_vocabulary=9, width=8,
+    (EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8, share_embeddings=True, tie_word_embeddings=False,
+                          encoder=tiny.stack(norm_position="post"), decoder=tiny.stack(norm_position="post", cross=True)), "own table"),
+    (EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8,
                           embedding=EmbeddingConfig(positions=SinusoidalConfig()),
-                          encoder=tiny.stack(order="post"), decoder=tiny.stack(order="post", cross=True)),
+                          encoder=tiny.stack(norm_position="post"), decoder=tiny.stack(norm_position="post", cross=True)),
      'layout is "interleaved", where MarianMTModel has "halves"'),
 ])
 def test_what_does_not_fit(tmp_path, config, said):
@@ -64,21 +64,21 @@ def test_what_does_not_fit(tmp_path, config, said):
 
 
 def test_a_kind_that_no_family_has(tmp_path):
-    config = Seq2SeqConfig(source_vocabulary=5, target_vocabulary=5, width=4)
+    config = Seq2SeqConfig(source_vocab_size=5, target_vocab_size=5, width=4)
     with pytest.raises(ValueError, match=r'one of the families holds.*"seq2seq"'):
         save(tmp_path / "x", config)
 
 
 def test_what_is_as_it_would_be_anyway_and_how_a_model_runs_fit(tmp_path):
     mixer = SelfAttentionConfig(heads=2, key_heads=2, head_width=4, backend="exact", dropout=0.1)
-    stack = replace(GPT.stack, mixer=mixer, checkpoint=True, feed_forward=replace(GPT.stack.feed_forward, dropout=0.3))
+    stack = replace(GPT.stack, mixer=mixer, activation_checkpointing=True, feed_forward=replace(GPT.stack.feed_forward, dropout=0.3))
     save(tmp_path / "x", replace(GPT, stack=stack))
     assert read_model(tmp_path / "x").config == replace(GPT, stack=replace(GPT.stack, mixer=SelfAttentionConfig(
         heads=2, dropout=0.1)))
 
 
 def test_the_ids_and_the_labels_are_kept(tmp_path):
-    special = SpecialTokens(end=(3, 4), padding=0, mask=5, first=6, separator=7)
+    special = SpecialTokens(end=(3, 4), padding=0, mask=5, cls=6, separator=7)
     save(tmp_path / "x", BERT, special, labels=["no", "yes"])
     foreign = read_model(tmp_path / "x")
     assert (foreign.special, foreign.labels) == (special, ("no", "yes"))

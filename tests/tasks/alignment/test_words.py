@@ -104,7 +104,7 @@ def test_a_model_that_looks_at_nothing():
     from dataclasses import replace
 
     both = texting.joint()
-    config = replace(TRANSLATING["seq2seq"], source_vocabulary=both.source.size, target_vocabulary=both.target.size)
+    config = replace(TRANSLATING["seq2seq"], source_vocab_size=both.source.size, target_vocab_size=both.target.size)
     task = make_task(built(config), config, tokenizer=both)
     with pytest.raises(ValueError, match="`model` must be one that attends to its memory"):
         task.aligned("the dog", "le chien")

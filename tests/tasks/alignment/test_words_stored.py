@@ -113,7 +113,7 @@ def test_what_are_no_pairs(pairs, said):
 
 def test_a_model_that_looks_at_nothing_in_particular():
     both = texting.joint()
-    sizes = {"source_vocabulary": both.source.size, "target_vocabulary": both.target.size}
+    sizes = {"source_vocab_size": both.source.size, "target_vocab_size": both.target.size}
     made = {}
     for kind in ("seq2seq", "seq2seq-attention", "attention"):
         config = replace(TRANSLATING[kind], **sizes)

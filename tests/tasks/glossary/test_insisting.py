@@ -105,7 +105,7 @@ def test_a_limit_that_is_too_short_for_the_terms_is_named():
 def test_a_term_that_is_longer_than_any_translation_is_named(embedding):
     """Where nobody gave a limit it follows from the source, or from the positions of the model."""
     with pytest.raises(ValueError, match=r"`glossary` must be .* tokens for 'cat' of 'a cat' instead"):
-        texting.translator(embedding, tied=False).translate("a cat", glossary={"cat": "zqx " * 60})
+        texting.translator(embedding, tie_word_embeddings=False).translate("a cat", glossary={"cat": "zqx " * 60})
 
 
 VOWELS = "aeiouéèêâœh"
@@ -149,7 +149,7 @@ def test_a_model_that_has_learned_keeps_to_a_glossary_and_stays_fluent(tmp_path)
     """A hundred sentences with terms from the references, and a hundred with another noun in the place of the right
     one: all terms are there; with the first nothing is lost, with the second all around the noun is as it should be."""
     setting = replace(demo.DemoSetting(), pairs=20_000, longest=6, judged=40, tested=40, wanted=0.0, changes={
-        **demo.DEMO_CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 450, "training.schedule.warmup": 60,
+        **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 450, "training.schedule.warmup_steps": 60,
         "training.validation.every": 450})
     assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
     task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", longest=6)]

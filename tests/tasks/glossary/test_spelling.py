@@ -13,7 +13,7 @@ TEXTS = ["l'homme et l'oiseau, qu'un homme voit", "L'Homme (un homme) d'un-homme
 
 def elided():
     """With a piece for l'."""
-    return train_tokenizer([f"{one} l'ami d'ami" for one in TEXTS], UnigramConfig(vocabulary=330)).tokenizer
+    return train_tokenizer([f"{one} l'ami d'ami" for one in TEXTS], UnigramConfig(vocab_size=330)).tokenizer
 
 
 TOKENIZERS = {"unigram": lambda: texting.tokenizer(1), "elided": elided, "characters": texting.characters,

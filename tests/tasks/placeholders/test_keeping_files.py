@@ -137,7 +137,7 @@ def test_a_model_that_has_learned_a_little(tmp_path):
     """It has never seen a placeholder or a number, and yet what it makes of texts with them is nearly as good as of
     others, and better than what it makes of pieces."""
     setting = replace(demo.DemoSetting(), pairs=20_000, longest=6, judged=40, tested=100, wanted=0.0, changes={
-        **demo.DEMO_CHANGES, "tokenizer.sentences": 5000, "training.schedule.steps": 400, "training.schedule.warmup": 60,
+        **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 400, "training.schedule.warmup_steps": 60,
         "training.validation.every": 400})
     assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
     task, given = regard.load(tmp_path / "model"), marked(ENTRIES, longest=6)

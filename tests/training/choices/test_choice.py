@@ -37,6 +37,6 @@ def test_a_choice_is_three_things():
 @pytest.mark.parametrize(("batches", "many", "steps"), [
     (0.01, 1, 60), (1.0, 1, 60), (2.5, 1, 150), (0.01, 7, 9), (0.01, 1000, 1)])
 def test_an_epoch_has_a_batch_at_least(batches, many, steps):
-    made, found = training_length({"accumulate": many}, 60, batches, DeviceProperties("cpu", 1, False), "why")
+    made, found = training_length({"gradient_accumulation": many}, 60, batches, DeviceProperties("cpu", 1, False), "why")
     assert (found, [choice.value for choice in made]) == (steps, [60])
     assert training_length({"schedule": {"steps": 3}}, 60, batches, DeviceProperties("cpu", 1, False), "why") == ([], 3)

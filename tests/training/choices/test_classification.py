@@ -16,13 +16,13 @@ def images(count, shape, device=CPU, training=None, recipe=None):
     named, asked = choices.image_classifier_recipe(count, min(shape[:2]), device, recipe), training or {}
     model = list(choices.image_classifier_model(count, *shape, device, recipe))
     found = [*model, *choices.classification_training(count, 50 * count, device, min(shape[:2]), asked)]
-    return config(named.value, found, {"model": {"labels": 3}, "training": asked}), [*found, named]
+    return config(named.value, found, {"model": {"num_labels": 3}, "training": asked}), [*found, named]
 
 
 def texts(count, device=CPU, training=None):
     named, asked = choices.text_classifier_recipe(count, device, None), training or {}
     found = [*choices.classification_tokenizer(count, {}), *choices.classification_training(count, 20 * count, device, None, asked)]
-    return config(named.value, found, {"model": {"labels": 3, "vocabulary": 100}, "training": asked}), [*found, named]
+    return config(named.value, found, {"model": {"num_labels": 3, "vocab_size": 100}, "training": asked}), [*found, named]
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -36,7 +36,7 @@ def test_images_of_any_shape_are_cut_into_patches(shape, name):
         with torch.device("meta"):
             assert build(model)
         assert all(choice.reason for choice in found)
-        assert tables["training"].validation.score == "accuracy"
+        assert tables["training"].validation.metric == "accuracy"
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -56,9 +56,9 @@ def test_texts(name):
 def test_what_is_set_is_followed(make, device):
     tables, found = make(device, {"schedule": {"steps": 20}})
     assert "training.epochs" not in {choice.key for choice in found}
-    assert tables["training"].schedule.warmup <= 5
+    assert tables["training"].schedule.warmup_steps <= 5
     assert tables["training"].validation.every <= 2
-    assert make(device, {"sharing": "sharded"})[0]["training"].validation.score == "loss"
+    assert make(device, {"parallelism": "fsdp"})[0]["training"].validation.metric == "loss"
     assert make(device, {"batches": {"layout": "packed"}})[0]["training"].batches.layout == "packed"
 
 
@@ -85,6 +85,6 @@ def test_a_training_that_ends_before_its_time_is_told_where_there_is_patience_al
     ((3, 100_000), (16, 16_384)), ((1, 1025), (16, 1024))])
 def test_no_image_is_cut_into_too_many_patches(natural, read):
     assert choices.image_sides(*natural) == read
-    (patch,) = [choice.value for choice in choices.image_classifier_model(9, *read, 1, CPU, None) if choice.key == "model.patch"]
+    (patch,) = [choice.value for choice in choices.image_classifier_model(9, *read, 1, CPU, None) if choice.key == "model.patch_size"]
     assert read[0] % patch == read[1] % patch == 0
     assert (read[0] // patch) * (read[1] // patch) <= choices.MAX_PATCHES

@@ -20,7 +20,7 @@ def made(tokens, device=CPU, recipe=None, training=None):
     table, asked = catalog.find_recipe(named.value).tables["model"], training or {}
     found = [*choices.language_tokenizer(tokens, {}), *choices.language_model(tokens, table),
              *choices.language_training(tokens, table, device, asked)]
-    given = {"model": {"vocabulary": 100}, "training": asked}
+    given = {"model": {"vocab_size": 100}, "training": asked}
     return config(named.value, found, given), {choice.key: choice for choice in found}, named
 
 
@@ -46,10 +46,10 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
 def test_a_short_text_is_read_by_characters():
     few, many = ({choice.key: choice.value for choice in choices.language_tokenizer(count, {})} for count in (10**6, 10**8))
     assert few == {"tokenizer.kind": "characters"}
-    assert (many["tokenizer.kind"], many["tokenizer.vocabulary"] > 1000) == ("unigram", True)
+    assert (many["tokenizer.kind"], many["tokenizer.vocab_size"] > 1000) == ("unigram", True)
     asked = {choice.key: choice.value for choice in choices.language_tokenizer(10**6, {"kind": "bpe"})}
     assert asked["tokenizer.kind"] == "bpe"
-    assert "tokenizer.vocabulary" in asked
+    assert "tokenizer.vocab_size" in asked
     assert [choice.key for choice in choices.language_tokenizer(10**8, {"kind": "bytes"})] == ["tokenizer.kind"]
 
 
@@ -62,7 +62,7 @@ def test_the_less_there_is_the_more_care():
 
 def test_what_is_set_is_followed():
     steps = made(10**6, GPU)[0]["training"]
-    half = made(10**6, GPU, training={"accumulate": 2})[0]["training"]
+    half = made(10**6, GPU, training={"gradient_accumulation": 2})[0]["training"]
     assert half.validation.every == pytest.approx(steps.validation.every / 2, rel=0.1)
     four = made(10**6, DeviceProperties("cuda", 2**36, True, count=4))[0]["training"]
     assert four.validation.every == pytest.approx(steps.validation.every / 4, rel=0.1)
@@ -70,7 +70,7 @@ def test_what_is_set_is_followed():
     assert "training.epochs" not in found
     assert lookup({"training": found}, "training.epochs") is None
     assert (tables["training"].steps, tables["training"].windows.length) == (40, 10)
-    assert tables["training"].schedule.warmup <= 10
+    assert tables["training"].schedule.warmup_steps <= 10
     assert tables["training"].validation.every <= 4
 
 

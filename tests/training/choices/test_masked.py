@@ -14,7 +14,7 @@ DEVICES = {"cpu": CPU, "gpu": GPU}
 def made(texts, device=CPU, training=None):
     named, asked = choices.masked_recipe(texts, device, None), training or {}
     found = [*choices.masked_tokenizer(texts, {}), *choices.masked_training(texts, 20 * texts, device, asked)]
-    tables = config(named.value, found, {"model": {"vocabulary": 100}, "training": asked})
+    tables = config(named.value, found, {"model": {"vocab_size": 100}, "training": asked})
     return tables, {choice.key: choice for choice in (*found, named)}
 
 
@@ -36,12 +36,12 @@ def test_a_model_for_any_number_of_texts(name):
 
 
 @pytest.mark.parametrize("training", [{"batches": {"layout": "packed"}}, {"schedule": {"steps": 3}}, {"epochs": 0.01},
-                                      {"sharing": "sharded"}, {"masking": {"share": 0.3}}])
+                                      {"parallelism": "fsdp"}, {"masking": {"mlm_probability": 0.3}}])
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_choice_contradicts_what_is_set(training, name):
     tables, found = made(5_000, DEVICES[name], training)
     assert ("training.epochs" in found) == ("schedule" not in training)
-    assert tables["training"].validation.score == "loss"
+    assert tables["training"].validation.metric == "loss"
 
 
 def test_a_tokenizer_of_their_own():

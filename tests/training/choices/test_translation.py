@@ -24,14 +24,14 @@ def test_more_data_gives_more_of_everything_but_of_care(name):
     made = [ready(count, DEVICES[name]) for count in SIZES]
     grown = {
         "parameters": [one.model.parameters() for one in made],
-        "vocabulary": [one.model.source_vocabulary for one in made],
-        "batches": [one.settings.batches.tokens for one in made],
+        "vocab_size": [one.model.source_vocab_size for one in made],
+        "batches": [one.settings.batches.max_tokens for one in made],
     }
     shrunk = {
         "dropout": [one.model.encoder.dropout for one in made],
         "inside": [one.model.decoder.cross.dropout for one in made],
         "epochs": [one.settings.epochs for one in made],
-        "consistency": [one.settings.consistency for one in made],
+        "rdrop": [one.settings.rdrop for one in made],
     }
     for key, values in grown.items():
         assert values == sorted(values), key
@@ -48,7 +48,7 @@ def test_few_pairs_are_learned_with_norms_first(name):
     few, many = ready(5_000, DEVICES[name]), ready(2_000_000, DEVICES[name])
     assert (few.model.encoder.order, few.model.decoder.order) == ("pre", "pre")
     assert (many.model.encoder.order, many.model.decoder.order) == ("post", "post")
-    asked = ready(5_000, DEVICES[name], model__encoder__order="post")
+    asked = ready(5_000, DEVICES[name], model__encoder__norm_position="post")
     assert (asked.model.encoder.order, asked.model.decoder.order) == ("post", "pre")
 
 
@@ -67,7 +67,7 @@ def test_every_size_is_learned_in_its_own_way(name):
 def test_a_cpu_is_asked_for_less(count):
     cpu, gpu = ready(count, CPU), ready(count, GPU)
     assert cpu.model.parameters() < gpu.model.parameters()
-    assert cpu.settings.batches.tokens < gpu.settings.batches.tokens
+    assert cpu.settings.batches.max_tokens < gpu.settings.batches.max_tokens
     assert cpu.settings.epochs < gpu.settings.epochs
     assert (cpu.settings.precision, gpu.settings.precision) == ("float32", "bfloat16")
     assert (cpu.settings.batches.layout, gpu.settings.batches.shapes) == ("packed", "few")
@@ -103,9 +103,9 @@ def test_every_choice_has_a_reason_and_is_what_is_used(count, name):
 
 
 def test_what_is_set_wins_and_is_not_told_as_chosen():
-    changes = {"model__width": 64, "model__encoder__dropout": 0.05, "tokenizer__vocabulary": 500, "data__held": 0.2,
-               "training__average": 0.5, "training__schedule__warmup": 7, "training__validation__score": "bleu",
-               "training__consistency": 2.0, "data__joint": False}
+    changes = {"model__width": 64, "model__encoder__dropout": 0.05, "tokenizer__vocab_size": 500, "data__validation_fraction": 0.2,
+               "training__ema_decay": 0.5, "training__schedule__warmup_steps": 7, "training__validation__metric": "bleu",
+               "training__rdrop": 2.0, "data__joint_tokenizer": False}
     made = ready(29_000, GPU, **changes)
     for key, value in changes.items():
         key = key.replace("__", ".")
@@ -127,9 +127,9 @@ def test_a_recipe_in_a_size_is_that_size():
 @pytest.mark.parametrize("steps", [1, 8, 40, 1000, 100_000])
 def test_what_depends_on_the_steps_follows_them(steps):
     """The warm-up is a small part of them, and there are enough judgements for patience to end it early."""
-    made = ready(29_000, GPU, training__schedule__steps=steps)
+    made = ready(29_000, GPU, training__schedule__max_steps=steps)
     assert (made.settings.steps, made.settings.epochs) == (steps, None)
-    assert 1 <= made.settings.schedule.warmup <= max(1, steps // 4)
+    assert 1 <= made.settings.schedule.warmup_steps <= max(1, steps // 4)
     assert 1 <= made.settings.validation.every <= max(1, steps // 10)
     assert steps / made.settings.validation.every < 40
     assert made.settings.checkpoints.every == made.settings.validation.every
@@ -138,10 +138,10 @@ def test_what_depends_on_the_steps_follows_them(steps):
 
 def test_what_depends_on_other_settings_follows_them():
     plain, learned = ready(29_000, GPU), 0.96 * 29_000  # the others are held out
-    epochs, batch = plain.settings.epochs, plain.settings.batches.tokens
+    epochs, batch = plain.settings.epochs, plain.settings.batches.max_tokens
     assert plain.settings.steps == pytest.approx(epochs * 32 * learned / batch, rel=0.02)
-    for part, changes in ((2, {"training__epochs": epochs / 2}), (4, {"training__accumulate": 4}),
-                          (2, {"training__batches__tokens": 2 * batch})):
+    for part, changes in ((2, {"training__epochs": epochs / 2}), (4, {"training__gradient_accumulation": 4}),
+                          (2, {"training__batches__max_tokens": 2 * batch})):
         assert ready(29_000, GPU, **changes).settings.steps == pytest.approx(plain.settings.steps / part, rel=0.02)
     assert ready(29_000, GPU, training__validation__every=77).settings.checkpoints.every == 77
     several = ready(29_000, DeviceProperties("cuda", GPU.memory, True, count=4)).settings  # each has batches of its own
@@ -150,10 +150,10 @@ def test_what_depends_on_other_settings_follows_them():
 
 
 @pytest.mark.parametrize("changes", [
-    {"training__consistency": 0.0}, {"training__batches__layout": "packed"}, {"training__batches__shapes": "few"},
+    {"training__rdrop": 0.0}, {"training__batches__layout": "packed"}, {"training__batches__shapes": "few"},
     {"training__batches__layout": "padded"}, {"training__batches__shapes": "as_drawn"}, {"tokenizer__kind": "bytes"},
-    {"tokenizer__kind": "characters"}, {"tokenizer__kind": "bpe"}, {"training__sharing": "sharded"},
-    {"training__schedule__shape": "constant"}, {"training__average": 0.0}, {"training__clip": 0.0},
+    {"tokenizer__kind": "characters"}, {"tokenizer__kind": "bpe"}, {"training__parallelism": "fsdp"},
+    {"training__schedule__shape": "constant"}, {"training__ema_decay": 0.0}, {"training__max_grad_norm": 0.0},
     {"training__epochs": 0.001}, {"training__validation__patience": 1},
 ])
 @pytest.mark.parametrize("device", [CPU, GPU, DeviceProperties("cuda", 2**33, lowered=False)])
@@ -166,8 +166,8 @@ def test_no_choice_contradicts_what_is_set(device, changes):
 
 
 def test_a_score_that_a_part_of_the_model_can_tell():
-    assert ready(300, CPU).settings.validation.score == "chrf"
-    assert ready(300, CPU, training__sharing="sharded").settings.validation.score == "loss"
+    assert ready(300, CPU).settings.validation.metric == "chrf"
+    assert ready(300, CPU, training__parallelism="fsdp").settings.validation.metric == "loss"
 
 
 def test_a_device_without_bfloat16():

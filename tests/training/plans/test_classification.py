@@ -28,8 +28,8 @@ def request_of(tmp_path):
 @pytest.mark.parametrize(("natural", "model", "read", "told"), [
     ((28, 28), {}, (28, 28), "as the images are"),
     ((97, 97), {}, (96, 96), "too many patches"),
-    ((97, 97), {"patch": 97}, (97, 97), "as the images are"),
-    ((97, 97), {"height": 12, "breadth": 8}, (12, 8), ""),
+    ((97, 97), {"patch_size": 97}, (97, 97), "as the images are"),
+    ((97, 97), {"image_height": 12, "image_width": 8}, (12, 8), ""),
 ])
 def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_path, natural, model, read, told):
     plan = ClassificationSetup()
@@ -38,5 +38,5 @@ def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_p
     assert prepared.shape == (*read, 1)
     assert {len(prepared.training[number]) for number in range(4)} == {read[0] * read[1]}
     found = {choice.key: choice for choice in plan.after(prepared, {"model": model}, CPU)}
-    assert (found["model.height"].value, found["model.breadth"].value) == read
-    assert told in found["model.height"].reason
+    assert (found["model.image_height"].value, found["model.image_width"].value) == read
+    assert told in found["model.image_height"].reason

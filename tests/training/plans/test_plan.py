@@ -6,9 +6,9 @@ from regard.training.tasks.interface import TrainingRequest, validation_fraction
 
 
 def test_what_is_held_out_and_why():
-    assert validation_fraction_default(True, 0.0, "some", "too few") == ("data.held", 0.0, "validation data is given")
-    assert validation_fraction_default(False, 0.1, "some", "too few") == ("data.held", 0.1, "some")
-    assert validation_fraction_default(False, 0.0, "some", "too few") == ("data.held", 0.0, "too few")
+    assert validation_fraction_default(True, 0.0, "some", "too few") == ("data.validation_fraction", 0.0, "validation data is given")
+    assert validation_fraction_default(False, 0.1, "some", "too few") == ("data.validation_fraction", 0.1, "some")
+    assert validation_fraction_default(False, 0.0, "some", "too few") == ("data.validation_fraction", 0.0, "too few")
 
 
 def test_a_request_needs_little():

@@ -15,18 +15,18 @@ from regard.training import train
 from regard.training.resolution import TASKS as PLANS
 from regard.training.tasks import interface
 
-STACK = {"model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.inner": 32}
-TRAINING = {"training.schedule.steps": 6, "training.validation.every": 3, "training.checkpoints.every": 2,
-            "training.report": 1, "training.validation.most": 20}
+STACK = {"model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.ffn_width": 32}
+TRAINING = {"training.schedule.max_steps": 6, "training.validation.every": 3, "training.checkpoints.every": 2,
+            "training.log_every": 1, "training.validation.max_examples": 20}
 TASKS = {  # task, recipe, what is set, the class of what comes of it
     "translation": ("seq2seq", None, {key: value for key, value in trained.TINY.items() if key not in TRAINING},
                     "Translator"),
-    "windows": ("language", None, {**STACK, "training.windows.length": 16, "training.windows.rows": 4}, "Completer"),
+    "windows": ("language", None, {**STACK, "training.windows.length": 16, "training.windows.batch_size": 4}, "Completer"),
     "reading on": ("language", "lstm", {"model.width": 16, "model.stack.layers": 1, "training.windows.length": 12,
-                                        "training.windows.rows": 3}, "Completer"),
-    "hidden words": ("masked", None, {**STACK, "training.batches.tokens": 200}, "Filler"),
-    "texts": ("classify", None, {"model.width": 16, "training.batches.tokens": 200}, "Classifier"),
-    "images": ("classify", None, {**STACK, "training.batches.tokens": 200}, "Classifier"),
+                                        "training.windows.batch_size": 3}, "Completer"),
+    "hidden words": ("masked", None, {**STACK, "training.batches.max_tokens": 200}, "Filler"),
+    "texts": ("classify", None, {"model.width": 16, "training.batches.max_tokens": 200}, "Classifier"),
+    "images": ("classify", None, {**STACK, "training.batches.max_tokens": 200}, "Classifier"),
 }
 
 

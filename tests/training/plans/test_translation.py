@@ -31,7 +31,7 @@ def survey(data, **options):
 
 
 def prepared(path, place, **tables):
-    config = {"data": {"held": 0.1, "joint": True}, "tokenizer": {"kind": "characters"}} | tables
+    config = {"data": {"validation_fraction": 0.1, "joint_tokenizer": True}, "tokenizer": {"kind": "characters"}} | tables
     return PLAN.prepare(survey(path), toml.document_of(config), place)
 
 
@@ -57,9 +57,9 @@ def test_pairs_are_counted_as_they_are_read(data):
 
 def test_why_so_much_is_held_out(data, tmp_path):
     held = PLAN.before(survey(data), {})[0]
-    assert held == ("data.held", 0.04, "about 2 pairs to judge by, whose sources are not learned from")
+    assert held == ("data.validation_fraction", 0.04, "about 2 pairs to judge by, whose sources are not learned from")
     given = PLAN.before(survey(data, validation=(data,)), {})[0]
-    assert given == ("data.held", 0.0, "validation data is given")
+    assert given == ("data.validation_fraction", 0.0, "validation data is given")
     few = tmp_path / "few.tsv"
     few.write_text("a b\tc d\n")
     assert PLAN.before(survey(few), {})[0].reason == "1 pairs are too few: the model is judged by what it has learned"
@@ -69,17 +69,17 @@ def test_why_so_much_is_held_out(data, tmp_path):
                                               ("characters", False)])
 def test_only_subwords_have_a_vocabulary_to_choose(data, kind, chosen):
     asked = {} if kind is None else {"tokenizer": {"kind": kind}}
-    assert ("tokenizer.vocabulary" in {choice.key for choice in PLAN.before(survey(data), asked)}) == chosen
+    assert ("tokenizer.vocab_size" in {choice.key for choice in PLAN.before(survey(data), asked)}) == chosen
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_vocabularies_are_those_of_the_tokenizers(data, tmp_path, joint):
-    made = prepared(data, tmp_path / "data", data={"held": 0.1, "joint": joint})
-    tables = {"model": {"kind": "encoder-decoder", "shared": True}}
+    made = prepared(data, tmp_path / "data", data={"validation_fraction": 0.1, "joint_tokenizer": joint})
+    tables = {"model": {"kind": "encoder-decoder", "share_embeddings": True}}
     found = {choice.key: choice.value for choice in PLAN.after(made, tables, CPU)}
-    assert found["model.source_vocabulary"] == made.tokenizer.source.size
-    assert found["model.target_vocabulary"] == made.tokenizer.target.size
-    assert found.get("model.shared") == (None if made.tokenizer.joint else False)
+    assert found["model.source_vocab_size"] == made.tokenizer.source.size
+    assert found["model.target_vocab_size"] == made.tokenizer.target.size
+    assert found.get("model.share_embeddings") == (None if made.tokenizer.joint else False)
 
 
 def test_an_epoch_has_as_many_steps_as_its_feed(data, tmp_path):
@@ -91,4 +91,4 @@ def test_an_epoch_has_as_many_steps_as_its_feed(data, tmp_path):
 
 def test_texts_are_stored_where_they_are_sampled(data, tmp_path):
     assert prepared(data, tmp_path / "a").texts is None
-    assert prepared(data, tmp_path / "b", training={"sampling": 0.1}).texts is not None
+    assert prepared(data, tmp_path / "b", training={"subword_sampling": 0.1}).texts is not None

@@ -39,16 +39,16 @@ def idx(folder, count, first=0):
 
 
 def texts(file, tmp_path, **options):
-    survey = classification.survey_labelled([file("a.tsv", TSV)], [], DataConfig(held=0.2, **options))
+    survey = classification.survey_labelled([file("a.tsv", TSV)], [], DataConfig(validation_fraction=0.2, **options))
     prepared = classification.prepare_labelled(survey, CharactersConfig(), tmp_path / "data")
-    return prepared, ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2,
+    return prepared, ClassifierConfig(vocab_size=prepared.vocabulary, width=8, num_labels=2,
                                       embedding=EMBEDDINGS["learned"], stack=stack())
 
 
 def images(file, tmp_path, **options):
-    survey = classification.survey_labelled(idx(tmp_path / "idx", 60), [], DataConfig(held=0.2, **options))
+    survey = classification.survey_labelled(idx(tmp_path / "idx", 60), [], DataConfig(validation_fraction=0.2, **options))
     prepared = classification.prepare_labelled(survey, None, tmp_path / "data")
-    return prepared, VisionConfig(height=6, breadth=4, channels=1, patch=2, labels=2, width=8, stack=stack())
+    return prepared, VisionConfig(image_height=6, image_width=4, channels=1, patch_size=2, num_labels=2, width=8, stack=stack())
 
 
 MADE = {"texts": texts, "images": images}
@@ -82,7 +82,7 @@ def test_a_folder_of_classes(tmp_path):
         folder = tmp_path / "set" / "abc"[number % 3]
         folder.mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((4, 4), 10 * number, np.uint8)).save(folder / f"{number}.png")
-    survey = classification.survey_labelled([str(tmp_path / "set")], [], DataConfig(held=0.1))
+    survey = classification.survey_labelled([str(tmp_path / "set")], [], DataConfig(validation_fraction=0.1))
     prepared = classification.prepare_labelled(survey, None, tmp_path / "data", shape=ImageShape(2, 2, 3))
     assert prepared.labels == ("a", "b", "c")
     assert prepared.shape == ImageShape(2, 2, 3)
@@ -145,7 +145,7 @@ def test_every_example_once_an_epoch(made, settings):
     for options in ({}, {"rows": 5}, {"shapes": "few"}, {"shapes": "few", "layout": "packed"}):
         chosen = settings()
         chosen = type(chosen)(**{**{name: getattr(chosen, name) for name in chosen.__dataclass_fields__},
-                                 "batches": BatchConfig(tokens=100, **options)})
+                                 "batches": BatchConfig(max_tokens=100, **options)})
         work = classification.classification_task(prepared, made_from, chosen)
         feeds = [work.feed(rank, 2) for rank in range(2)]
         batches = [feed.at(step) for feed in feeds for step in range(feed.steps)]
@@ -172,9 +172,9 @@ def test_what_does_not_go_together(file, tmp_path, settings):
         classification.classification_task(text, made_from, settings())
     with pytest.raises(ValueError, match=r'`model.kind` must be "vision", for images, but is "classifier"'):
         classification.classification_task(prepared, text_model, settings())
-    with pytest.raises(ValueError, match=r"`model.labels` must be 2, as many as the data has, but is 3"):
+    with pytest.raises(ValueError, match=r"`model.num_labels` must be 2, as many as the data has, but is 3"):
         classification.classification_task(text, READING["mean"], settings())
-    other = VisionConfig(height=6, breadth=6, channels=1, patch=2, labels=2, width=8, stack=stack())
+    other = VisionConfig(image_height=6, image_width=6, channels=1, patch_size=2, num_labels=2, width=8, stack=stack())
     with pytest.raises(ValueError, match=r"must be those of the images, 6 × 4 pixels, grey, but is 6 × 6 pixels, grey"):
         classification.classification_task(prepared, other, settings())
     with pytest.raises(ValueError, match=r"`tokenizer` must be given, to cut texts"):
@@ -185,7 +185,7 @@ def test_long_texts_are_cut(file, tmp_path, settings):
     long = TSV + "a very long text that goes on\tplus\n"
     survey = classification.survey_labelled([file("a.tsv", long)], [], DataConfig())
     prepared = classification.prepare_labelled(survey, CharactersConfig(), tmp_path / "data")
-    made_from = ClassifierConfig(vocabulary=prepared.vocabulary, width=8, labels=2, embedding=EMBEDDINGS["learned"],
+    made_from = ClassifierConfig(vocab_size=prepared.vocabulary, width=8, num_labels=2, embedding=EMBEDDINGS["learned"],
                                  stack=stack())
     work = classification.classification_task(prepared, made_from, settings())
     assert work.notes == ("1 of 81 texts are longer than the 12 positions of the model, and are cut.",)

@@ -29,13 +29,13 @@ def idx_files(folder, images, labels):
 def test_digits(tmp_path):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     paths = idx_files(tmp_path, digits.images * 15.9375, digits.target)
-    survey = classification.survey_labelled(paths, [], DataConfig(held=0.2))
+    survey = classification.survey_labelled(paths, [], DataConfig(validation_fraction=0.2))
     prepared = classification.prepare_labelled(survey, None, tmp_path / "data")
     assert (len(prepared.training), len(prepared.validation)) == (1438, 359)
-    made_from = VisionConfig(height=8, breadth=8, channels=1, patch=4, labels=10, width=64, stack=StackConfig(
+    made_from = VisionConfig(image_height=8, image_width=8, channels=1, patch_size=4, num_labels=10, width=64, stack=StackConfig(
         layers=1, dropout=0.1, mixer=SelfAttentionConfig(heads=4),
-        feed_forward=FeedForwardConfig(inner=128, activation="gelu")))
-    settings = TrainingConfig(schedule=ScheduleConfig(peak=PEAK, steps=1), batches=BatchConfig(rows=32), smoothing=0.1)
+        feed_forward=FeedForwardConfig(ffn_width=128, activation="gelu")))
+    settings = TrainingConfig(schedule=ScheduleConfig(learning_rate=PEAK, max_steps=1), batches=BatchConfig(batch_size=32), label_smoothing=0.1)
     work, model = classification.classification_task(prepared, made_from, settings), made_from.build()
     task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
     model.train()

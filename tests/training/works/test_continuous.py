@@ -21,7 +21,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def subwords():
     lines = ["\n" + line for line in TEXT.split("\n")] * 20
-    return train_tokenizer(lines, UnigramConfig(vocabulary=300, normalisation="nfc")).tokenizer
+    return train_tokenizer(lines, UnigramConfig(vocab_size=300, normalization="nfc")).tokenizer
 
 
 @given(st.lists(letters, min_size=1, max_size=3))
@@ -73,5 +73,5 @@ def test_between_files_stands_the_end(subwords):
 def test_line_ends_must_survive():
     check_normalisation(CharactersConfig())
     check_normalisation(BytesConfig())
-    with pytest.raises(ValueError, match=r'`tokenizer.normalisation` must be "nfc" or "exact".*but is "line"'):
+    with pytest.raises(ValueError, match=r'`tokenizer.normalization` must be "nfc" or "exact".*but is "line"'):
         check_normalisation(UnigramConfig())

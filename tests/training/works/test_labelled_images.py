@@ -41,7 +41,7 @@ class Drawn:
 
 
 def test_what_is_in_the_files():
-    survey = survey_images(Drawn(["b", "a"] * 20), None, DataConfig(held=0.25))
+    survey = survey_images(Drawn(["b", "a"] * 20), None, DataConfig(validation_fraction=0.25))
     assert survey.labels == ("a", "b")
     assert survey.numbers.tolist() == [1, 0] * 20
     assert (survey.count, survey.shape, survey.sizes, survey.warnings) == (40, ImageShape(4, 4, 1), 1, ())
@@ -57,7 +57,7 @@ def test_images_of_several_shapes():
 
 def test_bytes_keep_their_labels(tmp_path):
     labels = [str(number % 4) for number in range(40)]
-    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(held=0.25)), tmp_path, ImageShape(2, 3, 3))
+    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(validation_fraction=0.25)), tmp_path, ImageShape(2, 3, 3))
     assert prepared.shape == ImageShape(2, 3, 3)
     found = []
     for store, numbers in ((prepared.training, prepared.training_labels),
@@ -72,7 +72,7 @@ def test_bytes_keep_their_labels(tmp_path):
 
 def test_validation_that_is_given(tmp_path):
     given = Drawn(["b", "a", "b"], name="given", first=39)
-    survey = survey_images(Drawn(["a", "b"] * 20), given, DataConfig(held=0.5))
+    survey = survey_images(Drawn(["a", "b"] * 20), given, DataConfig(validation_fraction=0.5))
     assert survey.warnings == ("1 of 3 validation images are in the training data too.",)
     assert survey.files == {"drawn": "0", "given": "39"}
     prepared = prepare_images(survey, tmp_path)

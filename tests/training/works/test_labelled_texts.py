@@ -14,7 +14,7 @@ TSV = "".join(f"{text}\t{label}\n" for text, label in LINES)
 
 
 def test_what_is_in_the_files(file):
-    survey = survey_texts([file("a.tsv", TSV + " \tplus\n")], [], DataConfig(held=0.2))
+    survey = survey_texts([file("a.tsv", TSV + " \tplus\n")], [], DataConfig(validation_fraction=0.2))
     assert survey.labels == ("minus", "plus", "zero")
     assert survey.count == 90
     assert [survey.labels[number] for number in survey.found.numbers] == [label for _, label in LINES]
@@ -26,7 +26,7 @@ def test_what_is_in_the_files(file):
 
 def test_equal_texts_are_on_one_side_whatever_their_labels(file):
     other = "".join(f"{text}\tother\n" for text, _ in LINES)
-    survey = survey_texts([file("a.tsv", TSV + other)], [], DataConfig(held=0.3))
+    survey = survey_texts([file("a.tsv", TSV + other)], [], DataConfig(validation_fraction=0.3))
     assert np.array_equal(survey.held[:90], survey.held[90:])
     assert set(survey.found.numbers[~survey.held].tolist()) == {0, 1, 2, 3}
 
@@ -51,7 +51,7 @@ def stored(prepared, store, labels):
 
 
 def test_ids_keep_their_labels(file, tmp_path):
-    survey = survey_texts([file("a.tsv", TSV + "\tplus\n" + "last\tzero\n")], [], DataConfig(held=0.2))
+    survey = survey_texts([file("a.tsv", TSV + "\tplus\n" + "last\tzero\n")], [], DataConfig(validation_fraction=0.2))
     prepared = prepare_texts(survey, CharactersConfig(), tmp_path / "data")
     learned = stored(prepared, prepared.training, prepared.training_labels)
     judged = stored(prepared, prepared.validation, prepared.validation_labels)

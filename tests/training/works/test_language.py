@@ -23,7 +23,7 @@ TEXT = "".join(f"The {number % 7} cats of {number % 5} houses sleep.\n" for numb
 
 
 def surveyed(file, held=0.1, **options):
-    return language.survey_text([file("text.txt", TEXT)], [], DataConfig(held=held), **options)
+    return language.survey_text([file("text.txt", TEXT)], [], DataConfig(validation_fraction=held), **options)
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def prepared(file, tmp_path):
 
 
 def transformer(prepared, embedding="learned"):
-    return LanguageModelConfig(vocabulary=prepared.vocabulary, width=8, embedding=EMBEDDINGS[embedding], stack=stack())
+    return LanguageModelConfig(vocab_size=prepared.vocabulary, width=8, embedding=EMBEDDINGS[embedding], stack=stack())
 
 
 def recurrent(prepared):
-    return LanguageModelConfig(vocabulary=prepared.vocabulary, width=8, stack=StackConfig(
-        layers=2, order="plain", mixer=RecurrenceConfig(cell="lstm")))
+    return LanguageModelConfig(vocab_size=prepared.vocabulary, width=8, stack=StackConfig(
+        layers=2, norm_position="none", mixer=RecurrenceConfig(cell="lstm")))
 
 
-WINDOWS = {order: WindowConfig(length=12, rows=4, order=order) for order in ("shuffled", "continuous")}
+WINDOWS = {order: WindowConfig(length=12, batch_size=4, order=order) for order in ("shuffled", "continuous")}
 MODELS = {"shuffled": transformer, "continuous": recurrent}
 
 
@@ -59,7 +59,7 @@ def test_what_is_in_the_files(file):
 
 def test_a_validation_text_is_the_whole_of_it(file):
     train, other = file("a.txt", TEXT), file("b.txt.gz", gzip.compress(TEXT[:100].encode()))
-    survey = language.survey_text([train], [other], DataConfig(held=0.5))
+    survey = language.survey_text([train], [other], DataConfig(validation_fraction=0.5))
     assert survey.learned == len(TEXT)
     assert "".join(survey.judged()) == TEXT[:100]
     assert language.text_validation_fraction(survey) == 0.0
@@ -100,15 +100,15 @@ def test_the_second_time_nothing_is_trained(file, tmp_path, monkeypatch):
 
 
 def test_subwords_of_lines(file, tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer.normalisation"):
-        language.prepare_text(surveyed(file), UnigramConfig(vocabulary=300), tmp_path / "data")
-    made = language.prepare_text(surveyed(file), UnigramConfig(vocabulary=300, normalisation="nfc"), tmp_path / "data")
+    with pytest.raises(ValueError, match=r"tokenizer.normalization"):
+        language.prepare_text(surveyed(file), UnigramConfig(vocab_size=300), tmp_path / "data")
+    made = language.prepare_text(surveyed(file), UnigramConfig(vocab_size=300, normalization="nfc"), tmp_path / "data")
     assert made.tokenizer.decode(made.training.stream.tolist()) == TEXT[:made.survey.learned]
     assert made.tokens < made.survey.learned / 2
 
 
 def test_too_little_text(file, tmp_path):
-    survey = language.survey_text([file("a.txt", "abc")], [], DataConfig(held=0.4))
+    survey = language.survey_text([file("a.txt", "abc")], [], DataConfig(validation_fraction=0.4))
     with pytest.raises(DataError, match="There are not two tokens of text to learn from"):
         language.prepare_text(survey, CharactersConfig(), tmp_path / "data")
 
@@ -175,8 +175,8 @@ def test_what_does_not_go_together(prepared, settings):
         language.LanguageTask(prepared, transformer(prepared), settings())
     with pytest.raises(ValueError, match=r"`training.windows.length` must be at most 12, .* but is 13"):
         language.LanguageTask(prepared, transformer(prepared), settings(windows=WindowConfig(length=13)))
-    with pytest.raises(ValueError, match=r"`training.consistency` must be 0 where a state is carried on"):
-        language.LanguageTask(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], consistency=1.0))
+    with pytest.raises(ValueError, match=r"`training.rdrop` must be 0 where a state is carried on"):
+        language.LanguageTask(prepared, recurrent(prepared), settings(windows=WINDOWS["continuous"], rdrop=1.0))
     with pytest.raises(ValueError, match=r'`model.kind` must be "language", .* but is "masked"'):
         language.LanguageTask(prepared, READING["masked"], settings(windows=WINDOWS["shuffled"]))
 

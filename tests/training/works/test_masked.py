@@ -19,7 +19,7 @@ from regard.training.tasks import masked
 from regard.training.tasks.interface import TrainingTask
 
 TEXTS = [pair.source for pair in phrasebook.pairs(300, split="train")]
-TOKENIZER = UnigramConfig(vocabulary=400)
+TOKENIZER = UnigramConfig(vocab_size=400)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def data(tmp_path_factory):
     """Texts, some of them twice, and their survey."""
     path = tmp_path_factory.mktemp("masked") / "texts.txt"
     path.write_text("\n".join([*TEXTS, "", *TEXTS[:50]]) + "\n")
-    return masked.survey_sentences([str(path)], [], DataConfig(held=0.1))
+    return masked.survey_sentences([str(path)], [], DataConfig(validation_fraction=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def prepared(data, tmp_path_factory):
 
 
 def model_of(prepared, embedding="sinusoidal"):
-    return MaskedModelConfig(vocabulary=prepared.vocabulary, width=16, embedding=EMBEDDINGS[embedding],
-                        stack=stack(order="pre"))
+    return MaskedModelConfig(vocab_size=prepared.vocabulary, width=16, embedding=EMBEDDINGS[embedding],
+                        stack=stack(norm_position="pre"))
 
 
 def test_what_is_in_the_files(data):
@@ -46,7 +46,7 @@ def test_what_is_in_the_files(data):
     assert data.found.dropped == {"empty": 1, "duplicate": 350 - distinct}
     assert data.warnings == (f"{351 - distinct} of 351 texts are left out: "
                              + ", ".join(f"{name} {many}" for name, many in data.found.dropped.items()) + ".",)
-    assert data.held.sum() == round(0.1 * distinct)
+    assert data.validation_fraction.sum() == round(0.1 * distinct)
     learned, judged = list(data.training()), list(data.judged())
     assert sorted(learned + judged) == sorted(set(TEXTS))
     assert not set(learned) & set(judged)
@@ -55,7 +55,7 @@ def test_what_is_in_the_files(data):
 
 def test_equal_texts_are_on_one_side(file):
     text = file("a.txt", "\n".join(TEXTS * 2))
-    survey = masked.survey_sentences([text], [], DataConfig(held=0.2, filters=FilterConfig(drop=())))
+    survey = masked.survey_sentences([text], [], DataConfig(validation_fraction=0.2, filters=FilterConfig(drop=())))
     learned, judged = list(survey.training()), list(survey.judged())
     assert len(learned) + len(judged) == 2 * len(TEXTS)
     assert not set(learned) & set(judged)
@@ -64,7 +64,7 @@ def test_equal_texts_are_on_one_side(file):
 
 def test_validation_that_is_given(file):
     survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
-                           DataConfig(held=0.5))
+                           DataConfig(validation_fraction=0.5))
     assert not survey.held.any()
     assert list(survey.judged()) == [TEXTS[3], "Something else."]
     assert survey.warnings[-1] == "1 of 2 validation texts are in the training data too."
@@ -155,9 +155,9 @@ def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
     longest = max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps))
     assert longest == 12 < prepared.longest
     work.validate(work.task(work.made_from.build()))
-    few = masked.masked_feed(prepared, BatchConfig(tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
+    few = masked.masked_feed(prepared, BatchConfig(max_tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
     assert {few.at(step).inputs.ids.shape[1] for step in range(few.steps)} <= set(range(13))
-    packed = BatchConfig(tokens=600, layout="packed", shapes="few")
+    packed = BatchConfig(max_tokens=600, layout="packed", shapes="few")
     one = masked.masked_feed(prepared, packed, MaskingConfig(), seed=1, room=12)
     batches = [one.at(step) for step in range(one.steps)]
     assert {(batch.rows, batch.inputs.ids.shape) for batch in batches} == {
@@ -179,7 +179,7 @@ def test_epochs_hide_other_tokens(prepared, settings):
 def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
     survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", "Yes.\n")], DataConfig())
     prepared = masked.prepare_sentences(survey, TOKENIZER, tmp_path / "data")
-    work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(share=0.05)))
+    work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(mlm_probability=0.05)))
     scores = work.validate(work.task(work.made_from.build())).scores
     assert 0 < scores["loss"] < 20
     assert StoredReader(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
@@ -187,12 +187,12 @@ def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
 
 def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeypatch):
     monkeypatch.setattr(masked, "MAX_MASKING_SEEDS", 3)
-    with pytest.raises(ValueError, match=r"`training.masking.share` must be large enough to hide a token .* is 1e-15"):
-        masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(share=1e-15)))
+    with pytest.raises(ValueError, match=r"`training.masking.mlm_probability` must be large enough to hide a token .* is 1e-15"):
+        masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(mlm_probability=1e-15)))
 
 
 def test_what_does_not_go_together(prepared, settings):
-    for masking in (None, MaskingConfig(share=0)):
+    for masking in (None, MaskingConfig(mlm_probability=0)):
         with pytest.raises(ValueError, match=r"`training.masking` must be given, to hide some tokens"):
             masked.MaskedTask(prepared, model_of(prepared), settings(masking=masking))
     with pytest.raises(ValueError, match=r'`model.kind` must be "masked", .* but is "language"'):

@@ -55,5 +55,5 @@ def test_what_is_cut_is_told(tmp_path):
 
 def test_sampling_is_for_pairs(settings):
     refuse_sampling(settings())
-    with pytest.raises(ValueError, match=r"`training.sampling` must be 0.* but is 0.2"):
-        refuse_sampling(settings(sampling=0.2))
+    with pytest.raises(ValueError, match=r"`training.subword_sampling` must be 0.* but is 0.2"):
+        refuse_sampling(settings(subword_sampling=0.2))

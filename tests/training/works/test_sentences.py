@@ -15,7 +15,7 @@ LINES = ["A cat.", "", " \u200b\u00a0", "A dog.", "A cat.", "w " * 5, "x" * 21, 
 
 
 def texts(file, **options):
-    filters = FilterConfig(longest_words=4, longest_characters=20, **options)
+    filters = FilterConfig(max_words=4, max_characters=20, **options)
     return FilteredLines(open_inputs([file("a.txt", "\n".join(LINES[:4]) + "\r\n"), file("b.txt", "\n".join(LINES[4:]))]), filters)
 
 

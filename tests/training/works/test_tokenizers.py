@@ -17,7 +17,7 @@ from regard.training.tasks.common import (
 
 SOURCES = [f"a small text of number {n}" for n in range(30)]
 TARGETS = [f"un petit texte de nombre {n}" for n in range(30)]
-SUBWORDS = UnigramConfig(vocabulary=290)
+SUBWORDS = UnigramConfig(vocab_size=290)
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_a_pair_is_trained_once_and_then_read(pair, trained):
 
 
 def test_notes_are_kept(pair):
-    assert pair(UnigramConfig(vocabulary=9000)).notes == pair(UnigramConfig(vocabulary=9000)).notes != ()
+    assert pair(UnigramConfig(vocab_size=9000)).notes == pair(UnigramConfig(vocab_size=9000)).notes != ()
 
 
-@pytest.mark.parametrize("change", [{"config": UnigramConfig(vocabulary=291)}, {"joint": False}, {"data": ("other",)},
+@pytest.mark.parametrize("change", [{"config": UnigramConfig(vocab_size=291)}, {"joint": False}, {"data": ("other",)},
                                     {"settings": {"held": 0.2}}, {"config": BytesConfig()},
                                     {"config": CharactersConfig()}])
 def test_from_anything_else_it_is_trained_anew(pair, trained, change):

@@ -53,10 +53,10 @@ def work(pairs, settings, tmp_path):
     """A function to a work on these pairs, with a tokenizer of bytes."""
 
     def make(held=0.2, kind=tiny.translating, **options):
-        found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=held))
-        prepared = prepare_pairs(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("sampling")))
+        found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=held))
+        prepared = prepare_pairs(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("subword_sampling")))
         size = prepared.tokenizer.source.size
-        config = kind(order="post", source_vocabulary=size, target_vocabulary=size, shared=True)
+        config = kind(order="post", source_vocab_size=size, target_vocab_size=size, share_embeddings=True)
         return TranslationTask(prepared, config, settings(tokens=400, **options))
 
     return make
@@ -67,7 +67,7 @@ def texts(pairs):
 
 
 def test_every_pair_is_learned_from_or_judged_by(pairs):
-    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
     learned, judged = texts(found.training()), texts(found.judged(1000))
     assert Counter(learned + judged) == Counter(tuple(line.split("\t")) for line in lines(60))
     assert not {source for source, _ in learned} & {source for source, _ in judged}  # a source is on one side
@@ -77,7 +77,7 @@ def test_every_pair_is_learned_from_or_judged_by(pairs):
 
 def test_what_is_held_out_does_not_depend_on_the_order(file):
     shuffled = file("other.tsv", "\n".join(lines(60)[::-1]) + "\n")
-    first, second = (configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(held=0.2)).judged(1000)
+    first, second = (configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2)).judged(1000)
                      for path in (file("pairs.tsv", "\n".join(lines(60)) + "\n"), shuffled))
     assert set(texts(first)) == set(texts(second))
 
@@ -87,7 +87,7 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
     """However few: a share by chance would now and then be none of them, or all."""
     path = tmp_path_factory.mktemp("few") / "pairs.tsv"
     path.write_text("\n".join(lines(count)) + "\n")
-    found = configure_pairs(survey_pairs([str(path)], [], PLAIN), DataConfig(held=held))
+    found = configure_pairs(survey_pairs([str(path)], [], PLAIN), DataConfig(validation_fraction=held))
     learned, judged = list(found.training()), found.judged(1000)
     assert learned
     assert judged
@@ -99,14 +99,14 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
 
 def test_of_many_pairs_about_the_share_is_held_out(file):
     path = file("many.tsv", "".join(f"source {n}\tcible {n}\n" for n in range(3000)))
-    found = configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2))
     assert len(found.judged(5000)) == pytest.approx(600, abs=90)
     assert len(list(found.training())) + len(found.judged(5000)) == 3000
 
 
 def test_validation_data_that_is_given_is_all_that_is_judged_by(pairs, file):
     other = file("dev.tsv", "".join(f"dev {n}\tdev {n}!\n" for n in range(5)))
-    found = configure_pairs(survey_pairs([pairs], [other], PLAIN), DataConfig(held=0.2))
+    found = configure_pairs(survey_pairs([pairs], [other], PLAIN), DataConfig(validation_fraction=0.2))
     assert len(list(found.training())) == 60
     assert texts(found.judged(3)) == [(f"dev {n}", f"dev {n}!") for n in range(3)]
 
@@ -156,8 +156,8 @@ def test_what_is_stored_is_what_is_learned_from(work):
 
 def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
     """Neither the tokenizer nor the ids are made again, unless what they are made from is another."""
-    config = UnigramConfig(vocabulary=290)
-    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.2))
+    config = UnigramConfig(vocab_size=290)
+    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
     first = prepare_pairs(found, config, tmp_path / "data")
     trained = []
     for name in ("train_joint", "train_separate"):
@@ -165,7 +165,7 @@ def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
         monkeypatch.setattr(common.training, name, lambda *given, make=make: trained.append(1) or make(*given))
     again = prepare_pairs(found, config, tmp_path / "data")
     assert (trained, again.tokenizer.sha256, again.store.identity) == ([], first.tokenizer.sha256, first.store.identity)
-    other = prepare_pairs(configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(held=0.4)), config, tmp_path / "data")
+    other = prepare_pairs(configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.4)), config, tmp_path / "data")
     assert trained == [1]
     assert len(other.store) < len(first.store)
 
@@ -180,7 +180,7 @@ def test_which_files_are_learned_from_counts(file, tmp_path):
 
 @pytest.mark.parametrize("sampling", [0.0, 0.5])
 def test_an_epoch_has_every_pair_once(work, sampling):
-    made = work(sampling=sampling)
+    made = work(subword_sampling=sampling)
     feed = made.feed(0, 1)
     seen = np.concatenate([feed.at(step).numbers for step in range(feed.steps)])
     assert sorted(seen) == list(range(len(made.prepared.store)))
@@ -192,9 +192,9 @@ def test_an_epoch_has_every_pair_once(work, sampling):
 
 def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
     found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig())
-    prepared = prepare_pairs(found, UnigramConfig(vocabulary=310), tmp_path / "data", sampled=True)
-    config = tiny.translating(source_vocabulary=310, target_vocabulary=310)
-    plain, sampled = (TranslationTask(prepared, config, settings(tokens=400, sampling=alpha)).feed(0, 1).at(0)
+    prepared = prepare_pairs(found, UnigramConfig(vocab_size=310), tmp_path / "data", sampled=True)
+    config = tiny.translating(source_vocab_size=310, target_vocab_size=310)
+    plain, sampled = (TranslationTask(prepared, config, settings(tokens=400, subword_sampling=alpha)).feed(0, 1).at(0)
                       for alpha in (0.0, 0.3))
     target = prepared.tokenizer.target
     for batch in (plain, sampled):
@@ -216,10 +216,10 @@ def built(made):
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_the_loss_is_the_sum_over_all_labels(work, layout, settings):
     """Label by label from the logits: (1 - e) (-log p_label) + e mean(-log p)."""
-    made = work(smoothing=0.2)
+    made = work(label_smoothing=0.2)
     network = built(made)
     store, special = made.prepared.store, made.prepared.tokenizer.target.special
-    batch = works.translation_feed(made.prepared, BatchConfig(tokens=400, layout=layout), 1).at(0)
+    batch = works.translation_feed(made.prepared, BatchConfig(max_tokens=400, layout=layout), 1).at(0)
     loss = made.objective(network)(batch)
     total = nll = tokens = 0
     for number in batch.numbers:
@@ -238,9 +238,9 @@ def test_the_loss_is_the_sum_over_all_labels(work, layout, settings):
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_two_passes_that_must_agree(work, layout):
     """R-Drop of the two; outside of training there is one pass."""
-    made = work(smoothing=0.1, consistency=3.0)
+    made = work(label_smoothing=0.1, rdrop=3.0)
     network = built(made)
-    batch = works.translation_feed(made.prepared, BatchConfig(tokens=300, layout=layout), 1).at(0)
+    batch = works.translation_feed(made.prepared, BatchConfig(max_tokens=300, layout=layout), 1).at(0)
     objective = made.objective(network).train()
     features = network.features(batch.source, batch.inputs)
     wanted = rdrop_loss(torch.stack([features, features]), network.output, batch.labels, 0.1, 3.0)
@@ -252,7 +252,7 @@ def test_two_passes_that_must_agree(work, layout):
 
 
 def test_the_two_passes_have_dropout_of_their_own(work):
-    made = work(consistency=3.0, kind=lambda **options: tiny.translating(**options, embedding="sinusoidal"))
+    made = work(rdrop=3.0, kind=lambda **options: tiny.translating(**options, embedding="sinusoidal"))
     made.made_from = replace(made.made_from, encoder=replace(made.made_from.encoder, dropout=0.5))
     network = built(made)
     batch = made.feed(0, 1).at(0)

@@ -22,7 +22,7 @@ def _without_waiting_for_the_disk(monkeypatch):
 @pytest.mark.parametrize("kind", ["transformer", "attention", "none"])
 def test_the_choice_is_in_the_folder(kind, tmp_path):
     data, held = trained.pairs(tmp_path / "pairs.tsv"), trained.pairs(tmp_path / "held.tsv", 12, split="validation")
-    asked = request(data, tmp_path / "model", {"training.validation.most": 10}, validation=(held,))
+    asked = request(data, tmp_path / "model", {"training.validation.max_examples": 10}, validation=(held,))
     if kind != "transformer":
         tiny = {key: value for key, value in asked.changes.items() if not key.startswith("model.")}
         asked = replace(asked, recipe=RECURRENT[kind], changes={**tiny, "model.width": 16})

@@ -186,17 +186,17 @@ def _encode_texts(texts: Ragged, encode: TextEncoder, seeds: list[int]) -> Ragge
 class MaskingConfig(Config):
     """How much is hidden, and how."""
 
-    share: float = number(0.15, least=0, most=1)
+    mlm_probability: float = number(0.15, minimum=0, maximum=1, old="share")
     """Of all tokens, those that the model must say."""
-    hidden: float = number(0.8, least=0, most=1)
+    mask_replace_prob: float = number(0.8, minimum=0, maximum=1, old="hidden")
     """Of these, those that are hidden behind the mask id."""
-    replaced: float = number(0.1, least=0, most=1)
+    random_replace_prob: float = number(0.1, minimum=0, maximum=1, old="replaced")
     """Of these, those in whose place stands another id; the rest stay as they are."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What does not go together: key, and why."""
-        if self.hidden + self.replaced > 1:
-            yield "replaced", f"hidden and replaced are parts of one whole, but add up to {self.hidden + self.replaced}"
+        if self.mask_replace_prob + self.random_replace_prob > 1:
+            yield "random_replace_prob", f"with mask_replace_prob it must be at most 1, and they add up to {self.mask_replace_prob + self.random_replace_prob}"
 
 
 @dataclass(frozen=True)
@@ -224,10 +224,10 @@ class MaskedCollator:
         (text,) = self.read(numbers, epoch)
         places = np.arange(len(text.ids)) - np.repeat(np.cumsum(text.lengths) - text.lengths, text.lengths)
         token = random_bits(derive_key(self.seed, epoch, 0), np.repeat(numbers, text.lengths)) ^ places.astype(np.uint64)
-        chosen = (random_uniform(derive_key(self.seed, epoch, 1), token) < self.config.share) & np.isin(text.ids, self.ordinary)
+        chosen = (random_uniform(derive_key(self.seed, epoch, 1), token) < self.config.mlm_probability) & np.isin(text.ids, self.ordinary)
         how = random_uniform(derive_key(self.seed, epoch, 2), token)
-        hidden = chosen & (how < self.config.hidden)
-        replaced = chosen & ~hidden & (how < self.config.hidden + self.config.replaced)
+        hidden = chosen & (how < self.config.mask_replace_prob)
+        replaced = chosen & ~hidden & (how < self.config.mask_replace_prob + self.config.random_replace_prob)
         other = self.ordinary[random_below(len(self.ordinary), derive_key(self.seed, epoch, 3), token)]
         seen = np.where(hidden, np.int64(self.special.mask or 0), np.where(replaced, other, text.ids))
         inputs = self.layout(Ragged(seen, text.lengths), self.special.padding or 0)

@@ -212,9 +212,9 @@ WINDOW_ORDERS = ("continuous", "shuffled")
 class WindowConfig(Config):
     """How a text is cut."""
 
-    length: int = integer(256, least=1)
+    length: int = integer(256, minimum=1)
     """Ids of a window."""
-    rows: int = integer(32, least=1)
+    batch_size: int = integer(32, minimum=1, old="rows")
     """Windows side by side: continuous ones on all processes together, which share the text; shuffled ones on each."""
     order: str = choice(WINDOW_ORDERS, "shuffled")
 
@@ -315,9 +315,9 @@ def window_feed(text: TextStore, config: WindowConfig, *, seed: int, padding: in
                 processes: int = 1) -> BatchFeed:
     """The feed that a config asks for."""
     if config.order == "continuous":
-        return StreamFeed(text, length=config.length, rows=config.rows, padding=padding, rank=rank, processes=processes)
+        return StreamFeed(text, length=config.length, rows=config.batch_size, padding=padding, rank=rank, processes=processes)
     windows = WindowCollator(text, config.length, padding)
-    return PlanFeed(WindowPlan(windows.count, config.rows, seed), windows, rank=rank, processes=processes)
+    return PlanFeed(WindowPlan(windows.count, config.batch_size, seed), windows, rank=rank, processes=processes)
 
 
 def _count_labels(text: TextStore) -> int:
@@ -354,20 +354,20 @@ SHAPE_CHOICES = ("as_drawn", "few")
 class BatchConfig(Config):
     """How large batches are, and how sequences lie in them."""
 
-    tokens: int = integer(4096, least=1)
+    max_tokens: int = integer(4096, minimum=1, old="tokens")
     """Of a batch: source and target together, with the start of each target, and padding counted."""
-    rows: int | None = integer(None, least=1)
+    batch_size: int | None = integer(None, minimum=1, old="rows")
     """Sequences of a batch at most; as many as the tokens allow where not given."""
     layout: str = choice(LAYOUTS, "padded")
     shapes: str = choice(SHAPE_CHOICES, "as_drawn")
     """Each batch as large as what is in it, or all filled up to one of few shapes, for devices that record a step once
     for each. Packed batches then have one shape, and hold pairs of any lengths."""
-    ahead: int = integer(2, least=1)
+    prefetch: int = integer(2, minimum=1, old="ahead")
     """Batches that are made before they are asked for."""
 
     def limits(self) -> BatchLimits:
         """The limits that a plan keeps."""
-        return BatchLimits(self.tokens, self.tokens if self.rows is None else self.rows)
+        return BatchLimits(self.max_tokens, self.max_tokens if self.batch_size is None else self.batch_size)
 
     def most(self) -> int | None:
         """How many shapes batches may have; any number where None."""

@@ -91,7 +91,7 @@ def _parse_characters(data: bytes, name: str) -> list[str]:
 
 
 HUGGING_FACE_ROLES = {"bos_token": "start", "eos_token": "end", "pad_token": "padding", "unk_token": "unknown",
-                      "mask_token": "mask", "cls_token": "first", "sep_token": "separator"}
+                      "mask_token": "mask", "cls_token": "cls", "sep_token": "separator"}
 """The names of special tokens in special_tokens_map.json and tokenizer_config.json, and ours."""
 
 

@@ -42,16 +42,16 @@ from regard.data.tokenizer.subwords import (
 class SubwordConfig(Config):
     """The settings that unigram models and byte pair encoding share."""
 
-    vocabulary: int = integer(8000, least=FIRST_PIECE + 1)
+    vocab_size: int = integer(8000, minimum=FIRST_PIECE + 1, old="vocabulary")
     """The number of ids: 5 special ones, 256 bytes, and the pieces. A text may allow fewer."""
-    coverage: float = number(0.9998, least=0.98, most=1)
+    character_coverage: float = number(0.9998, minimum=0.98, maximum=1, old="coverage")
     """The share of the characters of the text that have a piece; the rarest are encoded as bytes."""
-    normalisation: str = choice(NORMALISATIONS, "line")
+    normalization: str = choice(NORMALISATIONS, "line", old="normalisation")
     split_digits: bool = False
     """Whether every digit is a piece of its own, so that numbers are copied rather than learned."""
-    sentences: int = integer(200_000, least=1)
+    input_sentence_size: int = integer(200_000, minimum=1, old="sentences")
     """How many texts are used; of more, a random sample. They take about 1 KB of memory each."""
-    seed: int = integer(0, least=0)
+    seed: int = integer(0, minimum=0)
     """The seed of that sample."""
 
 
@@ -74,9 +74,9 @@ class CharactersConfig(Config):
     """One id for each character."""
 
     kind: ClassVar[str] = "characters"
-    vocabulary: int | None = integer(None, least=FIRST_PIECE + 1)
+    vocab_size: int | None = integer(None, minimum=FIRST_PIECE + 1, old="vocabulary")
     """The largest number of ids: 5 special ones, 256 bytes, and the most frequent characters."""
-    normalisation: str = choice(NORMALISATIONS, "nfc")
+    normalization: str = choice(NORMALISATIONS, "nfc", old="normalisation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class BytesConfig(Config):
     """One id for each byte."""
 
     kind: ClassVar[str] = "bytes"
-    normalisation: str = choice(NORMALISATIONS, "exact")
+    normalization: str = choice(NORMALISATIONS, "exact", old="normalisation")
 
 
 TokenizerConfig = UnigramConfig | BpeConfig | CharactersConfig | BytesConfig
@@ -123,7 +123,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> TrainedTok
     if isinstance(texts, str):
         raise checks.wrong("texts", "several texts", "one text", "Put it into a list.")
     if isinstance(config, BytesConfig):
-        return TrainedTokenizer(ByteTokenizer(config.normalisation))
+        return TrainedTokenizer(ByteTokenizer(config.normalization))
     if isinstance(config, CharactersConfig):
         return _train_characters(texts, config)
     return _train_subwords(texts, config)
@@ -145,21 +145,21 @@ def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], so
 
 
 def _train_characters(texts: Iterable[str], config: CharactersConfig) -> TrainedTokenizer:
-    normalise, counts = NORMALISATIONS[config.normalisation], Counter[str]()
+    normalise, counts = NORMALISATIONS[config.normalization], Counter[str]()
     for text in texts:
         counts.update(normalise(text))
     del counts[SPACE_SYMBOL]
     if not counts:
         raise _no_text_error()
     found = sorted(counts, key=lambda character: (-counts[character], character))
-    kept = found if config.vocabulary is None else found[:config.vocabulary - FIRST_PIECE]
+    kept = found if config.vocab_size is None else found[:config.vocab_size - FIRST_PIECE]
     missing = len(found) - len(kept)
     note = f"{missing} of {len(found)} characters have no id of their own, and are encoded as bytes"
-    return TrainedTokenizer(CharacterTokenizer(kept, config.normalisation), (note,) if missing else ())
+    return TrainedTokenizer(CharacterTokenizer(kept, config.normalization), (note,) if missing else ())
 
 
 def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTokenizer:
-    normalise = NORMALISATIONS[config.normalisation]
+    normalise = NORMALISATIONS[config.normalization]
     kept, count = _reservoir_sample((text for text in map(normalise, texts) if text), config)
     notes = [f"{len(kept):,} of {count:,} texts were used"] if len(kept) < count else []
     counts = Counter(line for text in kept for line in _training_lines(text))
@@ -167,18 +167,18 @@ def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTo
     if not lines:
         raise _no_text_error()
     data, size = _train_largest(lines, config)
-    if size < config.vocabulary:
-        notes.append(f"the text allows a vocabulary of {size:,}, not of {config.vocabulary:,}")
-    return TrainedTokenizer(SentencePieceTokenizer(data, config.kind, config.normalisation), tuple(notes))
+    if size < config.vocab_size:
+        notes.append(f"the text allows a vocabulary of {size:,}, not of {config.vocab_size:,}")
+    return TrainedTokenizer(SentencePieceTokenizer(data, config.kind, config.normalization), tuple(notes))
 
 
 def _reservoir_sample(texts: Iterator[str], config: AnySubwordConfig) -> tuple[list[str], int]:
     """At most `config.sentences` of the texts, each with the same probability, and the number of all."""
     kept, count, rng = [], 0, random.Random(config.seed)
     for count, text in enumerate(texts, 1):
-        if count <= config.sentences:
+        if count <= config.input_sentence_size:
             kept.append(text)
-        elif (index := rng.randrange(count)) < config.sentences:
+        elif (index := rng.randrange(count)) < config.input_sentence_size:
             kept[index] = text
     return kept, count
 
@@ -191,7 +191,7 @@ def _training_lines(text: str) -> Iterator[str]:
 
 def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, int]:
     """The model with the configured vocabulary, or with the largest that the text allows, and its size."""
-    size = config.vocabulary
+    size = config.vocab_size
     while True:
         try:
             return _train_sentencepiece(lines, config, size), size
@@ -199,7 +199,7 @@ def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, i
             if (large := _TOO_LARGE.search(str(error))) and FIRST_PIECE < int(large[1]) < size:
                 size = int(large[1])
             elif small := _TOO_SMALL.search(str(error)):
-                raise checks.wrong("vocabulary", f"at least {small[1]}, for the characters of the text", size,
+                raise checks.wrong("vocab_size", f"at least {small[1]}, for the characters of the text", size,
                                    "Choose a larger one, or a lower coverage.") from None
             else:
                 raise checks.wrong("texts", "texts in which sentencepiece finds pieces", "others",
@@ -211,7 +211,7 @@ def _train_sentencepiece(lines: list[str], config: AnySubwordConfig, size: int) 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, model_type=config.kind, vocab_size=size,
-        character_coverage=config.coverage, required_chars=SPACE_SYMBOL, split_digits=config.split_digits,
+        character_coverage=config.character_coverage, required_chars=SPACE_SYMBOL, split_digits=config.split_digits,
         byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
         pad_id=SPECIAL_IDS.padding, unk_id=SPECIAL_IDS.unknown, bos_id=SPECIAL_IDS.start, eos_id=SPECIAL_IDS.end[0],
         pad_piece=SPECIAL_PIECES[0], unk_piece=SPECIAL_PIECES[1], bos_piece=SPECIAL_PIECES[2],

@@ -182,7 +182,7 @@ def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
     elif isinstance(config, EncoderConfig):
         name = "bert"
     elif isinstance(config, EncoderDecoderConfig):
-        name = "pegasus" if config.decoder.order == "pre" else "marian"
+        name = "pegasus" if config.decoder.norm_position == "pre" else "marian"
     elif isinstance(config, VisionConfig):
         name = "vit"
     else:
@@ -252,7 +252,7 @@ def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) ->
     left_out = _check_tensors(matches, state, found, family, f"{folder} ({architecture})")
     tensors = _load_tensors(matches, found, left_out, folder)
     return ImportedModel(config, settings.special(), tensors, family.name, architecture,
-                   labels if hasattr(config, "labels") else (), family.longest(settings), tuple(left_out))
+                   labels if hasattr(config, "num_labels") else (), family.longest(settings), tuple(left_out))
 
 
 def _build_config(family: Family[Any], settings: keys.FamilySettings, asked: FileFacts, path: Path) -> ModelConfig:
@@ -328,7 +328,7 @@ FEATURE_ROWS = re.compile(r"((mixer\.layer|cross)\.output|feed_forward\.down|nor
 
 def with_half_sinusoids(config: ModelConfig, tensors: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
     """A translator with interleaved sinusoids as the same one with halves; any other model as it is."""
-    if not isinstance(config, EncoderDecoderConfig) or config.embedding.joined != "added":
+    if not isinstance(config, EncoderDecoderConfig) or config.embedding.combine != "added":
         return config, tensors
     places, mixers = config.embedding.positions, (config.encoder.mixer, config.decoder.mixer)
     if not isinstance(places, SinusoidalConfig) or places.layout != "interleaved":
@@ -371,7 +371,7 @@ def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: Sp
         model = config.build()
     modules.check_module(model, modules.tensor_specs(tensors), origin="tensors")
     matches = mapping.match_rules(family.rules(config), model.state_dict(keep_vars=True))
-    count = getattr(config, "labels", 0)
+    count = getattr(config, "num_labels", 0)
     if labels and len(labels) != count:
         raise checks.wrong("labels", f"{count} names, one for each label", f"{len(labels)} of them")
     settings = family.told(config, ExportFacts(special, longest))

@@ -71,17 +71,17 @@ class GPT2Settings(FamilySettings):
         "summary_first_dropout", "reorder_and_upcast_attn"))
     default_ids: ClassVar[Mapping[str, int]] = {"bos_token_id": 50256, "eos_token_id": 50256}
 
-    vocab_size: int = integer(50257, least=1)
-    n_positions: int = integer(1024, least=1)
-    n_embd: int = integer(768, least=1)
-    n_layer: int = integer(12, least=1)
-    n_head: int = integer(12, least=1)
-    n_inner: int | None = integer(None, least=1)
+    vocab_size: int = integer(50257, minimum=1)
+    n_positions: int = integer(1024, minimum=1)
+    n_embd: int = integer(768, minimum=1)
+    n_layer: int = integer(12, minimum=1)
+    n_head: int = integer(12, minimum=1)
+    n_inner: int | None = integer(None, minimum=1)
     activation_function: str = choice(ACTIVATIONS, "gelu_new")
     resid_pdrop: float = probability(0.1)
     embd_pdrop: float = probability(0.1)
     attn_pdrop: float = probability(0.1)
-    layer_norm_epsilon: float = number(1e-5, least=0.0)
+    layer_norm_epsilon: float = number(1e-5, minimum=0.0)
     scale_attn_weights: bool = only(True, "scores that are not divided by the root of a head's width are not read")
     scale_attn_by_inverse_layer_idx: bool = only(False, "scores that depend on the layer are not read")
     tie_word_embeddings: bool = True
@@ -105,12 +105,12 @@ class GPT2(Family[GPT2Settings]):
     settings = GPT2Settings
 
     def config(self, settings: GPT2Settings, asked: FileFacts) -> ModelConfig:
-        wide = FeedForwardConfig(inner=settings.n_inner or 4 * settings.n_embd,
+        wide = FeedForwardConfig(ffn_width=settings.n_inner or 4 * settings.n_embd,
                                  activation=ACTIVATIONS[settings.activation_function])
         return LanguageModelConfig(
-            vocabulary=settings.vocab_size, width=settings.n_embd, tied=settings.tie_word_embeddings,
-            embedding=EmbeddingConfig(positions=LearnedConfig(count=settings.n_positions), dropout=settings.embd_pdrop),
-            stack=StackConfig(layers=settings.n_layer, order="pre", epsilon=settings.layer_norm_epsilon,
+            vocab_size=settings.vocab_size, width=settings.n_embd, tie_word_embeddings=settings.tie_word_embeddings,
+            embedding=EmbeddingConfig(positions=LearnedConfig(max_positions=settings.n_positions), dropout=settings.embd_pdrop),
+            stack=StackConfig(layers=settings.n_layer, norm_position="pre", epsilon=settings.layer_norm_epsilon,
                               dropout=settings.resid_pdrop, feed_forward=wide,
                               mixer=SelfAttentionConfig(heads=settings.n_head, dropout=settings.attn_pdrop)))
 
@@ -121,10 +121,10 @@ class GPT2(Family[GPT2Settings]):
         if not isinstance(places, LearnedConfig):
             raise checks.wrong("config", "one that fits GPT-2, with learned positions", "with others")
         return GPT2Settings(
-            vocab_size=config.vocabulary, n_positions=places.count, n_embd=config.width, n_layer=config.stack.layers,
-            n_head=mixer.heads, n_inner=wide.inner, activation_function=activation_name(wide.activation),
+            vocab_size=config.vocab_size, n_positions=places.max_positions, n_embd=config.width, n_layer=config.stack.layers,
+            n_head=mixer.heads, n_inner=wide.ffn_width, activation_function=activation_name(wide.activation),
             resid_pdrop=config.stack.dropout, embd_pdrop=config.embedding.dropout, attn_pdrop=mixer.dropout,
-            layer_norm_epsilon=config.stack.epsilon, tie_word_embeddings=config.tied,
+            layer_norm_epsilon=config.stack.epsilon, tie_word_embeddings=config.tie_word_embeddings,
             **special_keys(GPT2Settings, made.special))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
@@ -172,16 +172,16 @@ class LlamaSettings(FamilySettings):
     harmless: ClassVar[frozenset[str]] = frozenset(("pretraining_tp",))
     default_ids: ClassVar[Mapping[str, int]] = {"bos_token_id": 1, "eos_token_id": 2}
 
-    vocab_size: int = integer(32000, least=1)
-    hidden_size: int = integer(4096, least=1)
-    intermediate_size: int = integer(11008, least=1)
-    num_hidden_layers: int = integer(32, least=1)
-    num_attention_heads: int = integer(32, least=1)
-    num_key_value_heads: int | None = integer(None, least=1)
-    head_dim: int | None = integer(None, least=1)
+    vocab_size: int = integer(32000, minimum=1)
+    hidden_size: int = integer(4096, minimum=1)
+    intermediate_size: int = integer(11008, minimum=1)
+    num_hidden_layers: int = integer(32, minimum=1)
+    num_attention_heads: int = integer(32, minimum=1)
+    num_key_value_heads: int | None = integer(None, minimum=1)
+    head_dim: int | None = integer(None, minimum=1)
     hidden_act: str = choice(ACTIVATIONS, "silu")
-    max_position_embeddings: int = integer(2048, least=1)
-    rms_norm_eps: float = number(1e-6, least=0.0)
+    max_position_embeddings: int = integer(2048, minimum=1)
+    rms_norm_eps: float = number(1e-6, minimum=0.0)
     rope_theta: float | None = number(None, above=0.0)
     rope_parameters: RotarySettings | None = None
     rope_scaling: RotarySettings | None = None
@@ -231,11 +231,11 @@ class Llama(Family[LlamaSettings]):
             head_width=None if settings.head_dim == width // heads else settings.head_dim,
             bias=settings.attention_bias, dropout=settings.attention_dropout,
             position=RotaryConfig(base=settings.base, pairing="halves"))
-        wide = FeedForwardConfig(inner=settings.intermediate_size, form="gated", bias=settings.mlp_bias,
+        wide = FeedForwardConfig(ffn_width=settings.intermediate_size, gated=True, bias=settings.mlp_bias,
                                  activation=ACTIVATIONS[settings.hidden_act])
-        stack = StackConfig(layers=settings.num_hidden_layers, order="pre", norm="rms", epsilon=settings.rms_norm_eps,
+        stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", norm="rms", epsilon=settings.rms_norm_eps,
                             mixer=mixer, feed_forward=wide)
-        return LanguageModelConfig(vocabulary=settings.vocab_size, width=width, tied=settings.tie_word_embeddings,
+        return LanguageModelConfig(vocab_size=settings.vocab_size, width=width, tie_word_embeddings=settings.tie_word_embeddings,
                               stack=stack)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> LlamaSettings:
@@ -243,12 +243,12 @@ class Llama(Family[LlamaSettings]):
         mixer, wide = self_attention_of(config.stack, "Llama"), feed_forward_of(config.stack, "Llama")
         turned = mixer.position if isinstance(mixer.position, RotaryConfig) else RotaryConfig()
         return LlamaSettings(
-            vocab_size=config.vocabulary, hidden_size=config.width, intermediate_size=wide.inner,
+            vocab_size=config.vocab_size, hidden_size=config.width, intermediate_size=wide.ffn_width,
             num_hidden_layers=config.stack.layers, num_attention_heads=mixer.heads,
             num_key_value_heads=mixer.key_heads or mixer.heads, head_dim=mixer.head_size(config.width),
             hidden_act=activation_name(wide.activation), rms_norm_eps=config.stack.epsilon, rope_theta=turned.base,
             attention_bias=mixer.bias, attention_dropout=mixer.dropout, mlp_bias=wide.bias,
-            tie_word_embeddings=config.tied, **special_keys(LlamaSettings, made.special),
+            tie_word_embeddings=config.tie_word_embeddings, **special_keys(LlamaSettings, made.special),
             max_position_embeddings=LlamaSettings.max_position_embeddings if made.longest is None else made.longest)
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:

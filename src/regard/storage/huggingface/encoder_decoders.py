@@ -87,23 +87,23 @@ class EncoderDecoderSettings(FamilySettings):
     emptied: ClassVar[tuple[str, ...]] = ("forced_eos_token_id",)
     start_key: ClassVar[str] = "decoder_start_token_id"
 
-    vocab_size: int = integer(1, least=1)
-    max_position_embeddings: int = integer(1024, least=1)
-    d_model: int = integer(1024, least=1)
-    encoder_layers: int = integer(12, least=1)
-    encoder_ffn_dim: int = integer(4096, least=1)
-    encoder_attention_heads: int = integer(16, least=1)
-    decoder_layers: int = integer(12, least=1)
-    decoder_ffn_dim: int = integer(4096, least=1)
-    decoder_attention_heads: int = integer(16, least=1)
-    num_hidden_layers: int | None = integer(None, least=1)
+    vocab_size: int = integer(1, minimum=1)
+    max_position_embeddings: int = integer(1024, minimum=1)
+    d_model: int = integer(1024, minimum=1)
+    encoder_layers: int = integer(12, minimum=1)
+    encoder_ffn_dim: int = integer(4096, minimum=1)
+    encoder_attention_heads: int = integer(16, minimum=1)
+    decoder_layers: int = integer(12, minimum=1)
+    decoder_ffn_dim: int = integer(4096, minimum=1)
+    decoder_attention_heads: int = integer(16, minimum=1)
+    num_hidden_layers: int | None = integer(None, minimum=1)
     encoder_layerdrop: float = only(0.0, "layers that are left out by chance in training are not read")
     decoder_layerdrop: float = only(0.0, "layers that are left out by chance in training are not read")
     activation_function: str = choice(ACTIVATIONS, "gelu")
     dropout: float = probability(0.1)
     attention_dropout: float = probability(0.0)
     activation_dropout: float = probability(0.0)
-    decoder_start_token_id: int | None = integer(None, least=0)
+    decoder_start_token_id: int | None = integer(None, minimum=0)
     scale_embedding: bool = False
     is_encoder_decoder: bool = only(True, "a decoder alone is not read in this family")
     normalize_embedding: bool = only(False, "a norm of the embedding is not read in this family")
@@ -122,15 +122,15 @@ def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, 
     """Our config of what these keys say."""
     def stack(layers: int, heads: int, inner: int, cross: AttentionConfig | None) -> StackConfig:
         return StackConfig(
-            layers=layers, order=order, dropout=settings.dropout, cross=cross,
+            layers=layers, norm_position=order, dropout=settings.dropout, cross=cross,
             mixer=SelfAttentionConfig(heads=heads, dropout=settings.attention_dropout),
-            feed_forward=FeedForwardConfig(inner=inner, activation=ACTIVATIONS[settings.activation_function],
+            feed_forward=FeedForwardConfig(ffn_width=inner, activation=ACTIVATIONS[settings.activation_function],
                                            dropout=settings.activation_dropout))
 
     heads = settings.decoder_attention_heads
     return EncoderDecoderConfig(
-        source_vocabulary=settings.vocab_size, target_vocabulary=target_vocabulary, width=settings.d_model,
-        shared=shared, tied=tied, output_bias=LOGITS_BIAS in asked.names,
+        source_vocab_size=settings.vocab_size, target_vocab_size=target_vocabulary, width=settings.d_model,
+        share_embeddings=shared, tie_word_embeddings=tied, output_bias=LOGITS_BIAS in asked.names,
         embedding=EmbeddingConfig(positions=SinusoidalConfig(layout="halves"), scale=settings.scale_embedding,
                                   dropout=settings.dropout),
         encoder=stack(settings.encoder_layers, settings.encoder_attention_heads, settings.encoder_ffn_dim, None),
@@ -143,10 +143,10 @@ def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settin
     mixers = [self_attention_of(stack, family) for stack in (config.encoder, config.decoder)]
     wide = [feed_forward_of(stack, family) for stack in (config.encoder, config.decoder)]
     return dict(
-        vocab_size=config.source_vocabulary, d_model=config.width,
+        vocab_size=config.source_vocab_size, d_model=config.width,
         encoder_layers=config.encoder.layers, decoder_layers=config.decoder.layers,
         encoder_attention_heads=mixers[0].heads, decoder_attention_heads=mixers[1].heads,
-        encoder_ffn_dim=wide[0].inner, decoder_ffn_dim=wide[1].inner,
+        encoder_ffn_dim=wide[0].ffn_width, decoder_ffn_dim=wide[1].ffn_width,
         activation_function=activation_name(wide[0].activation), dropout=config.encoder.dropout,
         attention_dropout=mixers[0].dropout, activation_dropout=wide[0].dropout,
         scale_embedding=config.embedding.scale, **special_keys(settings, made.special),
@@ -166,8 +166,8 @@ class MarianSettings(EncoderDecoderSettings):
     default_ids: ClassVar[Mapping[str, int]] = {
         "pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0}
 
-    vocab_size: int = integer(58101, least=1)
-    decoder_vocab_size: int | None = integer(None, least=1)
+    vocab_size: int = integer(58101, minimum=1)
+    decoder_vocab_size: int | None = integer(None, minimum=1)
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     normalize_before: bool = only(False, "blocks with the norm in front are not read in this family")
@@ -202,16 +202,16 @@ class Marian(Family[MarianSettings]):
 
     def told(self, config: ModelConfig, made: ExportFacts) -> MarianSettings:
         assert isinstance(config, EncoderDecoderConfig)
-        if config.shared and not config.tied:
+        if config.share_embeddings and not config.tie_word_embeddings:
             raise checks.wrong("config", "one that fits Marian", "one whose output alone has its own table",
                                "Marian shares one table among all three, or between target and output, or none.")
-        return MarianSettings(**settings_from_config(config, made, MarianSettings, "Marian"), tie_word_embeddings=config.tied,
-                              decoder_vocab_size=config.target_vocabulary,
-                              share_encoder_decoder_embeddings=config.shared)
+        return MarianSettings(**settings_from_config(config, made, MarianSettings, "Marian"), tie_word_embeddings=config.tie_word_embeddings,
+                              decoder_vocab_size=config.target_vocab_size,
+                              share_encoder_decoder_embeddings=config.share_embeddings)
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         assert isinstance(config, EncoderDecoderConfig)
-        return (SHARED_TABLE_RULE, *COMMON_RULES) if config.shared else COMMON_RULES
+        return (SHARED_TABLE_RULE, *COMMON_RULES) if config.share_embeddings else COMMON_RULES
 
     def longest(self, settings: MarianSettings) -> int:
         return settings.max_position_embeddings
@@ -234,7 +234,7 @@ class PegasusSettings(EncoderDecoderSettings):
 
     default_ids: ClassVar[Mapping[str, int]] = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1}
 
-    vocab_size: int = integer(50265, least=1)
+    vocab_size: int = integer(50265, minimum=1)
     tie_word_embeddings: bool = only(True, "an output with a table of its own is not read in this family")
     normalize_before: bool = only(True, "blocks with the norm behind are not read in this family")
     add_final_layer_norm: bool = only(True, "a stack without a norm behind the last block is not read in this family")

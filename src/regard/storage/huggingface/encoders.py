@@ -70,18 +70,18 @@ class BertSettings(FamilySettings):
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"))
     default_ids: ClassVar[Mapping[str, int]] = {"pad_token_id": 0}
 
-    vocab_size: int = integer(30522, least=1)
-    hidden_size: int = integer(768, least=1)
-    num_hidden_layers: int = integer(12, least=1)
-    num_attention_heads: int = integer(12, least=1)
-    intermediate_size: int = integer(3072, least=1)
+    vocab_size: int = integer(30522, minimum=1)
+    hidden_size: int = integer(768, minimum=1)
+    num_hidden_layers: int = integer(12, minimum=1)
+    num_attention_heads: int = integer(12, minimum=1)
+    intermediate_size: int = integer(3072, minimum=1)
     hidden_act: str = choice(ACTIVATIONS, "gelu")
     hidden_dropout_prob: float = probability(0.1)
     attention_probs_dropout_prob: float = probability(0.1)
     classifier_dropout: float | None = probability(None)
-    max_position_embeddings: int = integer(512, least=1)
-    type_vocab_size: int = integer(2, least=1)
-    layer_norm_eps: float = number(1e-12, least=0.0)
+    max_position_embeddings: int = integer(512, minimum=1)
+    type_vocab_size: int = integer(2, minimum=1)
+    layer_norm_eps: float = number(1e-12, minimum=0.0)
     position_embedding_type: str = only("absolute", "relative positions of this family are not read")
     directionality: str = only("bidi", "tokens that see one side alone are not read in this family")
     tie_word_embeddings: bool = True
@@ -109,23 +109,23 @@ class Bert(Family[BertSettings]):
 
     def config(self, settings: BertSettings, asked: FileFacts) -> ModelConfig:
         names, hidden = ACTIVATIONS[settings.hidden_act], settings.hidden_dropout_prob
-        embedding = EmbeddingConfig(positions=LearnedConfig(count=settings.max_position_embeddings), norm="layer",
+        embedding = EmbeddingConfig(positions=LearnedConfig(max_positions=settings.max_position_embeddings), norm="layer",
                                     segments=settings.type_vocab_size, epsilon=settings.layer_norm_eps, dropout=hidden)
         mixer = SelfAttentionConfig(heads=settings.num_attention_heads, dropout=settings.attention_probs_dropout_prob)
-        stack = StackConfig(layers=settings.num_hidden_layers, order="post", epsilon=settings.layer_norm_eps,
+        stack = StackConfig(layers=settings.num_hidden_layers, norm_position="post", epsilon=settings.layer_norm_eps,
                             dropout=hidden, mixer=mixer,
-                            feed_forward=FeedForwardConfig(inner=settings.intermediate_size, activation=names))
-        size: dict[str, Any] = {"vocabulary": settings.vocab_size, "width": settings.hidden_size}
+                            feed_forward=FeedForwardConfig(ffn_width=settings.intermediate_size, activation=names))
+        size: dict[str, Any] = {"vocab_size": settings.vocab_size, "width": settings.hidden_size}
         last = hidden if settings.classifier_dropout is None else settings.classifier_dropout
         if asked.kind == "masked":
             if not settings.tie_word_embeddings:  # such files have two biases, of which one is read by nothing
                 raise checks.wrong("tie_word_embeddings", "true in a BERT for hidden tokens", "false")
             return MaskedModelConfig(**size, embedding=embedding, stack=stack, activation=names)
         if asked.kind == "tagger":
-            return TaggerConfig(**size, embedding=embedding, stack=stack, labels=asked.labels, dropout=last)
+            return TaggerConfig(**size, embedding=embedding, stack=stack, num_labels=asked.labels, dropout=last)
         if asked.kind == "classifier":
-            return ClassifierConfig(**size, embedding=embedding, stack=stack, labels=asked.labels, dropout=last,
-                                    pooling="first", between="tanh")
+            return ClassifierConfig(**size, embedding=embedding, stack=stack, num_labels=asked.labels, dropout=last,
+                                    pooling="first", pooler_activation="tanh")
         return EncoderConfig(**size, embedding=embedding, stack=stack)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> BertSettings:
@@ -138,10 +138,10 @@ class Bert(Family[BertSettings]):
             raise checks.wrong("config", "one that fits BERT, with segments", "without",
                                "A model that tells no segments apart has no place in BERT.")
         return BertSettings(
-            vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.stack.layers,
-            num_attention_heads=mixer.heads, intermediate_size=wide.inner, hidden_act=activation_name(wide.activation),
+            vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.stack.layers,
+            num_attention_heads=mixer.heads, intermediate_size=wide.ffn_width, hidden_act=activation_name(wide.activation),
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
-            classifier_dropout=getattr(config, "dropout", None), max_position_embeddings=places.count,
+            classifier_dropout=getattr(config, "dropout", None), max_position_embeddings=places.max_positions,
             type_vocab_size=config.embedding.segments, layer_norm_eps=config.stack.epsilon,
             **special_keys(BertSettings, made.special))
 
@@ -197,17 +197,17 @@ class ViTSettings(FamilySettings):
                                                     "tie_word_embeddings"))
     repeated: ClassVar[Mapping[str, int]] = {**FamilySettings.repeated, "image_size": 2, "patch_size": 2}
 
-    hidden_size: int = integer(768, least=1)
-    num_hidden_layers: int = integer(12, least=1)
-    num_attention_heads: int = integer(12, least=1)
-    intermediate_size: int = integer(3072, least=1)
+    hidden_size: int = integer(768, minimum=1)
+    num_hidden_layers: int = integer(12, minimum=1)
+    num_attention_heads: int = integer(12, minimum=1)
+    intermediate_size: int = integer(3072, minimum=1)
     hidden_act: str = choice(ACTIVATIONS, "gelu")
     hidden_dropout_prob: float = probability(0.0)
     attention_probs_dropout_prob: float = probability(0.0)
-    layer_norm_eps: float = number(1e-12, least=0.0)
-    image_size: tuple[int, ...] = integer((224, 224), least=1)
-    patch_size: tuple[int, ...] = integer((16, 16), least=1)
-    num_channels: int = integer(3, least=1)
+    layer_norm_eps: float = number(1e-12, minimum=0.0)
+    image_size: tuple[int, ...] = integer((224, 224), minimum=1)
+    patch_size: tuple[int, ...] = integer((16, 16), minimum=1)
+    num_channels: int = integer(3, minimum=1)
     qkv_bias: bool = only(True, "queries, keys and values without a bias beside an output with one are not read")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -230,13 +230,13 @@ class ViT(Family[ViTSettings]):
 
     def config(self, settings: ViTSettings, asked: FileFacts) -> ModelConfig:
         mixer = SelfAttentionConfig(heads=settings.num_attention_heads, dropout=settings.attention_probs_dropout_prob)
-        stack = StackConfig(layers=settings.num_hidden_layers, order="pre", epsilon=settings.layer_norm_eps,
+        stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", epsilon=settings.layer_norm_eps,
                             dropout=settings.hidden_dropout_prob, mixer=mixer,
-                            feed_forward=FeedForwardConfig(inner=settings.intermediate_size,
+                            feed_forward=FeedForwardConfig(ffn_width=settings.intermediate_size,
                                                            activation=ACTIVATIONS[settings.hidden_act]))
         height, breadth = settings.image_size
-        return VisionConfig(height=height, breadth=breadth, channels=settings.num_channels, stack=stack,
-                            patch=settings.patch_size[0], labels=asked.labels, width=settings.hidden_size,
+        return VisionConfig(image_height=height, image_width=breadth, channels=settings.num_channels, stack=stack,
+                            patch_size=settings.patch_size[0], num_labels=asked.labels, width=settings.hidden_size,
                             dropout=settings.hidden_dropout_prob)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> ViTSettings:
@@ -244,15 +244,15 @@ class ViT(Family[ViTSettings]):
         mixer, wide = self_attention_of(config.stack, "ViT"), feed_forward_of(config.stack, "ViT")
         return ViTSettings(
             hidden_size=config.width, num_hidden_layers=config.stack.layers, num_attention_heads=mixer.heads,
-            intermediate_size=wide.inner, hidden_act=activation_name(wide.activation), layer_norm_eps=config.stack.epsilon,
+            intermediate_size=wide.ffn_width, hidden_act=activation_name(wide.activation), layer_norm_eps=config.stack.epsilon,
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
-            image_size=(config.height, config.breadth), patch_size=(config.patch, config.patch),
+            image_size=(config.image_height, config.image_width), patch_size=(config.patch_size, config.patch_size),
             num_channels=config.channels, **special_keys(ViTSettings, made.special))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         assert isinstance(config, VisionConfig)
         filters = TensorRule("vit.embeddings.patch_embeddings.projection.weight", ("patches.project.weight",),
-                       patch_filters(config.channels, config.patch))
+                       patch_filters(config.channels, config.patch_size))
         return (filters, *VIT_RULES)
 
     def guess(self, names: Collection[str]) -> str | None:

@@ -191,7 +191,7 @@ REFUSED_KEYS = {
     "pruned_heads": "a model with pruned heads is not read",
     "adapters": "adapters are not read; merge them into the weights first",
 }
-SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "first",
+SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "cls",
        "sep_token_id": "separator"}
 """Their keys of special ids, and our names; start and end are apart."""
 
@@ -217,13 +217,13 @@ class FamilySettings(Config):
     emptied: ClassVar[tuple[str, ...]] = ()
     """Keys of how a text is written whose default would hold if they were not there; nothing is asked for."""
 
-    pad_token_id: int | None = integer(None, least=0)
-    unk_token_id: int | None = integer(None, least=0)
-    mask_token_id: int | None = integer(None, least=0)
-    cls_token_id: int | None = integer(None, least=0)
-    sep_token_id: int | None = integer(None, least=0)
-    bos_token_id: int | None = integer(None, least=0)
-    eos_token_id: tuple[int, ...] = integer((), least=0)
+    pad_token_id: int | None = integer(None, minimum=0)
+    unk_token_id: int | None = integer(None, minimum=0)
+    mask_token_id: int | None = integer(None, minimum=0)
+    cls_token_id: int | None = integer(None, minimum=0)
+    sep_token_id: int | None = integer(None, minimum=0)
+    bos_token_id: int | None = integer(None, minimum=0)
+    eos_token_id: tuple[int, ...] = integer((), minimum=0)
     is_encoder_decoder: bool = only(False, "a model of this family has no source to look at")
     is_decoder: bool = only(False, "a decoder of this family with a source to look at is not read")
     add_cross_attention: bool = only(False, "attention to a source is not read in this family")
@@ -336,7 +336,7 @@ def _int_or_default(value: object, otherwise: int) -> int:
 # This file knows no family.
 
 SettingsT = TypeVar("SettingsT", bound=FamilySettings)
-UNCOMPARED_KEYS = {"dropout", "backend", "checkpoint"}
+UNCOMPARED_KEYS = {"dropout", "backend", "activation_checkpointing"}
 
 
 class FileFacts(NamedTuple):
@@ -438,8 +438,8 @@ def _canonical(part: Any, whole: ModelConfig) -> Any:
                        head_width=None if part.head_width == width // part.heads else part.head_width)
     if isinstance(part, EmbeddingConfig) and part.norm is None:
         return replace(part, epsilon=EmbeddingConfig().epsilon)
-    if isinstance(part, MaskedModelConfig) and part.head_width == width:
-        return replace(part, head_width=None)
+    if isinstance(part, MaskedModelConfig) and part.mlm_width == width:
+        return replace(part, mlm_width=None)
     return replace(part, positions=part.places) if isinstance(part, VisionConfig) else part
 
 

@@ -158,7 +158,7 @@ def image_feed(prepared: PreparedImages, config: BatchConfig, seed: int, tokens:
                processes: int = 1) -> PlanFeed:
     """The batches of all images, each of which makes so many tokens."""
     rows = ImageCollator(prepared.training, prepared.training_labels, prepared.shape, shift, seed)
-    plan = WindowPlan(len(prepared.training), config.rows or max(1, config.tokens // tokens), seed)
+    plan = WindowPlan(len(prepared.training), config.batch_size or max(1, config.max_tokens // tokens), seed)
     return labelled_feed(plan, rows, rank=rank, processes=processes)
 
 
@@ -169,9 +169,9 @@ class ClassificationTask(ABC):
 
     def __init__(self, prepared: PreparedLabelled, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None) -> None:
-        found = getattr(made_from, "labels", None)
+        found = getattr(made_from, "num_labels", None)
         if found is not None and found != len(prepared.labels):
-            raise checks.wrong("model.labels", f"{len(prepared.labels)}, as many as the data has", found)
+            raise checks.wrong("model.num_labels", f"{len(prepared.labels)}, as many as the data has", found)
         refuse_sampling(settings)
         self.labels, self.made_from, self.settings, self.record = prepared.labels, made_from, settings, record
 
@@ -193,7 +193,7 @@ class ClassificationTask(ABC):
 
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
-        return FeatureObjective(model, self.settings.smoothing, self.settings.consistency)
+        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def complete(self, task: Task) -> None:
         """There is nothing to choose."""
@@ -207,7 +207,7 @@ class ClassificationTask(ABC):
                 batch, numbers = batch.to(task.device), batch.numbers
                 features = model.features(model_inputs(batch.inputs))  # type: ignore[operator]
                 sums.judge(features, model.output, batch.labels)  # type: ignore[arg-type]
-                wanted = np.flatnonzero(numbers < self.settings.validation.shown)
+                wanted = np.flatnonzero(numbers < self.settings.validation.samples_shown)
                 if len(wanted):
                     made = model.output(features).argmax(-1).tolist()  # type: ignore[operator]
                     for row in wanted.tolist():
@@ -240,10 +240,10 @@ class TextClassificationTask(ClassificationTask):
     def judged(self) -> list[LabelledBatch]:
         """The texts to judge by in padded rows, the shortest first."""
         store = self.prepared.validation
-        long = text_lengths(store)[:self.settings.validation.most]
+        long = text_lengths(store)[:self.settings.validation.max_examples]
         rows = LabelledTextCollator(truncate_reader(StoredReader(store), self.room), self.prepared.validation_labels, pad_sequences)
         long = long if self.room is None else np.minimum(long, self.room)
-        return [rows(numbers, 0) for numbers in batch_by_length(long, self.settings.batches.tokens)]
+        return [rows(numbers, 0) for numbers in batch_by_length(long, self.settings.batches.max_tokens)]
 
     def shown(self, number: int) -> str:
         """The text."""
@@ -258,9 +258,9 @@ class ImageClassificationTask(ClassificationTask):
         if not isinstance(made_from, VisionConfig):
             raise checks.wrong("model.kind", f'"{VisionConfig.kind}", for images', f'"{made_from.kind}"')
         super().__init__(prepared, made_from, settings, record)
-        own = ImageShape(made_from.height, made_from.breadth, made_from.channels)
+        own = ImageShape(made_from.image_height, made_from.image_width, made_from.channels)
         if own != prepared.shape:
-            raise checks.wrong("model.height, breadth, channels", f"those of the images, {prepared.shape}", own)
+            raise checks.wrong("model.image_height, image_width, channels", f"those of the images, {prepared.shape}", own)
         self.prepared, self.tokens, self.shift = prepared, made_from.tokens, shift
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
@@ -274,9 +274,9 @@ class ImageClassificationTask(ClassificationTask):
 
     def judged(self) -> list[LabelledBatch]:
         """The images to judge by as they are, in their order."""
-        count = min(len(self.prepared.validation), self.settings.validation.most)
+        count = min(len(self.prepared.validation), self.settings.validation.max_examples)
         rows = ImageCollator(self.prepared.validation, self.prepared.validation_labels, self.prepared.shape)
-        return [rows(numbers, 0) for numbers in batch_by_length(np.full(count, self.tokens), self.settings.batches.tokens)]
+        return [rows(numbers, 0) for numbers in batch_by_length(np.full(count, self.tokens), self.settings.batches.max_tokens)]
 
     def shown(self, number: int) -> str:
         """What the image is called."""
@@ -300,9 +300,9 @@ class ClassificationSetup:
 
     recipes: tuple[str, ...] = (choices.IMAGE_CLASSIFIER_RECIPE, choices.TEXT_CLASSIFIER_RECIPE)
     kinds: tuple[str, ...] = ("classifier", "vision")
-    open: Mapping[str, Any] = {"model.labels": 2, "model.vocabulary": 1000}
+    open: Mapping[str, Any] = {"model.num_labels": 2, "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "data.joint": True}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "data.joint_tokenizer": True}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LabelledSurvey:
         """What is in the files."""
@@ -324,7 +324,7 @@ class ClassificationSetup:
         if isinstance(survey, TextSurvey):
             return prepare_labelled(survey, config.read_config(TokenizerConfig, document, ("tokenizer",)), place)
         asked, shape = document.tables.get("model", {}), survey.shape
-        if not {"height", "breadth", "patch"} & set(asked):
+        if not {"image_height", "image_width", "patch_size"} & set(asked):
             shape = ImageShape(*choices.image_sides(shape.height, shape.width), shape.channels)
         shape = ImageShape(*(lookup(asked, key, size) for key, size in shape._asdict().items()))
         return prepare_labelled(survey, None, place, shape=shape)
@@ -339,14 +339,14 @@ class ClassificationSetup:
     def after(self, prepared: PreparedLabelled, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
         """The choices about model and training."""
         asked, count = tables.get("training", {}), len(prepared.training)
-        labels = Default("model.labels", len(prepared.labels), "as many as the data has")
+        labels = Default("model.num_labels", len(prepared.labels), "as many as the data has")
         if isinstance(prepared, PreparedTexts):
-            return [labels, Default("model.vocabulary", prepared.vocabulary, "the size of the tokenizer"),
+            return [labels, Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
                     *choices.classification_training(count, prepared.tokens, device, None, asked)]
         like = prepared.shape[:2] == prepared.survey.shape[:2]
         reason = "as the images are" if like else "as the images are they would be cut into too many patches, or badly"
         model = [labels, *choices.image_classifier_model(count, *prepared.shape, device, tables.get("recipe"), reason)]
-        patch = lookup(tables, "model.patch", next(choice.value for choice in model if choice.key == "model.patch"))
+        patch = lookup(tables, "model.patch_size", next(choice.value for choice in model if choice.key == "model.patch_size"))
         height, breadth, _ = prepared.shape
         tokens = count * ((height // patch) * (breadth // patch) + 1)
         return [*model, *choices.classification_training(count, tokens, device, min(height, breadth), asked)]
@@ -361,4 +361,4 @@ class ClassificationSetup:
     def work(self, prepared: PreparedLabelled, made_from: ModelConfig, settings: TrainingConfig,
              record: dict[str, Any]) -> ClassificationTask:
         """What the loop is given."""
-        return classification_task(prepared, made_from, settings, record, shift=settings.shift)
+        return classification_task(prepared, made_from, settings, record, shift=settings.random_shift)

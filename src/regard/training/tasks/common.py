@@ -149,7 +149,7 @@ class TruncatedReader:
 def max_positions(made_from: Any) -> int | None:
     """How many tokens a model that reads tokens knows positions for; None where there is no end."""
     known = made_from.embedding.positions
-    return known.count if isinstance(known, LearnedConfig) else None
+    return known.max_positions if isinstance(known, LearnedConfig) else None
 
 
 def truncate_reader(read: SequenceReader, room: int | None) -> SequenceReader:
@@ -178,9 +178,9 @@ def text_lengths(store: TextStore) -> ExampleNumbers:
 
 def refuse_sampling(settings: TrainingConfig) -> None:
     """Refuse what only pairs of texts are learned with."""
-    if settings.sampling:
-        raise checks.wrong("training.sampling", "0: only translation cuts its texts anew in every epoch",
-                           settings.sampling)
+    if settings.subword_sampling:
+        raise checks.wrong("training.subword_sampling", "0: only translation cuts its texts anew in every epoch",
+                           settings.subword_sampling)
 
 
 def _truncate_sequences(sequences: Ragged, longest: int) -> Ragged:

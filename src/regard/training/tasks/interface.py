@@ -197,4 +197,4 @@ def validation_fraction_default(given: bool, share: float, reason: str, otherwis
         reason: why something is.
         otherwise: why nothing is, where there is too little.
     """
-    return Default("data.held", share, "validation data is given" if given else reason if share else otherwise)
+    return Default("data.validation_fraction", share, "validation data is given" if given else reason if share else otherwise)

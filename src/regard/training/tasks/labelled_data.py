@@ -124,7 +124,7 @@ class TextSurvey:
     @cached_property
     def held(self) -> SplitMask:
         """For each text whether it is held out."""
-        share = 0.0 if self.given is not None else self.config.held
+        share = 0.0 if self.given is not None else self.config.validation_fraction
         return select_validation(self.found.hashes, share, self.found.numbers)
 
     @property
@@ -189,7 +189,7 @@ class PreparedTexts:
 def prepare_texts(survey: TextSurvey, config: TokenizerConfig, place: Path,
                   tokenizer: Tokenizer | None = None) -> PreparedTexts:
     """Train the tokenizer, or read the one that was trained before, and encode all texts."""
-    data, settings = list(survey.files.values()), {"held": survey.config.held, "given": survey.given is not None}
+    data, settings = list(survey.files.values()), {"held": survey.config.validation_fraction, "given": survey.given is not None}
     learned, notes = ~survey.held, list[str]()
     judged = survey.held if survey.held.any() else learned
     if tokenizer is None:
@@ -388,7 +388,7 @@ class ImageSurvey:
     @cached_property
     def held(self) -> SplitMask:
         """For each image whether it is held out."""
-        return select_validation(self.source.hashes, 0.0 if self.validation is not None else self.config.held, self.numbers)
+        return select_validation(self.source.hashes, 0.0 if self.validation is not None else self.config.validation_fraction, self.numbers)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -441,7 +441,7 @@ class PreparedImages:
 def prepare_images(survey: ImageSurvey, place: Path, shape: ImageShape | None = None) -> PreparedImages:
     """Read all images in one shape, that of the survey where no other is asked for."""
     shape = survey.shape if shape is None else shape
-    key = stores.store_key(list(survey.files.values()), "", {"shape": list(shape), "held": survey.config.held,
+    key = stores.store_key(list(survey.files.values()), "", {"shape": list(shape), "held": survey.config.validation_fraction,
                                                              "given": survey.validation is not None})
     learned = ~survey.held
     judged = survey.held if survey.held.any() else learned

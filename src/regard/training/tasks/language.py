@@ -121,8 +121,8 @@ def encode_pieces(tokenizer: Tokenizer, given: Iterable[str | None]) -> Iterator
 
 def check_normalisation(config: TokenizerConfig) -> None:
     """Refuse a tokenizer that would take the line ends away."""
-    if config.normalisation == "line":
-        raise checks.wrong("tokenizer.normalisation", '"nfc" or "exact" for a continuous text', '"line"',
+    if config.normalization == "line":
+        raise checks.wrong("tokenizer.normalization", '"nfc" or "exact" for a continuous text', '"line"',
                            "It would make all of the text one line.")
 
 
@@ -300,7 +300,7 @@ class LanguageSurvey:
     @property
     def learned(self) -> int:
         """How many characters are learned from: those before the part that is held out."""
-        return self.characters if self.validation else int(self.characters * (1 - self.config.held))
+        return self.characters if self.validation else int(self.characters * (1 - self.config.validation_fraction))
 
     def training(self) -> Pieces:
         """The text to learn from."""
@@ -381,7 +381,7 @@ def prepare_text(survey: LanguageSurvey, config: TokenizerConfig, place: Path, *
         place: a folder for tokenizer and ids, to be found again.
         tokenizer: one that is there already, in the place of a new one.
     """
-    data, settings = list(survey.files.values()), {"held": survey.config.held, "given": len(survey.validation)}
+    data, settings = list(survey.files.values()), {"held": survey.config.validation_fraction, "given": len(survey.validation)}
     notes: list[str] = []
     if tokenizer is None:
         check_normalisation(config)
@@ -420,10 +420,10 @@ def window_feed(prepared: PreparedLanguage, config: WindowConfig, seed: int, ran
     """The windows of the text: each with the one before, or shuffled."""
     padding = prepared.tokenizer.special.padding or 0
     if config.order == "continuous":
-        return ContinuousFeed(StreamFeed(prepared.training, length=config.length, rows=config.rows, padding=padding,
+        return ContinuousFeed(StreamFeed(prepared.training, length=config.length, rows=config.batch_size, padding=padding,
                                       rank=rank, processes=processes))
     windows = MovingWindowCollator(prepared.training, config.length, seed, padding)
-    return PlanFeed(WindowPlan(windows.count, config.rows, seed), PaddedWindows(windows), rank=rank, processes=processes)
+    return PlanFeed(WindowPlan(windows.count, config.batch_size, seed), PaddedWindows(windows), rank=rank, processes=processes)
 
 
 class LanguageTask:
@@ -445,9 +445,9 @@ class LanguageTask:
         self.prepared, self.made_from, self.settings, self.record = prepared, made_from, settings, record
         self.windows, self.room = settings.windows, room
         self.carried = self.windows.order == "continuous" and carries_state(made_from)
-        if self.carried and settings.consistency:
-            raise checks.wrong("training.consistency", "0 where a state is carried on: two passes would leave two",
-                               settings.consistency)
+        if self.carried and settings.rdrop:
+            raise checks.wrong("training.rdrop", "0 where a state is carried on: two passes would leave two",
+                               settings.rdrop)
 
     def feed(self, rank: int, processes: int) -> BatchLoader:
         """The windows of one of so many processes."""
@@ -456,8 +456,8 @@ class LanguageTask:
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
         if self.carried:
-            return TruncatedBPTTObjective(model, self.settings.smoothing)
-        return WindowObjective(model, self.settings.smoothing, self.settings.consistency)
+            return TruncatedBPTTObjective(model, self.settings.label_smoothing)
+        return WindowObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def task(self, model: nn.Module) -> Task:
         """A completer."""
@@ -467,15 +467,15 @@ class LanguageTask:
     def judged(self) -> Sequence[Batch | StreamWindow]:
         """The text to judge by, every id of it once, in windows that each go on after the one before where the model
         does."""
-        text, length, most = self.prepared.validation, self.windows.length, self.settings.validation.most
+        text, length, most = self.prepared.validation, self.windows.length, self.settings.validation.max_examples
         if self.carried:
-            rows = max(1, min(self.windows.rows, len(text.stream) // (MIN_WINDOWS_PER_ROW * length)))
+            rows = max(1, min(self.windows.batch_size, len(text.stream) // (MIN_WINDOWS_PER_ROW * length)))
             feed = ContinuousFeed(StreamFeed(text, length=length, rows=rows))
             return [feed.at(step) for step in range(min(feed.steps, -(-most // rows)))]
         windows = PaddedWindows(WindowCollator(text, length))
         last = min(windows.windows.count, most)
-        return [windows(np.arange(first, min(first + self.windows.rows, last)), 0)
-                for first in range(0, last, self.windows.rows)]
+        return [windows(np.arange(first, min(first + self.windows.batch_size, last)), 0)
+                for first in range(0, last, self.windows.batch_size)]
 
     def complete(self, task: Task) -> None:
         """There is nothing to choose."""
@@ -493,7 +493,7 @@ class LanguageTask:
         """Prompts at equal distances, what follows them, and what the model makes of them."""
         ids, decode = self.prepared.validation.stream, self.prepared.tokenizer.decode
         count = min(SHOWN_TOKENS, (len(ids) if self.room is None else min(self.room, len(ids))) // 2)
-        many = self.settings.validation.shown if count else 0
+        many = self.settings.validation.samples_shown if count else 0
         places = [number * (len(ids) - 2 * count) // many for number in range(many)]
         prompts = [ids[place:place + count].tolist() for place in places]
         for place, prompt, made in zip(places, prompts, task.complete_ids(prompts, limit=count) if many else [],
@@ -519,11 +519,11 @@ class LanguageSetup:
 
     recipes: tuple[str, ...] = (choices.LANGUAGE_RECIPE,)
     kinds: tuple[str, ...] = ("language",)
-    open: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocabulary": 1000}
+    open: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss",)
-    unused: Mapping[str, Any] = {"training.masking": None, "training.shift": 0, "data.joint": True,
+    unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, "data.joint_tokenizer": True,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
-                                    for key in ("tokens", "rows", "layout", "shapes")}}  # windows make batches
+                                    for key in ("max_tokens", "batch_size", "layout", "shapes")}}  # windows make batches
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LanguageSurvey:
         """What is in the files."""
@@ -547,7 +547,7 @@ class LanguageSetup:
     def after(self, prepared: PreparedLanguage, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
         """The choices about model and training."""
         model, tokens = tables["model"], prepared.tokens
-        return [Default("model.vocabulary", prepared.vocabulary, "the size of the tokenizer"),
+        return [Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
                 *choices.language_model(tokens, model),
                 *choices.language_training(tokens, model, device, tables.get("training", {}))]
 

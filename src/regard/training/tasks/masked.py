@@ -97,8 +97,8 @@ class FilteredLines:
         filters = self.filters
         if is_blank(text):  # there is nothing to learn from it, whatever is asked
             return "empty"
-        if "too_long" in filters.drop and (len(text) > filters.longest_characters
-                                           or len(text.split()) > filters.longest_words):
+        if "too_long" in filters.drop and (len(text) > filters.max_characters
+                                           or len(text.split()) > filters.max_words):
             return "too_long"
         if "duplicate" in filters.drop and not before.add(seen.hash_texts(text)):
             return "duplicate"
@@ -168,7 +168,7 @@ class MaskedSurvey:
     @cached_property
     def held(self) -> SplitMask:
         """For each text whether it is held out."""
-        return common.select_validation(self.found.hashes, 0.0 if self.validation is not None else self.config.held)
+        return common.select_validation(self.found.hashes, 0.0 if self.validation is not None else self.config.validation_fraction)
 
     def training(self) -> Iterator[str]:
         """The texts to learn from, in their order."""
@@ -254,7 +254,7 @@ def prepare_sentences(survey: MaskedSurvey, config: TokenizerConfig, place: Path
         tokenizer: one that is there already, in the place of a new one.
     """
     data = list(survey.files.values())
-    settings = {"filters": configs.to_tables(survey.config.filters), "held": survey.config.held,
+    settings = {"filters": configs.to_tables(survey.config.filters), "held": survey.config.validation_fraction,
                 "given": survey.validation is not None}
     notes: list[str] = []
     if tokenizer is None:
@@ -296,14 +296,14 @@ class MaskedTask:
                  record: dict[str, Any] | None = None) -> None:
         if not isinstance(made_from, MaskedModelConfig):
             raise checks.wrong("model.kind", f'"{MaskedModelConfig.kind}", to say what is hidden', f'"{made_from.kind}"')
-        if settings.masking is None or not settings.masking.share:
+        if settings.masking is None or not settings.masking.mlm_probability:
             got = None if settings.masking is None else "one that hides nothing"
             raise checks.wrong("training.masking", "given, to hide some tokens", got)
         refuse_sampling(settings)
         self.prepared, self.made_from, self.settings, self.record = prepared, made_from, settings, record
         self.masking, self.room = settings.masking, max_positions(made_from)
         self.notes = truncation_note(prepared.training, self.room)
-        self.numbers = np.arange(min(len(prepared.validation), settings.validation.most))
+        self.numbers = np.arange(min(len(prepared.validation), settings.validation.max_examples))
         self.hidden = self._hidden()
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
@@ -312,7 +312,7 @@ class MaskedTask:
 
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
-        return FeatureObjective(model, self.settings.smoothing, self.settings.consistency)
+        return FeatureObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def task(self, model: nn.Module) -> Task:
         """A filler."""
@@ -340,7 +340,7 @@ class MaskedTask:
     def _batches(self) -> Iterator[ExampleNumbers]:
         """The numbers of the texts to judge by, some at a time."""
         long = text_lengths(self.prepared.validation)[self.numbers]
-        return batch_by_length(long if self.room is None else np.minimum(long, self.room), self.settings.batches.tokens)
+        return batch_by_length(long if self.room is None else np.minimum(long, self.room), self.settings.batches.max_tokens)
 
     def _hidden(self) -> MaskedCollator:
         """How the texts to judge by are masked: by the first seed that hides anything at all."""
@@ -348,14 +348,14 @@ class MaskedTask:
         ways = (MaskedCollator(read, tokenizer.special, tokenizer.size, self.masking, pad_sequences, seed) for seed in range(MAX_MASKING_SEEDS))
         found = next((way for way in ways if any(way(numbers, 0).tokens for numbers in self._batches())), None)
         if found is None:
-            raise checks.wrong("training.masking.share", "large enough to hide a token of the texts to judge by",
-                               self.masking.share)
+            raise checks.wrong("training.masking.mlm_probability", "large enough to hide a token of the texts to judge by",
+                               self.masking.mlm_probability)
         return found
 
     def _examples(self, task: Filler) -> Iterator[ValidationExample]:
         """Texts with one word hidden, that word, and what the model puts in its place."""
         tokenizer, mask = self.prepared.tokenizer, task.mask()
-        for number in self.numbers[:self.settings.validation.shown]:
+        for number in self.numbers[:self.settings.validation.samples_shown]:
             ids = self.prepared.validation[int(number)][:self.room].tolist()
             words = tokenizer.decoded_words(ids)
             if not words:
@@ -378,9 +378,9 @@ class MaskedSetup:
 
     recipes: tuple[str, ...] = (choices.MASKED_RECIPE,)
     kinds: tuple[str, ...] = ("masked",)
-    open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocabulary": 1000}
+    open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "accuracy")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.shift": 0, "data.joint": True}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.random_shift": 0, "data.joint_tokenizer": True}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> MaskedSurvey:
         """What is in the files."""
@@ -404,7 +404,7 @@ class MaskedSetup:
 
     def after(self, prepared: PreparedMasked, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
         """The choices about model and training."""
-        return [Default("model.vocabulary", prepared.vocabulary, "the size of the tokenizer"),
+        return [Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
                 *choices.masked_training(len(prepared.training), prepared.tokens, device, tables.get("training", {}))]
 
     def steps(self, prepared: PreparedMasked, document: TomlDocument) -> int:

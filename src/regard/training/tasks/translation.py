@@ -145,7 +145,7 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
     if tokenizer is None:
         sides = (lambda: (pair.source for pair in survey.training()),
                  lambda: (pair.target for pair in survey.training()))
-        trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint, data=list(survey.files.values()),
+        trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint_tokenizer, data=list(survey.files.values()),
                               settings=_store_settings(survey))
         tokenizer, notes = trained.tokenizer, [*trained.notes]
     key = stores.store_key(list(survey.files.values()), tokenizer.sha256, _store_settings(survey))
@@ -165,16 +165,16 @@ class TranslationTask:
     def __init__(self, prepared: PreparedTranslation, made_from: ModelConfig, settings: TrainingConfig,
                  record: dict[str, Any] | None = None) -> None:
         self.prepared, self.made_from, self.settings, self.record = prepared, made_from, settings, record
-        judged = prepared.survey.judged(settings.validation.most)
+        judged = prepared.survey.judged(settings.validation.max_examples)
         self.sources, self.targets = [pair.source for pair in judged], [pair.target for pair in judged]
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of one of so many processes."""
-        return translation_feed(self.prepared, self.settings.batches, self.settings.seed, self.settings.sampling, rank, processes)
+        return translation_feed(self.prepared, self.settings.batches, self.settings.seed, self.settings.subword_sampling, rank, processes)
 
     def objective(self, model: nn.Module) -> Objective:
         """The loss of a model."""
-        return TranslationObjective(model, self.settings.smoothing, self.settings.consistency)
+        return TranslationObjective(model, self.settings.label_smoothing, self.settings.rdrop)
 
     def task(self, model: nn.Module) -> Task:
         """A translator."""
@@ -206,7 +206,7 @@ class TranslationTask:
         scores = corpus_scores(made, self.targets)
         shown = map(ValidationExample, self.sources, self.targets, made)
         return ValidationResult({"loss": loss, "bleu": scores.bleu, "chrf": scores.chrf},
-                       tuple(shown)[:self.settings.validation.shown])
+                       tuple(shown)[:self.settings.validation.samples_shown])
 
 
 def translation_feed(prepared: PreparedTranslation, config: BatchConfig, seed: int, sampling: float = 0.0, rank: int = 0,
@@ -249,7 +249,7 @@ def repeat_tokens(tokens: AnyTokens) -> AnyTokens:
 
 def _store_settings(survey: TranslationSurvey) -> dict[str, Any]:
     """All that the pairs to learn from depend on besides the files."""
-    held = None if survey.validation is not None else survey.config.held
+    held = None if survey.validation is not None else survey.config.validation_fraction
     return {"filters": configs.to_tables(survey.config.filters), "held": held, "end": True,
             "files": len(survey.pairs.files), **survey.reading}  # behind so many comes validation data
 
@@ -292,13 +292,13 @@ def _hash_source(source: str) -> int:
 def configure_pairs(survey: TranslationSurvey, config: DataConfig) -> TranslationSurvey:
     """The survey, whose files are now read as the config says. Its filters are those it was made with."""
     asked = replace(survey, config=replace(config, filters=survey.config.filters))
-    if survey.validation is not None or not config.held:
+    if survey.validation is not None or not config.validation_fraction:
         return asked
-    if config.held * survey.found.kept >= MIN_HASHED_SPLIT:
-        return replace(asked, limit=round(config.held * 2**64))
+    if config.validation_fraction * survey.found.kept >= MIN_HASHED_SPLIT:
+        return replace(asked, limit=round(config.validation_fraction * 2**64))
     # Of few pairs a share by chance may be none of them, or all: it is counted.
     different = sorted({_hash_source(pair.source) for pair in asked.kept()})
-    count = min(len(different) - 1, max(1, round(config.held * len(different))))
+    count = min(len(different) - 1, max(1, round(config.validation_fraction * len(different))))
     return replace(asked, limit=different[count] if count else 0)
 
 
@@ -312,10 +312,10 @@ class TranslationSetup:
 
     recipes: tuple[str, ...] = (choices.TRANSLATION_RECIPE,)
     kinds: tuple[str, ...] = ("encoder-decoder", "seq2seq")
-    open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.source_vocabulary": 1000,
-                               "model.target_vocabulary": 1000}
+    open: Mapping[str, Any] = {"tokenizer.kind": "unigram", "model.source_vocab_size": 1000,
+                               "model.target_vocab_size": 1000}
     scores: tuple[str, ...] = ("loss", "bleu", "chrf")
-    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.shift": 0}
+    unused: Mapping[str, Any] = {"training.windows": None, "training.masking": None, "training.random_shift": 0}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> TranslationSurvey:
         """What is in the files."""
@@ -332,12 +332,12 @@ class TranslationSetup:
             reason = f"about {held * count:,.0f} pairs to judge by, whose sources are not learned from"
         else:
             reason = f"{count} pairs are too few: the model is judged by what it has learned"
-        return [Default("data.held", held, reason), *choices.translation_tokenizer(count, asked.get("tokenizer", {}))]
+        return [Default("data.validation_fraction", held, reason), *choices.translation_tokenizer(count, asked.get("tokenizer", {}))]
 
     def prepare(self, survey: TranslationSurvey, document: TomlDocument, place: Path) -> PreparedTranslation:
         """The pairs as ids."""
         data = config.read_config(DataConfig, document, ("data",))
-        sampled = bool(document.tables.get("training", {}).get("sampling", 0.0))
+        sampled = bool(document.tables.get("training", {}).get("subword_sampling", 0.0))
         kind = config.read_config(TokenizerConfig, document, ("tokenizer",))
         return prepare_pairs(configure_pairs(survey, data), kind, place, sampled=sampled)
 
@@ -351,10 +351,10 @@ class TranslationSetup:
         mixers = [lookup(tables, f"model.{side}.mixer.kind") for side in ("encoder", "decoder")]
         tokens = sum(len(side.ids) for side in prepared.store.sides) + 2 * pairs
         reason = "the size of the tokenizer"
-        return [Default("model.source_vocabulary", prepared.tokenizer.source.size, reason),
-                Default("model.target_vocabulary", prepared.tokenizer.target.size, reason),
+        return [Default("model.source_vocab_size", prepared.tokenizer.source.size, reason),
+                Default("model.target_vocab_size", prepared.tokenizer.target.size, reason),
                 *([] if prepared.tokenizer.joint or kind != "encoder-decoder" else
-                  [Default("model.shared", False, "each side has its own tokenizer")]),
+                  [Default("model.share_embeddings", False, "each side has its own tokenizer")]),
                 *choices.translation_model(pairs, tables["model"]),
                 *choices.translation_training(pairs, tokens, mixers, device, tables.get("training", {}))]
 
