@@ -1,6 +1,6 @@
 """Batches by the number of the step, on any number of processes; windows of one long text; prefetching.
 
-    feed = batch_feed(store, special, BatchConfig(tokens=8192), seed=1)
+    feed = batch_feed(store, special, BatchConfig(max_tokens=8192), seed=1)
     feed = masked_feed(texts, special, BatchConfig(), MaskingConfig(), vocabulary=8000, seed=1)
     feed = window_feed(text, WindowConfig(length=256), seed=1)
     feed.at(1234)                       the batch of step 1234, without those before it
@@ -57,34 +57,58 @@ from regard.data.batches.plan import (
     plan_batches,
     plan_packed,
 )
-from regard.data.store import PairStore, Ragged, TextStore, TokenStore
+from regard.data.store import IntArray, PairStore, Ragged, TextStore, TokenStore
 from regard.special_tokens import SpecialTokens
 from regard.tokens import IGNORED_LABEL, Tokens
 
-# ---- labelled: Batches of texts or images that have one label each.
-#
-#     TextRows(read, labels, layout, padding)       makes batches of texts by their numbers
-#     ImageRows(store, labels, shape, shift, seed)   makes batches of images, each moved by a few pixels at random
-#     labelled_feed(plan, rows)                      the batch of every step, on any number of processes
-#
-# Images lie in a store as their bytes, one after another, and come as bytes: who reads them scales them. How far an image
-# is moved follows from (seed, epoch, its number) alone. It does not know what the labels are called.
-#
-# Legend: B rows, C channels, H height, W breadth.
-
-
-LabelledBatchMaker = Callable[[ExampleNumbers, int], LabelledBatch]
-"""(numbers, epoch) -> their batch"""
-
+Item = TypeVar("Item")
 BatchMaker = Callable[[ExampleNumbers, int], Batch]
-"""(numbers, epoch) -> their batch"""
+"""(numbers, epoch) -> the batch of these examples; without numbers, a batch without rows"""
+LabelledBatchMaker = Callable[[ExampleNumbers, int], LabelledBatch]
+SHAPE_CHOICES = ("as_drawn", "few")
+WINDOW_ORDERS = ("continuous", "shuffled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig(Config):
+    """The size of batches, and how sequences are laid out in them."""
+
+    max_tokens: int = integer(4096, minimum=1, old="tokens")
+    """The largest number of tokens of a batch: source and target together, start ids and padding included."""
+    batch_size: int | None = integer(None, minimum=1, old="rows")
+    """The largest number of sequences of a batch; by default as many as the tokens allow."""
+    layout: str = choice(LAYOUTS, "padded")
+    shapes: str = choice(SHAPE_CHOICES, "as_drawn")
+    """Whether a batch is as large as its content, or padded to one of few shapes, for each of which a CUDA graph is
+    captured. Packed batches then have one shape, and hold pairs of any lengths."""
+    prefetch: int = integer(2, minimum=1, old="ahead")
+    """The number of batches that are prepared in advance."""
+
+    def limits(self) -> BatchLimits:
+        """The limits of a plan."""
+        return BatchLimits(self.max_tokens, self.max_tokens if self.batch_size is None else self.batch_size)
+
+    def max_shapes(self) -> int | None:
+        """The largest number of batch shapes; None for any number."""
+        return MAX_SHAPES if self.shapes == "few" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowConfig(Config):
+    """How a long text is divided into windows."""
+
+    length: int = integer(256, minimum=1)
+    """The number of ids of a window."""
+    batch_size: int = integer(32, minimum=1, old="rows")
+    """Windows per step: continuous ones on all processes together, which share the text; shuffled ones on each."""
+    order: str = choice(WINDOW_ORDERS, "shuffled")
 
 
 class StepPosition(NamedTuple):
-    """Where a step stands: in which epoch, and how many of its steps come before."""
+    """The position of a step: its epoch, and its number in that epoch."""
 
     epoch: int
-    turn: int
+    step: int
 
 
 class BatchFeed(ABC):
@@ -93,24 +117,24 @@ class BatchFeed(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """How many steps every epoch has."""
+        """The number of steps in every epoch."""
 
     @abstractmethod
-    def make(self, place: StepPosition) -> Batch:
-        """The batch of this process at a place."""
+    def make(self, position: StepPosition) -> Batch:
+        """The batch of this process at a position."""
 
-    def place(self, step: int) -> StepPosition:
-        """Where a step stands. At turn 0 an epoch begins."""
+    def position(self, step: int) -> StepPosition:
+        """The epoch of a step, and its number in that epoch."""
         if step < 0:
             raise checks.wrong("step", "at least 0", step)
         return StepPosition(*divmod(step, self.steps))
 
     def at(self, step: int) -> Batch:
-        """The batch of this process in this step. It follows from the number of the step alone."""
-        return self.make(self.place(step))
+        """The batch of this process in this step, which follows from the number of the step alone."""
+        return self.make(self.position(step))
 
     def largest(self) -> list[Batch]:
-        """The batches that need most memory, to be tried first: the first one, where all need equally much."""
+        """The batches that need most memory, to be tried first; by default, all being equal, the first one."""
         return [self.at(0)]
 
     def since(self, step: int) -> Iterator[Batch]:
@@ -119,10 +143,10 @@ class BatchFeed(ABC):
 
 
 class PlanFeed(BatchFeed):
-    """The batches of a plan, divided among processes; this is the one of number `rank`.
+    """The batches of a plan that belong to the process `rank`.
 
     Args:
-        largest: the numbers of the batches that need most memory, where not all need equally much.
+        largest: the examples of the batches that need most memory, if not all need the same.
     """
 
     def __init__(self, plan: BatchPlan, maker: BatchMaker, *, rank: int = 0, processes: int = 1,
@@ -135,94 +159,75 @@ class PlanFeed(BatchFeed):
 
     @property
     def steps(self) -> int:
-        """How many steps every epoch has."""
         return -(-self.plan.count // self.processes)
 
     def largest(self) -> list[Batch]:
-        """The batches that need most memory, to be tried first."""
         return [self.maker(numbers, 0) for numbers in self._largest] or super().largest()
 
-    def make(self, place: StepPosition) -> Batch:
-        """The batch of this process at a place; one without rows where the epoch has no more."""
-        index = place.turn * self.processes + self.rank
-        there = index < self.plan.count
-        return self.maker(self.plan.batch(place.epoch, index) if there else np.zeros(0, np.int64), place.epoch)
-
-
-def labelled_feed(plan: BatchPlan, maker: LabelledBatchMaker, *, rank: int = 0, processes: int = 1,
-                  largest: Sequence[ExampleNumbers] = ()) -> PlanFeed:
-    """A feed whose batches have labels."""
-    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=largest)  # type: ignore[arg-type]  # any batches
-
-
-Item = TypeVar("Item")
+    def make(self, position: StepPosition) -> Batch:
+        """The batch of this process at a position; one without rows if the epoch has no more."""
+        epoch, index = position.epoch, position.step * self.processes + self.rank
+        return self.maker(self.plan.batch(epoch, index) if index < self.plan.count else np.zeros(0, np.int64), epoch)
 
 
 def check_rank(rank: int, processes: int) -> None:
-    """Refuse a process that is not one of so many."""
+    """Refuse a rank that is not below the number of processes."""
     if processes < 1 or not 0 <= rank < processes:
         raise checks.wrong("rank", "from 0 up to the number of processes", f"{rank} of {processes}")
 
 
-def prefetch_steps(make: Callable[[int], Item], steps: Iterable[int], *, ahead: int = 2) -> Iterator[Item]:
-    """make(step) for each step in turn, of which up to `ahead` are made in a thread before they are asked for.
+def batch_feed(store: TokenStore, special: SpecialTokens, config: BatchConfig, *, seed: int, rank: int = 0,
+               processes: int = 1, read: SequenceReader | None = None) -> PlanFeed:
+    """A feed of pairs for an encoder-decoder, or of texts for a language model.
 
-    An error in one of them is raised when its turn comes. The thread ends with the steps, with an error, or when the
-    iterator is closed or forgotten.
+    Args:
+        read: the source of the ids, such as a `SamplingReader`; by default the store itself.
     """
-    if ahead < 1:
-        raise checks.wrong("ahead", "at least 1", ahead)
-    return _prefetch_in_thread(make, iter(steps), ahead)
+    boundary = BoundaryIds.of(special)
+    maker = ShiftedCollator(read or StoredReader(store), boundary, LAYOUTS[config.layout])
+    extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
+    plan = plan_from_config(store, config, seed=seed, extra=extra)
+    return _plan_feed(plan, maker, config, boundary.padding, rank, processes)
 
 
-def _prefetch_in_thread(make: Callable[[int], Item], steps: Iterator[int], ahead: int) -> Iterator[Item]:
-    pool = ThreadPoolExecutor(1, thread_name_prefix="regard-batches")
-    waiting: deque[Future[Item]] = deque()
-    try:
-        while True:
-            for step in steps:
-                waiting.append(pool.submit(make, step))
-                if len(waiting) > ahead:
-                    break
-            if not waiting:
-                return
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+def masked_feed(store: TextStore, special: SpecialTokens, config: BatchConfig, masking: MaskingConfig, *,
+                vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> PlanFeed:
+    """A feed of texts with masked tokens."""
+    maker = MaskedCollator(StoredReader(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
+    plan = plan_from_config(store, config, seed=seed, extra=(0,))
+    return _plan_feed(plan, maker, config, special.padding or 0, rank, processes)
 
 
-# ---- windows: One long text, cut into windows for language models: in its order, or shuffled.
-#
-#     Streams(text, length=256, rows=32, padding=0)     row b of a step goes on where row b of the step before ended
-#     Feed(WindowPlan(...), Windows(...))               windows in an order that is new in every epoch
-#     Feed(WindowPlan(...), MovingWindows(...))         and that begin elsewhere in every epoch
-#
-# A window has inputs and labels, which are the ids that come next. Every id of the text but the first is a label exactly
-# once an epoch; at the end windows may be shorter. With `Streams` a state can be carried from step to step (truncated
-# back-propagation through time); at turn 0 of an epoch the text begins anew, and so must the state.
-#
-# It does not know where one text of several ends, unless an id in it says so.
-#
-# Legend: B rows, N ids of a window.
-
-WINDOW_ORDERS = ("continuous", "shuffled")
+def labelled_feed(plan: BatchPlan, maker: LabelledBatchMaker, *, rank: int = 0, processes: int = 1,
+                  largest: Sequence[ExampleNumbers] = ()) -> PlanFeed:
+    """A feed of labelled batches."""
+    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=largest)  # type: ignore[arg-type]  # labelled
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowConfig(Config):
-    """How a text is cut."""
+def plan_from_config(store: TokenStore, config: BatchConfig, *, seed: int, extra: tuple[int, ...],
+                     longest: int | None = None) -> BucketPlan | PackedPlan:
+    """The plan of a store: pairs of similar lengths together, or any pairs in packed batches of one shape.
 
-    length: int = integer(256, minimum=1)
-    """Ids of a window."""
-    batch_size: int = integer(32, minimum=1, old="rows")
-    """Windows side by side: continuous ones on all processes together, which share the text; shuffled ones on each."""
-    order: str = choice(WINDOW_ORDERS, "shuffled")
+    Args:
+        extra: how many ids a batch adds to each side.
+        longest: packed sequences are truncated to this many ids when they are read. Buckets always use full lengths.
+    """
+    if config.layout == "packed" and config.shapes == "few":
+        return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest)
+    return plan_batches(store, config.limits(), seed=seed, extra=extra, max_shapes=config.max_shapes())
+
+
+def _plan_feed(plan: BucketPlan | PackedPlan, maker: BatchMaker, config: BatchConfig, padding: int, rank: int,
+               processes: int) -> PlanFeed:
+    if config.shapes == "few":
+        maker = FittedCollator(maker, plan.shapes, padding)
+    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())
 
 
 class StreamFeed(BatchFeed):
-    """The text divided into `rows` parts of nearly equal lengths, all read at the same time, window after window.
+    """Continuous windows: the text in `rows` parts of nearly equal lengths, all read in parallel.
 
-    The rows are those of all processes together; each process has its share of them, always the same.
+    The rows are those of all processes together; each process always has the same share of them.
     """
 
     def __init__(self, text: TextStore, *, length: int, rows: int, padding: int = 0, rank: int = 0,
@@ -238,12 +243,11 @@ class StreamFeed(BatchFeed):
 
     @property
     def steps(self) -> int:
-        """How many steps every epoch has."""
         return -(-self.longest // self.length)
 
-    def make(self, place: StepPosition) -> Batch:
-        """The windows of this process at a place."""
-        first = np.minimum(self.first + place.turn * self.length, self.last)
+    def make(self, position: StepPosition) -> Batch:
+        """The windows of this process at a position."""
+        first = np.minimum(self.first + position.step * self.length, self.last)
         return _slice_windows(self.text, first, np.minimum(first + self.length, self.last), self.numbers, self.padding)
 
 
@@ -257,11 +261,11 @@ class WindowPlan:
 
     @property
     def count(self) -> int:
-        """How many batches every epoch has."""
+        """The number of batches in every epoch."""
         return -(-self.windows // self.rows)
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
-        """The numbers of the windows of the index-th batch of an epoch."""
+        """The windows of the index-th batch of an epoch."""
         last = min((index + 1) * self.rows, self.windows)
         return Permutation(self.windows, derive_key(self.seed, epoch))(np.arange(index * self.rows, last))
 
@@ -276,21 +280,21 @@ class WindowCollator:
 
     @property
     def count(self) -> int:
-        """How many windows the text has."""
+        """The number of windows of the text."""
         return -(-_count_labels(self.text) // self.length)
 
     def __call__(self, numbers: ExampleNumbers, epoch: int) -> Batch:
-        """The batch of these numbers; with none of them, a batch without rows."""
         first = numbers * self.length
-        return _slice_windows(self.text, first, np.minimum(first + self.length, _count_labels(self.text)), numbers, self.padding)
+        last = np.minimum(first + self.length, _count_labels(self.text))
+        return _slice_windows(self.text, first, last, numbers, self.padding)
 
 
 @dataclass(frozen=True)
 class MovingWindowCollator:
-    """As `Windows`, but in every epoch all of them begin elsewhere, so that a token is met with another past each time.
+    """Makes batches of windows that begin at another offset in every epoch, so that contexts vary.
 
-    Window i begins at (i - 1) · length + shift, where the shift, from 1 to length, follows from (seed, epoch); what of
-    it lies outside the text is left out. The first and the last may be short, and the last may be empty.
+    Window i begins at (i - 1) · length + shift, where the shift, from 1 to length, follows from (seed, epoch), and is
+    clipped to the text. The first and the last may be short, and the last may be empty.
     """
 
     text: TextStore
@@ -300,11 +304,10 @@ class MovingWindowCollator:
 
     @property
     def count(self) -> int:
-        """How many windows the text has, in every epoch."""
+        """The number of windows of the text, in every epoch."""
         return -(-_count_labels(self.text) // self.length) + 1
 
     def __call__(self, numbers: ExampleNumbers, epoch: int) -> Batch:
-        """The batch of these numbers; with none of them, a batch without rows."""
         labels, shift = _count_labels(self.text), 1 + derive_key(self.seed, epoch, 1) % self.length
         first = (numbers - 1) * self.length + shift
         last = np.clip(first + self.length, 0, labels)
@@ -313,22 +316,23 @@ class MovingWindowCollator:
 
 def window_feed(text: TextStore, config: WindowConfig, *, seed: int, padding: int = 0, rank: int = 0,
                 processes: int = 1) -> BatchFeed:
-    """The feed that a config asks for."""
+    """A feed of windows of a text, continuous or shuffled."""
     if config.order == "continuous":
-        return StreamFeed(text, length=config.length, rows=config.batch_size, padding=padding, rank=rank, processes=processes)
+        return StreamFeed(text, length=config.length, rows=config.batch_size, padding=padding, rank=rank,
+                          processes=processes)
     windows = WindowCollator(text, config.length, padding)
     return PlanFeed(WindowPlan(windows.count, config.batch_size, seed), windows, rank=rank, processes=processes)
 
 
 def _count_labels(text: TextStore) -> int:
-    """How many ids have one before them."""
+    """The number of ids that follow another one."""
     if len(text.stream) < 2:
         raise checks.wrong("text", "of at least two ids", f"of {len(text.stream)}")
     return len(text.stream) - 1
 
 
-def _slice_windows(text: TextStore, first: ExampleNumbers, last: ExampleNumbers, numbers: ExampleNumbers, padding: int) -> Batch:
-    """The windows from `first` up to `last`, which is not in them."""
+def _slice_windows(text: TextStore, first: IntArray, last: IntArray, numbers: ExampleNumbers, padding: int) -> Batch:
+    """The windows from `first` up to, but not including, `last`."""
     lengths = last - first
     index = np.arange(lengths.sum()) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
     ids, following = (text.stream[index + more].astype(np.int64) for more in (0, 1))
@@ -340,76 +344,28 @@ def _slice_windows(text: TextStore, first: ExampleNumbers, last: ExampleNumbers,
     return Batch(None, inputs, labels, numbers, int(lengths.sum()))
 
 
-# ---- config: How batches are asked for in a config file, and the feed that comes of it.
-#
-#     feed = batch_feed(store, special, BatchConfig(tokens=8192), seed=1)
-#     feed = masked_feed(texts, special, BatchConfig(), MaskingConfig(), vocabulary=8000, seed=1)
-#
-# It puts the parts together: a plan of the store, a maker of batches, a feed. It knows no model.
+def prefetch_steps(make: Callable[[int], Item], steps: Iterable[int], *, prefetch: int = 2) -> Iterator[Item]:
+    """make(step) for each step in turn, up to `prefetch` of them made in advance in a thread.
 
-SHAPE_CHOICES = ("as_drawn", "few")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchConfig(Config):
-    """How large batches are, and how sequences lie in them."""
-
-    max_tokens: int = integer(4096, minimum=1, old="tokens")
-    """Of a batch: source and target together, with the start of each target, and padding counted."""
-    batch_size: int | None = integer(None, minimum=1, old="rows")
-    """Sequences of a batch at most; as many as the tokens allow where not given."""
-    layout: str = choice(LAYOUTS, "padded")
-    shapes: str = choice(SHAPE_CHOICES, "as_drawn")
-    """Each batch as large as what is in it, or all filled up to one of few shapes, for devices that record a step once
-    for each. Packed batches then have one shape, and hold pairs of any lengths."""
-    prefetch: int = integer(2, minimum=1, old="ahead")
-    """Batches that are made before they are asked for."""
-
-    def limits(self) -> BatchLimits:
-        """The limits that a plan keeps."""
-        return BatchLimits(self.max_tokens, self.max_tokens if self.batch_size is None else self.batch_size)
-
-    def most(self) -> int | None:
-        """How many shapes batches may have; any number where None."""
-        return MAX_SHAPES if self.shapes == "few" else None
-
-
-def batch_feed(store: TokenStore, special: SpecialTokens, config: BatchConfig, *, seed: int, rank: int = 0,
-               processes: int = 1, read: SequenceReader | None = None) -> PlanFeed:
-    """A feed of pairs for an encoder-decoder, or of texts for a language model.
-
-    Args:
-        read: where the ids come from, such as `Sampled`; from the store itself where not given.
+    An error in one of them is raised when its turn comes. The thread ends with the steps, with an error, or when the
+    iterator is closed or garbage-collected.
     """
-    ends = BoundaryIds.of(special)
-    maker = ShiftedCollator(read or StoredReader(store), ends, LAYOUTS[config.layout])
-    extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
-    return _plan_feed(plan_from_config(store, config, seed=seed, extra=extra), maker, config, ends.padding, rank, processes)
+    if prefetch < 1:
+        raise checks.wrong("prefetch", "at least 1", prefetch)
+    return _prefetch_in_thread(make, iter(steps), prefetch)
 
 
-def masked_feed(store: TextStore, special: SpecialTokens, config: BatchConfig, masking: MaskingConfig, *,
-                vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> PlanFeed:
-    """A feed of texts, some of whose tokens are hidden, for a masked model."""
-    maker = MaskedCollator(StoredReader(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
-    return _plan_feed(plan_from_config(store, config, seed=seed, extra=(0,)), maker, config, special.padding or 0, rank, processes)
-
-
-def plan_from_config(store: TokenStore, config: BatchConfig, *, seed: int, extra: tuple[int, ...],
-            longest: int | None = None) -> BucketPlan | PackedPlan:
-    """Pairs of like lengths together; of packed batches of one shape, any pairs.
-
-    Args:
-        extra: how many ids each side gets more in a batch than it has in the store.
-        longest: of each sequence so many ids are read at most. Buckets are of whole lengths whatever is read.
-    """
-    if config.layout == "packed" and config.shapes == "few":
-        return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest)
-    return plan_batches(store, config.limits(), seed=seed, extra=extra, most=config.most())
-
-
-def _plan_feed(plan: BucketPlan | PackedPlan, maker: BatchMaker, config: BatchConfig, padding: int, rank: int,
-          processes: int) -> PlanFeed:
-    """The feed of a plan, in the shapes that are asked for."""
-    if config.shapes == "few":
-        maker = FittedCollator(maker, plan.shapes, padding)
-    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())
+def _prefetch_in_thread(make: Callable[[int], Item], steps: Iterator[int], prefetch: int) -> Iterator[Item]:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="regard-batches")
+    pending: deque[Future[Item]] = deque()
+    try:
+        while True:
+            for step in steps:
+                pending.append(pool.submit(make, step))
+                if len(pending) > prefetch:
+                    break
+            if not pending:
+                return
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
