@@ -129,7 +129,7 @@ class TrainingLoop:
         def make(step: int) -> tuple[int, list[Any]]:
             return step, [ready(feed.at((step - 1) * many + part)) for part in range(many)]
 
-        return prefetch_steps(make, range(first, self.settings.steps + 1), ahead=self.settings.batches.prefetch)
+        return prefetch_steps(make, range(first, self.settings.steps + 1), prefetch=self.settings.batches.prefetch)
 
     def _read(self, standing: TrainingState, feed: BatchLoader, began: float, last: float) -> tuple[TrainingState, float]:
         """Tell how the last steps went, and stop where one of them went wrong."""

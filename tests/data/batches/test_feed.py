@@ -69,7 +69,7 @@ def test_the_largest_batches_are_those_that_are_named_or_the_first(stored):
 def test_where_a_step_stands(stored):
     feed, _ = feeds(stored([(1, 1)] * 10), 3, 2)
     assert feed.steps == 5
-    assert [feed.place(step) for step in (0, 4, 5, 12)] == [StepPosition(0, 0), StepPosition(0, 4), StepPosition(1, 0), StepPosition(2, 2)]
+    assert [feed.position(step) for step in (0, 4, 5, 12)] == [StepPosition(0, 0), StepPosition(0, 4), StepPosition(1, 0), StepPosition(2, 2)]
     with pytest.raises(ValueError, match="`step` must be at least 0, but is -1"):
         feed.at(-1)
 
@@ -105,7 +105,7 @@ def threads():
 
 @pytest.mark.parametrize("ahead", [1, 2, 100])
 def test_batches_made_ahead_come_in_their_order(ahead):
-    assert list(prefetch_steps(lambda step: step * step, range(5, 40), ahead=ahead)) == [n * n for n in range(5, 40)]
+    assert list(prefetch_steps(lambda step: step * step, range(5, 40), prefetch=ahead)) == [n * n for n in range(5, 40)]
     assert threads() == []
 
 
@@ -118,7 +118,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
             free.set()
         return step
 
-    batches = prefetch_steps(make, iter(range(1000)), ahead=3)
+    batches = prefetch_steps(make, iter(range(1000)), prefetch=3)
     assert next(batches) == 0
     assert free.wait(10)  # three more, while nobody asks
     time.sleep(0.05)
@@ -137,7 +137,7 @@ def test_an_error_comes_when_its_turn_comes():
 
     found = []
     with pytest.raises(ValueError, match=r"corpus\.de:7"):
-        found.extend(prefetch_steps(make, range(10), ahead=5))
+        found.extend(prefetch_steps(make, range(10), prefetch=5))
     assert found == [0, 1, 2]
     assert threads() == []
 
@@ -151,8 +151,8 @@ def test_a_forgotten_iterator_ends_its_thread():
 
 
 def test_prefetching_needs_room():
-    with pytest.raises(ValueError, match="`ahead` must be at least 1"):
-        prefetch_steps(lambda step: step, range(3), ahead=0)
+    with pytest.raises(ValueError, match="`prefetch` must be at least 1"):
+        prefetch_steps(lambda step: step, range(3), prefetch=0)
 
 
 def test_a_feed_prefetched(stored, lognormal):

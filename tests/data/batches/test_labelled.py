@@ -30,7 +30,7 @@ SHAPE = ImageShape(3, 4, 2)
 def images(written):
     """Ten images, the first byte of each its number."""
     chance = np.random.default_rng(0)
-    return written([[number, *chance.integers(0, 256, SHAPE.numbers - 1).tolist()] for number in range(10)], 256)
+    return written([[number, *chance.integers(0, 256, SHAPE.size - 1).tolist()] for number in range(10)], 256)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 3))
@@ -101,7 +101,7 @@ def test_texts_keep_their_labels(texts, layout):
 
 def test_few_shapes_change_nothing_but_padding(texts):
     labels = np.arange(40)
-    plan = plan_batches(texts, BatchLimits(64, 8), seed=3, extra=(0,), most=2)
+    plan = plan_batches(texts, BatchLimits(64, 8), seed=3, extra=(0,), max_shapes=2)
     rows = LabelledTextCollator(StoredReader(texts), labels, pad_sequences, padding=999)
     plain, fitted = labelled_feed(plan, rows), labelled_feed(plan, FittedLabelledCollator(rows, plan.shapes))
     seen = set()

@@ -118,9 +118,9 @@ def test_what_is_no_part_of_a_key(part):
 
 
 @pytest.mark.parametrize(("count", "places", "message"), [
-    (5, [5], "`places` must be from 0 to 4, but is 5 to 5"),
-    (5, [0, -1], "`places` must be from 0 to 4, but is -1 to 0"),
-    (0, [0], "`places`"),
+    (5, [5], "`positions` must be from 0 to 4, but is 5 to 5"),
+    (5, [0, -1], "`positions` must be from 0 to 4, but is -1 to 0"),
+    (0, [0], "`positions`"),
     (-1, [], "`count` must be from 0"),
     (2**48 + 1, [], "`count` must be from 0"),
 ])

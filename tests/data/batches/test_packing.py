@@ -55,5 +55,5 @@ def test_a_store_without_pairs_has_no_batches(stored):
 
 def test_of_long_sequences_only_what_is_read_counts(stored):
     plan = plan_packed(stored([(3, 3), (500, 2), (4, 700)]), BatchLimits(200, 10), seed=1, longest=20)
-    assert [(side.total, side.longest, side.place) for side in plan.sides] == [(27, 20, 1), (28, 21, 2)]
+    assert [(side.total, side.longest, side.longest_number) for side in plan.sides] == [(27, 20, 1), (28, 21, 2)]
     assert plan.shapes[0].lengths == (64, 64)

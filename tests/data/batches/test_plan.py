@@ -31,7 +31,7 @@ def test_every_pair_comes_exactly_once_an_epoch(stored, monkeypatch, block):
     @given(lengths, st.integers(1, 300), st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(0, 10**9),
            st.none() | st.integers(1, 5))
     def check(lengths, tokens, rows, seed, number, most):
-        plan = plan_batches(stored(lengths), BatchLimits(tokens, rows), seed=seed, most=most)
+        plan = plan_batches(stored(lengths), BatchLimits(tokens, rows), seed=seed, max_shapes=most)
         assert most is None or len(plan.shapes) <= most
         batches = epoch(plan, number)
         assert Counter(chain(*batches)) == Counter(range(len(lengths)))
@@ -82,7 +82,7 @@ def fits(batch, inside, shapes):
 def test_shapes_contain_all_batches_and_are_no_larger(stored, lognormal, most):
     lengths = lognormal(3000)
     inside = np.array([(source, target + 1) for source, target in lengths])
-    plan = plan_batches(stored(lengths), BatchLimits(1000, 1000), seed=0, most=most)
+    plan = plan_batches(stored(lengths), BatchLimits(1000, 1000), seed=0, max_shapes=most)
     batches = epoch(plan, 0) + epoch(plan, 1)
     assert all(fits(batch, inside, plan.shapes) for batch in batches)
     assert all(shape.tokens <= 1000 for shape in plan.shapes)
@@ -97,7 +97,7 @@ def test_the_largest_batches_are_as_large_as_any(stored, lognormal, monkeypatch,
     monkeypatch.setattr(planning, "BLOCK_PAIRS", block)
     lengths = lognormal(400)
     inside = np.array([(source, target + 1) for source, target in lengths])
-    plan = plan_batches(stored(lengths), BatchLimits(500, 500), seed=0, most=most)
+    plan = plan_batches(stored(lengths), BatchLimits(500, 500), seed=0, max_shapes=most)
     for power, batch in zip((1, 2), plan.largest(), strict=True):
         assert len(set(batch.tolist())) == len(batch)
         needed = [shape.rows * sum(length**power for length in shape.lengths) for shape in plan.shapes]
@@ -113,7 +113,7 @@ def test_few_shapes_need_little_more_padding(stored, lognormal):
     lengths = lognormal(20_000)
     real = sum(source + target + 1 for source, target in lengths)
     store = stored(lengths)
-    any_number, few = (plan_batches(store, BatchLimits(4096, 4096), seed=0, most=most) for most in (None, 24))
+    any_number, few = (plan_batches(store, BatchLimits(4096, 4096), seed=0, max_shapes=most) for most in (None, 24))
     assert len(any_number.shapes) > 30
     assert len(few.shapes) == 24
     assert 1 - real / sum(shape.tokens * count for shape, count in zip(few.shapes, few.batches, strict=True)) < 0.12
@@ -123,11 +123,11 @@ def test_few_shapes_need_little_more_padding(stored, lognormal):
 
 def test_the_most_alike_are_united(stored):
     pairs = [(4, 3)] * 30 + [(5, 4)] * 30 + [(40, 39)] * 30
-    plan = plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, most=2)
+    plan = plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, max_shapes=2)
     assert sorted(plan.shapes) == [BatchShape(1, (40, 40)), BatchShape(8, (5, 5))]
-    assert plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, most=1).shapes == (BatchShape(1, (40, 40)),)
-    with pytest.raises(ValueError, match="`most` must be at least 1, but is 0"):
-        plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, most=0)
+    assert plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, max_shapes=1).shapes == (BatchShape(1, (40, 40)),)
+    with pytest.raises(ValueError, match="`max_shapes` must be at least 1, but is 0"):
+        plan_batches(stored(pairs), BatchLimits(80, 80), seed=0, max_shapes=0)
 
 
 def test_a_pair_over_the_budget_is_a_batch_by_itself_and_noted(stored):
@@ -179,7 +179,7 @@ def test_an_empty_store(stored):
     plan = plan_batches(stored([]), BatchLimits(10, 10), seed=0)
     assert plan.count == 0
     assert plan.shapes == ()
-    assert plan_batches(stored([]), BatchLimits(10, 10), seed=0, most=3).shapes == ()
+    assert plan_batches(stored([]), BatchLimits(10, 10), seed=0, max_shapes=3).shapes == ()
     with pytest.raises(ValueError, match="`index` must be from 0 to -1, but is 0"):
         plan.batch(0, 0)
 

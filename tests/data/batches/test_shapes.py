@@ -149,7 +149,7 @@ def test_a_maker_of_fitted_batches():
 def test_what_has_no_rows_to_fill_up():
     tokens = Tokens(torch.zeros(1, 2).long(), torch.tensor([1]), "left")
     batch = Batch(None, tokens, torch.zeros(1, 2), np.arange(1), 1)
-    with pytest.raises(ValueError, match="`batch` must be of rows that are filled up on the right, or packed, but is"):
+    with pytest.raises(ValueError, match="`batch` must be padded on the right, or packed, but is"):
         fit_batch(batch, [BatchShape(8, (8, 8))])
 
 

@@ -182,9 +182,9 @@ class ContinuousFeed:
 
     def at(self, step: int) -> StreamWindow:
         """The window of this process in this step. With the first of an epoch the text begins anew."""
-        place = self.streams.place(step)
+        place = self.streams.position(step)
         batch = pad_windows(self.streams.make(place), self.streams.length, self.streams.padding)
-        return StreamWindow(batch, torch.tensor(place.turn == 0))
+        return StreamWindow(batch, torch.tensor(place.step == 0))
 
     def largest(self) -> list[StreamWindow]:
         """The windows that need most memory: any, as all need equally much."""
