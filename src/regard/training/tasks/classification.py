@@ -326,7 +326,8 @@ class ClassificationSetup:
         asked, shape = document.tables.get("model", {}), survey.shape
         if not {"image_height", "image_width", "patch_size"} & set(asked):
             shape = ImageShape(*choices.image_sides(shape.height, shape.width), shape.channels)
-        shape = ImageShape(*(lookup(asked, key, size) for key, size in shape._asdict().items()))
+        shape = ImageShape(lookup(asked, "image_height", shape.height), lookup(asked, "image_width", shape.width),
+                           lookup(asked, "channels", shape.channels))
         return prepare_labelled(survey, None, place, shape=shape)
 
     def named(self, prepared: PreparedLabelled, device: DeviceProperties, asked: str | None) -> Default:
