@@ -7,10 +7,10 @@ Tokens are rows: query (..., queries, Dq), key (..., keys, Dk), value (..., keys
 dimensions broadcast; the one before the tokens is heads, of which key and value may have fewer (grouped heads). A query
 that may attend to nothing gets zeros. `problem` checks the arguments, `backends` chooses and computes.
 
-Checking a call and asking every backend takes 40 µs of Python, and up to five times as much right after Python was idle; a
-forward pass over 4,096 tokens takes no more than 1,000 µs on a GPU. Where score and normaliser are names, there is no bias
-and no dropout, and the mask is None or `Causal()`, the choice depends on names, shapes, dtypes and devices alone: it is
-kept in a dispatch cache, and the same call goes straight to torch's kernel in a few µs.
+Checking a call and asking every backend takes 40 µs of Python, and up to five times as much right after Python was
+idle; a forward pass over 4,096 tokens takes no more than 1,000 µs on a GPU. Where score and normaliser are names, there
+is no bias and no dropout, and the mask is None or `Causal()`, the choice depends on names, shapes, dtypes and devices
+alone: it is kept in a dispatch cache, and the same call goes straight to torch's kernel in a few µs.
 """
 
 from typing import Any, NamedTuple

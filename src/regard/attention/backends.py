@@ -124,8 +124,8 @@ class TiledBackend:
     """A block of whole rows after another, none of which is kept: the backward pass computes each block once more.
 
     It trades time (one more forward pass) for memory, runs on every device, and follows whatever a user's score does,
-    parameters included. Scores of fused kernels that are few enough are one block, and kept: recomputing them would cost
-    most of the work.
+    parameters included. Scores of fused kernels that are few enough are one block, and kept: recomputing them would
+    cost most of the work.
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
@@ -284,8 +284,8 @@ class SegmentsBackend:
 
     Under a `Packed` mask the other backends compute all N·M pairs of a query and a key, and discard those between
     segments. This one splits query, key and value where the segments end, and the work is Σ n·m. Neighbours of the same
-    lengths are one batch. Each piece goes to the backend that is best for it, with the rest of the mask: both count from
-    the bottom right of a segment, so causal masks, windows and distances come out the same. Many short segments of
+    lengths are one batch. Each piece goes to the backend that is best for it, with the rest of the mask: both count
+    from the bottom right of a segment, so causal masks, windows and distances come out the same. Many short segments of
     nearly one length go through `regard.kernels.short_segments`, all at once.
 
     The lengths must be known on the host: it is not for compiled graphs, and lengths on a GPU are waited for. On a GPU
@@ -393,8 +393,8 @@ def _batches_segments(problem: AttentionProblem, queries: list[int], keys: list[
             and problem.bias is None and all(isinstance(part, Causal) for part in _split_mask(problem)[1])):
         return False
     if (len(problem.leading) < 1 or any(size != 1 for size in problem.leading[:-1])
-            or any(tensor.dim() < 3 or tensor.shape[-3] != problem.heads
-                   for tensor in (problem.query, problem.key, problem.value))):
+        or any(tensor.dim() < 3 or tensor.shape[-3] != problem.heads
+               for tensor in (problem.query, problem.key, problem.value))):
         return False
     return (worth_batching(queries, keys, problem.heads)
             and (sum(queries), sum(keys)) == (problem.n_queries, problem.n_keys))

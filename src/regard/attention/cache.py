@@ -4,8 +4,8 @@
     StaticCache    the same in storage of fixed size, masked by a tensor, so that a CUDA graph can replay a step
     ContextCache   fixed: cross-attention projects its context once
 
-Rows (sequences) have their own positions, so a finished one can be replaced by another. A cache that was passed to a step
-is consumed: its storage is written. Copy it first to keep it. Caches know neither scores nor layers.
+Rows (sequences) have their own positions, so a finished one can be replaced by another. A cache that was passed to a
+step is consumed: its storage is written. Copy it first to keep it. Caches know neither scores nor layers.
 
 Legend: B rows, H key heads, C capacity, N tokens, D width.
 """

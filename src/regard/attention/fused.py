@@ -5,9 +5,9 @@
     band        the same on CUDA, by `regard.kernels.band`, where each query may attend to one range of keys (packed rows)
     pointwise   dot products under ReLU or sigmoid on CUDA, by `regard.kernels.pointwise`
 
-A backend brings a problem into the form that its kernel takes, and guards what the kernel does not promise: rows that may
-attend to nothing give zeros, NaN and inf in keys that no query may attend to are never read, and causal masks are aligned
-to the bottom right (torch aligns to the top left).
+A backend brings a problem into the form that its kernel takes, and guards what the kernel does not promise: rows that
+may attend to nothing give zeros, NaN and inf in keys that no query may attend to are never read, and causal masks are
+aligned to the bottom right (torch aligns to the top left).
 
 Legend: B batch, H heads, Q queries, K keys, N tokens, D width.
 """
@@ -471,8 +471,8 @@ class PointwiseBackend:
     """Dot products under ReLU or sigmoid on CUDA (`regard.kernels.pointwise`).
 
     Each weight is a function of its own score, divided by at most one number a row. So no row has to be whole, and no
-    matrix of weights is held, forward or backward. Masks that are ranges of keys (causal, windows, padding, packed) cost
-    nothing and let blocks of pairs be skipped; any other mask, and a bias, is written out and read.
+    matrix of weights is held, forward or backward. Masks that are ranges of keys (causal, windows, padding, packed)
+    cost nothing and let blocks of pairs be skipped; any other mask, and a bias, is written out and read.
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:

@@ -350,7 +350,8 @@ class AttentionConfig(Config):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention as a mixer: a layer applied to its own input under a mask. The default mask is causal, None is full.
+    """Self-attention as a mixer: a layer applied to its own input under a mask. The default mask is causal, None is
+    full.
 
     The mask belongs to the mixer, so that a block does not need to know that its mixer attends.
     """

@@ -2,9 +2,9 @@
 
 A look keeps what a weight matrix is made from, and computes from it on demand: the whole matrix, some of its rows, or
 statistics that never hold it. Every attention layer has a tap. Without listeners a tap costs nothing; with listeners it
-passes them a `Look` each time the layer runs, whichever backend computes. A tap keeps nothing and changes nothing of what
-the layer computes. The keys of a look taken in a step are those of the cache: copy them to keep them beyond the next
-step.
+passes them a `Look` each time the layer runs, whichever backend computes. A tap keeps nothing and changes nothing of
+what the layer computes. The keys of a look taken in a step are those of the cache: copy them to keep them beyond the
+next step.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,8 +44,8 @@ class Peaks(NamedTuple):
 class Look:
     """The attention weights of `attend(query, key, ...)`, computed on demand and without gradients.
 
-    Rows are queries, columns are keys; `...` are the leading dimensions, heads last. The memory of every statistic grows
-    with the number of tokens, not with its square; only `weights` holds the whole matrix.
+    Rows are queries, columns are keys; `...` are the leading dimensions, heads last. The memory of every statistic
+    grows with the number of tokens, not with its square; only `weights` holds the whole matrix.
     """
 
     query: Tensor

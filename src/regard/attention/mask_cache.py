@@ -305,8 +305,8 @@ def band_of(mask: Mask | None, n_queries: int, n_keys: int, *, leading: int, dev
 def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: int, device: torch.device) -> Band:
     """The band of packed segments and of a mask of distances: `Causal`, `Window`, or several of them.
 
-    Each query has the keys from `start` to `stop` of its segment, and segments follow each other; what a distance leaves
-    of them starts and stops inside. So the ends are in order already, those of empty ranges too.
+    Each query has the keys from `start` to `stop` of its segment, and segments follow each other; what a distance
+    leaves of them starts and stops inside. So the ends are in order already, those of empty ranges too.
     """
     if not torch.compiler.is_compiling():
         packed.check_sizes(n_queries, n_keys)

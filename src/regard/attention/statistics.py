@@ -7,8 +7,8 @@
 `Look` defines each statistic; its methods call `compute_statistic`. The rules of choosing a backend are those of
 `regard.kernels.dispatch`. Memory grows with N, not with N². No gradients flow from here.
 
-Legend: ... leading dimensions, S all leading dimensions in one, Q queries, K keys, R rows of a block, C keys of a block, M
-blocks of a map.
+Legend: ... leading dimensions, S all leading dimensions in one, Q queries, K keys, R rows of a block, C keys of a
+block, M blocks of a map.
 """
 
 import math

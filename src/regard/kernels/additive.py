@@ -5,32 +5,32 @@ v = exp(2k), made once for each token,
 
     tanh(q + k) = 1 - 2s = (u·v - 1) / (u·v + 1)     s = 1 / (1 + u·v)     d tanh / dq = 4 s (1 - s)
 
-and several of these fractions share one reciprocal: w/a + w'/b = (w·b + w'·a) / (a·b), 1/a = b · 1/(a·b). So a pass takes
-a half or a quarter of the special functions that tanh would. The product of denominators must not overflow: where a |q|
-or |k| is larger than `LARGE`, exp(2(q + k)) is computed for every pair instead.
+and several of these fractions share one reciprocal: w/a + w'/b = (w·b + w'·a) / (a·b), 1/a = b · 1/(a·b). So a pass
+takes a half or a quarter of the special functions that tanh would. The product of denominators must not overflow: where
+a |q| or |k| is larger than `LARGE`, exp(2(q + k)) is computed for every pair instead.
 
     scores      a program has a block of queries and a block of keys, and goes through the features, four at a time
     gradients   a program has a span of queries, a span of keys and some features, and makes the sums over both from the
                 same fractions. Each program has its own place to write to, and the parts are summed in one order:
                 results are the same every time. There are as many programs as run at once, with as many pairs each
 
-In float32, 1 - 2s has too few digits of a small tanh. There scores, and the gradient of the weight, are sums of the other
-form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and k are small, scores
-are sums of (tanh q + tanh k) / (1 + tanh q · tanh k).
+In float32, 1 - 2s has too few digits of a small tanh. There scores, and the gradient of the weight, are sums of the
+other form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and k are small,
+scores are sums of (tanh q + tanh k) / (1 + tanh q · tanh k).
 
-Cost of one pair and feature in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A Hopper
-multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so a reciprocal takes as long as 8
-other instructions. For 2^33 pairs and features on 132 multiprocessors at 1.755 GHz that is at least 1.1 ms and 2.0 ms.
-The compiled kernels need 4.4 and 8.5 instructions, with loads, conversions and sums, which many pairs must share: hence
-the sizes of the blocks. Such large blocks need many registers and leave room for few warps, which cannot hide the
-hundreds of clocks of a load: hence gradients load ahead.
+Cost of one pair and feature in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
+Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so a reciprocal takes as
+long as 8 other instructions. For 2^33 pairs and features on 132 multiprocessors at 1.755 GHz that is at least 1.1 ms
+and 2.0 ms. The compiled kernels need 4.4 and 8.5 instructions, with loads, conversions and sums, which many pairs must
+share: hence the sizes of the blocks. Such large blocks need many registers and leave room for few warps, which cannot
+hide the hundreds of clocks of a load: hence gradients load ahead.
 
-All tensors that the kernels read are padded to whole blocks, with zeros where a sum must not change: no load has a mask.
-Scores are written out (one number for the work of D), so masks, normalisers and values are left to torch, and this module
-does not know them. Triton's interpreter runs the same code on a CPU, for tests.
+All tensors that the kernels read are padded to whole blocks, with zeros where a sum must not change: no load has a
+mask. Scores are written out (one number for the work of D), so masks, normalisers and values are left to torch, and
+this module does not know them. Triton's interpreter runs the same code on a CPU, for tests.
 
-Legend: L all leading dimensions in one, H heads, Q queries, K keys, D width, all padded inside of kernels. T is a number
-or a block of numbers.
+Legend: L all leading dimensions in one, H heads, Q queries, K keys, D width, all padded inside of kernels. T is a
+number or a block of numbers.
 """
 
 from collections.abc import Iterator
@@ -102,9 +102,9 @@ def _large(ranges: T) -> T:
 
 
 @triton.jit
-def _exponentials_kernel(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T, token_stride: T,
-                 feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
-                 exact: tl.constexpr, with_tanh: tl.constexpr) -> None:
+def _exponentials_kernel(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T,
+                         token_stride: T, feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
+                         exact: tl.constexpr, with_tanh: tl.constexpr) -> None:
     """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 beyond the edges.
 
     `with_tanh`: tanh(given) where they are all small.
@@ -127,7 +127,7 @@ def _exponentials_kernel(given: T, ranges: T, out: T, n_tokens: T, width: T, out
 
 @triton.jit
 def _scores_kernel(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_keys: T, padded_queries: T, padded_keys: T,
-           width: T, heads: T, rows: tl.constexpr, columns: tl.constexpr, exact: tl.constexpr) -> None:
+                   width: T, heads: T, rows: tl.constexpr, columns: tl.constexpr, exact: tl.constexpr) -> None:
     """out (L, n_queries, n_keys) of u (L, D, Q), v (L, D, K), weight (heads, D); D a multiple of 4.
 
     `exact` takes w (u·v - 1) / (u·v + 1) for w · tanh, two at a time, or with tanh q and tanh k for u and v, where all
@@ -218,8 +218,8 @@ def _halves(words: T, kind: tl.constexpr) -> tuple[T, T]:
 
 
 @triton.jit
-def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T, slopes2: T, fractions: T, more: T,
-           kind: tl.constexpr, large: tl.constexpr) -> tuple[T, T, T, T, T]:
+def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T, slopes2: T, fractions: T,
+                     more: T, kind: tl.constexpr, large: tl.constexpr) -> tuple[T, T, T, T, T]:
     """A query and two blocks of keys: all sums with them. In place of the query comes the next one, for the next turn.
 
     It is loaded before `out` is written: the compiler, which knows not that they differ, can then load it no later.
@@ -248,8 +248,8 @@ def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, 
 
 @triton.jit
 def _span_gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
-               q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
-               large: tl.constexpr) -> None:
+                    q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
+                    large: tl.constexpr) -> None:
     """See `gradients`."""
     across, words = width // features, n_keys // 2
     d = (tl.program_id(0) % across) * features + tl.arange(0, features)
@@ -300,9 +300,9 @@ def _span_gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shif
 
 
 @triton.jit(do_not_specialize=["shift", "n_queries", "q_span"])
-def _gradients_kernel(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T,
-              width: T, q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr,
-              kind: tl.constexpr) -> None:
+def _gradients_kernel(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T,
+                      n_keys: T, width: T, q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr,
+                      kind: tl.constexpr) -> None:
     """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; float32: Σ g tanh.
 
         u (L, Q, D), v (L, K, D)       exponentials
@@ -324,15 +324,15 @@ def _gradients_kernel(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, 
     """
     if _large(ranges):
         _span_gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, tokens,
-                   features, kind, large=True)
+                        features, kind, large=True)
     else:
         _span_gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, tokens,
-                   features, kind, large=False)
+                        features, kind, large=False)
 
 
 @triton.jit(do_not_specialize=["n_parts", "first", "more"])
 def _sum_parts_kernel(parts: T, weight: T, out: T, n_parts: T, n_tokens: T, width: T, first: T, heads: T, out_tokens: T,
-           out_width: T, out_stride: T, more: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
+                      out_width: T, out_stride: T, more: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
     """out (L, tokens, D): 4 · w times the sum of parts (L, n_parts, N, D), and what it had before if there is `more`.
 
     weight (heads, D): of head first + l modulo `heads`. Rows of out are `out_stride` apart.
@@ -352,38 +352,6 @@ def _sum_parts_kernel(parts: T, weight: T, out: T, n_parts: T, n_tokens: T, widt
     before = tl.load(out, mask=inside & (more > 0), other=0.0).to(tl.float32)
     tl.store(out, (before + 4.0 * w * total).to(out.dtype.element_ty), mask=inside)
 
-
-# ---- additive_triton: Additive scores on a GPU: w · tanh(q + k), and its gradients, without a number for every pair and feature.
-#
-# A tanh costs one of the few special-function units, and there is one for every pair and feature. With u = exp(2q) and
-# v = exp(2k), made once for each token,
-#
-#     tanh(q + k) = 1 - 2s = (u·v - 1) / (u·v + 1)     s = 1 / (1 + u·v)     d tanh / dq = 4 s (1 - s)
-#
-# and some of these fractions share one reciprocal: w/a + w'/b = (w·b + w'·a) / (a·b), 1/a = b · 1/(a·b). So a pass takes
-# a half or a quarter of the special functions that tanh would. The product of denominators must not overflow: where a |q|
-# or |k| is beyond `LARGE`, exp(2(q + k)) is computed for every pair instead.
-#
-#     scores      a program has a block of queries and a block of keys, and goes through the features, four at a time
-#     gradients   a program has a span of queries, a span of keys and some features, and makes the sums over both from the
-#                 same fractions. Each has a place of its own to write to, and what they wrote is summed in one order:
-#                 results are the same every time. There are as many as run at once, with as many pairs each
-#
-# In float32 1 - 2s has not the digits that are wanted of a small tanh. There scores, and the gradient of the weight, are
-# sums of the other form, two at a time, with reciprocals that are exact to the last digit in the scores. Where all q and
-# k are small, scores are sums of (tanh q + tanh k) / (1 + tanh q · tanh k) there.
-#
-# What a pair-and-feature costs, in instructions: scores 3.5 and a quarter of a reciprocal; gradients 6.5 and a half. A
-# Hopper multiprocessor starts 128 instructions a clock and has 16 special functions a clock, so that a reciprocal takes
-# as long as 8 others: all wait for the instructions. For 2^33 pairs-and-features on 132 of them at 1.755 GHz that is at
-# least 1.1 ms and 2.0 ms. As compiled for them it is 4.4 and 8.5 instructions, with loads, conversions and sums, which
-# must be shared by many pairs: hence the sizes of the blocks. So large a block takes registers, and leaves room for few
-# warps, which cannot hide that a load takes hundreds of clocks: hence gradients load ahead.
-#
-# The scores are written out: one number for the work of D, which is little beside it. So masks, normalisers and values
-# can be left to torch, and this file does not know them.
-#
-# Legend: L leading dimensions in one, H heads, Q queries, K keys, D width.
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 ROWS, COLUMNS, WARPS = (16, 16, 4) if INTERPRETED else (64, 64, 4)
@@ -439,12 +407,12 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor) 
                         for tensor, size, factor in ((query, sizes[0], scale), (key, sizes[1], 1.0)))
         grid = (L * triton.cdiv(Q, ROWS) * triton.cdiv(K, COLUMNS),)
         launch.launch(_scores_kernel, grid, u_LDQ, v_LDK, _pad_to(weight.float(), sizes[2]), ranges, out, Q, K, *sizes,
-                       weight.shape[0], rows=ROWS, columns=COLUMNS, exact=exact, num_warps=WARPS)
+                      weight.shape[0], rows=ROWS, columns=COLUMNS, exact=exact, num_warps=WARPS)
     return out if D else out.zero_()
 
 
-def additive_gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor, q_kind: torch.dtype,
-              k_kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def additive_gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor,
+                       q_kind: torch.dtype, k_kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Of query (L, Q, D) and key (L, K, D), in these kinds of numbers, and of weight (H, D), in float32.
 
     upstream (L, Q, K) is the gradient of the scores. That of keys may be in float32 where another is asked for.
@@ -490,8 +458,8 @@ def _piece_gradients(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tenso
         (k_blocks, queries), (q_blocks, keys), (q_blocks * k_blocks,)))
     grid = (L * (width // features), q_blocks, k_blocks)
     launch.launch(_gradients_kernel, grid, u_LQD, v_LKD, _as_words(_pad_to(upstream, queries, keys)), ranges, d_query,
-                   d_key, sums, 0, queries, keys, width, q_span, k_span, tokens=TOKENS, features=features,
-                   kind=KINDS[upstream.dtype], num_warps=1, maxnreg=REGISTERS)
+                  d_key, sums, 0, queries, keys, width, q_span, k_span, tokens=TOKENS, features=features,
+                  kind=KINDS[upstream.dtype], num_warps=1, maxnreg=REGISTERS)
     return d_query, d_key, sums[..., :D]
 
 
@@ -519,7 +487,7 @@ def _sum_parts(parts: Tensor, weight: Tensor, out: Tensor, first: int, more: int
     (L, some, tokens, width), (_, N, D) = parts.shape, out.shape
     grid = (L * triton.cdiv(N, 16), triton.cdiv(D, 64))
     launch.launch(_sum_parts_kernel, grid, parts, weight.detach().contiguous(), out, some, tokens, width, first,
-                   weight.shape[0], N, D, out.stride(0), more, tokens=16, features=64, num_warps=4)
+                  weight.shape[0], N, D, out.stride(0), more, tokens=16, features=64, num_warps=4)
 
 
 def _as_words(tensor: Tensor) -> Tensor:
@@ -550,7 +518,7 @@ def _exponentials(tensor: Tensor, ranges: Tensor, tokens: int, width: int, facto
     out = tensor.new_empty(shape, dtype=torch.float32)
     exact, grid = tensor.dtype == torch.float32, (L * triton.cdiv(tokens, 32), triton.cdiv(width, 32))
     launch.launch(_exponentials_kernel, grid, tensor.detach().contiguous(), ranges, out, N, D, tokens, width, *strides,
-                   factor, tokens=32, features=32, exact=exact, with_tanh=exact and across, num_warps=4)
+                  factor, tokens=32, features=32, exact=exact, with_tanh=exact and across, num_warps=4)
     return out
 
 

@@ -1,17 +1,17 @@
-"""The sums of the columns of a tall matrix: what the gradient of a bias is.
+"""Column sums of a tall matrix in Triton: the gradient of a bias.
 
     out_d = Σ over t of x_td       x of low precision, the sum in float32
 
-In two stages: many programs sum a share of the rows each, then few sum what those found. Nothing is added to by two
-programs, so that the result is the same every time.
+There are two stages: many programs sum a share of the rows each, then a few sum their results. No two programs add to
+one number, so the result is the same every time.
 
-Who makes such a matrix often has its numbers at hand, and can sum them on the way:
+A kernel that writes such a matrix has its numbers at hand, and can sum them on the way:
 
-    note(x, sums)          these are the sums of the columns of x, or of some rows of x each
-    column_sums(x)         reads no more than those, once, if x is still that very tensor, and nobody wrote into it
+    note_column_sums(x, sums)    attach the column sums of x to x, complete or for shares of its rows
+    column_sums(x)               uses the note, once, if x is still that very tensor and was not written into
 
-A gradient that is passed on by autograd as it is stays that tensor; whatever is made of it knows nothing of the note,
-and is read as a whole. It does not know what is summed.
+A gradient that autograd passes on unchanged is the same tensor. Any tensor made from it has no note, and is summed as a
+whole.
 
 Legend: T rows, D columns, P shares of the rows.
 """
@@ -28,14 +28,14 @@ TILE, BLOCK = 64, 64
 LAST_TILE, LAST_BLOCK = 64, 32
 """The same for the sum of the shares."""
 PROGRAMS = 1024
-"""Of the first stage: several for each part of a large GPU."""
+"""Programs of the first stage: several for each multiprocessor of a large GPU."""
 NOTE = "column_sums"
 """The attribute of a tensor that holds its note."""
 
 
 @triton.jit
-def _column_sums_kernel(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, share: tl.tensor, tile: tl.constexpr,
-          block: tl.constexpr) -> None:
+def _column_sums_kernel(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: tl.tensor, share: tl.tensor,
+                        tile: tl.constexpr, block: tl.constexpr) -> None:
     """out (P, D): the sums of `share` rows each of x (T, D)."""
     column = tl.program_id(1) * block + tl.arange(0, block)
     first = tl.program_id(0) * share
@@ -51,7 +51,7 @@ def _column_sums_kernel(x: tl.tensor, out: tl.tensor, height: tl.tensor, width: 
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(D,) of this dtype: the sums over all but the last dimension of x (..., D)."""
+    """The sums of x (..., D) over all but the last dimension, (D,), in this dtype."""
     noted = _noted_sums(x)
     if noted is not None:
         return noted.to(dtype) if noted.dim() == 1 else column_sums(noted, dtype)
@@ -64,20 +64,22 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     if shares == 1:
         launch.launch(_column_sums_kernel, (1, across), x_TD, out, height, width, share, TILE, BLOCK)
         return out
-    found_PD = x.new_empty(shares, width, dtype=torch.float32)
-    launch.launch(_column_sums_kernel, (shares, across), x_TD, found_PD, height, width, share, TILE, BLOCK)
-    launch.launch(_column_sums_kernel, (1, triton.cdiv(width, LAST_BLOCK)), found_PD, out, shares, width, shares, LAST_TILE,
-                   LAST_BLOCK)
+    sums_PD = x.new_empty(shares, width, dtype=torch.float32)
+    launch.launch(_column_sums_kernel, (shares, across), x_TD, sums_PD, height, width, share, TILE, BLOCK)
+    launch.launch(_column_sums_kernel, (1, triton.cdiv(width, LAST_BLOCK)), sums_PD, out, shares, width, shares,
+                  LAST_TILE, LAST_BLOCK)
     return out
 
 
 def note_column_sums(x: Tensor, sums: Tensor) -> None:
-    """The sums of the columns of x (..., D) are known: `sums` (D,), or what is left to be summed, (P, D) in float32."""
+    """Attach the column sums of x (..., D) to x: `sums` is (D,), or (P, D) in float32 where shares are left to sum."""
     vars(x)[NOTE] = x._version, sums
 
 
 def _noted_sums(x: Tensor) -> Tensor | None:
-    """What was noted of x, unless it was written into since. It is asked for once: a gradient that nobody else holds
-    becomes that of a parameter without a copy."""
+    """The sums that were noted for x, unless x was written into since.
+
+    The note is removed: autograd then makes a gradient without other references that of a parameter without a copy.
+    """
     version, sums = vars(x).pop(NOTE, (None, None))
     return sums if version == x._version else None

@@ -29,8 +29,8 @@ WIDEST = 256
 
 
 @triton.jit
-def _accumulate(q, keys, values, key_at, value_at, there, highest, weight, total, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-          WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr):
+def _accumulate(q, keys, values, key_at, value_at, there, highest, weight, total, WIDTH: tl.constexpr,
+                VALUES: tl.constexpr, WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr):
     """What was added up, with a piece of keys and values more: the highest score, the sum of weights, the output."""
     d, e = tl.arange(0, WIDTH_2), tl.arange(0, VALUES_2)
     k = tl.load(keys + key_at[:, None] + d[None, :], mask=there[:, None] & (d < WIDTH)[None, :], other=0.0)
@@ -42,10 +42,10 @@ def _accumulate(q, keys, values, key_at, value_at, there, highest, weight, total
 
 
 @triton.jit
-def _self_attention_kernel(query, key, value, keys, values, table, positions, output, query_row, key_row, value_row, places,
-         SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-         WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr, BLOCK: tl.constexpr,
-         PRECISE: tl.constexpr):
+def _self_attention_kernel(query, key, value, keys, values, table, positions, output, query_row, key_row, value_row,
+                           places, SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
+                           WIDTH: tl.constexpr, VALUES: tl.constexpr, WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr,
+                           BLOCK: tl.constexpr, PRECISE: tl.constexpr):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     shared: tl.constexpr = HEADS // KEY_HEADS
     kept = head // shared
@@ -66,15 +66,15 @@ def _self_attention_kernel(query, key, value, keys, values, table, positions, ou
         source = tl.load(table + row * places + c, mask=there, other=0).to(tl.int64)
         at = (source * KEY_HEADS + kept) * places + c
         highest, weight, total = _accumulate(q, keys, values, at * WIDTH, at * VALUES, there, highest, weight, total, WIDTH,
-                                       VALUES, WIDTH_2, VALUES_2)
+                                             VALUES, WIDTH_2, VALUES_2)
     tl.store(output + (row * HEADS + head) * VALUES + e, total / weight, mask=e < VALUES)
 
 
 @triton.jit
-def _cross_attention_kernel(query, keys, values, lengths, output, query_row, each, key_context, key_place, value_context, value_place,
-             SCALE: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr,
-             VALUES: tl.constexpr, WIDTH_2: tl.constexpr, VALUES_2: tl.constexpr, BLOCK: tl.constexpr,
-             PRECISE: tl.constexpr):
+def _cross_attention_kernel(query, keys, values, lengths, output, query_row, each, key_context, key_place,
+                            value_context, value_place, SCALE: tl.constexpr, HEADS: tl.constexpr,
+                            KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr, WIDTH_2: tl.constexpr,
+                            VALUES_2: tl.constexpr, BLOCK: tl.constexpr, PRECISE: tl.constexpr):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     kept, family = head // (HEADS // KEY_HEADS), row // each
     d, e = tl.arange(0, WIDTH_2), tl.arange(0, VALUES_2)
@@ -87,13 +87,13 @@ def _cross_attention_kernel(query, keys, values, lengths, output, query_row, eac
         key_at = family * key_context + c.to(tl.int64) * key_place + kept * WIDTH
         value_at = family * value_context + c.to(tl.int64) * value_place + kept * VALUES
         highest, weight, total = _accumulate(q, keys, values, key_at, value_at, c < count, highest, weight, total, WIDTH,
-                                       VALUES, WIDTH_2, VALUES_2)
+                                             VALUES, WIDTH_2, VALUES_2)
     found = total / tl.where(weight == 0.0, 1.0, weight)  # who sees nothing gets zeros
     tl.store(output + (row * HEADS + head) * VALUES + e, found, mask=e < VALUES)
 
 
-def self_attention_step(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, table: Tensor, positions: Tensor,
-        scale: float) -> Tensor:
+def self_attention_step(query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, table: Tensor,
+                        positions: Tensor, scale: float) -> Tensor:
     """Queries (R, H, D), new keys (R, G, D) and values (R, G, E) of tokens at `positions` (R,) -> (R, H, E).
 
     The new ones are written into storage (R, G, C, D) and (R, G, C, E), which is read through the table (R, C). Rows
@@ -102,18 +102,19 @@ def self_attention_step(query: Tensor, key: Tensor, value: Tensor, keys: Tensor,
     rows, heads, width = query.shape
     output = query.new_empty(rows, heads, values.shape[-1])
     launch.launch(_self_attention_kernel, (rows, heads), query, key, value, keys, values, table, positions, output, query.stride(0),
-                   key.stride(0), value.stride(0), keys.shape[2], SCALE=scale, HEADS=heads, KEY_HEADS=keys.shape[1],
-                   **_sizes(query, width, values.shape[-1]))
+                  key.stride(0), value.stride(0), keys.shape[2], SCALE=scale, HEADS=heads, KEY_HEADS=keys.shape[1],
+                  **_sizes(query, width, values.shape[-1]))
     return output
 
 
-def cross_attention_step(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, each: int, scale: float) -> Tensor:
+def cross_attention_step(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, each: int,
+                         scale: float) -> Tensor:
     """Queries (R, H, D) to keys (F, N, G, D) and values (F, N, G, E) of `lengths` (F,): (R, H, E)."""
     rows, heads, width = query.shape
     output = query.new_empty(rows, heads, values.shape[-1])
     launch.launch(_cross_attention_kernel, (rows, heads), query, keys, values, lengths, output, query.stride(0), each,
-                   keys.stride(0), keys.stride(1), values.stride(0), values.stride(1), SCALE=scale, HEADS=heads,
-                   KEY_HEADS=keys.shape[2], **_sizes(query, width, values.shape[-1]))
+                  keys.stride(0), keys.stride(1), values.stride(0), values.stride(1), SCALE=scale, HEADS=heads,
+                  KEY_HEADS=keys.shape[2], **_sizes(query, width, values.shape[-1]))
     return output
 
 

@@ -19,24 +19,24 @@ Output = TypeVar("Output")
 
 
 class Backend(Protocol[WorkIn, WorkOut]):
-    """What a backend module offers."""
+    """One way to do the work."""
 
     def refusal(self, problem: WorkIn, /) -> str | None:
         """Why it cannot do the work; None when it can."""
 
     def drawback(self, problem: WorkIn, /) -> str | None:
-        """Why it, able to do the work, is not the one to choose; None when it is."""
+        """Why it, able to do the work, should not be chosen; None when it should."""
 
     def detail(self, problem: WorkIn, /) -> str:
-        """How it goes about it, in a few words."""
+        """How it computes, in a few words."""
 
     def run(self, problem: WorkIn, /) -> WorkOut:
-        """The work done."""
+        """Do the work."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend runs, and why each one that is preferred to it does not."""
+    """Which backend runs, and why each preferred one does not."""
 
     backend: str
     reasons: dict[str, str]
@@ -48,14 +48,14 @@ class Explanation:
 
 
 def choose_backend(table: Mapping[str, Backend[Work, Output]], problem: Work,
-           asked: str | None) -> Backend[Work, Output]:
-    """The backend that runs this problem; a ValueError where the one asked for cannot."""
-    if asked is not None:
-        chosen = checks.pick("backend", asked, table)
+                   name: str | None) -> Backend[Work, Output]:
+    """The backend that runs this problem; a ValueError where the named one cannot."""
+    if name is not None:
+        chosen = checks.pick("backend", name, table)
         reason = chosen.refusal(problem)
         if reason is not None:
-            able = ", ".join(f'"{name}"' for name, other in table.items() if other.refusal(problem) is None)
-            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{asked}"', f"Reason: {reason}.")
+            able = ", ".join(f'"{other}"' for other, backend in table.items() if backend.refusal(problem) is None)
+            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{name}"', f"Reason: {reason}.")
         return chosen
     for candidate in table.values():
         if candidate.refusal(problem) is None and candidate.drawback(problem) is None:
@@ -63,12 +63,12 @@ def choose_backend(table: Mapping[str, Backend[Work, Output]], problem: Work,
     raise AssertionError("the last backend takes everything")
 
 
-def explain_choice(table: Mapping[str, Backend[Work, Output]], problem: Work, asked: str | None) -> Explanation:
+def explain_choice(table: Mapping[str, Backend[Work, Output]], problem: Work, name: str | None) -> Explanation:
     """The choice, in words."""
-    chosen = choose_backend(table, problem, asked)
+    chosen = choose_backend(table, problem, name)
     reasons: dict[str, str] = {}
-    for name, candidate in table.items():
+    for other, candidate in table.items():
         if candidate is chosen:
-            return Explanation(name, reasons, candidate.detail(problem))
-        reasons[name] = candidate.refusal(problem) or candidate.drawback(problem) or f'"{asked}" was asked for'
-    raise AssertionError("choose() gives one of the table")
+            return Explanation(other, reasons, candidate.detail(problem))
+        reasons[other] = candidate.refusal(problem) or candidate.drawback(problem) or f'"{name}" was asked for'
+    raise AssertionError("choose_backend() gives one of the table")

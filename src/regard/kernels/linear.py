@@ -1,10 +1,12 @@
 """The linear layer y = W x + b, with faster gradients on a GPU, and several linear layers as one product.
 
 `Linear` is `torch.nn.Linear` in everything: parameters, names, initial values, results. During training on a GPU the
-gradient of the bias, the column sums of a tall matrix, comes from `regard.kernels.launch.column_sums`, and layers that read the
-same input become one product where no hook listens to one of them:
+gradient of the bias, the column sums of a tall matrix, comes from `regard.kernels.column_sums`, and layers that read
+the same input become one product, unless one of them has hooks:
 
-    [y_1; y_2; ...] = [W_1; W_2; ...] x + [b_1; b_2; ...];    dx = sum_i W_i^T dy_i,   dW_i = dy_i x^T
+    [y_1; y_2; …] = [W_1; W_2; …] x + [b_1; b_2; …];    ∂x = Σ W_iᵀ ∂y_i,   ∂W_i = ∂y_i xᵀ
+
+so that a sum inside of the product replaces a sum of large gradients.
 
 Each layer keeps its own parameters. If they are adjacent in memory nothing is copied:
 
@@ -26,15 +28,17 @@ from regard.kernels.launch import has_hooks, usable
 
 
 def adjacent_tensor(parts: Sequence[Tensor], dim: int) -> Tensor | None:
-    """The tensor of which these are slices along a dimension, in this order, with nothing between; None if there is
-    none. It shares their memory, and has no gradient."""
+    """The tensor whose consecutive slices along `dim` the parts are; None if there is none.
+
+    It shares their memory, and has no gradient.
+    """
     first = parts[0]
     dim = dim % first.dim()
     offset, size = first.storage_offset(), 0
     for part in parts:
         if (part.dtype != first.dtype or part.stride() != first.stride() or part.storage_offset() != offset
-                or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-                or part.shape[:dim] != first.shape[:dim] or part.shape[dim + 1:] != first.shape[dim + 1:]):
+            or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+            or part.shape[:dim] != first.shape[:dim] or part.shape[dim + 1:] != first.shape[dim + 1:]):
             return None
         offset, size = offset + part.shape[dim] * first.stride(dim), size + part.shape[dim]
     shape = (*first.shape[:dim], size, *first.shape[dim + 1:])
@@ -42,14 +46,16 @@ def adjacent_tensor(parts: Sequence[Tensor], dim: int) -> Tensor | None:
 
 
 def concatenate(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """These side by side. Where a gradient of the result is wanted it is a copy, which has one."""
+    """The parts as one tensor; a copy where gradients are enabled, because a view of adjacent parts has none."""
     found = None if torch.is_grad_enabled() else adjacent_tensor(parts, dim)
     return torch.cat([*parts], dim) if found is None else found
 
 
 def empty_like_parts(parts: Sequence[Tensor], dim: int) -> tuple[Tensor, ...]:
-    """Memory that is not filled, of the shapes of these. Neighbours among them are neighbours again, with nothing else
-    between: what is whole is contiguous, but for the order of dimensions, which stays."""
+    """Uninitialised tensors with the shapes of the parts; adjacent parts get adjacent memory again.
+
+    The memory is dense, and the order of dimensions in memory is kept.
+    """
     found = adjacent_tensor(parts, dim)
     if found is None:
         return tuple(_empty_like(part) for part in parts)
@@ -57,28 +63,15 @@ def empty_like_parts(parts: Sequence[Tensor], dim: int) -> tuple[Tensor, ...]:
 
 
 def _empty_like(like: Tensor) -> Tensor:
-    """Dense, with the dimensions in the order in which those of `like` lie in memory; what is the same for many there
-    comes first."""
+    """A dense uninitialised tensor with the order of dimensions that `like` has in memory; broadcast ones come first."""
     strides = like.stride()
     order = sorted(range(like.dim()), key=lambda at: (strides[at] != 0, -strides[at], at))
     dense = like.new_empty([like.shape[at] for at in order])
     return dense.permute([order.index(at) for at in range(like.dim())])
 
 
-# ---- linear: The linear layer, y = W x + b, with a gradient of b that a kernel sums; and several of one input as one product.
-#
-# It is torch's in all: parameters, names, initial values, results. While training on a GPU the gradient of the bias, the
-# sum of the columns of a tall matrix, comes from `regard.kernels.column_sums`; and layers that read the same input
-# are multiplied with it at once, where nobody listens to one of them:
-#
-#     [y_1; y_2; …] = [W_1; W_2; …] x + [b_1; b_2; …];    ∂x = Σ W_iᵀ ∂y_i,   ∂W_i = ∂y_i xᵀ
-#
-# with one sum inside of the product in the place of a sum of large gradients. Each layer keeps its own parameters: if
-# they lie beside each other in memory nothing is copied. It knows neither attention nor blocks.
-
-
 class Linear(nn.Linear):
-    """W x + b."""
+    """`torch.nn.Linear` with a faster gradient of the bias on a GPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
@@ -94,7 +87,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def apply_jointly(x: Tensor, layers: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
-    """What each layer makes of x (..., in), (..., its out) each: while training on a GPU by one product."""
+    """The outputs of all layers for x (..., in), (..., its out) each; one product during training on a GPU."""
     if not _can_join(x, layers):
         return tuple(layer(x) for layer in layers)
     biases = [layer.bias for layer in layers if layer.bias is not None]
@@ -103,7 +96,7 @@ def apply_jointly(x: Tensor, layers: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
 
 
 def _can_join(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
-    """Whether one product does the work of all: of plain layers alone, all of which learn."""
+    """Whether one product can replace all layers: they are plain `Linear` layers, and all of them are trained."""
     parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias) if parameter is not None]
     return (torch.is_grad_enabled() and usable(x, *parameters) and not torch.is_autocast_enabled("cuda")
             and all(type(layer) is Linear and not has_hooks(layer) for layer in layers)
@@ -112,7 +105,7 @@ def _can_join(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
 
 
 def _uses_kernel(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Whether the gradient of the bias will be asked for, and is summed by the kernel."""
+    """Whether the gradient of the bias is needed, and the kernel can sum it."""
     return (torch.is_grad_enabled() and bias.requires_grad and usable(x, weight, bias)
             and x.dtype == weight.dtype == bias.dtype and not torch.is_autocast_enabled("cuda"))
 
@@ -129,14 +122,14 @@ class _LinearWithBias(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         g = upstream[0].reshape(-1, weight.shape[0])
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (torch.mm(g, weight).view(x.shape) if of_x else None,
-                torch.mm(g.t(), x.reshape(-1, x.shape[-1])) if of_weight else None,
-                _bias_gradient(upstream[0]) if of_bias else None)
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        return (torch.mm(g, weight).view(x.shape) if for_x else None,
+                torch.mm(g.t(), x.reshape(-1, x.shape[-1])) if for_weight else None,
+                _bias_gradient(upstream[0]) if for_bias else None)
 
 
 class _JointLinear(torch.autograd.Function):
-    """The equations of the head of this file; `count` weights are given, then as many biases, or none."""
+    """The equations at the top of this file. `parameters` are `count` weights, then as many biases, or none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -149,14 +142,14 @@ class _JointLinear(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         g = concatenate([part.reshape(-1, size) for part, size in zip(upstream, ctx.sizes, strict=True)], 1)
-        of_x = torch.mm(g, concatenate(weights, 0)).view(x.shape) if ctx.needs_input_grad[0] else None
-        of_weights = torch.mm(g.t(), x.reshape(-1, x.shape[-1])).split(ctx.sizes)
-        return of_x, None, *of_weights, *(_bias_gradient(g).split(ctx.sizes) if ctx.biased else ())
+        d_x = torch.mm(g, concatenate(weights, 0)).view(x.shape) if ctx.needs_input_grad[0] else None
+        d_weights = torch.mm(g.t(), x.reshape(-1, x.shape[-1])).split(ctx.sizes)
+        return d_x, None, *d_weights, *(_bias_gradient(g).split(ctx.sizes) if ctx.biased else ())
 
 
 def _bias_gradient(g: Tensor) -> Tensor:
-    """Over all but the last dimension. What g itself knows of them is used: g is passed as it came."""
-    if torch.is_grad_enabled():  # a gradient of this gradient is wanted, which the kernel does not have
+    """The sum of g over all but the last dimension. g must be the tensor that autograd passed: it may have a note."""
+    if torch.is_grad_enabled():  # second derivatives, which the kernel does not have
         return g.sum(tuple(range(g.dim() - 1)))
     from regard.kernels.column_sums import column_sums  # imports Triton
 

@@ -60,9 +60,9 @@ class PointwiseAttention(torch.autograd.Function):
         if out.numel():
             options = _sizes(FORWARD, query, value)
             launch.launch(_forward, (B * H * triton.cdiv(Q, options["rows"]),), query, key, value,
-                           *_pairs(bias, query), *_pairs(matrix, query), low, high, query if seed is None else seed,
-                           out, divisor, scale, dropout, Q, key.shape[2], H,
-                           **_fixed(query, key, value, bias, matrix, seed, kind), **options)
+                          *_pairs(bias, query), *_pairs(matrix, query), low, high, query if seed is None else seed,
+                          out, divisor, scale, dropout, Q, key.shape[2], H,
+                          **_fixed(query, key, value, bias, matrix, seed, kind), **options)
         ctx.save_for_backward(query, key, value, bias, low, high, matrix, seed, out, divisor)
         ctx.scale, ctx.dropout, ctx.kind = scale, dropout, kind
         return out
@@ -85,11 +85,11 @@ class PointwiseAttention(torch.autograd.Function):
             fixed = _fixed(query, key, value, bias, matrix, seed, ctx.kind)
             blocks = triton.cdiv(query.shape[2], options["rows"])
             launch.launch(_query_gradient, (query.shape[0] * query.shape[1] * blocks,), *read, d_query, slopes,
-                           *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed, **options)
+                          *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed, **options)
             first, last = _visitors(low, high, key.shape[2], options["rows"], options["columns"])
             launch.launch(_key_gradient,
-                           (key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),), *read, first,
-                           last, d_key, d_value, *numbers, **fixed, **options)
+                          (key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),), *read, first,
+                          last, d_key, d_value, *numbers, **fixed, **options)
         return d_query, d_key, d_value, slopes if of_bias else None, *(None,) * 7
 
 

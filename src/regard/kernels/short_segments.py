@@ -2,17 +2,17 @@
 
     scores = scale · Q_s K_sᵀ,   output = softmax(scores) V_s,     for all segments s and heads at once
 
-One segment is so little work that calling torch for it costs more than the work: a training step on 160 packed sentences
-made 900 calls. Here the tokens of every segment are copied into a row of its own, as long as the longest (a shorter
-segment repeats its last token, which the mask then hides), and each product is one batch of small matrices. The gradients
-are written out: copying back undoes the copying, where torch would add up. The weights are kept for the backward pass, so
-this is only for few of them.
+One segment is so little work that calling torch for it costs more than the work: a training step on 160 packed
+sentences made 900 calls. Here the tokens of every segment are copied into a row of its own, as long as the longest (a
+shorter segment repeats its last token, which the mask then hides), and each product is one batch of small matrices. The
+gradients are written out: copying back undoes the copying, where torch would add up. The weights are kept for the
+backward pass, so this is only for few of them.
 
-Measured on one thread, forward and backward, 2,048 tokens, 4 heads of 32: segments of 12 to 16 tokens 4.8 ms, one by one
-17.3 ms; of 24 to 32 tokens 5.0 and 10.0; of 48 to 64 tokens 8.4 and 10.7; of 96 to 128 tokens 11.2 and 11.6.
+Measured on one thread, forward and backward, 2,048 tokens, 4 heads of 32: segments of 12 to 16 tokens 4.8 ms, one by
+one 17.3 ms; of 24 to 32 tokens 5.0 and 10.0; of 48 to 64 tokens 8.4 and 10.7; of 96 to 128 tokens 11.2 and 11.6.
 
-Legend: S segments (of each head, where there is no H), H heads, T tokens of all segments, n queries and m keys of a padded
-segment, D width.
+Legend: S segments (of each head, where there is no H), H heads, T tokens of all segments, n queries and m keys of a
+padded segment, D width.
 """
 
 from functools import lru_cache

@@ -7,9 +7,9 @@
     _coarse_map_pass    the sums of blocks larger than a tile: a program has a part of the rows of one row of blocks
     _fine_map_pass      the sums of blocks of which a tile holds several, in both directions
 
-A query attends to the keys from `first` to below `last`. Tiles outside of all ranges are skipped, and tiles inside of all
-ranges are not masked. Scores are accumulated in float32 and taken to the base of 2: a weight is
-2^(score · factor - peak) · inverse, where peak and inverse belong to the row, and factor = scale · log₂ e > 0.
+A query attends to the keys from `first` to below `last`. Tiles outside of all ranges are skipped, and tiles inside of
+all ranges are not masked. Scores are accumulated in float32 and taken to the base of 2: a weight is 2^(score · factor -
+peak) · inverse, where peak and inverse belong to the row, and factor = scale · log₂ e > 0.
 
 Every program owns what it writes and sums in a fixed order, so results are the same every time, bit for bit. It knows
 neither problems nor masks.
@@ -94,11 +94,10 @@ def _unpack_score(number):
 
 
 @triton.jit
-def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes,
-         n_queries, n_keys, tiles, heads, group, factor,
-         query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-         WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STATISTIC: tl.constexpr,
-         PRECISION: tl.constexpr):
+def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_queries, n_keys, tiles, heads, group,
+              factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
+              WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STATISTIC: tl.constexpr,
+              PRECISION: tl.constexpr):
     """STATISTIC: "normaliser", "entropy" or "argmax"; what is not kept is not written."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -123,7 +122,7 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes,
             lower, upper = until, end
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
-                            part == 1 and WIDTH == D)
+                                      part == 1 and WIDTH == D)
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             column_K = t * KEYS + tl.arange(0, KEYS)
             if part != 1:
@@ -161,11 +160,10 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes,
 
 
 @triton.jit
-def _leader_pass(query, key, first, last, peaks, inverses, lead,
-            n_queries, n_keys, tiles, heads, group, factor,
-            query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-            WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr,
-            PRECISION: tl.constexpr):
+def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_keys, tiles, heads, group, factor,
+                 query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
+                 WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr,
+                 PRECISION: tl.constexpr):
     """The COUNT tiles whose largest scores are the largest: the COUNT best keys are all in these."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -191,7 +189,7 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead,
             lower, upper = until, end
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
-                            part == 1 and WIDTH == D)
+                                      part == 1 and WIDTH == D)
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             if part != 1:
                 column_K = t * KEYS + tl.arange(0, KEYS)
@@ -216,10 +214,9 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead,
 
 
 @triton.jit
-def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions,
-         n_queries, n_keys, tiles, heads, group, factor,
-         query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-         WIDTH: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr, ASKED: tl.constexpr):
+def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions, n_queries, n_keys, tiles, heads,
+                group, factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
+                WIDTH: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr, ASKED: tl.constexpr):
     """One row: its ASKED largest weights, largest first. Keys that it does not see have 0, and come last, in order."""
     row, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -257,10 +254,10 @@ def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, position
 
 
 @triton.jit
-def _column_pass(query, key, first, last, peaks, inverses, visited, sums,
-            n_queries, n_keys, tiles, heads, group, factor,
-            query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, visited_stride,
-            WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr):
+def _column_pass(query, key, first, last, peaks, inverses, visited, sums, n_queries, n_keys, tiles, heads, group,
+                 factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
+                 visited_stride, WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+                 PRECISION: tl.constexpr):
     """The tile is one of keys, and the queries go by: weights lie turned, (K, Q)."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -292,12 +289,10 @@ def _column_pass(query, key, first, last, peaks, inverses, visited, sums,
 
 
 @triton.jit
-def _coarse_map_pass(query, key, first, last, peaks, inverses, sums,
-           n_queries, n_keys, tiles, heads, group, factor,
-           query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-           size, down, across, pieces,
-           WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, EVEN: tl.constexpr,
-           PRECISION: tl.constexpr):
+def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_keys, tiles, heads, group, factor,
+                     query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, size, down,
+                     across, pieces, WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+                     EVEN: tl.constexpr, PRECISION: tl.constexpr):
     """Sums (sequences, tiles, across): `pieces` tiles make the rows of a block. EVEN: tiles of keys fill blocks."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -344,11 +339,10 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums,
 
 
 @triton.jit
-def _fine_map_pass(query, key, first, last, peaks, inverses, sums,
-         n_queries, n_keys, tiles, heads, group, factor,
-         query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, down, across,
-         WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr,
-         PRECISION: tl.constexpr):
+def _fine_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_keys, tiles, heads, group, factor,
+                   query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, down, across,
+                   WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr,
+                   PRECISION: tl.constexpr):
     """Sums (sequences, down, across) of blocks of SIZE, a power of two that is at most a tile."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
@@ -374,7 +368,7 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums,
             lower, upper = until, end
         for t in range(lower, upper):
             key_DK = _load_transposed(key + at_key, t * KEYS, n_keys, key_token, inside_D, at_D, KEYS,
-                            part == 1 and WIDTH == D)
+                                      part == 1 and WIDTH == D)
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             weight_QK = tl.exp2(score_QK * factor - peak_Q[:, None]) * inverse_Q[:, None]
             if part != 1:
@@ -388,7 +382,8 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums,
             tl.store(sums + at_MM, sum_MM, mask=(row_M[:, None] < down) & (column_M[None, :] < across))
 
 class TileSizes(NamedTuple):
-    """Queries and keys of a tile, how a program works on it, and how it multiplies float32 (Triton's `input_precision`).
+    """Queries and keys of a tile, how a program works on it, and how it multiplies float32 (Triton's
+    `input_precision`).
 
     "tf32x3" makes three products of fewer digits from one, on the tensor cores; "ieee" uses none of these.
     """

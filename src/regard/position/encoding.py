@@ -241,7 +241,7 @@ def _distinct_count(encoding: PositionalEncoding, positions: Tensor) -> int | No
     """How many positions from 0 there are at most, where that is less than to ask for each: sequences one after another
     have the same ones again and again. None where it is not, or where looking would wait."""
     if (positions.device.type != "cpu" or torch.compiler.is_compiling() or positions.is_floating_point()
-            or encoding.limit is not None or positions.numel() < MIN_REPEATED):
+        or encoding.limit is not None or positions.numel() < MIN_REPEATED):
         return None
     low, high = (int(bound) for bound in torch.aminmax(positions))
     return high + 1 if low >= 0 and high < positions.numel() // 2 else None

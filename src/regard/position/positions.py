@@ -6,9 +6,10 @@
 
     angle(position, i) = position / base^(2i / width)
 
-An angle is needed modulo 2π, so its absolute error counts, and that grows with the position: in float32 it is up to 0.06
-at position 1,000,000. Angles are therefore computed in float64 (1e-9 there), and only their sine and cosine are rounded,
-once, to the requested precision. Nothing is stored: `model.half()` has no table to spoil, and there is no longest length.
+An angle is needed modulo 2π, so its absolute error counts, and that grows with the position: in float32 it is up to
+0.06 at position 1,000,000. Angles are therefore computed in float64 (1e-9 there), and only their sine and cosine are
+rounded, once, to the requested precision. Nothing is stored: `model.half()` has no table to spoil, and there is no
+longest length.
 
 Positions count from 0.
 """
@@ -75,18 +76,6 @@ def broadcast_shape(x: Tensor, given: Tensor, dims: int) -> tuple[int, ...]:
     if given.device != x.device:
         raise wrong("positions", f"on the device of x, {x.device}", f"on {given.device}", "Use positions.to(x.device).")
     return (*places[:-1], *(1,) * (len(tokens) - len(places)), places[-1])
-
-
-# ---- angle: The angles of sinusoidal and rotary positions, exact at any length.
-#
-#     angle(position, i) = position / base^(2i / width)
-#
-# An angle is needed modulo 2π, so what counts is its absolute error, which grows with the position: in float32, at
-# position 1,000,000, it is up to 0.06. Angles are therefore made in float64 (1e-9 there), and only their sine and cosine
-# are rounded, once, to the precision asked for. Nothing is stored: the numbers come from `width` and `base` at every
-# call, so that model.half() has no table to spoil, and no length is the longest.
-#
-# It knows nothing of which feature gets which angle.
 
 
 def float64_device(device: torch.device) -> torch.device:
