@@ -227,11 +227,11 @@ def test_there_is_room_again_when_the_longest_row_has_left():
     layer, more = make("attention"), normal(2, 5, WIDTH, seed=1)
     cache, x = long_and_short(layer)
     with pytest.raises(ValueError, match=r"at least 11\b"):
-        cache.room(5)
+        cache.filled_after(5)
     picked = cache.pick([1, 1])
-    assert picked.room(5) == 6
+    assert picked.filled_after(5) == 6
     output, after = layer.step(more, picked)
-    assert after.room(2) == 8
+    assert after.filled_after(2) == 8
     replaced = cache.put([0], cache.pick([1]))
     assert replaced.positions.tolist() == [1, 1]
     for b, result in enumerate((output[0], layer.step(more, replaced)[0][1])):

@@ -34,7 +34,7 @@ def begun(layer, lengths=LENGTHS):
 
 def asked(layer, cache, count=2, seed=5):
     """What the rows of a cache see."""
-    return layer.step(normal(len(cache.key) * cache.each, count, WIDTH, seed=seed), cache)[0]
+    return layer.step(normal(len(cache.key) * cache.rows_per_context, count, WIDTH, seed=seed), cache)[0]
 
 
 def siblings(parents, families=None):
@@ -49,7 +49,7 @@ def siblings(parents, families=None):
 def test_a_family_sees_what_each_of_its_rows_would(kind, lengths):
     layer = make(kind)
     shared, apart = begun(layer, lengths)
-    assert (len(shared.key), shared.each, len(apart.key), apart.each) == (3, SIZE, 9, 1)
+    assert (len(shared.key), shared.rows_per_context, len(apart.key), apart.rows_per_context) == (3, SIZE, 9, 1)
     for count in (1, 2):
         assert_close(asked(layer, shared, count), asked(layer, apart, count))
     moved = siblings([[2, 0, 0], [1, 1, 2], [0, 1, 2]])
@@ -65,7 +65,7 @@ def test_rows_with_contexts_of_their_own_become_a_family():
     shared, apart = begun(layer)
     for moved in (siblings([[2, 0, 0], [1, 1, 2], [0, 1, 2]]), siblings([[0, 2, 2], [1, 0, 0]], [2, 0])):
         joined = apart.pick(moved)
-        assert (joined.each, len(joined.key)) == (SIZE, len(moved.rows) // SIZE)
+        assert (joined.rows_per_context, len(joined.key)) == (SIZE, len(moved.rows) // SIZE)
         assert_close(asked(layer, joined), asked(layer, shared.pick(moved)))
 
 
@@ -74,7 +74,7 @@ def test_rows_of_families_can_be_picked_one_by_one():
     shared, apart = begun(layer)
     for rows in ([8, 0, 4, 4], torch.tensor([3]), [-1, -9], []):
         picked = shared.pick(rows)
-        assert (picked.each, len(picked.key)) == (1, len(rows))
+        assert (picked.rows_per_context, len(picked.key)) == (1, len(rows))
         assert_close(asked(layer, picked), asked(layer, apart.pick(rows)))
 
 
@@ -86,21 +86,21 @@ def test_families_are_replaced_by_others():
     theirs, families = other.pick(RowGroups(rows, SIZE, 1)), torch.tensor([2, 0])
     places = (families.unsqueeze(-1) * SIZE + torch.arange(SIZE)).flatten()
     put = shared.put(RowGroups(places, SIZE, SIZE, families), theirs)
-    assert (put.each, len(put.key)) == (SIZE, 3)
+    assert (put.rows_per_context, len(put.key)) == (SIZE, 3)
     want = apart.put(places, other.pick(rows))
     assert_close(asked(layer, put), asked(layer, want))
     single = shared.put([4], other.pick([0]))
-    assert (single.each, len(single.key)) == (1, 9)
+    assert (single.rows_per_context, len(single.key)) == (1, 9)
     assert_close(asked(layer, single), asked(layer, apart.put([4], other.pick([0]))))
 
 
 def test_a_copy_and_rows_apart():
     layer = make("attention")
     shared, apart = begun(layer)
-    assert shared.copy().each == SIZE
+    assert shared.copy().rows_per_context == SIZE
     assert shared.copy().key is not shared.key
-    assert_close(shared.apart().key, apart.key)
-    assert apart.apart() is apart
+    assert_close(shared.one_per_row().key, apart.key)
+    assert apart.one_per_row() is apart
 
 
 def test_who_watches_or_masks_sees_every_row_by_itself():

@@ -1,1 +1,1 @@
-"""Attention: `attend`, its scores, normalisers and masks, the layers that own weights, and the backends that compute."""
+"""Attention: `attend`, its scores, normalisers and masks, the layers with parameters, and the backends."""

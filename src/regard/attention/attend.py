@@ -42,7 +42,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, score: ScoreLike = "sca
             queries and a block of keys.
         normalize: "softmax", "relu" (divided by the number of keys), "relu_sum", "sigmoid", a `Normalizer`, or a
             function of rows of scores.
-        mask: which keys a query may attend to: `Causal()`, `Padding(lengths)`, ..., or a bool tensor (True: may attend).
+        mask: which keys a query may attend to: `Causal()`, `Padding(lengths)`, ..., or a bool tensor (True: may).
         bias: added to the scores: a tensor that broadcasts to (..., queries, keys), or a `Bias` such as `ALiBi`.
         dropout: the probability of dropping a weight; pass 0 outside of training.
         backend: "exact", "tiled", "sdpa", "flex", "pointwise", "band" or "segments"; by default the fastest that can do
@@ -66,7 +66,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, score: ScoreLike = "sca
 def attention_weights(query: Tensor, key: Tensor, *, score: ScoreLike = "scaled_dot",
                       normalize: NormalizerLike = "softmax", mask: Mask | Tensor | None = None,
                       bias: Tensor | Bias | None = None) -> Tensor:
-    """The weights (..., heads, queries, keys) that `attend` uses. The result holds the whole matrix, N² numbers a head."""
+    """The weights (..., heads, queries, keys) that `attend` uses. The result holds N² numbers for each head."""
     problem = build_problem(query, key, key, score=score, normalize=normalize, mask=mask, bias=bias, dropout=0.0)
     return backends.exact_weights(problem)
 

@@ -43,7 +43,7 @@ MAX_KEPT_SCORES = 1 << 25
 """Scores of fused kernels that are kept for the backward pass: 64 MiB in bfloat16, and as much for their weights."""
 PIECE_CPU = 1 << 20
 PIECE_GPU = 1 << 26
-"""Numbers in the workspace of additive scores: 4 MiB in float32 on a CPU, about its cache; on a GPU enough to fill it."""
+"""Numbers in the workspace of additive scores: 4 MiB in float32 on a CPU, about its cache; enough to fill a GPU."""
 
 
 def weigh(problem: AttentionProblem, rows: "slice | Tensor", columns: slice,

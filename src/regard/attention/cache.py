@@ -30,17 +30,17 @@ class Cache:
     value: Tensor
     """(B, H, C, D of the values)"""
     positions: Tensor
-    """(B,): how many tokens each row has, and so where its next one stands."""
+    """(B,): the number of tokens of each row, which is the position of its next one."""
     filled: int
-    """No row has more tokens than this. Known without asking the device."""
-    level: bool = True
-    """Every row has exactly this many. Then keys are written side by side, and steps need no mask."""
+    """The most tokens that any row may have; known without waiting for the device."""
+    uniform: bool = True
+    """Whether every row has exactly `filled` tokens: then keys are written with a slice, and steps need no mask."""
 
     @property
     def capacity(self) -> int:
         return self.key.shape[-2]
 
-    def room(self, count: int) -> int:
+    def filled_after(self, count: int) -> int:
         """The new `filled` after `count` more tokens; a ValueError where they do not fit."""
         if self.filled + count <= self.capacity:
             return self.filled + count
@@ -51,16 +51,16 @@ class Cache:
         return longest + count
 
     def _longest(self) -> int:
-        """The tokens of the longest row: after `put` and `pick` maybe fewer than `filled`. It asks the device."""
+        """The tokens of the longest row, after `put` and `pick` maybe fewer than `filled`. It waits for the device."""
         return int(self.positions.max()) if self.positions.numel() else 0
 
     def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "Cache":
-        """Write the keys and values (B, H, N, D) of N new tokens behind those of each row.
+        """Write the keys and values (B, H, N, D) of N new tokens after those of each row.
 
-        Where rows have fewer new tokens than N, `lengths` says how many; what stands behind them is written over later.
+        Where rows have fewer new tokens than N, `lengths` says how many; the entries after them are overwritten later.
         """
-        filled = self.room(key.shape[-2])
-        if self.level:
+        filled = self.filled_after(key.shape[-2])
+        if self.uniform:
             self.key[:, :, self.filled:filled] = key
             self.value[:, :, self.filled:filled] = value
         else:
@@ -69,21 +69,24 @@ class Cache:
             self.key[rows_B1, :, index_BN] = key.transpose(1, 2).to(self.key.dtype)
             self.value[rows_B1, :, index_BN] = value.transpose(1, 2).to(self.value.dtype)
         positions = self.positions + (key.shape[-2] if lengths is None else lengths)
-        return Cache(self.key, self.value, positions, filled, self.level and lengths is None)
+        return Cache(self.key, self.value, positions, filled, self.uniform and lengths is None)
 
     def step_mask(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
-        """What `count` new tokens, of which each row has `lengths`, may look at: see `step_mask`."""
-        if self.level and lengths is None:  # the last token stands at the last key, as causal masks have it
+        """The mask by which `count` new tokens attend to the tokens before them and to themselves, within `extra`.
+
+        Where rows have fewer new tokens than `count`, `lengths` says how many.
+        """
+        if self.uniform and lengths is None:  # the last token is at the last key, as causal masks assume
             if count == 1:
                 return extra
             return Causal() if extra is None else Causal() & extra
         mask = Causal() & Placed(self.positions)
-        if lengths is not None:  # what fills up a shorter row is no key for anybody
+        if lengths is not None:  # the padding of a shorter row is no key
             mask = mask & Padding(self.positions + lengths)
         return mask if extra is None else mask & extra
 
     def view(self, filled: int) -> tuple[Tensor, Tensor]:
-        """The keys and values of the first `filled` places."""
+        """The keys and values of the first `filled` positions."""
         return self.key[:, :, :filled], self.value[:, :, :filled]
 
     def pick(self, rows: Rows) -> "Cache":
@@ -95,18 +98,18 @@ class Cache:
         key, value = (tensor.new_empty(*shape, tensor.shape[-1]) for tensor in (self.key, self.value))
         key[:, :, :self.filled] = self.key[index, :, :self.filled]
         value[:, :, :self.filled] = self.value[index, :, :self.filled]
-        return Cache(key, value, self.positions[index], self.filled, self.level)
+        return Cache(key, value, self.positions[index], self.filled, self.uniform)
 
     def _moved(self, index: Tensor) -> "Cache":
-        """The cache of these rows in the same storage. Fresh memory costs more than to write into what is there."""
+        """The cache of these rows in the same storage: new memory costs more than overwriting the old."""
         count = len(index)
-        places = torch.arange(count, device=index.device)
-        if index.device.type == "cpu":  # where it costs nothing to ask, rows that stay where they are do stay
-            places = (index != places).nonzero().squeeze(-1)
+        moved = torch.arange(count, device=index.device)
+        if index.device.type == "cpu":  # where it costs nothing to ask, skip the rows that stay
+            moved = (index != moved).nonzero().squeeze(-1)
         for tensor in (self.key, self.value):
             filled = tensor[:, :, :self.filled]
-            filled[places] = filled[index[places]]  # all that is read is read before the first is written
-        return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.level)
+            filled[moved] = filled[index[moved]]  # the right side is copied before anything is written
+        return Cache(self.key[:count], self.value[:count], self.positions[index], self.filled, self.uniform)
 
     def put(self, rows: Rows, other: "Cache") -> "Cache":
         """Replace these rows by the rows of another cache, which may have another capacity."""
@@ -118,18 +121,18 @@ class Cache:
         self.key[index, :, :filled] = key
         self.value[index, :, :filled] = value
         positions = self.positions.index_copy(0, index, other.positions)
-        level = self.level and other.level and self.filled == other.filled
-        after = Cache(self.key, self.value, positions, max(self.filled, filled), level)
-        # The longest may have been replaced. To ask once spares every further step keys that no row has.
-        return after if level else replace(after, filled=after._longest())
+        uniform = self.uniform and other.uniform and self.filled == other.filled
+        after = Cache(self.key, self.value, positions, max(self.filled, filled), uniform)
+        # The longest row may have been replaced. Asking once saves later steps from reading keys that no row has.
+        return after if uniform else replace(after, filled=after._longest())
 
     def copy(self) -> "Cache":
         """The same, in storage of its own."""
-        return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled, self.level)
+        return Cache(self.key.clone(), self.value.clone(), self.positions.clone(), self.filled, self.uniform)
 
 
 class StaticMask(CachedMask):
-    """A matrix by which every query sees something, by the word of whoever makes it: nothing is looked up."""
+    """A bool matrix in which every query may attend to something, as the caller promises: nothing is checked."""
 
     def __init__(self, allowed: Tensor) -> None:
         BoolMask.__init__(self, allowed)
@@ -138,82 +141,91 @@ class StaticMask(CachedMask):
 
 @dataclass(frozen=True)
 class StaticCache(Cache):
-    """The keys and values of at most C tokens, (B, H, C, D); the next one of row b goes to positions[b]."""
+    """A cache of fixed size, (B, H, C, D), for CUDA graphs; the next token of row b goes to positions[b].
 
-    seen: StaticMask | None = field(default=None)
-    """(B, 1, 1, C): which places the next token sees, its own among them."""
+    `Cache` knows in Python how many tokens there are, and reads no more keys than that. A CUDA graph repeats the same
+    work on the same memory. So here a token is written where a tensor says, and every step reads all C positions, under
+    a mask that is a tensor. The caller advances the positions and the mask. It serves one token a step, with causal
+    attention to all tokens before.
+    """
+
+    mask: StaticMask | None = field(default=None)
+    """(B, 1, 1, C): the positions to which the next token may attend, its own included."""
 
     def extend(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> "StaticCache":
-        """Write the key and the value (B, H, 1, D) of one new token a row."""
+        """Write the key and the value (B, H, 1, D) of one new token for each row."""
         assert (key.shape[-2], lengths) == (1, None), "one token of each row"
         for storage, new in ((self.key, key), (self.value, value)):
-            places = self.positions.view(-1, 1, 1, 1).expand(-1, *new.shape[1:])
-            storage.scatter_(2, places, new.to(storage.dtype))
+            index = self.positions.view(-1, 1, 1, 1).expand(-1, *new.shape[1:])
+            storage.scatter_(2, index, new.to(storage.dtype))
         return self
 
     def step_mask(self, count: int, lengths: Tensor | None, extra: Mask | None) -> Mask | None:
-        """What was said to be seen."""
-        assert (count, lengths, extra) == (1, None, None), "one token of each row, which sees all before it"
-        return self.seen
+        """The mask that the caller set."""
+        assert (count, lengths, extra) == (1, None, None), "one token of each row, which attends to all before it"
+        return self.mask
 
 
 @dataclass(frozen=True)
 class ContextCache:
-    """The keys and values of contexts, (B, H, N, D), of which each has `lengths` tokens (all, if None).
+    """The keys and values of contexts, (B, H, N, D), of which each has `lengths` tokens (None: all N).
 
-    Those behind the lengths were made of zeros, whatever stood there. Where rows come in families that look at one
-    context, it is kept once for all of them.
+    Keys and values after the lengths are projections of zeros. Rows that attend to the same context, such as the
+    hypotheses of one source, share one copy of it.
     """
 
     key: Tensor
     value: Tensor
     lengths: Tensor | None
     mask: CachedMask | None
-    """The tokens of the context that are there; None for all, whatever the lengths."""
-    each: int = 1
-    """How many rows, one after another, look at one context."""
+    """Which tokens of the context exist; None where all do."""
+    rows_per_context: int = 1
+    """The number of consecutive rows that share a context."""
 
     @staticmethod
-    def of(key: Tensor, value: Tensor, lengths: Tensor | None, each: int = 1) -> "ContextCache":
-        """The cache of keys and values; its mask is looked up here, once for all steps."""
+    def of(key: Tensor, value: Tensor, lengths: Tensor | None,
+           rows_per_context: int = 1) -> "ContextCache":
+        """The cache of keys and values; its mask is made here, once for all steps."""
         if lengths is None or _all_full(lengths, key.shape[-2]):
-            return ContextCache(key, value, lengths, None, each)
+            return ContextCache(key, value, lengths, None, rows_per_context)
         allowed = Padding(lengths).matrix(1, key.shape[-2], leading=2, device=key.device)
-        return ContextCache(key, value, lengths, CachedMask(allowed), each)
+        return ContextCache(key, value, lengths, CachedMask(allowed), rows_per_context)
 
     def pick(self, rows: Rows) -> "ContextCache":
-        """The cache of these rows; a row may be picked more than once. Families share what they shared before."""
-        if isinstance(rows, RowGroups) and rows.previous_size % self.each == 0:
-            if rows.groups is None and rows.previous_size == self.each:
-                return replace(self, each=rows.size)
-            families = range(len(self.key) * self.each // rows.previous_size) if rows.groups is None else rows.groups
-            first = row_indices(torch.as_tensor(families, device=self.key.device) * (rows.previous_size // self.each), self.key)
-            return replace(self._picked(first), each=rows.size)
-        return self._picked(_row_indices(rows, self.key, self.each) // self.each)
+        """The cache of these rows; a row may be picked more than once. Groups of rows keep sharing a context."""
+        each = self.rows_per_context
+        if isinstance(rows, RowGroups) and rows.previous_size % each == 0:
+            if rows.groups is None and rows.previous_size == each:
+                return replace(self, rows_per_context=rows.size)
+            groups = range(len(self.key) * each // rows.previous_size) if rows.groups is None else rows.groups
+            contexts = torch.as_tensor(groups, device=self.key.device) * (rows.previous_size // each)
+            return replace(self._picked(row_indices(contexts, self.key)), rows_per_context=rows.size)
+        return self._picked(row_indices(rows, self.key.new_empty(len(self.key) * each, 0)) // each)
 
     def put(self, rows: Rows, other: "ContextCache") -> "ContextCache":
-        """Replace these rows by the rows of another cache. The shorter of the two contexts is filled up with zeros."""
-        if isinstance(rows, RowGroups) and rows.groups is not None and rows.size == self.each == other.each:
+        """Replace these rows by the rows of another cache. The shorter of the two contexts is padded with zeros."""
+        if (isinstance(rows, RowGroups) and rows.groups is not None
+                and rows.size == self.rows_per_context == other.rows_per_context):
             mine, theirs, index = self, other, row_indices(rows.groups, self.key)
         else:
-            mine, theirs = self.apart(), other.apart()
+            mine, theirs = self.one_per_row(), other.one_per_row()
             index = row_indices(rows, mine.key)
         longest = max(mine.key.shape[-2], theirs.key.shape[-2])
         key, value = (_pad_tokens(old, longest).index_copy(0, index, _pad_tokens(new, longest).to(old.dtype))
                       for old, new in ((mine.key, theirs.key), (mine.value, theirs.value)))
         lengths = mine._lengths().index_copy(0, index, theirs._lengths().to(mine._lengths().dtype))
-        return ContextCache.of(key, value, lengths, mine.each)
+        return ContextCache.of(key, value, lengths, mine.rows_per_context)
 
     def copy(self) -> "ContextCache":
         """The same, in storage of its own."""
         lengths = None if self.lengths is None else self.lengths.clone()
-        return ContextCache(self.key.clone(), self.value.clone(), lengths, self.mask, self.each)
+        return ContextCache(self.key.clone(), self.value.clone(), lengths, self.mask, self.rows_per_context)
 
-    def apart(self) -> "ContextCache":
+    def one_per_row(self) -> "ContextCache":
         """The same with a context for each row."""
-        if self.each == 1:
+        if self.rows_per_context == 1:
             return self
-        rows = torch.arange(len(self.key), device=self.key.device).repeat_interleave(self.each)
+        rows = torch.arange(len(self.key), device=self.key.device).repeat_interleave(self.rows_per_context)
         return self._picked(rows)
 
     def _picked(self, index: Tensor) -> "ContextCache":
@@ -228,22 +240,17 @@ class ContextCache:
 
 
 def fold_rows(query: Tensor, each: int) -> Tensor:
-    """Queries (B, H, N, D) of families of rows as queries of one row a family: (B / each, H, each · N, D)."""
+    """Queries (B, H, N, D), with each `each` consecutive rows folded into one: (B / each, H, each · N, D)."""
     return query.unflatten(0, (-1, each)).transpose(1, 2).flatten(2, 3)
 
 
 def unfold_rows(output: Tensor, each: int) -> Tensor:
-    """The way back: (B / each, H, each · N, D) -> (B, H, N, D)."""
+    """The inverse of `fold_rows`: (B / each, H, each · N, D) -> (B, H, N, D)."""
     return output.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _row_indices(rows: Rows, key: Tensor, each: int) -> Tensor:
-    """Rows as indices from 0 on, of which a context has `each`."""
-    return row_indices(rows, key.new_empty(len(key) * each, 0))
-
-
 def _all_full(lengths: Tensor, count: int) -> bool:
-    """Whether every context is known to have `count` tokens: on other devices looking would make every call wait."""
+    """Whether every context is known to have `count` tokens; False where looking would wait for a device."""
     if lengths.device.type != "cpu" or torch.compiler.is_compiling() or lengths.numel() == 0 or count == 0:
         return False
     return int(lengths.min()) >= count

@@ -2,7 +2,7 @@
 
     sdpa        dot products under softmax, by torch's scaled_dot_product_attention; the usual one
     flex        the same on CUDA, by torch's flex_attention: blocks of pairs that the mask forbids are skipped
-    band        the same on CUDA, by `regard.kernels.band`, where each query may attend to one range of keys (packed rows)
+    band        the same on CUDA, by `regard.kernels.band`, where each query has one range of keys (packed rows)
     pointwise   dot products under ReLU or sigmoid on CUDA, by `regard.kernels.pointwise`
 
 A backend brings a problem into the form that its kernel takes, and guards what the kernel does not promise: rows that
@@ -495,7 +495,7 @@ class PointwiseBackend:
     def drawback(self, problem: AttentionProblem) -> str | None:
         """Why this backend, which can do the work, should not be chosen; None when it should."""
         if isinstance(problem.normalize, ReLUSum):  # scores are summed twice, in another order each time
-            return "gradients are inexact where the positive scores of a row add up to almost nothing; name it to use it"
+            return "gradients err where the positive scores of a row add up to almost nothing; name it to use it"
         if problem.n_pairs < POINTWISE_MIN_PAIRS:
             return f"it pays from {POINTWISE_MIN_PAIRS:,} pairs on, and there are {problem.n_pairs:,}"
         return _matrix_drawback(matrix_entries(replace(problem, mask=None) if is_band(problem.mask) else problem))

@@ -97,7 +97,8 @@ class AttentionLayer(nn.Module, ABC):
         if self.rotary is not None:
             positions = torch.arange(x.shape[-2], device=x.device) if positions is None else positions
             query, key = self.rotary(query, positions), self.rotary(key, positions)
-        return self._attend_and_report(query, key, value, None if mask is None else broadcast_over_heads(as_mask(mask), x.dim()))
+        mask = None if mask is None else broadcast_over_heads(as_mask(mask), x.dim())
+        return self._attend_and_report(query, key, value, mask)
 
     def start(self, rows: int, capacity: int) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens."""
@@ -140,11 +141,11 @@ class AttentionLayer(nn.Module, ABC):
 
     def _attend_context(self, query: Tensor, context: ContextCache, extra: Mask | None) -> Tensor:
         """Attention of rows to their contexts. Rows that share a context are folded into one, where they can be."""
-        each = context.each
+        each = context.rows_per_context
         if each > 1 and extra is None and self.position_bias is None and not self.tap.listeners:
             together = fold_rows(query, each)
             return self.merge(unfold_rows(self._attend(together, context.key, context.value, context.mask), each))
-        context = context.apart()
+        context = context.one_per_row()
         own = context.mask
         both = extra if own is None else own if extra is None else own & extra
         return self._attend_and_report(query, context.key, context.value, both)
@@ -333,7 +334,7 @@ class AttentionConfig(Config):
         return 2 * width * (queries + keys) + self.bias * (queries + 2 * keys + width) + own
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """The settings that contradict each other, with the reasons."""
         if self.heads % (self.key_heads or self.heads):
             yield "key_heads", f"{self.key_heads} does not divide the {self.heads} heads"
         if self.backend in ("sdpa", "flex") and self.normalize != "softmax":
@@ -342,7 +343,7 @@ class AttentionConfig(Config):
             yield "backend", f'"{self.backend}" computes dot products, and the score "additive" is none'
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
-        """What does not go with a model of this width: key, and why."""
+        """The settings that do not fit a model of this width, with the reasons."""
         if self.head_width is None and width % self.heads:
             yield "heads", f"{self.heads} does not divide the width {width}; choose another, or set head_width"
 
@@ -402,7 +403,7 @@ class SelfAttention(nn.Module):
         parts = self.mask.members if isinstance(self.mask, AndMask) else (self.mask,)
         others = [part for part in parts if part is not None and not isinstance(part, Causal)]
         if not any(isinstance(part, Causal) for part in parts):
-            raise checks.wrong("mask", "Causal(), alone or with others, to go step by step", repr(self.mask))
+            raise checks.wrong("mask", "Causal(), alone or with others, to compute step by step", repr(self.mask))
         return AndMask.of(*others) if others else None
 
 
@@ -418,8 +419,8 @@ def _segment_positions(x: Tensor, packed: Packed) -> Tensor:
 class SelfAttentionConfig(AttentionConfig):
     """Self-attention as a mixer, as a table of a config file.
 
-    `window` is how many tokens to each side a token sees (all where not given), `position` what the layer itself knows
-    of places: a rotation of queries and keys, or a bias of the scores.
+    `window` is the number of tokens on each side to which a token may attend (default: all), `position` the positional
+    method of the layer itself: a rotation of queries and keys, or a bias of the scores.
     """
 
     kind: ClassVar[str] = "attention"
@@ -427,7 +428,7 @@ class SelfAttentionConfig(AttentionConfig):
     position: RotaryConfig | ALiBiConfig | RelativeBiasConfig | BucketedBiasConfig | None = None
 
     def mixer(self, width: int, causal: bool, layer: int) -> SelfAttention:
-        """The mixer of a layer, from 0; all layers are alike."""
+        """Build the mixer of a layer (numbered from 0); all layers are alike."""
         rotary, bias = None, None
         if isinstance(self.position, RotaryConfig):
             rotary = self.position.build(self.head_size(width))
@@ -444,14 +445,14 @@ class SelfAttentionConfig(AttentionConfig):
         return count + self.position.parameters(self.heads)
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
-        """What does not go with a model of this width: key, and why."""
+        """The settings that do not fit a model of this width, with the reasons."""
         yield from super().clashes(width, causal)
         if isinstance(self.position, RotaryConfig) and self.head_size(width) % 2:
             yield "position", f"rotary positions need heads of an even width, and these have {self.head_size(width)}"
         if isinstance(self.position, BucketedBiasConfig):
             buckets, ways = self.position.num_buckets, 1 if causal else 2
             if buckets % ways:
-                yield "position.num_buckets", f"half of them are for each way: their number must be even, and is {buckets}"
+                yield "position.num_buckets", f"half of them are for each direction: it must be even, and is {buckets}"
             exact = buckets // (2 * ways)
             if self.position.max_distance <= exact:
-                yield "position.max_distance", f"it must be beyond the first {exact}, which have a bucket each"
+                yield "position.max_distance", f"it must exceed {exact}, the distances with their own bucket"

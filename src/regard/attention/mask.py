@@ -123,7 +123,7 @@ class Mask(ABC):
 
     @abstractmethod
     def allowed(self, block: PairIndices) -> Tensor:
-        """Which pairs may attend: bool, broadcastable to the block. The mask was prepared for the sizes of the block."""
+        """Which pairs may attend: bool, broadcastable to the block. The mask was prepared for its sizes."""
 
     def prepare(self, n_queries: int, n_keys: int, device: Device) -> "Mask":
         """The mask with its tensors on `device`, checked against the sizes. `allowed` is called on the result."""

@@ -147,7 +147,7 @@ class CachedPadding(Padding):
         The result is a `CachedMask`, except where its matrix would be too large to hold.
         """
         plain = _depends_on_distance(mask)
-        key = repr(mask) if plain else mask  # equal masks of two layers are two objects; the repr of others is too vague
+        key = repr(mask) if plain else mask  # equal masks of two layers are two objects; other reprs are not unique
         if key not in self._masks:
             both: Mask = Padding(self.lengths, self.side)
             both = both if mask is None else broadcast_over_heads(mask, 3) & both
@@ -194,7 +194,7 @@ def zero_absent(x: Tensor, present_BN: Tensor | None) -> Tensor:
 
 
 class Band(Mask):
-    """Query i may attend to the keys first[i] ≤ j < last[i]; both are (..., N), integers that never decrease along N."""
+    """Query i may attend to the keys first[i] ≤ j < last[i]; both (..., N), integers that never decrease along N."""
 
     def __init__(self, first: Tensor, last: Tensor) -> None:
         both = torch.broadcast_tensors(first.to(torch.int32), last.to(torch.int32))

@@ -173,7 +173,7 @@ def _check_bias(bias: Tensor | Bias | None, shape: tuple[int, ...], query: Tenso
         return None
     if isinstance(bias, Tensor):
         if not bias.is_floating_point():
-            remedy = "A bool tensor that says which keys may be attended to goes into `mask`." if bias.dtype == torch.bool else ""
+            remedy = "A bool tensor of pairs that may attend goes into `mask`." if bias.dtype == torch.bool else ""
             raise checks.wrong("bias", "a tensor of floating-point numbers", f"of dtype {bias.dtype}", remedy)
         bias = bias[(None,) * max(0, 2 - bias.dim())]
         try:

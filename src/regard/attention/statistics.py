@@ -1,6 +1,6 @@
 """Statistics of attention weights without the matrix of weights, and which backend computes them.
 
-    fused          passes over tiles of scores on a GPU, where each query has one range of keys (`regard.kernels.statistics`)
+    fused          our kernels on a GPU, where each query has one range of keys (`regard.kernels.statistics`)
     closed_form    torch's fused kernels, where the mask is not a matrix
     rows           blocks of whole rows, for every score, normaliser, mask and bias
 

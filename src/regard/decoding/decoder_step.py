@@ -419,7 +419,7 @@ class PackedCrossAttention(PackedStepAttention):
 
     def __call__(self, x: Tensor, context: ContextCache, rows: int) -> Tensor:
         query = self.query(x)[:rows].view(rows, self.heads, 1, self.width)
-        each, mask = context.each, context.mask
+        each, mask = context.rows_per_context, context.mask
         looked = self.attended(query if each == 1 else fold_rows(query, each), context.key, context.value,
                                None if mask is None else mask.opened)
         if mask is not None and mask.blind is not None:
@@ -447,7 +447,7 @@ class PackedDecoder:
         blocks: tuple[BlockState, ...] = state.stack.blocks
         if lengths is not None or state.watched or ids.shape[1] != 1 or not len(ids) or not all(map(_is_aligned, blocks)):
             return self.model.step(state, ids, lengths)
-        rows, at, after = len(ids), blocks[0].mixer.filled, blocks[0].mixer.room(1)
+        rows, at, after = len(ids), blocks[0].mixer.filled, blocks[0].mixer.filled_after(1)
         x, positions = pad_rows(self._embedded(ids, state.positions, at, blocks[0].mixer.capacity)), state.positions + 1
         following = []
         for block, own in zip(self.blocks, blocks, strict=True):
@@ -499,7 +499,7 @@ class _PackedBlock:
 
 def _is_aligned(state: BlockState) -> bool:
     """Whether all rows stand at one place, and see something."""
-    return state.mixer.level and (state.context is None or state.context.key.shape[-2] > 0)
+    return state.mixer.uniform and (state.context is None or state.context.key.shape[-2] > 0)
 
 
 def _packed_feed_forward(part: FeedForward) -> Callable[[Tensor], Tensor]:

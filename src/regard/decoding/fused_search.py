@@ -152,7 +152,7 @@ class DecoderBuffers:
             if layer.context is not None and across is not None:
                 key, value = (part.transpose(1, 2).contiguous() for part in across.split(layer.context[families]))
                 context = ContextCache.of(key, value, lengths, self.width)
-            blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, level=False), context))
+            blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, uniform=False), context))
         return DecoderState(StackState(tuple(blocks)), positions, watched=False)
 
 

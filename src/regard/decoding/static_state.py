@@ -397,7 +397,7 @@ class StaticBuffers:
                 lengths = self.allowed[families].sum(dim=-1).flatten()
                 key, value = layer.context
                 context = ContextCache.of(key[families], value[families], lengths, self.width)
-            blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, level=False), context))
+            blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, uniform=False), context))
         return DecoderState(StackState(tuple(blocks)), positions, watched=False)
 
     def _put(self, mine: Tensor, theirs: Tensor) -> None:
@@ -421,7 +421,7 @@ def _static_layer(block: BlockState, rows: int, families: int, capacity: int, so
 
 def context_per_source(context: ContextCache, rows: int, width: int) -> ContextCache:
     """A context for each family."""
-    if context.each == width:
+    if context.rows_per_context == width:
         return context
     return context.pick(torch.arange(0, rows, width, device=context.key.device))
 

@@ -378,7 +378,8 @@ class AdditiveScores(torch.autograd.Function):
         leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], weight.shape[:-1])
         ranges = _value_ranges(query, key)
         ctx.save_for_backward(query, key, weight, ranges)
-        out = additive_scores(_flatten_leading(query, leading), _flatten_leading(key, leading), torch.atleast_2d(weight), ranges)
+        out = additive_scores(_flatten_leading(query, leading), _flatten_leading(key, leading),
+                              torch.atleast_2d(weight), ranges)
         return out.view(*leading, *out.shape[-2:])
 
     @staticmethod
@@ -448,7 +449,8 @@ def _gradient_pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
 def _piece_gradients(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, D), to be summed."""
     (L, Q, D), K = query.shape, key.shape[1]
-    features = FEATURES if _round_up(D, FEATURES) == _round_up(D, FEATURES // 2) else FEATURES // 2  # the fewer are padding
+    # As many features as leave the least padding.
+    features = FEATURES if _round_up(D, FEATURES) == _round_up(D, FEATURES // 2) else FEATURES // 2
     queries, keys, width = _round_up(Q, 4), _round_up(K, TOKENS), _round_up(D, features)
     q_span, k_span = _spans(queries, keys, max(1, PROGRAMS // (L * (width // features))))
     q_blocks, k_blocks = triton.cdiv(queries, q_span), triton.cdiv(keys, k_span)

@@ -63,7 +63,7 @@ def empty_like_parts(parts: Sequence[Tensor], dim: int) -> tuple[Tensor, ...]:
 
 
 def _empty_like(like: Tensor) -> Tensor:
-    """A dense uninitialised tensor with the order of dimensions that `like` has in memory; broadcast ones come first."""
+    """A dense uninitialised tensor with the dimension order of `like` in memory; broadcast dimensions come first."""
     strides = like.stride()
     order = sorted(range(like.dim()), key=lambda at: (strides[at] != 0, -strides[at], at))
     dense = like.new_empty([like.shape[at] for at in order])

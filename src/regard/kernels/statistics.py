@@ -274,7 +274,8 @@ def _column_pass(query, key, first, last, peaks, inverses, visited, sums, n_quer
             there_Q = row_Q < n_queries
             peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
             inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
-            query_DQ = _load_transposed(query + at_query, t * QUERIES, n_queries, query_token, inside_D, at_D, QUERIES, False)
+            query_DQ = _load_transposed(query + at_query, t * QUERIES, n_queries, query_token, inside_D, at_D, QUERIES,
+                                        False)
             score_KQ = tl.dot(key_KD, query_DQ, input_precision=PRECISION)
             weight_KQ = tl.exp2(score_KQ * factor - peak_Q[None, :]) * inverse_Q[None, :]
             if part != 1:
@@ -325,7 +326,8 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, 
         for t in range(lower, upper):
             column, step = t // steps, t % steps
             left = column * size + step * KEYS
-            key_DK = _load_transposed(key + at_key, left, n_keys, key_token, inside_D, at_D, KEYS, part == 1 and WIDTH == D)
+            key_DK = _load_transposed(key + at_key, left, n_keys, key_token, inside_D, at_D, KEYS,
+                                      part == 1 and WIDTH == D)
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             e_QK = tl.exp2(score_QK * factor - peak_Q[:, None])
             if part != 1:

@@ -151,7 +151,7 @@ class LSTMN(nn.Module):
         if state.summary.shape[0] != x.shape[0]:
             raise checks.wrong("state", f"for the {x.shape[0]} rows of x", f"for {state.summary.shape[0]}")
         cache = state.cache
-        cache.room(x.shape[1])  # before anything is computed
+        cache.filled_after(x.shape[1])  # before anything is computed
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")
         before_BF = Padding(cache.positions).matrix(1, cache.filled, device=x.device).squeeze(-2)
