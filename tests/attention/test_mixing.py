@@ -88,7 +88,7 @@ def test_packed_keys_of_other_lengths_have_no_positions():
 
 @pytest.mark.parametrize("mask", [None, regard.Window(2, 0)], ids=repr)
 def test_what_is_not_causal_has_no_steps(mask):
-    with pytest.raises(ValueError, match=r"`mask` must be Causal\(\), alone or with others, to go step by step"):
+    with pytest.raises(ValueError, match=r"`mask` must be Causal\(\), alone or with others"):
         SelfAttention(layer(), mask).start(2, 4)
 
 
