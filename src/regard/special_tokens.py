@@ -11,22 +11,22 @@ from regard.config import Config, integer
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens(Config):
-    """The special ids of a model, each None where it has none."""
+    """The special ids of a model; None where it has none."""
 
     start: int | None = integer(None, minimum=0)
-    """What a decoder reads first."""
+    """The first input of a decoder."""
     end: tuple[int, ...] = integer((), minimum=0)
-    """What says that a sequence is over: any of these."""
+    """The ids that end a sequence; any of them does."""
     padding: int | None = integer(None, minimum=0)
     unknown: int | None = integer(None, minimum=0)
     mask: int | None = integer(None, minimum=0)
-    """What stands for a hidden token."""
+    """The id that stands for a hidden token."""
     cls: int | None = integer(None, minimum=0, old="first")
-    """What a reading model has in front of every text (BERT's [CLS])."""
+    """The id before every text of an encoder (BERT's [CLS])."""
     separator: int | None = integer(None, minimum=0)
-    """What stands behind every text of several (BERT's [SEP])."""
+    """The id after every text of several (BERT's [SEP])."""
 
     def ids(self) -> frozenset[int]:
-        """All of them."""
+        """The set of all special ids."""
         single = (self.start, self.padding, self.unknown, self.mask, self.cls, self.separator)
         return frozenset((*self.end, *(one for one in single if one is not None)))

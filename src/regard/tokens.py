@@ -19,18 +19,18 @@ from regard import checks
 from regard.attention.mask import Packed, Padding, as_integers
 
 IGNORED_LABEL = -100
-"""The label of a token that counts nothing in a loss."""
+"""The label of a token that a loss does not count."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Ids (B, N), of which row b has lengths[b] (all N where None); the others are padding, on the side named."""
+    """Ids (B, N), of which row b has lengths[b] (None: all N); the others are padding on `side`."""
 
     ids: Tensor
     lengths: Tensor | None = None
     side: str = "right"
     segments: Tensor | None = None
-    """(B, N): which of several texts each token belongs to, for models that were taught to tell them apart."""
+    """(B, N): the segment of each token, for models with segment embeddings (BERT's token types)."""
 
     def __post_init__(self) -> None:
         _check_ids(self.ids)
@@ -42,11 +42,11 @@ class Tokens:
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
-        """Sequences of ids as rows of one batch, filled up with the id `padding`."""
+        """Make one batch of sequences of ids, padded with the id `padding`."""
         rows = [row.tolist() if hasattr(row, "tolist") else row for row in sequences]
         counts = [len(row) for row in rows]
         longest = max(counts, default=0)
-        # One call for all rows: a tensor for each takes longer than a small model on a GPU.
+        # One tensor for all rows: one for each row takes longer than a small model on a GPU.
         filled = [[*[padding] * (longest - len(row)), *row] if side == "left" else
                   [*row, *[padding] * (longest - len(row))] for row in rows]
         ids = torch.tensor(filled, dtype=torch.long).view(len(rows), longest)
@@ -54,24 +54,24 @@ class Tokens:
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return self.ids.shape[0]
 
     @property
     def present(self) -> Padding | None:
-        """Which tokens are there, as mixers and masks take it."""
+        """Which tokens are not padding, as mixers and masks take it."""
         return None if self.lengths is None else Padding(self.lengths, self.side)
 
     @property
     def positions(self) -> Tensor:
-        """(N,) or (B, N): where each token stands in its own sequence, from 0."""
-        places = torch.arange(self.ids.shape[1], device=self.ids.device)
+        """(N,) or (B, N): the position of each token in its own sequence, from 0."""
+        columns = torch.arange(self.ids.shape[1], device=self.ids.device)
         if self.side == "right" or self.lengths is None:
-            return places
-        return (places - (self.ids.shape[1] - self.lengths).unsqueeze(-1)).clamp(min=0)
+            return columns
+        return (columns - (self.ids.shape[1] - self.lengths).unsqueeze(-1)).clamp(min=0)
 
     def right(self) -> "Tokens":
-        """The same sequences with their padding on the right."""
+        """The same sequences, padded on the right."""
         if self.side == "right" or self.lengths is None:
             return Tokens(self.ids, self.lengths, segments=self.segments)
         count = self.ids.shape[1]
@@ -80,14 +80,14 @@ class Tokens:
         return Tokens(self.ids.gather(1, index_BN), self.lengths, segments=segments)
 
     def to(self, device: "torch.device | str") -> "Tokens":
-        """The same on a device."""
+        """A copy on a device."""
         lengths, segments = (None if part is None else part.to(device) for part in (self.lengths, self.segments))
         return Tokens(self.ids.to(device), lengths, self.side, segments)
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Sequences one after another in a single row of ids (1, N), each of `lengths` (S,), without padding."""
+    """Sequences of `lengths` (S,) one after another in a single row of ids (1, N), without padding."""
 
     ids: Tensor
     lengths: Tensor
@@ -101,39 +101,39 @@ class PackedTokens:
         if self.lengths.dim() != 1:
             raise checks.wrong("lengths", "of shape (sequences,)", f"of shape {checks.shape(self.lengths)}")
         as_integers("lengths", self.lengths)
-        if self.lengths.device.type == "cpu" and int(self.lengths.sum()) != self.ids.shape[1]:  # elsewhere nobody looks
+        if self.lengths.device.type == "cpu" and int(self.lengths.sum()) != self.ids.shape[1]:  # on a GPU it would wait
             raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
                                f"lengths that add up to {int(self.lengths.sum())}")
         _check_segments(self.segments, self.ids)
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]") -> "PackedTokens":
-        """Sequences of ids, one after another."""
+        """Put sequences of ids one after another."""
         rows = [torch.as_tensor(row, dtype=torch.long) for row in sequences]
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
         return PackedTokens(torch.cat([*rows, lengths.new_zeros(0)]).unsqueeze(0), lengths)
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.lengths)
 
     @property
     def present(self) -> Packed:
-        """Who is in one sequence with whom, as mixers and masks take it."""
+        """Which tokens belong to one sequence, as mixers and masks take it."""
         return Packed(self.lengths)
 
     @property
     def positions(self) -> Tensor:
-        """(1, N): where each token stands in its own sequence, from 0."""
+        """(1, N): the position of each token in its own sequence, from 0."""
         return self.present.positions(self.ids.shape[1], self.ids.device).unsqueeze(0)
 
     def right(self) -> "PackedTokens":
-        """The same: there is no padding."""
+        """The same object: there is no padding."""
         return self
 
     def to(self, device: "torch.device | str") -> "PackedTokens":
-        """The same on a device."""
+        """A copy on a device."""
         segments = None if self.segments is None else self.segments.to(device)
         return PackedTokens(self.ids.to(device), self.lengths.to(device), segments)
 

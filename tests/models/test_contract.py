@@ -41,7 +41,7 @@ def test_rows_of_a_memory_can_be_picked_and_repeated():
 
 @pytest.mark.parametrize(("lengths", "segments", "message"), [
     ([-1, 5], None, "`lengths` must be 0 or more, but is -1"),
-    ([1.0, 3.0], None, "`lengths` must be whole numbers"),
+    ([1.0, 3.0], None, "`lengths` must be integers"),
     ([1, 3], torch.zeros(1, 3).long(), r"`segments` must be of the ids' shape \(1, 4\)"),
 ])
 def test_what_are_no_packed_tokens(lengths, segments, message):

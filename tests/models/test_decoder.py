@@ -14,7 +14,7 @@ def test_read_gives_the_features_of_a_step(name):
     model, ids = built(LANGUAGE[name]), torch.randint(TARGET, (2, 5))
     state, other = model.start(rows=2, capacity=5), model.start(rows=2, capacity=5)
     for part in (ids[:, :3], ids[:, 3:]):
-        features, state = model.read(state, part)
+        features, state = model.step_features(state, part)
         logits, other, _ = model.step(other, part)
         torch.testing.assert_close(model.output(features), logits, rtol=0, atol=0)
     assert state.positions.tolist() == [5, 5]
@@ -24,9 +24,9 @@ def test_read_gives_the_features_of_a_step(name):
 def test_memories_that_are_put_back_go_on_where_they_were(name):
     model, ids = built(LANGUAGE[name]), torch.randint(TARGET, (3, 9))
     model.decoder.embedding.positions = None  # which a text that goes on for ever does not have
-    _, state = model.read(model.start(rows=3, capacity=9), ids[:, :4])
-    again = model.start(rows=3, capacity=9).remembering(state.memories())
-    features, _ = model.read(again, ids[:, 4:])
+    _, state = model.step_features(model.start(rows=3, capacity=9), ids[:, :4])
+    again = model.start(rows=3, capacity=9).with_memories(state.memories())
+    features, _ = model.step_features(again, ids[:, 4:])
     torch.testing.assert_close(features, model.features(Tokens(ids))[:, 4:], rtol=1e-12, atol=1e-12)
     assert all(memory.shape[0] == 3 for memory in state.memories())
 

@@ -46,7 +46,7 @@ def test_segments_that_are_not_there_are_named():
 
 
 def test_what_does_not_go_together():
-    with pytest.raises(ValueError, match="`segments` must be None for a model that does not tell segments apart"):
+    with pytest.raises(ValueError, match="`segments` must be None"):
         Embedding(5, 4)(IDS, PLACES, IDS)
     with pytest.raises(ValueError, match="`positions` must be narrower than the width 4"):
         Embedding(5, 4, positions=SinusoidalEncoding(4), joined="concatenated")

@@ -49,7 +49,7 @@ def test_what_does_not_go_together_is_said_at_once():
     with pytest.raises(ConfigError) as error:
         EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=6, width=7, share_embeddings=True, encoder=decoder,
                              decoder=encoder)
-    for part in ("encoder.cross", "looks at the source", "vocabularies of one size", "2 does not divide the width 7"):
+    for part in ("encoder.cross", "attends to the source", "vocabularies of one size", "2 does not divide the width 7"):
         assert part in str(error.value)
 
 

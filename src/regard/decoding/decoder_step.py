@@ -445,7 +445,7 @@ class PackedDecoder:
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
         """As the model's."""
         blocks: tuple[BlockState, ...] = state.stack.blocks
-        if lengths is not None or state.watched or ids.shape[1] != 1 or not len(ids) or not all(map(_is_aligned, blocks)):
+        if lengths is not None or state.with_cross or ids.shape[1] != 1 or not len(ids) or not all(map(_is_aligned, blocks)):
             return self.model.step(state, ids, lengths)
         rows, at, after = len(ids), blocks[0].mixer.filled, blocks[0].mixer.filled_after(1)
         x, positions = pad_rows(self._embedded(ids, state.positions, at, blocks[0].mixer.capacity)), state.positions + 1
@@ -456,7 +456,7 @@ class PackedDecoder:
             following.append(BlockState(cache, own.context))
         x = x if self.last is None else self.last(x)
         logits = self.output.first(x, rows).unsqueeze(1)
-        return Step(logits, DecoderState(StackState(tuple(following)), positions, state.watched))
+        return Step(logits, DecoderState(StackState(tuple(following)), positions, state.with_cross))
 
     def _embedded(self, ids: Tensor, positions: Tensor, at: int, capacity: int) -> Tensor:
         """The vectors (R, D) of tokens at the place `at`, one of `capacity`."""

@@ -153,7 +153,7 @@ class DecoderBuffers:
                 key, value = (part.transpose(1, 2).contiguous() for part in across.split(layer.context[families]))
                 context = ContextCache.of(key, value, lengths, self.width)
             blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, uniform=False), context))
-        return DecoderState(StackState(tuple(blocks)), positions, watched=False)
+        return DecoderState(StackState(tuple(blocks)), positions, with_cross=False)
 
 
 def _layer_buffers(own: decoder_step.FusedSelfAttention, across: decoder_step.FusedCrossAttention | None, rows: int, families: int, capacity: int, sources: int,

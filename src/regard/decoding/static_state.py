@@ -294,7 +294,7 @@ def why_no_static_step(model: GenerativeModel, state: object) -> str | None:
     decoder = getattr(model, "decoder", None)
     if not isinstance(decoder, Decoder) or not isinstance(state, DecoderState):
         return "its state is not that of a stack of blocks"
-    if state.watched:
+    if state.with_cross:
         return "its weights are looked at"
     if any(type(block.mixer) is not Cache for block in state.stack.blocks):
         return "its blocks do more than to look at the tokens before"
@@ -398,7 +398,7 @@ class StaticBuffers:
                 key, value = layer.context
                 context = ContextCache.of(key[families], value[families], lengths, self.width)
             blocks.append(BlockState(Cache(kept[0], kept[1], positions, filled, uniform=False), context))
-        return DecoderState(StackState(tuple(blocks)), positions, watched=False)
+        return DecoderState(StackState(tuple(blocks)), positions, with_cross=False)
 
     def _put(self, mine: Tensor, theirs: Tensor) -> None:
         """Rows, and behind them the first family again and again."""

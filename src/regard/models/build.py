@@ -23,18 +23,18 @@ from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
 from regard.models.vision import VisionConfig
 
-ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageModelConfig | MaskedModelConfig | EncoderConfig | TaggerConfig
-               | ClassifierConfig | VisionConfig)
+ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageModelConfig | MaskedModelConfig | EncoderConfig
+               | TaggerConfig | ClassifierConfig | VisionConfig)
 AnyConfig = ModelConfig | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def build(given: AnyConfig, **changes: Any) -> nn.Module:
-    """A bare model with new parameters.
+    """Build a bare model with new parameters.
 
     Args:
         given: the name of a recipe ("transformer-tiny"), the path of a TOML file that has a table [model], such tables
             as a mapping, or a config object.
-        changes: keys of the model that have other values: vocab_size=8000; deeper ones as **{"stack.layers": 4}.
+        changes: keys of the model with other values: vocab_size=8000; nested ones as **{"stack.layers": 4}.
     """
     chosen = model_config(given, **changes)
     check_size(chosen)
@@ -42,7 +42,7 @@ def build(given: AnyConfig, **changes: Any) -> nn.Module:
 
 
 def model_config(given: AnyConfig, **changes: Any) -> ModelConfig:
-    """The checked config of a model; a ConfigError has all that is wrong with it."""
+    """The validated config of a model; a ConfigError lists all of its errors."""
     if isinstance(given, ModelConfig):
         if not changes:
             return given
@@ -56,7 +56,7 @@ def model_config(given: AnyConfig, **changes: Any) -> ModelConfig:
 
 
 def check_size(chosen: ModelConfig) -> None:
-    """Refuse a model whose parameters alone do not fit into this machine's memory."""
+    """Refuse a model whose parameters do not fit into this machine's memory."""
     count, room = chosen.parameters(), _machine_memory()
     if 4 * count > room:
         expected = f"a model that fits into the {room / 2**30:.0f} GiB of this machine"
@@ -76,5 +76,5 @@ def _config_document(given: Any) -> toml.TomlDocument:
 
 
 def _machine_memory() -> int:
-    """Bytes of memory that the machine has."""
+    """The memory of the machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

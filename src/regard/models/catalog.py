@@ -1,8 +1,8 @@
 """The catalog of recipes: configs of models by name, such as "transformer", or with a size "transformer-tiny".
 
-A recipe is a TOML file in the folder `recipes`. Its tables are those of a model's config; [sizes.NAME] has what differs in that
-size, and without a size the recipe is as written, which is "base". Whoever reads a table checks it: this module knows
-only names and files, and imports no torch.
+A recipe is a TOML file in the folder `recipes`. Its tables are those of a model's config; [sizes.NAME] has what differs
+in that size, and without a size the recipe is as written, which is "base". Whoever reads a table checks it: this module
+knows only names and files, and imports no torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,18 +18,18 @@ BASE_SIZE = "base"
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """All recipes, without sizes."""
+    """The names of all recipes, without sizes."""
     files = resources.files(__package__).joinpath("recipes").iterdir()
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
 def recipe_sizes(name: str) -> tuple[str, ...]:
-    """The sizes of a recipe, as they stand in its file, and "base"."""
+    """The sizes of a recipe in the order of its file, and "base"."""
     return (*_read_recipe(name).tables.get("sizes", {}), BASE_SIZE)
 
 
 def find_recipe(name: str) -> TomlDocument:
-    """The tables of a recipe, with those of its size in the place of others; an unknown name is a ValueError."""
+    """The tables of a recipe, changed by those of its size; an unknown name is a ValueError."""
     recipe, size = _split_name(name)
     document = _read_recipe(recipe)
     tables = {key: table for key, table in document.tables.items() if key != "sizes"}
@@ -38,7 +38,7 @@ def find_recipe(name: str) -> TomlDocument:
 
 
 def _split_name(name: str) -> tuple[str, str]:
-    """Recipe and size of a name. Some recipes have a dash in their own name."""
+    """The recipe and the size of a name. Some recipes have a dash in their own name."""
     recipe, _, size = name.rpartition("-")
     if name in recipe_names():
         return name, BASE_SIZE
@@ -58,7 +58,7 @@ def _read_recipe(name: str) -> TomlDocument:
 
 
 def _flatten_tables(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of everything that is no table."""
+    """The dotted path and the value of every key that is no table."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from _flatten_tables(value, f"{above}{key}.")

@@ -25,7 +25,7 @@ from regard.tokens import AnyTokens
 
 
 def _pool_first(memory: Memory) -> Tensor:
-    if memory.states.shape[1] == 0:  # there is none: as the mean of nothing
+    if memory.states.shape[1] == 0:  # no token at all: zeros, like the mean
         return memory.mean()
     return _zeros_for_empty(memory.states[:, 0], memory.lengths)
 
@@ -40,17 +40,17 @@ def _pool_last(memory: Memory) -> Tensor:
 
 
 def _zeros_for_empty(states: Tensor, lengths: Tensor | None) -> Tensor:
-    """The states (B, D), but those of rows without tokens: what fills such a row up is nobody's state."""
+    """The states (B, D), with zeros for rows without tokens."""
     return states if lengths is None else states.masked_fill((lengths == 0).unsqueeze(-1), 0.0)
 
 
 POOLINGS: dict[str, Callable[[Memory], Tensor]] = {"first": _pool_first, "last": _pool_last, "mean": Memory.mean}
 POOLER_LAYERS = {"none": False, "tanh": True}
-"""What stands between the one vector and the labels: whether it is a hidden layer."""
+"""The layer between the pooled vector and the labels: whether there is one."""
 
 
 class Tagger(nn.Module):
-    """A label for every token."""
+    """Token classification: a label for every token."""
 
     def __init__(self, encoder: Encoder, labels: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class Tagger(nn.Module):
         self.output = nn.Linear(encoder.width, labels)
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
-        """The states of all tokens."""
+        """Encode the tokens."""
         return self.encoder.encode(tokens)
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """What the output layer reads, (B, N, D)."""
+        """The input of the output layer, (B, N, D)."""
         return self.dropout(self.encoder.states(tokens))
 
     def forward(self, tokens: AnyTokens) -> Tensor:
@@ -71,11 +71,11 @@ class Tagger(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """A label for every sequence.
+    """Sequence classification: a label for every sequence.
 
     Args:
-        pooling: which vector stands for the sequence: "first", "last" or "mean".
-        between: "none"; or "tanh": that vector goes through tanh(W_p x + b_p) first, as in BERT.
+        pooling: the state that represents the sequence: "first", "last" or "mean".
+        between: "none"; or "tanh" for a hidden layer tanh(W_p x + b_p), as in BERT.
     """
 
     def __init__(self, encoder: Encoder, labels: int, *, pooling: str = "mean", between: str = "none",
@@ -89,11 +89,11 @@ class SequenceClassifier(nn.Module):
         self.output = nn.Linear(width, labels)
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
-        """The states of all tokens."""
+        """Encode the tokens."""
         return self.encoder.encode(tokens)
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """What the output layer reads, (rows, D)."""
+        """The input of the output layer, (rows, D)."""
         memory = self.encode(tokens)
         pooled = self.pool(memory.padded() if isinstance(memory, PackedMemory) else memory)
         if self.between is not None:
@@ -107,7 +107,7 @@ class SequenceClassifier(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsConfig(EncoderConfig):
-    """What the two have more than an encoder: labels, and dropout before them."""
+    """The keys that both tables share: those of an encoder, the number of labels, and dropout before them."""
 
     num_labels: int = integer(minimum=1, old="labels")
     dropout: float = probability(0.0)
@@ -118,27 +118,27 @@ class LabelsConfig(EncoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggerConfig(LabelsConfig):
-    """A tagger, as a table of a config file: an encoder with these keys more."""
+    """The table of a tagger in a config file."""
 
     kind: ClassVar[str] = "tagger"
 
     def build(self) -> Tagger:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         return Tagger(self.encoder(), self.num_labels, dropout=self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(LabelsConfig):
-    """A classifier, as a table of a config file: an encoder with these keys more."""
+    """The table of a sequence classifier in a config file."""
 
     kind: ClassVar[str] = "classifier"
     pooling: str = choice(POOLINGS, "mean")
     pooler_activation: str = choice(POOLER_LAYERS, "none", old="between")
 
     def build(self) -> SequenceClassifier:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         return SequenceClassifier(self.encoder(), self.num_labels, pooling=self.pooling, between=self.pooler_activation,
-                          dropout=self.dropout)
+                                  dropout=self.dropout)
 
     def parameters(self) -> int:
         return super().parameters() + (self.width * (self.width + 1) if POOLER_LAYERS[self.pooler_activation] else 0)

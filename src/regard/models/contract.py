@@ -28,18 +28,18 @@ from regard.tokens import AnyTokens, PackedTokens
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder has read: its states, and where it makes one, a single vector for the whole source."""
+    """The encoded source: the states of its tokens, and for some encoders one vector for the whole."""
 
     states: Tensor
     """(B, N, D)"""
     lengths: Tensor | None
-    """(B,): how many states each row has, the first ones; all where None."""
+    """(B,): the number of states of each row, padding on the right; None: all are states."""
     summary: Tensor | None = None
     """(B, D)"""
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return self.states.shape[0]
 
     def pick(self, rows: Rows) -> "Memory":
@@ -48,42 +48,42 @@ class Memory:
         parts = (None if part is None else part[index] for part in (self.lengths, self.summary))
         return Memory(self.states[index], *parts)
 
-    def seen_by(self, tokens: AnyTokens) -> Mask | None:
-        """Which states the tokens of the other side may look at."""
+    def mask_for(self, tokens: AnyTokens) -> Mask | None:
+        """The mask of cross-attention: which states the target's tokens may attend to."""
         if isinstance(tokens, PackedTokens):
             raise checks.wrong("tokens", "rows like the memory's", "packed", "Pack both sides, or none.")
         return None if self.lengths is None else Padding(self.lengths)
 
     def mean(self) -> Tensor:
-        """(B, D): the mean of the states that are there; zeros for an empty row."""
+        """(B, D): the mean of each row's states; zeros for an empty row."""
         if self.lengths is None:
             return self.states.sum(dim=1) / max(1, self.states.shape[1])
-        there_BN = torch.arange(self.states.shape[1], device=self.states.device) < self.lengths.unsqueeze(-1)
-        total = self.states.masked_fill(~there_BN.unsqueeze(-1), 0.0).sum(dim=1)
+        present_BN = torch.arange(self.states.shape[1], device=self.states.device) < self.lengths.unsqueeze(-1)
+        total = self.states.masked_fill(~present_BN.unsqueeze(-1), 0.0).sum(dim=1)
         return total / self.lengths.clamp(min=1).unsqueeze(-1)
 
 
 @dataclass(frozen=True)
 class PackedMemory:
-    """What an encoder has read of packed sources: states (1, N, D), `lengths` (S,) of them a sequence."""
+    """Encoded packed sources: states (1, N, D), of which each sequence has `lengths` (S,)."""
 
     states: Tensor
     lengths: Tensor
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.lengths)
 
-    def seen_by(self, tokens: AnyTokens) -> Mask:
-        """Which states the tokens of the other side may look at: those of their own sequence."""
+    def mask_for(self, tokens: AnyTokens) -> Mask:
+        """The mask of cross-attention: the target's tokens may attend to the states of their own sequence."""
         if not isinstance(tokens, PackedTokens) or len(tokens.lengths) != len(self.lengths):
             got = f"{tokens.rows} sequences" if isinstance(tokens, PackedTokens) else "not packed"
             raise checks.wrong("tokens", f"{len(self.lengths)} packed sequences, as many as the memory has", got)
         return Packed(tokens.lengths, self.lengths)
 
     def padded(self) -> Memory:
-        """The same as rows that are filled up, to be picked from and to write from."""
+        """The same states as padded rows, which can be picked and decoded step by step."""
         if not len(self.lengths):
             return Memory(self.states.new_zeros(0, *self.states.shape[1:]), self.lengths.to(self.states.device))
         pieces = self.states[0].split(self.lengths.tolist())
@@ -95,11 +95,11 @@ AnyMemory = Memory | PackedMemory
 
 
 class GenerationState(Protocol):
-    """What a model remembers of each row while it writes. Rows have their own positions and can be replaced."""
+    """The state of a model for each row while it generates. Rows have their own positions and can be replaced."""
 
     @property
     def positions(self) -> Tensor:
-        """(B,): how many tokens each row has read."""
+        """(B,): the number of tokens that each row has consumed."""
 
     def pick(self, rows: Rows) -> Self:
         """The state of these rows, in storage of its own; a row may be picked more than once."""
@@ -108,11 +108,11 @@ class GenerationState(Protocol):
         """Replace these rows by the rows of another state."""
 
     def copy(self) -> Self:
-        """The same, in storage of its own."""
+        """A copy in storage of its own."""
 
 
 class Step(NamedTuple):
-    """What a step gives: logits (B, n, V), the state after it, and the cross-attention weights where asked for."""
+    """The result of a step: logits (B, n, V), the next state, and the cross-attention weights where requested."""
 
     logits: Tensor
     state: Any
@@ -121,13 +121,13 @@ class Step(NamedTuple):
 
 
 class GenerativeModel(Protocol):
-    """A model that writes: what a search needs to know of it."""
+    """A model that generates tokens, as a search knows it."""
 
     training: bool
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> Any:
-        """The state before the first token, for at most `capacity` of them a row."""
+        """The state before the first token, for at most `capacity` tokens in each row."""
 
     def step(self, state: Any, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The next tokens (B, n), of which row b has lengths[b] (all where None). It consumes the state."""
+        """Consume the next tokens (B, n), of which row b has lengths[b] (default: all), and the state."""

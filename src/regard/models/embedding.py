@@ -1,9 +1,10 @@
-"""Ids to vectors: the first layer of every model that reads tokens.
+"""Ids to vectors: the first layer of every model of tokens, and the output layer that may share its table.
 
-    x = dropout(norm(√D · E[id] + PE(position) + S[segment]))      each part but E where the model has it
+    x = dropout(norm(√D · E[id] + PE(position) + S[segment]))      √D, PE, S and norm only where the model has them
 
-E is a table of one vector an id, and may be shared: with another embedding, and with the output layer. Positions are
-added, or set beside the features (then E is that much narrower). It knows nothing of padding and of other tokens.
+E is a table with one vector for each id, and may be shared with another embedding and with the output layer. Position
+encodings are added, or concatenated to the features (then E is that much narrower). An embedding knows nothing of
+padding and of other tokens.
 
 Legend: B rows, N tokens, D width, V vocabulary.
 """
@@ -26,25 +27,27 @@ from regard.position.encoding import (
     PositionalEncoding,
 )
 
-POSITION_JOINS: dict[str, type[AddPositions] | type[ConcatenatePositions]] = {"added": AddPositions, "concatenated": ConcatenatePositions}
+POSITION_JOINS: dict[str, type[AddPositions] | type[ConcatenatePositions]] = {"added": AddPositions,
+                                                                              "concatenated": ConcatenatePositions}
 
 
 class Embedding(nn.Module):
     """ids (B, N) -> vectors (B, N, width).
 
     Args:
-        vocabulary: how many ids there are.
-        width: of the vectors.
-        positions: where a token stands, as a vector; None for none.
-        joined: "added", or "concatenated": then the encoding's width is part of `width`.
-        scale: whether the tables' vectors are multiplied by √width (Vaswani et al. 2017, section 3.4).
-        segments: how many texts are told apart (BERT has 2); 0 for none.
-        norm: over the features of the sum; None for none.
-        dropout: of the result.
+        vocabulary: the number of ids.
+        width: the width of the vectors.
+        positions: the position encoding; None for none.
+        joined: "added", or "concatenated", where the width of the encoding is part of `width`.
+        scale: whether the vectors of the table are multiplied by √width (Vaswani et al. 2017, section 3.4).
+        segments: the number of segment embeddings (BERT's token types: 2); 0 for none.
+        norm: a norm over the features of the sum; None for none.
+        dropout: the probability of dropout on the result.
     """
 
-    def __init__(self, vocabulary: int, width: int, *, positions: PositionalEncoding | None = None, joined: str = "added",
-                 scale: bool = False, segments: int = 0, norm: nn.Module | None = None, dropout: float = 0.0) -> None:
+    def __init__(self, vocabulary: int, width: int, *, positions: PositionalEncoding | None = None,
+                 joined: str = "added", scale: bool = False, segments: int = 0, norm: nn.Module | None = None,
+                 dropout: float = 0.0) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
         join = checks.pick("joined", joined, POSITION_JOINS)
@@ -56,18 +59,18 @@ class Embedding(nn.Module):
         self.positions = None if positions is None else join(positions)
         self.segments = nn.Embedding(segments, width) if segments else None
         self.norm, self.dropout = norm, Dropout(dropout)
-        # With √D in front, tokens then start as large as sinusoids do; without it as in BERT and GPT-2.
+        # With the factor √D tokens start as large as sinusoids; without it as in BERT and GPT-2.
         nn.init.normal_(self.tokens.weight, std=width**-0.5 if scale else 0.02)
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=0.02)
 
     @property
     def limit(self) -> int | None:
-        """How many positions there are; None where there is no end."""
+        """The number of positions; None for no limit."""
         return None if self.positions is None else self.positions.encoding.limit
 
     def forward(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
-        """The vectors of tokens that stand at `positions`, (N,) or (B, N)."""
+        """The vectors of tokens at `positions`, (N,) or (B, N)."""
         _check_range("ids", ids, self.tokens, "a vocabulary")
         x = self.tokens(ids)
         if self.factor != 1.0:
@@ -79,12 +82,12 @@ class Embedding(nn.Module):
                 _check_range("segments", segments, self.segments, "a table of segments")
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         elif segments is not None:
-            raise checks.wrong("segments", "None for a model that does not tell segments apart", "given")
+            raise checks.wrong("segments", "None for a model without segment embeddings", "given")
         return self.dropout(x if self.norm is None else self.norm(x))
 
 
 def _check_range(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> None:
-    """Torch says only "index out of range". On other devices looking would make every call wait."""
+    """Name an id that is out of range, which torch does not. Ids on a GPU are not checked: it would wait for them."""
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(ids))
@@ -94,7 +97,7 @@ def _check_range(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> 
 
 
 def make_output_layer(width: int, vocabulary: int, *, bias: bool, tied: Embedding | None = None) -> nn.Linear:
-    """States to logits; its weights are the table of the embedding it is tied to, where there is one."""
+    """Make the layer from states to logits; with `tied` its weights are the table of that embedding."""
     layer = nn.Linear(width, vocabulary, bias)
     if tied is None:
         nn.init.normal_(layer.weight, std=0.02)
@@ -107,7 +110,7 @@ def make_output_layer(width: int, vocabulary: int, *, bias: bool, tied: Embeddin
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(Config):
-    """`Embedding`, as a table of a config file. `beside` is the width of positions that are concatenated."""
+    """The table of an `Embedding` in a config file. `position_width` is the width of concatenated positions."""
 
     positions: EncodingConfig | None = None
     combine: str = choice(POSITION_JOINS, "added", old="joined")
@@ -119,27 +122,27 @@ class EmbeddingConfig(Config):
     dropout: float = probability(0.0)
 
     def build(self, vocabulary: int, width: int) -> Embedding:
-        """The embedding of a vocabulary, in this width."""
+        """Build the embedding of a vocabulary, in this width."""
         positions = None if self.positions is None else self.positions.build(self.position_width or width)
         return Embedding(vocabulary, width, positions=positions, joined=self.combine, scale=self.scale,
                          segments=self.segments, dropout=self.dropout,
                          norm=None if self.norm is None else make_norm(self.norm, width, self.epsilon))
 
     def parameters(self, vocabulary: int, width: int) -> int:
-        """How many learned numbers it has."""
-        places = 0 if self.positions is None else self.positions.parameters(self.position_width or width)
+        """The number of parameters."""
+        encodings = 0 if self.positions is None else self.positions.parameters(self.position_width or width)
         norms = {"layer": 2 * width, "rms": width}.get(self.norm or "", 0)
-        return vocabulary * (width - (self.position_width or 0)) + places + self.segments * width + norms
+        return vocabulary * (width - (self.position_width or 0)) + encodings + self.segments * width + norms
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         if (self.position_width is not None) != (self.combine == "concatenated"):
-            yield "position_width", 'it is the width of positions that are concatenated: only with combine = "concatenated"'
+            yield "position_width", 'the width of concatenated positions: only with combine = "concatenated"'
         if self.positions is None and self.combine == "concatenated":
             yield "combine", "there are no positions to concatenate"
 
     def clashes(self, width: int) -> Iterator[tuple[str, str]]:
-        """What does not go with a model of this width: key, and why."""
+        """Pairs of a key and the reason why its value does not fit a model of this width."""
         if self.position_width is not None and self.position_width >= width:
             yield "position_width", f"{self.position_width} leaves no room for the tokens in a width of {width}"
         if isinstance(self.positions, FormalSinusoidalConfig) and (self.position_width or width) % 2:

@@ -7,7 +7,8 @@
 
 In an encoder every token sees all others; in a decoder it sees itself and those before it. The blocks may have any
 mixer (in a decoder: any that can go step by step), so with self-attention an `EncoderDecoder` is the Transformer of
-Vaswani et al. 2017. These models do not know what their ids mean, nor how the next one is chosen.
+Vaswani et al. 2017 (algorithm 8 of Phuong and Hutter 2022). The two embeddings and the output layer may share one table
+(section 3.4 of the paper). These models do not know what their ids mean, nor how the next one is chosen.
 
 Legend: B rows, N tokens, n new tokens, D width, V vocabulary.
 """
@@ -31,7 +32,7 @@ from regard.tokens import AnyTokens, PackedTokens
 
 
 class Encoder(nn.Module):
-    """Tokens to a memory of their states."""
+    """Tokens to the states of all tokens."""
 
     def __init__(self, embedding: Embedding, stack: Stack) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Encoder(nn.Module):
         self.width = embedding.width
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
-        """The states of all tokens. Rows that are padded on the left come out padded on the right."""
+        """Encode the tokens. Rows that are padded on the left come out padded on the right."""
         tokens = tokens.right()
         states = self.states(tokens)
         if isinstance(tokens, PackedTokens):
@@ -47,18 +48,18 @@ class Encoder(nn.Module):
         return Memory(states, tokens.lengths)
 
     def states(self, tokens: AnyTokens) -> Tensor:
-        """(B, N, D), every state where its token stands."""
+        """(B, N, D): each state at the position of its token."""
         x = self.embedding(tokens.ids, tokens.positions, tokens.segments)
         return self.stack(x, tokens.present)
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The states."""
+        """The states (B, N, D)."""
         return self.states(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """An encoder, as a table of a config file; models that are an encoder and something more add their keys."""
+    """The table of an encoder in a config file; models that contain an encoder add their keys."""
 
     kind: ClassVar[str] = "encoder"
     vocab_size: int = integer(minimum=1, old="vocabulary")
@@ -67,66 +68,54 @@ class EncoderConfig(Config):
     stack: StackConfig
 
     def build(self) -> nn.Module:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         return self.encoder()
 
     def encoder(self) -> Encoder:
-        """The encoder alone."""
+        """Build the encoder alone."""
         return Encoder(self.embedding.build(self.vocab_size, self.width), self.stack.build(self.width, causal=False))
 
     def parameters(self) -> int:
-        """How many learned numbers the model has."""
+        """The number of parameters of the model."""
         return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         yield from ((f"embedding.{key}", why) for key, why in self.embedding.clashes(self.width))
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
         if self.stack.cross is not None:
-            yield "stack.cross", "there is no source to look at in a model that only reads"
-
-
-# ---- decoder: The decoder: tokens to the logits of the token after each of them, all at once or step by step.
-#
-#     ids ── embedding ── x ── block ── block ── … ── (norm) ── output ──► logits (B, N, V)
-#                                ▲        ▲
-#                                └────────┴── the memory of a source, where the blocks look at one
-#
-# A token sees itself and those before it. Alone it is a language model; with an encoder it translates. Its blocks may
-# have any mixer that can go step by step. It does not know what its ids mean, nor how the next one is chosen.
-#
-# Legend: B rows, N tokens, n new tokens, D width, V vocabulary.
+            yield "stack.cross", "an encoder has no source to attend to"
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """What a decoder remembers of each row."""
+    """The state of a decoder for each row."""
 
     stack: StackState
     positions: Tensor
-    """(B,): how many tokens each row has read."""
-    watched: bool
-    """Whether steps give the cross-attention weights."""
+    """(B,): the number of tokens that each row has consumed."""
+    with_cross: bool
+    """Whether steps return the cross-attention weights."""
 
     def pick(self, rows: Rows) -> "DecoderState":
         """The state of these rows, in storage of its own; a row may be picked more than once."""
-        return DecoderState(self.stack.pick(rows), self.positions[row_indices(rows, self.positions)], self.watched)
+        return DecoderState(self.stack.pick(rows), self.positions[row_indices(rows, self.positions)], self.with_cross)
 
     def put(self, rows: Rows, other: "DecoderState") -> "DecoderState":
         """Replace these rows by the rows of another state."""
         positions = self.positions.index_copy(0, row_indices(rows, self.positions), other.positions)
-        return DecoderState(self.stack.put(rows, other.stack), positions, self.watched)
+        return DecoderState(self.stack.put(rows, other.stack), positions, self.with_cross)
 
     def copy(self) -> "DecoderState":
-        """The same, in storage of its own."""
-        return DecoderState(self.stack.copy(), self.positions.clone(), self.watched)
+        """A copy in storage of its own."""
+        return DecoderState(self.stack.copy(), self.positions.clone(), self.with_cross)
 
     def memories(self) -> tuple[Tensor, ...]:
-        """What the mixers remember, block after block, (B, ...) each, where it does not grow with the tokens."""
+        """The state tensors of the mixers, block after block, (B, ...) each, where their size is fixed."""
         return tuple(tensor for mixer in self._mixers() for tensor in mixer.tensors)
 
-    def remembering(self, memories: Sequence[Tensor]) -> "DecoderState":
-        """The same state with other memories, in the order of `memories`."""
+    def with_memories(self, memories: Sequence[Tensor]) -> "DecoderState":
+        """The same state with other tensors, in the order of `memories()`."""
         left, blocks = list(memories), []
         for block, mixer in zip(self.stack.blocks, self._mixers(), strict=True):
             own, left = left[:len(mixer.tensors)], left[len(mixer.tensors):]
@@ -137,13 +126,13 @@ class DecoderState:
         mixers = [block.mixer for block in self.stack.blocks]
         for mixer in mixers:
             if not isinstance(mixer, RowState):
-                raise checks.wrong("state", "of recurrences or convolutions, which remember equally much at all times",
+                raise checks.wrong("state", "of recurrences or convolutions, whose state has a fixed size",
                                    f"one with a {type(mixer).__name__}, which grows with the tokens")
         return mixers
 
 
 class Decoder(nn.Module):
-    """Tokens to logits, each from itself, those before it, and a memory where the blocks look at one."""
+    """Tokens to logits; each token sees itself, those before it, and the encoded source where there is one."""
 
     def __init__(self, embedding: Embedding, stack: Stack, output: nn.Linear) -> None:
         super().__init__()
@@ -151,22 +140,22 @@ class Decoder(nn.Module):
 
     @property
     def attends(self) -> bool:
-        """Whether it looks at the memory of a source."""
+        """Whether its blocks have cross-attention to a source."""
         return any(block.cross is not None for block in self.stack.blocks)
 
     def states(self, tokens: AnyTokens, memory: AnyMemory | None = None) -> Tensor:
-        """(B, N, D): what the output layer reads."""
+        """(B, N, D): the input of the output layer."""
         self._check_memory(memory)
         x = self.embedding(tokens.ids, tokens.positions, tokens.segments)
         if memory is None:
             return self.stack(x, tokens.present)
-        return self.stack(x, tokens.present, memory.states, memory.seen_by(tokens))
+        return self.stack(x, tokens.present, memory.states, memory.mask_for(tokens))
 
     def forward(self, tokens: AnyTokens, memory: AnyMemory | None = None) -> Tensor:
         """The logits (B, N, V) of all positions."""
         return self.output(self.states(tokens, memory))
 
-    def start(self, memory: Memory | None, rows: int, capacity: int, watched: bool) -> DecoderState:
+    def start(self, memory: Memory | None, rows: int, capacity: int, with_cross: bool) -> DecoderState:
         """The state before the first token. The memory is projected here, once, for every block."""
         self._check_memory(memory)
         limit = self.embedding.limit
@@ -176,28 +165,29 @@ class Decoder(nn.Module):
         stack = (self.stack.start(rows, capacity) if memory is None
                  else self.stack.start(rows, capacity, memory.states, memory.lengths))
         positions = torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)
-        return DecoderState(stack, positions, watched)
+        return DecoderState(stack, positions, with_cross)
 
-    def advance(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The next tokens (B, n), of which row b has lengths[b]; what stands behind those is not read."""
+    def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
+        """Consume the next tokens (B, n), of which row b has lengths[b]; those after them are ignored."""
         looks = list[Look]()
-        with self._listening(looks if state.watched else None):
-            x, after = self.read(state, ids, lengths)
+        with self._collect_looks(looks if state.with_cross else None):
+            x, after = self.step_features(state, ids, lengths)
         cross = torch.stack([look.weights() for look in looks], dim=1) if looks else None
         return Step(self.output(x), after, cross)
 
-    def read(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
-        """As `advance`, without the logits: what the output layer reads, (B, n, D), and the state after it."""
+    def step_features(self, state: DecoderState, ids: Tensor,
+                      lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
+        """Like `step` without the logits: the input of the output layer, (B, n, D), and the next state."""
         count = ids.shape[1]
         positions_BN = state.positions.unsqueeze(-1) + torch.arange(count, device=ids.device)
-        if lengths is not None:  # what is not there needs no position, and may not ask for one that does not exist
+        if lengths is not None:  # padding needs no position, and may not ask for one beyond the last
             positions_BN = torch.minimum(positions_BN, (state.positions + lengths - 1).clamp(min=0).unsqueeze(-1))
         x, stack = self.stack.step(self.embedding(ids, positions_BN), state.stack, lengths=lengths)
-        return x, DecoderState(stack, state.positions + (count if lengths is None else lengths), state.watched)
+        return x, DecoderState(stack, state.positions + (count if lengths is None else lengths), state.with_cross)
 
     @contextmanager
-    def _listening(self, looks: list[Look] | None) -> Iterator[None]:
-        """Collect what the blocks look at in the memory, the lowest first."""
+    def _collect_looks(self, looks: list[Look] | None) -> Iterator[None]:
+        """Collect the cross-attention of the blocks, the lowest first."""
         with ExitStack() as listening:
             for block in self.stack.blocks if looks is not None else ():
                 if looks is not None and block.cross is not None:
@@ -206,23 +196,13 @@ class Decoder(nn.Module):
 
     def _check_memory(self, memory: AnyMemory | None) -> None:
         if self.attends and memory is None:
-            raise checks.wrong("memory", "given to a decoder that looks at a source", None, "encode(...) makes it.")
+            raise checks.wrong("memory", "given to a decoder with cross-attention", None, "encode(...) makes it.")
         if not self.attends and memory is not None:
-            raise checks.wrong("memory", "None for a decoder that looks at no source", "given")
-
-
-# ---- encoder_decoder: The encoder-decoder without recurrence between the two: the Transformer, or any other mixer in its blocks.
-#
-#     source ids ── Encoder ──► states h_1 … h_N ──┐  every decoder block looks at them: Attn(x, h)
-#                                                  ▼
-#     target ids ──────────── Decoder ─────────────────────► logits of the token after each
-#
-# The two embeddings and the output layer may share one table (Vaswani et al. 2017, section 3.4). Source: the same paper,
-# and algorithm 8 of Phuong and Hutter 2022. It does not know how the parts are made; `regard.build` makes them.
+            raise checks.wrong("memory", "None for a decoder without cross-attention", "given")
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder, and a decoder whose blocks look at its states."""
+    """An encoder, and a decoder whose blocks attend to its states."""
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         super().__init__()
@@ -231,7 +211,7 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
-        """The source, read once."""
+        """Encode the source."""
         return self.encoder.encode(tokens)
 
     def decode(self, tokens: AnyTokens, memory: AnyMemory) -> Tensor:
@@ -240,20 +220,20 @@ class EncoderDecoder(nn.Module):
 
     @property
     def output(self) -> nn.Linear:
-        """The layer that makes logits of features."""
+        """The layer that turns features into logits."""
         return self.decoder.output
 
     def features(self, source: AnyTokens, target: AnyTokens) -> Tensor:
-        """What the output layer reads, (B, n, D)."""
+        """The input of the output layer, (B, n, D)."""
         return self.decoder.states(target, self.encode(source))
 
     def forward(self, source: AnyTokens, target: AnyTokens) -> Tensor:
-        """The logits of the target, all at once: what training asks for."""
+        """The logits of all target positions at once, for training."""
         return self.output(self.features(source, target))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:
-        """The state before the first token, for at most `capacity` tokens a row; `cross` asks for the weights."""
+        """The state before the first token, for at most `capacity` tokens in each row; `cross` requests the weights."""
         if memory is None:
             raise checks.wrong("memory", "what encode(...) gave", None)
         if rows is not None and rows != memory.rows:
@@ -261,15 +241,15 @@ class EncoderDecoder(nn.Module):
         return self.decoder.start(memory, memory.rows, capacity, cross)
 
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The next token of every row, or a chunk of them: (B, n)."""
-        return self.decoder.advance(state, ids, lengths)
+        """Consume the next token of every row, or a chunk of them, (B, n)."""
+        return self.decoder.step(state, ids, lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(Config):
-    """An encoder-decoder, as a table of a config file.
+    """The table of an encoder-decoder in a config file.
 
-    `shared`: source and target read the same table; `tied`: the output layer's weights are the target's table.
+    `shared`: source and target have one embedding table; `tied`: the output layer's weights are the target's table.
     """
 
     kind: ClassVar[str] = "encoder-decoder"
@@ -284,33 +264,36 @@ class EncoderDecoderConfig(Config):
     decoder: StackConfig
 
     def build(self) -> EncoderDecoder:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         source = self.embedding.build(self.source_vocab_size, self.width)
         target = self.embedding.build(self.target_vocab_size, self.width)
         if self.share_embeddings:
             source.tokens.weight = target.tokens.weight
-        last = make_output_layer(self.width, self.target_vocab_size, bias=self.output_bias, tied=target if self.tie_word_embeddings else None)
+        last = make_output_layer(self.width, self.target_vocab_size, bias=self.output_bias,
+                                 tied=target if self.tie_word_embeddings else None)
         return EncoderDecoder(Encoder(source, self.encoder.build(self.width, causal=False)),
                               Decoder(target, self.decoder.build(self.width, causal=True), last))
 
     def parameters(self) -> int:
-        """How many learned numbers the model has."""
-        vocabularies = (self.source_vocab_size, self.target_vocab_size)
-        tables = sum(self.embedding.parameters(vocabulary, self.width) for vocabulary in vocabularies)
-        shared = self.source_vocab_size * (self.width - (self.embedding.position_width or 0)) if self.share_embeddings else 0
-        last = (0 if self.tie_word_embeddings else self.target_vocab_size * self.width) + self.output_bias * self.target_vocab_size
-        stacks = self.encoder.parameters(self.width) + self.decoder.parameters(self.width)
-        return tables - shared + last + stacks
+        """The number of parameters of the model."""
+        total = self.encoder.parameters(self.width) + self.decoder.parameters(self.width)
+        for vocab_size in (self.source_vocab_size, self.target_vocab_size):
+            total += self.embedding.parameters(vocab_size, self.width)
+        if self.share_embeddings:
+            total -= self.source_vocab_size * (self.width - (self.embedding.position_width or 0))
+        if not self.tie_word_embeddings:
+            total += self.target_vocab_size * self.width
+        return total + self.output_bias * self.target_vocab_size
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         yield from ((f"embedding.{key}", why) for key, why in self.embedding.clashes(self.width))
         yield from ((f"encoder.{key}", why) for key, why in self.encoder.clashes(self.width, causal=False))
         yield from ((f"decoder.{key}", why) for key, why in self.decoder.clashes(self.width, causal=True))
         if self.encoder.cross is not None:
-            yield "encoder.cross", "an encoder has no source to look at"
+            yield "encoder.cross", "an encoder has no source to attend to"
         if self.decoder.cross is None:
-            yield "decoder", "a decoder looks at the source: it needs the table cross"
+            yield "decoder", "a decoder attends to the source: it needs the table cross"
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
             yield "share_embeddings", f"one table for both needs vocabularies of one size, and they have {sizes}"

@@ -29,7 +29,7 @@ from regard.tokens import AnyTokens
 
 
 class LanguageModel(nn.Module):
-    """A decoder alone."""
+    """A causal language model: a decoder alone."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -43,39 +43,40 @@ class LanguageModel(nn.Module):
 
     @property
     def output(self) -> nn.Linear:
-        """The layer that makes logits of features."""
+        """The layer that turns features into logits."""
         return self.decoder.output
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """What the output layer reads, (B, N, D)."""
+        """The input of the output layer, (B, N, D)."""
         return self.decoder.states(tokens)
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits of all positions: what training asks for."""
+        """The logits of all positions at once, for training."""
         return self.output(self.features(tokens))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:
         """The state before the first token, for `rows` texts of at most `capacity` tokens."""
         if rows is None:
-            raise checks.wrong("rows", "how many texts are written", None)
+            raise checks.wrong("rows", "the number of texts to generate", None)
         return self.decoder.start(memory, rows, capacity, cross)
 
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The next token of every row, or a chunk of them: (B, n)."""
-        return self.decoder.advance(state, ids, lengths)
+        """Consume the next token of every row, or a chunk of them, (B, n)."""
+        return self.decoder.step(state, ids, lengths)
 
-    def read(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
-        """As `step`, without the logits: the features (B, n, D), and the state after them.
+    def step_features(self, state: DecoderState, ids: Tensor,
+                      lengths: Tensor | None = None) -> tuple[Tensor, DecoderState]:
+        """Like `step` without the logits: the features (B, n, D), and the next state.
 
-        It is how a text is learned from that is longer than what fits into one pass.
+        Truncated back-propagation through time uses it for texts that are longer than one pass.
         """
-        return self.decoder.read(state, ids, lengths)
+        return self.decoder.step_features(state, ids, lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(Config):
-    """A language model, as a table of a config file. `tied`: the output layer's weights are the embedding's table."""
+    """The table of a language model in a config file. `tied`: the output layer has the embedding's weights."""
 
     kind: ClassVar[str] = "language"
     vocab_size: int = integer(minimum=1, old="vocabulary")
@@ -86,32 +87,25 @@ class LanguageModelConfig(Config):
     stack: StackConfig
 
     def build(self) -> LanguageModel:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         embedding = self.embedding.build(self.vocab_size, self.width)
-        last = make_output_layer(self.width, self.vocab_size, bias=self.output_bias, tied=embedding if self.tie_word_embeddings else None)
+        last = make_output_layer(self.width, self.vocab_size, bias=self.output_bias,
+                                 tied=embedding if self.tie_word_embeddings else None)
         return LanguageModel(Decoder(embedding, self.stack.build(self.width, causal=True), last))
 
     def parameters(self) -> int:
-        """How many learned numbers the model has."""
+        """The number of parameters of the model."""
         last = (0 if self.tie_word_embeddings else self.vocab_size * self.width) + self.output_bias * self.vocab_size
         return self.embedding.parameters(self.vocab_size, self.width) + self.stack.parameters(self.width) + last
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         yield from ((f"embedding.{key}", why) for key, why in self.embedding.clashes(self.width))
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=True))
         if self.stack.cross is not None:
-            yield "stack.cross", "a language model has no source to look at"
+            yield "stack.cross", "a language model has no source to attend to"
         if self.tie_word_embeddings and self.embedding.position_width:
             yield "tie_word_embeddings", "a table that has positions beside it is narrower than the output layer"
-
-
-# ---- masked: The masked model: some tokens are hidden, and it says what stood there, from both sides.
-#
-#     ids, some of them [MASK] ── Encoder ──► states ── W_f, GELU, norm ── output ──► logits of the token itself
-#
-# Sources: BERT (Devlin et al. 2019) and algorithm 9 of Phuong and Hutter 2022. Unlike a language model, the logits at a
-# position are for that very position.
 
 
 class MaskedHead(nn.Module):
@@ -135,23 +129,23 @@ class MaskedHead(nn.Module):
 
 
 class MaskedModel(nn.Module):
-    """An encoder, and a head that names the token at every position."""
+    """A masked language model: an encoder, and a head that predicts the token at every position."""
 
     def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
-        """The states of all tokens."""
+        """Encode the tokens."""
         return self.encoder.encode(tokens)
 
     @property
     def output(self) -> nn.Linear:
-        """The layer that makes logits of features."""
+        """The layer that turns features into logits."""
         return self.head.output
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """What the output layer reads, (B, N, D of the head)."""
+        """The input of the output layer, (B, N, D of the head)."""
         return self.head.features(self.encoder.states(tokens))
 
     def forward(self, tokens: AnyTokens) -> Tensor:
@@ -161,9 +155,9 @@ class MaskedModel(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedModelConfig(EncoderConfig):
-    """A masked model, as a table of a config file: an encoder with these keys more.
+    """The table of a masked language model in a config file: an encoder with more keys.
 
-    `head_width` is that of the head's hidden features (the paper's d_f), the model's own where not given.
+    `head_width` is the width of the head's hidden features (the paper's d_f). Default: the model's width.
     """
 
     kind: ClassVar[str] = "masked"
@@ -173,9 +167,10 @@ class MaskedModelConfig(EncoderConfig):
     output_bias: bool = True
 
     def build(self) -> MaskedModel:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         encoder, inner = self.encoder(), self.mlm_width or self.width
-        last = make_output_layer(inner, self.vocab_size, bias=self.output_bias, tied=encoder.embedding if self.tie_word_embeddings else None)
+        last = make_output_layer(inner, self.vocab_size, bias=self.output_bias,
+                                 tied=encoder.embedding if self.tie_word_embeddings else None)
         between = make_norm(self.stack.norm, inner, self.stack.epsilon)
         return MaskedModel(encoder, MaskedHead(self.width, between, last, self.activation))
 
@@ -186,7 +181,9 @@ class MaskedModelConfig(EncoderConfig):
         return super().parameters() + self.width * inner + inner + between + last
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         yield from super().conflicts()
-        if self.tie_word_embeddings and (self.mlm_width or self.width) != self.width - (self.embedding.position_width or 0):
-            yield "tie_word_embeddings", "the output layer can share the embedding's table only where both have one width"
+        table_width = self.width - (self.embedding.position_width or 0)
+        if self.tie_word_embeddings and (self.mlm_width or self.width) != table_width:
+            why = "the output layer can share the embedding's table only where both have one width"
+            yield "tie_word_embeddings", why

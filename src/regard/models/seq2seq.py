@@ -8,9 +8,9 @@
     target ids ── embedding ── s_t = g_U([y_t; c_t], s_{t-1}) ──► W_V tanh(W_O [s_t; c_t]) ──► logits
 
 `y_t` is the word before the one that step t predicts ([START] first). Sources: Sutskever et al. 2014, Cho et al. 2014;
-Bahdanau et al. 2015, whose encoder reads both ways; Luong et al. 2015 for input feeding, where tanh(W_O [s; c]) of the
-step before is read too. Departures: s_0 is made from the last state or, by name, from the mean of the states; the c
-of an LSTM begins with zeros.
+Bahdanau et al. 2015, whose encoder is bidirectional; Luong et al. 2015 for input feeding, where tanh(W_O [s; c]) of the
+step before is an input too. Departures: s_0 is computed from the last state or, if chosen, from the mean of the states;
+the c of an LSTM starts with zeros.
 
 Legend: B rows, N tokens of the source, n tokens of the target, D width, V vocabulary.
 """
@@ -45,31 +45,31 @@ ATTENTION_VALUES = {"states": None, "projected": None}
 
 @dataclass(frozen=True)
 class Seq2SeqState:
-    """What the decoder remembers of each row."""
+    """The state of the decoder for each row."""
 
     cells: RowState
-    """The tensors of all cells, lowest layer first, and at the end what input feeding reads."""
+    """The tensors of all cells, lowest layer first, then the output that input feeding reads."""
     source: "ContextCache | RowState"
-    """What the decoder looks at: projected keys and values, or the one context vector."""
+    """The source for the decoder: projected keys and values, or the one context vector."""
     positions: Tensor
-    """(B,): how many tokens each row has read."""
-    watched: bool
-    """Whether steps give the cross-attention weights."""
+    """(B,): the number of tokens that each row has consumed."""
+    with_cross: bool
+    """Whether steps return the cross-attention weights."""
 
     def pick(self, rows: Rows) -> "Seq2SeqState":
         """The state of these rows, in storage of its own; a row may be picked more than once."""
         positions = self.positions[row_indices(rows, self.positions)]
-        return Seq2SeqState(self.cells.pick(rows), self.source.pick(rows), positions, self.watched)
+        return Seq2SeqState(self.cells.pick(rows), self.source.pick(rows), positions, self.with_cross)
 
     def put(self, rows: Rows, other: "Seq2SeqState") -> "Seq2SeqState":
-        """The state in which these rows are those of the other."""
+        """Replace these rows by the rows of another state."""
         positions = self.positions.index_copy(0, row_indices(rows, self.positions), other.positions)
         source = self.source.put(rows, other.source)  # type: ignore[arg-type]
-        return Seq2SeqState(self.cells.put(rows, other.cells), source, positions, self.watched)
+        return Seq2SeqState(self.cells.put(rows, other.cells), source, positions, self.with_cross)
 
     def copy(self) -> "Seq2SeqState":
-        """The same, in storage of its own."""
-        return Seq2SeqState(self.cells.copy(), self.source.copy(), self.positions.clone(), self.watched)
+        """A copy in storage of its own."""
+        return Seq2SeqState(self.cells.copy(), self.source.copy(), self.positions.clone(), self.with_cross)
 
 
 class RecurrentEncoder(nn.Module):
@@ -84,7 +84,7 @@ class RecurrentEncoder(nn.Module):
         self.width = width
 
     def forward(self, tokens: Tokens) -> Memory:
-        """The states of the source; those of padding are zeros."""
+        """Encode the source; the states of padding are zeros."""
         if not isinstance(tokens, Tokens):
             raise checks.wrong("tokens", "rows, for a recurrent model", "packed", "Tokens.of(...) makes rows.")
         tokens = tokens.right()
@@ -92,7 +92,7 @@ class RecurrentEncoder(nn.Module):
         return Memory(states, tokens.lengths, self.summary(states, tokens.lengths))
 
     def summary(self, states: Tensor, lengths: Tensor | None) -> Tensor:
-        """h_T, the last valid state of each row, zeros for an empty one. What reads backwards ends at the first."""
+        """h_T, the last valid state of each row, zeros for an empty one; of the backward direction the first state."""
         if states.shape[1] == 0:
             return states.new_zeros(states.shape[0], states.shape[2])
         count = torch.full_like(states[:, 0, 0], states.shape[1], dtype=torch.long) if lengths is None else lengths
@@ -104,71 +104,72 @@ class RecurrentEncoder(nn.Module):
 
 
 class RecurrentDecoder(nn.Module, ABC):
-    """What the two decoders share: cells over [y; c], and logits from [s; c]. They differ in where c comes from."""
+    """The base of both decoders: cells over [y; c], and logits from [s; c]. They differ in how c is computed."""
 
-    def __init__(self, vocabulary: int, width: int, *, context_width: int, looked_width: int | None = None,
+    def __init__(self, vocabulary: int, width: int, *, context_width: int, attended_width: int | None = None,
                  cell: str = "gru", layers: int = 1, initial: str = "last", input_feeding: bool = False,
                  dropout: float = 0.0) -> None:
         super().__init__()
         checks.pick("initial", initial, INITIAL_STATES)
-        looked_width = context_width if looked_width is None else looked_width  # of c_t
+        attended_width = context_width if attended_width is None else attended_width  # the width of c_t
         self.width, self.context_width, self.initial_from = width, context_width, initial
         self.embedding = nn.Embedding(vocabulary, width)
         self.dropout = Dropout(dropout)
-        fed = width if input_feeding else 0
-        cells = [make_cell(cell, width if layer else width + looked_width + fed, width) for layer in range(layers)]
+        fed_width = width if input_feeding else 0
+        cells = [make_cell(cell, width if layer else width + attended_width + fed_width,
+                           width) for layer in range(layers)]
         self.memories = cells[0].memories
         self.cells = nn.ModuleList(cells)
         self.initial = nn.ModuleList(nn.Linear(context_width, width) for _ in range(layers))
-        self.join = nn.Linear(width + looked_width, width)
+        self.join = nn.Linear(width + attended_width, width)
         self.vocabulary = nn.Linear(width, vocabulary)
         self.input_feeding = input_feeding
 
     @abstractmethod
     def source(self, memory: Memory) -> "ContextCache | RowState":
-        """What of the memory the decoder looks at, made once."""
+        """The part of the memory that the decoder uses, computed once."""
 
     @abstractmethod
     def context(self, hidden: Tensor, source: "ContextCache | RowState") -> Tensor:
         """c_t for the step after the state s_{t-1} (B, D)."""
 
-    def start(self, memory: Memory, watched: bool) -> Seq2SeqState:
+    def start(self, memory: Memory, with_cross: bool) -> Seq2SeqState:
         """s_0 of every layer from the last state, or from the mean of the states."""
-        begin = memory.summary if self.initial_from == "last" else memory.mean()
-        assert begin is not None, "an encoder of this file makes a summary"
-        nothing = begin.new_zeros(begin.shape[0], self.width)
+        initial = memory.summary if self.initial_from == "last" else memory.mean()
+        assert initial is not None, "an encoder of this file makes a summary"
+        zeros = initial.new_zeros(initial.shape[0], self.width)
         tensors: list[Tensor] = []
-        for make in self.initial:
-            tensors += [torch.tanh(make(begin)), *[nothing] * (self.memories - 1)]
+        for project in self.initial:
+            tensors += [torch.tanh(project(initial)), *[zeros] * (self.memories - 1)]
         if self.input_feeding:
-            tensors.append(nothing)
-        positions = torch.zeros(begin.shape[0], dtype=torch.long, device=begin.device)
-        return Seq2SeqState(RowState(tuple(tensors)), self.source(memory), positions, watched)
+            tensors.append(zeros)
+        positions = torch.zeros(initial.shape[0], dtype=torch.long, device=initial.device)
+        return Seq2SeqState(RowState(tuple(tensors)), self.source(memory), positions, with_cross)
 
-    def advance(self, state: Seq2SeqState, ids: Tensor, here: Tensor | None = None) -> Step:
-        """The next n tokens (B, n). Where `here` (B, n) is False the row has no token, and its state stays."""
-        features, state, cross = self.read(state, ids, here)
+    def step(self, state: Seq2SeqState, ids: Tensor, present: Tensor | None = None) -> Step:
+        """Consume the next tokens (B, n). Where `present` (B, n) is False the row has no token and keeps its state."""
+        features, state, cross = self.step_features(state, ids, present)
         return Step(self.vocabulary(features), state, cross)
 
-    def read(self, state: Seq2SeqState, ids: Tensor,
-             here: Tensor | None = None) -> tuple[Tensor, Seq2SeqState, Tensor | None]:
-        """The same before the logits are made."""
+    def step_features(self, state: Seq2SeqState, ids: Tensor,
+                      present: Tensor | None = None) -> tuple[Tensor, Seq2SeqState, Tensor | None]:
+        """Like `step`, with the input of the output layer instead of the logits."""
         embedded = self.dropout(self.embedding(ids))
         outputs, looks = list[Tensor](), list[Look]()
-        with self._watch(looks) if state.watched else nullcontext():
+        with self._collect_looks(looks) if state.with_cross else nullcontext():
             for t in range(ids.shape[1]):
-                state, output = self._one(embedded[:, t], state, None if here is None else here[:, t])
+                state, output = self._step_layers(embedded[:, t], state, None if present is None else present[:, t])
                 outputs.append(output)
         joined = torch.stack(outputs, dim=1) if outputs else embedded
         cross = torch.cat([look.weights() for look in looks], dim=-2).unsqueeze(1) if looks else None
         return self.dropout(joined), state, cross
 
-    def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
-        """Collect what the decoder looks at; without attention there is nothing to collect."""
+    def _collect_looks(self, looks: list[Look]) -> AbstractContextManager[None]:
+        """Collect the decoder's attention; without attention there is none."""
         return nullcontext()
 
-    def _one(self, y: Tensor, state: Seq2SeqState, here: Tensor | None) -> tuple[Seq2SeqState, Tensor]:
-        """One step of all layers: the state after it, and tanh(W_O [s; c])."""
+    def _step_layers(self, y: Tensor, state: Seq2SeqState, present: Tensor | None) -> tuple[Seq2SeqState, Tensor]:
+        """One step of all layers: the next state, and tanh(W_O [s; c])."""
         before, after = state.cells.tensors, list[Tensor]()
         context = self.context(before[self.memories * (len(self.cells) - 1)], state.source)  # s_{t-1}, highest layer
         x = torch.cat([y, context, *([before[-1]] if self.input_feeding else [])], dim=-1)
@@ -179,14 +180,14 @@ class RecurrentDecoder(nn.Module, ABC):
         output = torch.tanh(self.join(torch.cat([x, context], dim=-1)))
         if self.input_feeding:
             after.append(output)
-        if here is not None:
-            after = [torch.where(here.unsqueeze(-1), new, old) for new, old in zip(after, before, strict=True)]
-        positions = state.positions + (1 if here is None else here)
+        if present is not None:
+            after = [torch.where(present.unsqueeze(-1), new, old) for new, old in zip(after, before, strict=True)]
+        positions = state.positions + (1 if present is None else present)
         return replace(state, cells=RowState(tuple(after)), positions=positions), output
 
 
 class OneContextDecoder(RecurrentDecoder):
-    """Without attention: the one vector c = h_T is fed to every step."""
+    """Without attention: the one vector c = h_T is an input of every step."""
 
     def source(self, memory: Memory) -> RowState:
         assert memory.summary is not None
@@ -198,7 +199,7 @@ class OneContextDecoder(RecurrentDecoder):
 
 
 class AttendingDecoder(RecurrentDecoder):
-    """With attention: a new c_t for every step, from s_{t-1}. Keys are projected once a sentence.
+    """With attention: a new c_t for every step, from s_{t-1}. Keys are projected once for each source.
 
     `values` are the encoder's states themselves ("states"), or a projection of them ("projected").
     """
@@ -206,8 +207,8 @@ class AttendingDecoder(RecurrentDecoder):
     def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
                  normalize: str = "softmax", values: str = "states", **options: object) -> None:
         checks.pick("values", values, ATTENTION_VALUES)
-        looked_width = {"states": context_width, "projected": width}[values]
-        super().__init__(vocabulary, width, context_width=context_width, looked_width=looked_width,
+        attended_width = {"states": context_width, "projected": width}[values]
+        super().__init__(vocabulary, width, context_width=context_width, attended_width=attended_width,
                          **options)  # type: ignore[arg-type]
         self.attention: AttentionLayer
         if values == "states":
@@ -222,12 +223,12 @@ class AttendingDecoder(RecurrentDecoder):
         assert isinstance(source, ContextCache)
         return self.attention.step(hidden.unsqueeze(1), source)[0].squeeze(1)
 
-    def _watch(self, looks: list[Look]) -> AbstractContextManager[None]:
+    def _collect_looks(self, looks: list[Look]) -> AbstractContextManager[None]:
         return self.attention.tap.listen(looks.append)
 
 
 class Seq2Seq(nn.Module):
-    """A recurrent encoder and a recurrent decoder, behind the contract of all models."""
+    """A recurrent encoder and a recurrent decoder, with the interface of all models."""
 
     def __init__(self, encoder: RecurrentEncoder, decoder: RecurrentDecoder) -> None:
         super().__init__()
@@ -237,7 +238,7 @@ class Seq2Seq(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, tokens: Tokens) -> Memory:
-        """The source, read once."""
+        """Encode the source."""
         return self.encoder(tokens)
 
     def decode(self, tokens: Tokens, memory: Memory) -> Tensor:
@@ -246,7 +247,7 @@ class Seq2Seq(nn.Module):
 
     @property
     def output(self) -> nn.Linear:
-        """The layer that makes logits of features."""
+        """The layer that turns features into logits."""
         return self.decoder.vocabulary
 
     def features(self, source: Tokens, target: Tokens) -> Tensor:
@@ -258,42 +259,42 @@ class Seq2Seq(nn.Module):
         return self.output(self.features(source, target))
 
     def _features(self, tokens: Tokens, memory: Memory) -> Tensor:
-        here = tokens.present
-        present = None if here is None else here.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
-        return self.decoder.read(self.decoder.start(memory, watched=False), tokens.ids, present)[0]
+        mask = tokens.present
+        present = None if mask is None else mask.matrix(1, tokens.ids.shape[1], device=tokens.ids.device).squeeze(-2)
+        return self.decoder.step_features(self.decoder.start(memory, with_cross=False), tokens.ids, present)[0]
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int | None = None,
               cross: bool = False) -> Seq2SeqState:
-        """The state before the first token. A recurrent state has no capacity; `cross` asks for the weights."""
+        """The state before the first token. A recurrent state has no capacity; `cross` requests the weights."""
         if memory is None:
             raise checks.wrong("memory", "what encode(...) gave", None)
         if rows is not None and rows != memory.rows:
             raise checks.wrong("rows", f"the memory's {memory.rows}", rows, "memory.pick(...) repeats rows.")
-        return self.decoder.start(memory, watched=cross)
+        return self.decoder.start(memory, with_cross=cross)
 
     def step(self, state: Seq2SeqState, ids: Tensor, lengths: Tensor | None = None) -> Step:
-        """The next token of every row, or a chunk (B, n), of which row b has lengths[b]."""
-        here = None if lengths is None else torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(-1)
-        return self.decoder.advance(state, ids, here)
+        """Consume the next token of every row, or a chunk (B, n), of which row b has lengths[b]."""
+        present = None if lengths is None else torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(-1)
+        return self.decoder.step(state, ids, present)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqAttentionConfig(Config):
-    """How the decoder attends, as a table of a config file; without it there is one context vector."""
+    """The table of the decoder's attention in a config file; without it there is one context vector."""
 
     score: str = choice([*SCORES, "additive", "bilinear"], "additive")
     normalize: str = choice(NORMALIZERS, "softmax")
     values: str = choice(ATTENTION_VALUES, "states")
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers it has: a projection of queries and of keys, and two more for projected values."""
+        """The number of parameters: projections of queries and keys, and two more for projected values."""
         own = {"additive": 2 * width, "bilinear": width**2}.get(self.score, 0)
         return (2 if self.values == "states" else 4) * width * (width + 1) + own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config):
-    """The recurrent encoder-decoder, as a table of a config file."""
+    """The table of a recurrent encoder-decoder in a config file."""
 
     kind: ClassVar[str] = "seq2seq"
     source_vocab_size: int = integer(minimum=1, old="source_vocabulary")
@@ -308,7 +309,7 @@ class Seq2SeqConfig(Config):
     attention: Seq2SeqAttentionConfig | None = None
 
     def build(self) -> Seq2Seq:
-        """The model, with new parameters."""
+        """Build the model with new parameters."""
         encoder = RecurrentEncoder(self.source_vocab_size, self.width, cell=self.cell, layers=self.layers,
                                    direction=self.direction, dropout=self.dropout)
         common: dict[str, Any] = {
@@ -321,7 +322,7 @@ class Seq2SeqConfig(Config):
                                                  normalize=look.normalize, values=look.values, **common))
 
     def parameters(self) -> int:
-        """How many learned numbers the model has."""
+        """The number of parameters of the model."""
         D, scans = self.width, len(DIRECTIONS[self.direction])
         encoder = self.source_vocab_size * D + self.layers * scans * cell_parameters(self.cell, D, D // scans)
         lowest = cell_parameters(self.cell, D * (3 if self.input_feeding else 2), D)
@@ -332,6 +333,6 @@ class Seq2SeqConfig(Config):
         return encoder + cells + initial + join + words + look
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         if self.width % len(DIRECTIONS[self.direction]):
             yield "direction", f'"both" needs an even width, half of it for each direction, and it is {self.width}'

@@ -1,10 +1,10 @@
 """The vision transformer: an image as a sequence of patches.
 
-    image (B, C, H, W) ── patches (B, N, C·P·P) ── W_e ── [class] in front ── + positions ── blocks ── norm
-                                                                  state of [class], or the mean ── W ──► logits
+    image (B, C, H, W) ── patches (B, N, C·P·P) ── W_e ── prepend [class] ── + positions ── blocks ── norm
+                                                                 state of [class], or the mean ── W ──► logits
 
 Source: Dosovitskiy et al. 2021. N = (H/P)·(W/P), patches row by row. Without a class token the mean of the patches
-stands for the image. It knows nothing of files, colours or how an image was cut to size.
+represents the image. The model knows nothing of files, colours or cropping.
 
 Legend: B images, C channels, H height, W width, P patch, N patches, D width of the model.
 """
@@ -29,19 +29,19 @@ from regard.position.encoding import (
 )
 
 CLASS_TOKENS = {"class": 1, "none": 0}
-"""What stands in front of the patches, and how many tokens that is."""
+"""The number of tokens before the patches."""
 
 
 class PatchEmbedding(nn.Module):
-    """Images to a vector for every patch, and in front of them the class token where there is one.
+    """Images to a vector for every patch, after a class token where there is one.
 
     Args:
         size: height and width of an image, in pixels.
-        patch: of so many pixels each way.
-        channels: of an image.
-        width: of the vectors.
-        positions: an encoding of `count` positions; None for none.
-        token: "class": a learned vector stands in front of the patches; "none".
+        patch: the height and width of a patch, in pixels.
+        channels: the number of channels of an image.
+        width: the width of the vectors.
+        positions: an encoding of all positions; None for none.
+        token: "class" for a learned vector before the patches, or "none".
     """
 
     def __init__(self, size: tuple[int, int], patch: int, channels: int, width: int, *,
@@ -82,7 +82,7 @@ class ImageClassifier(nn.Module):
         return self.stack(self.patches(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """What the output layer reads, (B, D)."""
+        """The input of the output layer, (B, D)."""
         states = self.states(images)
         return states[:, 0] if self.patches.token is not None else states.mean(dim=1)
 
@@ -93,7 +93,7 @@ class ImageClassifier(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(Config):
-    """An image classifier, as a table of a config file. `positions` are learned where nothing else is said."""
+    """The table of an image classifier in a config file. By default `positions` are learned."""
 
     kind: ClassVar[str] = "vision"
     image_height: int = integer(minimum=1, old="height")
@@ -109,37 +109,38 @@ class VisionConfig(Config):
 
     @property
     def tokens(self) -> int:
-        """How many tokens an image makes."""
+        """The number of tokens of an image."""
         return (self.image_height // self.patch_size) * (self.image_width // self.patch_size) + self.class_token
 
     @property
-    def places(self) -> EncodingConfig:
-        """The positions, chosen or learned."""
+    def position_config(self) -> EncodingConfig:
+        """The position encoding, chosen or learned."""
         return LearnedConfig(max_positions=self.tokens) if self.positions is None else self.positions
 
     def build(self) -> ImageClassifier:
-        """The model, with new parameters."""
-        patches = PatchEmbedding((self.image_height, self.image_width), self.patch_size, self.channels, self.width, token="class" if self.class_token else "none",
-                          positions=self.places.build(self.width), dropout=self.dropout)
+        """Build the model with new parameters."""
+        patches = PatchEmbedding((self.image_height, self.image_width), self.patch_size, self.channels, self.width,
+                                 token="class" if self.class_token else "none",
+                                 positions=self.position_config.build(self.width), dropout=self.dropout)
         last = nn.Linear(self.width, self.num_labels)
         nn.init.zeros_(last.bias)
         return ImageClassifier(patches, self.stack.build(self.width, causal=False), last)
 
     def parameters(self) -> int:
-        """How many learned numbers the model has."""
+        """The number of parameters of the model."""
         front = (self.channels * self.patch_size**2 + 1 + self.class_token) * self.width
-        return (front + self.places.parameters(self.width) + self.stack.parameters(self.width)
+        return (front + self.position_config.parameters(self.width) + self.stack.parameters(self.width)
                 + (self.width + 1) * self.num_labels)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Pairs of a key and the reason why its value conflicts with another."""
         for name, pixels in (("image_height", self.image_height), ("image_width", self.image_width)):
             if pixels % self.patch_size:
                 yield "patch_size", f"patches of {self.patch_size} pixels do not divide the {name} {pixels}"
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
         if self.stack.cross is not None:
-            yield "stack.cross", "there is no source to look at in a model that only reads"
+            yield "stack.cross", "an image classifier has no source to attend to"
         if isinstance(self.positions, FormalSinusoidalConfig) and self.width % 2:
             yield "positions", f"formal sinusoids need an even width, and it is {self.width}"
         if isinstance(self.positions, LearnedConfig) and self.positions.max_positions < self.tokens:
-            yield "positions.max_positions", f"an image makes {self.tokens} tokens"
+            yield "positions.max_positions", f"an image has {self.tokens} tokens"

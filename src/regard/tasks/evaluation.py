@@ -289,7 +289,7 @@ def stream_loss(task: Completer, ids: Sequence[int], *, window: int | None = Non
     state, parts = model.start(rows=1, capacity=length), []
     if positions is None and all(isinstance(block.mixer, RowState) for block in state.stack.blocks):
         for some, wanted in zip(inputs, labels, strict=True):
-            features, state = model.read(state, task.tokens([some]).ids)
+            features, state = model.step_features(state, task.tokens([some]).ids)
             parts.append(_token_loss(task, features, _label_tensor(task, [wanted])))
         return _total_loss(parts)
     for numbers in length_batches([*map(len, inputs)]):

@@ -56,7 +56,7 @@ def test_gradients_flow_inside_a_window_and_stop_at_its_edge(stream):
     window = feed.at(1)
     got = torch.autograd.grad(objective(window).total, list(model.parameters()))
     with torch.no_grad():
-        _, state = model.read(model.start(rows=3, capacity=7), feed.at(0).batch.inputs.ids)
+        _, state = model.step_features(model.start(rows=3, capacity=7), feed.at(0).batch.inputs.ids)
     logits = model.step(state, window.batch.inputs.ids).logits
     wanted = torch.autograd.grad(F.cross_entropy(logits.flatten(0, 1), window.batch.labels.flatten(), reduction="sum"),
                                  list(model.parameters()))

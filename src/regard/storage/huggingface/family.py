@@ -440,7 +440,7 @@ def _canonical(part: Any, whole: ModelConfig) -> Any:
         return replace(part, epsilon=EmbeddingConfig().epsilon)
     if isinstance(part, MaskedModelConfig) and part.mlm_width == width:
         return replace(part, mlm_width=None)
-    return replace(part, positions=part.places) if isinstance(part, VisionConfig) else part
+    return replace(part, positions=part.position_config) if isinstance(part, VisionConfig) else part
 
 
 def _flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -208,7 +208,7 @@ class TruncatedBPTTObjective(Objective):
         fresh = start.memories()
         kept = self._places(fresh)
         memories = [torch.where(window.first, new, old) for new, old in zip(fresh, kept, strict=True)]
-        features, after = model.read(start.remembering(memories), ids)
+        features, after = model.step_features(start.with_memories(memories), ids)
         with torch.no_grad():
             for place, memory in zip(kept, after.memories(), strict=True):
                 place.copy_(memory)
