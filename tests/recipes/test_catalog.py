@@ -18,7 +18,7 @@ def test_a_size_changes_what_it_names_and_nothing_else():
     base, tiny = catalog.find_recipe("transformer").tables["model"], catalog.find_recipe("transformer-tiny").tables["model"]
     assert (base["width"], tiny["width"]) == (512, 128)
     assert (base["encoder"]["mixer"]["heads"], tiny["encoder"]["mixer"]["heads"]) == (8, 4)
-    assert base["encoder"]["norm_position"] == tiny["encoder"]["order"] == "post"
+    assert base["encoder"]["norm_position"] == tiny["encoder"]["norm_position"] == "post"
     assert catalog.find_recipe("transformer-base").tables == catalog.find_recipe("transformer").tables
     assert "sizes" not in catalog.find_recipe("transformer-tiny").tables
 
