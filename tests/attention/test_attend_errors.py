@@ -99,7 +99,7 @@ WRONG = {
     "a bias' shape": (attend(bias=torch.zeros(3, 4)), "`bias`", "(2, 4, 3, 5)", "(3, 4)"),
     "a bias' dimensions": (attend(bias=torch.zeros(1, 2, 4, 3, 5)), "`bias`", "(2, 4, 3, 5)", "(1, 2, 4, 3, 5)"),
     "a bias' heads": (attend(bias=ALiBi.for_heads(8)), "`bias`", "4 heads", "8"),
-    "a table's heads": (attend(bias=RelativeBias(2, limit=3)), "`bias`", "4 heads", "2"),
+    "a table's heads": (attend(bias=RelativeBias(2, max_distance=3)), "`bias`", "4 heads", "2"),
     "a bias with heads for none": (attend(Q[0, 0], K[0, 0], V[0, 0], bias=ALiBi.for_heads(4)), "`bias`", "no dimension",
                                    "ALiBi for 4 heads", "(batch, heads, tokens, width)"),
     "a bias of no kind": (attend(bias=0.5), "`bias`", "a tensor, or a Bias", "float"),

@@ -79,7 +79,7 @@ def test_the_gradient_of_a_bias(kind, backend):
         bias = regard.ALiBi(nn.Parameter(normal(2, seed=8).exp()))
         learned = [bias.slopes]
     elif kind in ("relative", "placed"):
-        bias = regard.RelativeBias(2, limit=2).double()
+        bias = regard.RelativeBias(2, max_distance=2).double()
         bias.table.data = normal(5, 2, seed=8)
         learned = [bias.table]
         mask = regard.Placed(1) & regard.Window(2, None) if kind == "placed" else MASK

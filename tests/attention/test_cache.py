@@ -22,8 +22,8 @@ NORMALIZERS = ("softmax", "relu", "relu_sum", "sigmoid")
 WIDTH = 4
 PLACED = {"none": {}, "rotary": {"rotary": regard.Rotary(2, base=10.0)},
           "alibi": {"position_bias": regard.ALiBi([1.0, 0.3])},
-          "relative": {"position_bias": regard.RelativeBias(2, limit=2)},
-          "bucketed": {"position_bias": regard.BucketedBias(2, buckets=4, max_distance=4)},
+          "relative": {"position_bias": regard.RelativeBias(2, max_distance=2)},
+          "bucketed": {"position_bias": regard.BucketedBias(2, num_buckets=4, max_distance=4)},
           "grouped": {"key_heads": 1, "head_width": 3, "value_width": 5}}
 FURTHER = [None, regard.Window(2, None), regard.Window(0, 0), ~regard.Window(1, 1) | regard.Window(0, None)]
 

@@ -215,8 +215,8 @@ def bias_of(bias, distances):
     return np.moveaxis(array(bias.table)[rows], -1, 0)
 
 
-@pytest.mark.parametrize("bias", [regard.ALiBi.for_heads(2), regard.RelativeBias(2, limit=2),
-                                  regard.BucketedBias(2, buckets=4, max_distance=4)], ids=str)
+@pytest.mark.parametrize("bias", [regard.ALiBi.for_heads(2), regard.RelativeBias(2, max_distance=2),
+                                  regard.BucketedBias(2, num_buckets=4, max_distance=4)], ids=str)
 @pytest.mark.parametrize("n_keys", [5, 7])
 def test_a_position_bias_is_added_to_the_scores(bias, n_keys):
     layer = make("attention", position_bias=bias)
@@ -338,7 +338,7 @@ LINEAR = [f"{part}.{name}" for part in ("query", "key", "value", "output") for n
     ({"kind": "attention", "bias": False, "position_bias": regard.ALiBi.for_heads(2)}, LINEAR[::2]),
     ({"kind": "attention", "score": "additive"}, [*LINEAR, "scorer.weight", "scorer.bias"]),
     ({"kind": "attention", "score": "module"}, [*LINEAR, "scorer.kind.weight"]),
-    ({"kind": "attention", "position_bias": regard.RelativeBias(2, limit=1)}, [*LINEAR, "position_bias.table"]),
+    ({"kind": "attention", "position_bias": regard.RelativeBias(2, max_distance=1)}, [*LINEAR, "position_bias.table"]),
     ({"kind": "basic", "score": "bilinear"}, [*LINEAR[:4], "scorer.weight"]),
 ], ids=str)
 def test_what_is_stored_is_known_and_makes_the_same_layer(options, keys):

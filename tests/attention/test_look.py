@@ -164,7 +164,7 @@ def test_weights_may_be_negative():
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 def test_no_answer_has_a_gradient(score):
     torch.set_default_dtype(torch.float64)
-    layer, looks = regard.Attention(4, heads=2, score=score, position_bias=regard.RelativeBias(2, limit=1)), []
+    layer, looks = regard.Attention(4, heads=2, score=score, position_bias=regard.RelativeBias(2, max_distance=1)), []
     with layer.tap.listen(looks.append):
         layer(normal(1, 3, 4).requires_grad_())
     (look,) = looks

@@ -70,7 +70,7 @@ def test_a_bias_follows_where_the_mask_puts_the_queries():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_a_bias_takes_the_precision_of_the_query(dtype):
     tensors = [torch.zeros(2, n, 4, dtype=dtype) for n in (3, 5, 5)]
-    for bias in (torch.zeros(3, 5), regard.ALiBi.for_heads(2), regard.RelativeBias(2, limit=1)):
+    for bias in (torch.zeros(3, 5), regard.ALiBi.for_heads(2), regard.RelativeBias(2, max_distance=1)):
         problem = stated(*tensors, bias=bias)
         assert problem.block_bias(problem.indices()).dtype == dtype
         assert regard.attend(*tensors, bias=bias).dtype == dtype

@@ -48,7 +48,7 @@ def test_alibi_slopes_are_the_papers():
 @quick
 @given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 5), st.integers(0, 5), st.integers(-20, 20))
 def test_relative_bias_is_the_oracle(heads, limit, queries, keys, first):
-    distance, bias = distances(queries, keys, first), filled(RelativeBias(heads, limit=limit))
+    distance, bias = distances(queries, keys, first), filled(RelativeBias(heads, max_distance=limit))
     rows = np.array([[oracle.relative_clip(int(d), limit) + limit for d in row] for row in distance], dtype=np.int64)
     check_equal(bias(distance), oracle.relative_bias(bias.table.detach().numpy(), rows.reshape(queries, keys)))
 
@@ -58,7 +58,7 @@ def test_relative_bias_is_the_oracle(heads, limit, queries, keys, first):
 def test_bucketed_bias_is_the_oracle(heads, half, more, both_ways, first):
     buckets = 2 * half
     max_distance = (half if both_ways else buckets) // 2 + more
-    bias = filled(BucketedBias(heads, buckets=buckets, max_distance=max_distance, both_ways=both_ways))
+    bias = filled(BucketedBias(heads, num_buckets=buckets, max_distance=max_distance, bidirectional=both_ways))
     distance = distances(3, 4, first)
     rows = [[oracle.relative_bucket(int(d), buckets, max_distance, both_ways) for d in row] for row in distance]
     check_equal(bias(distance), oracle.relative_bias(bias.table.detach().numpy(), np.array(rows)))
@@ -68,7 +68,7 @@ def test_bucketed_bias_is_the_oracle(heads, half, more, both_ways, first):
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (4, 3), (16, 1000), (64, 4096), (6, 27)])
 def test_every_distance_falls_into_the_oracles_bucket(buckets, max_distance, both_ways):
     distance = torch.arange(-max_distance - 40, max_distance + 41)
-    bias = BucketedBias(1, buckets=buckets, max_distance=max_distance, both_ways=both_ways)
+    bias = BucketedBias(1, num_buckets=buckets, max_distance=max_distance, bidirectional=both_ways)
     expected = [oracle.relative_bucket(d, buckets, max_distance, both_ways) for d in distance.tolist()]
     assert bias.bucket(distance).tolist() == expected
     assert bias.bucket(distance.int()).tolist() == expected
@@ -85,12 +85,12 @@ def test_buckets_of_t5s_own_sizes_are_those_of_its_float32_logarithm(both_ways):
     expected = torch.where(away < exact, away, wide.clamp(max=count - 1))
     if both_ways:
         expected = expected + (distance > 0) * count
-    assert torch.equal(BucketedBias(1, both_ways=both_ways).bucket(distance), expected)
+    assert torch.equal(BucketedBias(1, bidirectional=both_ways).bucket(distance), expected)
 
 
 def test_boundaries_are_those_of_whole_numbers():
     # e = 4, m = 5, 128/e = 2^5: bucket 4 + k begins at 4 · 2^k exactly; float64's logarithm leaves 8 in bucket 4.
-    bias = BucketedBias(1, buckets=9, max_distance=128, both_ways=False)
+    bias = BucketedBias(1, num_buckets=9, max_distance=128, bidirectional=False)
     assert int(math.log(8 / 4) / math.log(128 / 4) * 5) == 0
     expected = [3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8]
     assert bias.bucket(-torch.tensor([3, 4, 7, 8, 15, 16, 31, 32, 63, 64, 10**9])).tolist() == expected
@@ -99,9 +99,9 @@ def test_boundaries_are_those_of_whole_numbers():
 BIASES = {
     "alibi": lambda: ALiBi.for_heads(3),
     "learned alibi": lambda: ALiBi(torch.nn.Parameter(torch.tensor([0.5, 0.1, 0.2]))),
-    "relative": lambda: RelativeBias(3, limit=2),
-    "bucketed": lambda: BucketedBias(3, buckets=8, max_distance=6),
-    "one way": lambda: BucketedBias(3, buckets=5, max_distance=6, both_ways=False),
+    "relative": lambda: RelativeBias(3, max_distance=2),
+    "bucketed": lambda: BucketedBias(3, num_buckets=8, max_distance=6),
+    "one way": lambda: BucketedBias(3, num_buckets=5, max_distance=6, bidirectional=False),
 }
 
 
@@ -183,7 +183,7 @@ def test_alibi_goes_to_the_device_of_the_distances():
 
 
 def test_learned_biases_begin_with_nothing():
-    assert not RelativeBias(2, limit=3)(distances(4, 4)).any()
+    assert not RelativeBias(2, max_distance=3)(distances(4, 4)).any()
     assert not BucketedBias(2)(distances(4, 4)).any()
 
 
@@ -191,8 +191,8 @@ def test_reads_well():
     assert repr(ALiBi.for_heads(2)) == "ALiBi(slopes=[0.0625, 0.003906])"
     assert repr(ALiBi(torch.nn.Parameter(torch.ones(1)))) == "ALiBi(slopes=[1], learned)"
     assert repr(ALiBi.for_heads(2).to("meta")) == "ALiBi(heads=2)"
-    assert repr(RelativeBias(2, limit=3)) == "RelativeBias(heads=2, limit=3)"
-    assert "buckets=32, max_distance=128, both_ways=True" in repr(BucketedBias(2))
+    assert repr(RelativeBias(2, max_distance=3)) == "RelativeBias(heads=2, max_distance=3)"
+    assert "num_buckets=32, max_distance=128, bidirectional=True" in repr(BucketedBias(2))
 
 
 AT = distances(2, 2)
@@ -204,15 +204,15 @@ WRONG = {
     "slopes in a matrix": (lambda: ALiBi(torch.ones(2, 2)), ["`slopes`", "(heads,)", "(2, 2)"]),
     "whole slopes": (lambda: ALiBi(torch.tensor([1, 2])), ["`slopes`", "floats", "int64"]),
     "no slope at all": (lambda: ALiBi([float("inf")]), ["`slopes`", "finite", "inf"]),
-    "negative limit": (lambda: RelativeBias(2, limit=-1), ["`limit`", "at least 0", "-1"]),
-    "relative heads": (lambda: RelativeBias(0, limit=2), ["`heads`"]),
+    "negative limit": (lambda: RelativeBias(2, max_distance=-1), ["`max_distance`", "at least 0", "-1"]),
+    "relative heads": (lambda: RelativeBias(0, max_distance=2), ["`heads`"]),
     "bucketed heads": (lambda: BucketedBias(0), ["`heads`"]),
-    "too few buckets": (lambda: BucketedBias(2, buckets=2), ["`buckets`", "at least 4", "2"]),
-    "too few one way": (lambda: BucketedBias(2, buckets=1, both_ways=False), ["`buckets`", "at least 2"]),
-    "odd buckets": (lambda: BucketedBias(2, buckets=7), ["`buckets`", "even", "7", "both_ways=False"]),
+    "too few buckets": (lambda: BucketedBias(2, num_buckets=2), ["`num_buckets`", "at least 4", "2"]),
+    "too few one way": (lambda: BucketedBias(2, num_buckets=1, bidirectional=False), ["`num_buckets`", "at least 2"]),
+    "odd buckets": (lambda: BucketedBias(2, num_buckets=7), ["`num_buckets`", "even", "7", "bidirectional=False"]),
     "too near": (lambda: BucketedBias(2, max_distance=8), ["`max_distance`", "at least 9", "8", "fewer buckets"]),
     "float distances": (lambda: ALiBi.for_heads(2)(AT.float()), ["`distance`", "int64", "float32"]),
-    "short distances": (lambda: RelativeBias(2, limit=1)(AT.to(torch.int8)), ["`distance`", "int32", "int8"]),
+    "short distances": (lambda: RelativeBias(2, max_distance=1)(AT.to(torch.int8)), ["`distance`", "int32", "int8"]),
     "one distance": (lambda: BucketedBias(2)(AT[0]), ["`distance`", "(Q, K)", "(2,)"]),
     "heads in the distances": (lambda: ALiBi.for_heads(2)(AT.expand(3, 2, 2)), ["`distance`", "(3, 2, 2)", "leave 1"]),
 }
@@ -226,3 +226,11 @@ def test_wrong_arguments_are_named(case):
 def test_a_bias_without_a_rule_cannot_be_made():
     with pytest.raises(TypeError, match="forward"):
         Bias()
+
+
+def test_old_names_of_arguments_still_work():
+    with pytest.warns(FutureWarning, match="max_distance"):
+        assert RelativeBias(2, limit=3).max_distance == 3
+    with pytest.warns(FutureWarning, match="num_buckets|bidirectional"):
+        old = BucketedBias(2, buckets=8, both_ways=False)
+    assert (old.num_buckets, old.bidirectional) == (8, False)

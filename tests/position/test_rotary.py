@@ -105,7 +105,7 @@ def test_low_precision_is_no_worse_than_the_plain_computation(dtype, pairing):
     rotary = Rotary(32, pairing=pairing)
     got = rotary(x, positions)
     assert got.dtype == dtype
-    cosine, sine = (wave.to(dtype) for wave in rotary.turns(positions, torch.float64))
+    cosine, sine = (wave.to(dtype) for wave in rotary.rotations(positions, torch.float64))
     a, b = (x[:, :16], x[:, 16:]) if pairing == "halves" else (x[:, ::2], x[:, 1::2])
     plain = a * cosine - b * sine, a * sine + b * cosine
     plain = torch.cat(plain, -1) if pairing == "halves" else torch.stack(plain, -1).flatten(-2)
@@ -128,9 +128,9 @@ def test_gradients_are_right(pairing):
 def test_shared_turns_give_the_same():
     rotary, positions = Rotary(6), torch.tensor([[4, 5, 6], [0, 1, 2]])
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        turns = rotary.turns(positions, dtype)
+        rotations = rotary.rotations(positions, dtype)
         for x in torch.randn(2, 2, 3, 3, 8).to(dtype):
-            assert torch.equal(rotary.turn(x, turns), rotary(x, positions))
+            assert torch.equal(rotary.rotate(x, rotations), rotary(x, positions))
 
 
 def test_casts_and_moves_change_nothing():
@@ -171,11 +171,11 @@ WRONG = {
     "other rows": (lambda: Rotary(8)(X, AT.expand(3, 5)), ["`positions`", "(3, 5)", "from the left"]),
     "a list": (lambda: Rotary(8)(X, [0, 1, 2, 3, 4]), ["`positions`", "list"]),
     "elsewhere": (lambda: Rotary(8)(X, AT.to("meta")), ["`positions`", "meta"]),
-    "coarse turns": (
-        lambda: Rotary(8).turn(X.double(), Rotary(8).turns(AT, X.dtype)),
-        ["`turns`", "float64", "float32"],
+    "coarse rotations": (
+        lambda: Rotary(8).rotate(X.double(), Rotary(8).rotations(AT, X.dtype)),
+        ["`rotations`", "float64", "float32"],
     ),
-    "narrow turns": (lambda: Rotary(8).turn(X, Rotary(4).turns(AT, X.dtype)), ["`turns`", "4 angles", "2 wide"]),
+    "narrow rotations": (lambda: Rotary(8).rotate(X, Rotary(4).rotations(AT, X.dtype)), ["`rotations`", "4 angles", "2 wide"]),
 }
 
 

@@ -250,7 +250,7 @@ def masks(draw: Any, leading: tuple[int, ...], n_queries: int, n_keys: int, dept
 def table_of(bias: regard.RelativeBias, distances: np.ndarray) -> np.ndarray:
     """The oracle's bias of these distances (..., 1, queries, keys), or without the 1: (..., heads, queries, keys)."""
     table = bias.table.detach().cpu().double().numpy()
-    rows = np.vectorize(lambda d: positions.relative_clip(int(d), bias.limit) + bias.limit, otypes=[int])(distances)
+    rows = np.vectorize(lambda d: positions.relative_clip(int(d), bias.max_distance) + bias.max_distance, otypes=[int])(distances)
     rows = rows if rows.ndim > 2 else rows[None]
     return np.concatenate([table[rows, head] for head in range(bias.heads)], axis=-3)
 
@@ -279,7 +279,7 @@ def biases(draw: Any, leading: tuple[int, ...], n_queries: int, n_keys: int, dis
     if kind == "alibi":
         slopes = normal(heads, seed=seed).exp()
         return regard.ALiBi(nn.Parameter(slopes)), alibi_of(slopes.numpy(), distances)
-    relative = regard.RelativeBias(heads, limit=draw(st.integers(0, 4))).double()
+    relative = regard.RelativeBias(heads, max_distance=draw(st.integers(0, 4))).double()
     relative.table.data = normal(*relative.table.shape, seed=seed)
     return relative, table_of(relative, distances)
 

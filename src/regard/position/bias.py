@@ -1,14 +1,15 @@
 """Additive terms of the attention scores, made from the distance between a key and a query.
 
-    ALiBi          b(h, distance) = -slope_h |distance|                       (Press et al. 2022)
-    RelativeBias   b(h, distance) = table[clip(distance, -limit, limit), h]   (the clipping of Shaw et al. 2018)
-    BucketedBias   b(h, distance) = table[bucket(distance), h]                (Raffel et al. 2020: T5)
+    ALiBi          b(h, distance) = -slope_h |distance|                                  (Press et al. 2022)
+    RelativeBias   b(h, distance) = table[clip(distance, -m, m), h], m = max_distance   (clipping of Shaw et al. 2018)
+    BucketedBias   b(h, distance) = table[bucket(distance), h]                           (Raffel et al. 2020: T5)
 
 distance is the position of the key minus that of the query: negative for keys of the past.
 
-A bias is a value: it says what is added, and knows neither queries nor keys, neither masks nor layers. A kernel that
-never holds the whole matrix asks for one block of distances at a time, and for the same again in its backward pass.
-Letters on shapes: H heads, Q queries, K keys, B rows of a batch.
+A bias is a function of distances: it knows neither queries, keys, masks nor layers. A backend that never holds the whole
+matrix calls it for one block of distances at a time, and once more in its backward pass.
+
+Legend: H heads, Q queries, K keys, B rows of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -20,14 +21,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.checks import shape, wrong
+from regard.checks import renamed_arguments, shape, wrong
 from regard.config import Config
 from regard.config import integer as whole_number
 from regard.position.positions import check_finite, check_integer
 
 
 class Bias(nn.Module, ABC):
-    """A number for every head and every distance. A bias of your own says `heads` and `forward`."""
+    """A number for every head and every distance. A subclass defines `heads` and `forward`."""
 
     heads: int
 
@@ -39,11 +40,11 @@ class Bias(nn.Module, ABC):
 class ALiBi(Bias):
     """b = -slope_h |distance|: the farther a key, the lower its score.
 
-    The paper's is one-sided, over keys of the past (with a causal mask); this one falls to both sides alike.
+    The paper's bias is one-sided, for keys of the past (with a causal mask); this one is symmetric.
 
-    `slopes` may be numbers, which stay exact through every cast (.half() leaves them in float32, .double() finds all
+    `slopes` may be numbers, which stay exact through every cast (.half() leaves them in float32, .double() restores all
     their digits); a tensor, which is moved and cast like any buffer; or a parameter, which is learned and stored.
-    The block comes in float32 at least: float16 has no 2,049, and bfloat16 no 257.
+    The result is in float32 at least: float16 cannot represent 2,049, and bfloat16 not 257.
     """
 
     slopes: Tensor
@@ -76,13 +77,13 @@ class ALiBi(Bias):
 
     def forward(self, distance: Tensor) -> Tensor:
         _check_distance(distance)
-        # To the device of the distances, so that a bias made in the call of attend needs no .to().
+        # Moved to the device of the distances, so that a bias made in the call of attend needs no .to().
         slopes = self.slopes.to(distance.device, _wide(self.slopes.dtype))
         return slopes[:, None, None] * -distance.abs()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ALiBi":
         super()._apply(fn, recurse)
-        if self.numbers is not None:  # rounded, or left empty by to_empty: begin again from the numbers
+        if self.numbers is not None:  # rounded, or left empty by to_empty: restore them from the numbers
             self.slopes = torch.tensor(self.numbers, dtype=_wide(self.slopes.dtype), device=self.slopes.device)
         return self
 
@@ -94,17 +95,19 @@ class ALiBi(Bias):
 
 
 class RelativeBias(Bias):
-    """b = table[clip(distance, -limit, limit) + limit, h]: one learned number for each head and each near distance.
+    """b = table[clip(distance, -m, m) + m, h] with m = `max_distance`: a learned number for each head and near
+    distance.
 
-    All keys farther than `limit` share the number of the farthest. Shaw et al. learn a vector for each clipped distance
-    and multiply it with the query; a number added to the score is the simpler form that T5 went on with. The table
-    begins with zeros: at first distance says nothing.
+    All keys farther than `max_distance` share the number of that distance. Shaw et al. learn a vector for each clipped
+    distance and multiply it with the query; a number added to the score is the simpler form that T5 continued with. The
+    table starts with zeros.
     """
 
-    def __init__(self, heads: int, *, limit: int):
+    @renamed_arguments(limit="max_distance")
+    def __init__(self, heads: int, *, max_distance: int):
         super().__init__()
-        self.heads, self.limit = check_integer("heads", heads, 1), check_integer("limit", limit, 0)
-        self.table = nn.Parameter(torch.empty(2 * limit + 1, heads))
+        self.heads, self.max_distance = check_integer("heads", heads, 1), check_integer("max_distance", max_distance, 0)
+        self.table = nn.Parameter(torch.empty(2 * max_distance + 1, heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,10 +115,10 @@ class RelativeBias(Bias):
 
     def forward(self, distance: Tensor) -> Tensor:
         _check_distance(distance)
-        return _look_up(distance.clamp(-self.limit, self.limit) + self.limit, self.table)
+        return _look_up(distance.clamp(-self.max_distance, self.max_distance) + self.max_distance, self.table)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, limit={self.limit}"
+        return f"heads={self.heads}, max_distance={self.max_distance}"
 
 
 class BucketedBias(Bias):
@@ -124,35 +127,37 @@ class BucketedBias(Bias):
     With n buckets for one direction and e = n // 2, a key d tokens away falls into bucket d while d < e, then into
     e + floor(log(d/e) / log(max_distance/e) · (n - e)), and from `max_distance` on into the last.
 
-    `both_ways` (T5's `bidirectional`) gives half of the buckets to the past and half to the future; without it all are
-    for the past, and the future falls into bucket 0 (it is there for causal masks to hide).
+    `bidirectional` gives half of the buckets to the past and half to the future; otherwise all are for the past, and
+    the future falls into bucket 0 (causal masks hide it).
 
-    T5 takes the floor of a floating logarithm, which can fall on the wrong side of a whole number; here the first
-    distance of every bucket is found in integers. The table begins with zeros: at first distance says nothing.
+    T5 takes the floor of a floating-point logarithm, which can fall on the wrong side of an integer; here the first
+    distance of every bucket is found in integers. The table starts with zeros.
     """
 
     starts: Tensor
 
-    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool = True):
+    @renamed_arguments(buckets="num_buckets", both_ways="bidirectional")
+    def __init__(self, heads: int, *, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True):
         super().__init__()
-        self.heads, self.buckets, self.both_ways = check_integer("heads", heads, 1), buckets, both_ways
-        if check_integer("buckets", buckets, 4 if both_ways else 2) % 2 and both_ways:
-            raise wrong("buckets", "even, half of them for each way", buckets, "Or use both_ways=False.")
-        self.one_way = buckets // 2 if both_ways else buckets
-        exact = self.one_way // 2
+        self.heads, self.num_buckets, self.bidirectional = check_integer("heads", heads, 1), num_buckets, bidirectional
+        if check_integer("num_buckets", num_buckets, 4 if bidirectional else 2) % 2 and bidirectional:
+            remedy = "Or use bidirectional=False."
+            raise wrong("num_buckets", "even, half of them for each direction", num_buckets, remedy)
+        self.per_direction = num_buckets // 2 if bidirectional else num_buckets
+        exact = self.per_direction // 2
         remedy = f"The first {exact} distances have a bucket each: make it greater, or take fewer buckets."
         self.max_distance = check_integer("max_distance", max_distance, exact + 1, remedy)
         self.register_buffer("starts", self._starts(), persistent=False)
-        self.table = nn.Parameter(torch.empty(buckets, heads))
+        self.table = nn.Parameter(torch.empty(num_buckets, heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.table)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Which row of the table each distance reads."""
-        future = (distance > 0).long() * self.one_way if self.both_ways else 0
-        far = distance.abs() if self.both_ways else -distance.clamp(max=0)
+        """The row of the table for each distance."""
+        future = (distance > 0).long() * self.per_direction if self.bidirectional else 0
+        far = distance.abs() if self.bidirectional else -distance.clamp(max=0)
         return torch.bucketize(far.long(), self.starts, right=True) + future
 
     def forward(self, distance: Tensor) -> Tensor:
@@ -160,7 +165,7 @@ class BucketedBias(Bias):
         return _look_up(self.bucket(distance), self.table)
 
     def _starts(self, device: torch.device | None = None) -> Tensor:
-        return torch.tensor(_bucket_starts(self.one_way, self.max_distance), dtype=torch.long, device=device)
+        return torch.tensor(_bucket_starts(self.per_direction, self.max_distance), dtype=torch.long, device=device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "BucketedBias":
         super()._apply(fn, recurse)
@@ -168,8 +173,8 @@ class BucketedBias(Bias):
         return self
 
     def extra_repr(self) -> str:
-        sizes = f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}"
-        return f"{sizes}, both_ways={self.both_ways}"
+        sizes = f"heads={self.heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+        return f"{sizes}, bidirectional={self.bidirectional}"
 
 
 _FOR_HEADS = "ALiBi.for_heads(n) has the paper's."
@@ -199,7 +204,7 @@ def _bucket_starts(buckets: int, max_distance: int) -> list[int]:
 
 
 def _look_up(rows: Tensor, table: Tensor) -> Tensor:
-    """The rows of the table that (Q, K) or (B, 1, Q, K) names, heads in their place: (H, Q, K) or (B, H, Q, K)."""
+    """Table rows for indices (Q, K) or (B, 1, Q, K), with the heads moved before the queries."""
     pairs = rows if rows.dim() == 2 else rows.squeeze(-3)
     # Twice as fast, forward and backward together, as table[rows] with the heads moved afterwards, and contiguous.
     bias = table.t().index_select(1, pairs.flatten()).reshape(table.shape[1], *pairs.shape)
@@ -221,11 +226,11 @@ class ALiBiConfig(Config):
     kind: ClassVar[str] = "alibi"
 
     def build(self, heads: int, causal: bool) -> Bias:
-        """The bias of so many heads."""
+        """Build the bias for this number of heads."""
         return ALiBi.for_heads(heads)
 
     def parameters(self, heads: int) -> int:
-        """How many learned numbers it has."""
+        """The number of parameters."""
         return 0
 
 
@@ -237,11 +242,11 @@ class RelativeBiasConfig(Config):
     max_distance: int = whole_number(16, minimum=0, old="limit")
 
     def build(self, heads: int, causal: bool) -> Bias:
-        """The bias of so many heads."""
-        return RelativeBias(heads, limit=self.max_distance)
+        """Build the bias for this number of heads."""
+        return RelativeBias(heads, max_distance=self.max_distance)
 
     def parameters(self, heads: int) -> int:
-        """How many learned numbers it has."""
+        """The number of parameters."""
         return (2 * self.max_distance + 1) * heads
 
 
@@ -254,9 +259,10 @@ class BucketedBiasConfig(Config):
     max_distance: int = whole_number(128, minimum=1)
 
     def build(self, heads: int, causal: bool) -> Bias:
-        """The bias of so many heads."""
-        return BucketedBias(heads, buckets=self.num_buckets, max_distance=self.max_distance, both_ways=not causal)
+        """Build the bias for this number of heads."""
+        return BucketedBias(heads, num_buckets=self.num_buckets, max_distance=self.max_distance,
+                            bidirectional=not causal)
 
     def parameters(self, heads: int) -> int:
-        """How many learned numbers it has."""
+        """The number of parameters."""
         return self.num_buckets * heads

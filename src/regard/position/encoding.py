@@ -1,16 +1,16 @@
-"""Absolute encodings: a vector for every position, added to the token's vector or set beside it.
+"""Absolute positional encodings: a vector for every position, added to the token's vector or concatenated with it.
 
-    Linear             PE(pos)        = a pos + b
-    Sinusoidal         PE(pos, 2i)    = sin(pos / base^(2i/d)),      PE(pos, 2i+1) = cos(same),      i = 0, 1, ...
-    FormalSinusoidal   W_p[2i-1, t]   = sin(t / l_max^(2i/d_e)),     W_p[2i, t]    = cos(same),      i = 1, 2, ...
-    Learned            PE(pos)        = row pos of a table
+    LinearEncoding             PE(pos)        = a pos + b
+    SinusoidalEncoding         PE(pos, 2i)    = sin(pos / base^(2i/d)),     PE(pos, 2i+1) = cos(same),     i = 0, 1, ...
+    FormalSinusoidalEncoding   W_p[2i-1, t]   = sin(t / l_max^(2i/d_e)),    W_p[2i, t]    = cos(same),     i = 1, 2, ...
+    LearnedEncoding            PE(pos)        = row pos of a table
 
 Our names and the sources': `slope`, `offset` are a, b; `width` is d, d_model (Vaswani et al. 2017) and d_e (Phuong and
-Hutter 2022); `base` is 10000; `longest` is l_max; `count` is the number of rows of the table.
+Hutter 2022); `base` is 10000; `max_length` is l_max; `max_positions` is the number of rows of the table.
 
-Positions are given explicitly, as a tensor of any shape, and count from 0. An encoding knows neither the tokens nor
-what is done with its vectors: `Added` (the Transformer's way) and `Concatenated` (the other way) know that, and pass on
-the precision of the tokens, so that model.double() and model.half() need nothing to be converted.
+Positions are explicit arguments, tensors of any shape, and count from 0. An encoding does not know the tokens;
+`AddPositions` and `ConcatenatePositions` combine the two, in the precision of the tokens, so that model.double() and
+model.half() need no conversion.
 """
 
 from abc import ABC, abstractmethod
@@ -37,16 +37,16 @@ from regard.position.positions import (
 )
 
 SINUSOID_LAYOUTS = {"interleaved": -1, "halves": -2}
-"""Where sines and cosines stand, and the dimension along which they are joined for it."""
+"""The dimension along which sines and cosines are stacked for each layout."""
 
 MIN_REPEATED = 64
-"""Positions: for fewer it is not asked how many are the same."""
+"""With fewer positions it does not pay to look for repeated ones."""
 
 
 class PositionalEncoding(nn.Module, ABC):
-    """A vector for every position. Subclasses say how; `width` is how many features it has.
+    """The base of encodings: a vector of `width` features for every position.
 
-    `limit` is how many positions it knows, from 0; None when it knows them all.
+    `limit` is the number of positions that it has vectors for, from 0 on; None means no limit.
     """
 
     width: int
@@ -58,10 +58,10 @@ class PositionalEncoding(nn.Module, ABC):
 
 
 class LinearEncoding(PositionalEncoding):
-    """PE(pos) = slope · pos + offset. It grows with the length of the sequence.
+    """PE(pos) = slope · pos + offset: one number, which grows with the length of the sequence.
 
-    It is one number. With `width` 1 (the default) `Added` adds it to every feature and `Concatenated` sets it beside
-    them as one more; a greater `width` repeats it. Float16 ends at 65504: choose a slope that stays below.
+    With `width` 1 (the default) `AddPositions` adds it to every feature and `ConcatenatePositions` appends it as one
+    more feature; a larger `width` repeats it. Float16 ends at 65504: choose a slope that stays below.
     """
 
     def __init__(self, slope: float = 1.0, offset: float = 0.0, width: int = 1):
@@ -82,9 +82,9 @@ class LinearEncoding(PositionalEncoding):
 class SinusoidalEncoding(PositionalEncoding):
     """PE(pos, 2i) = sin(pos / base^(2i/width)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
 
-    Any position, however large, is exact to the last digit or so of the dtype asked for. The paper's widths are even;
-    of an odd width the last feature is a sine without its cosine. `layout` is where they stand: "interleaved", sines
-    and cosines in turn, as in the paper; or "halves", first all sines, then all cosines, as in Marian.
+    Any position, however large, is exact to about the last digit of the requested dtype. The paper's widths are even;
+    in an odd width the last feature is a sine without its cosine. `layout` is "interleaved", sines and cosines
+    alternating, as in the paper, or "halves", first all sines, then all cosines, as in Marian.
     """
 
     def __init__(self, width: int, base: float = 10000.0, layout: str = "interleaved"):
@@ -103,45 +103,45 @@ class SinusoidalEncoding(PositionalEncoding):
 
 
 class FormalSinusoidalEncoding(PositionalEncoding):
-    """W_p[2i-1, t] = sin(t / longest^(2i/width)), W_p[2i, t] = cos(same), 0 < i <= width/2 (Phuong and Hutter 2022).
+    """W_p[2i-1, t] = sin(t / max_length^(2i/width)), W_p[2i, t] = cos(same), 0 < i <= width/2 (Phuong and Hutter 2022).
 
-    The same idea as `Sinusoidal` with other numbers: `longest` (l_max) in place of 10000, i from 1, so that no feature
-    turns once every 2π tokens. Nothing is wrong with positions from `longest` on: they only begin to look alike.
+    The same idea as `SinusoidalEncoding` with other numbers: `max_length` (l_max) in place of 10000, and i from 1, so
+    that no feature has a period of 2π tokens. Positions from `max_length` on are valid, but begin to look alike.
     """
 
-    def __init__(self, width: int, longest: int):
+    def __init__(self, width: int, max_length: int):
         super().__init__()
         if check_integer("width", width, 2) % 2:
-            raise wrong("width", "even: the paper has pairs of rows alone", width, "Sinusoidal takes odd widths.")
-        self.width, self.longest = width, check_integer("longest", longest, 1)
+            raise wrong("width", "even: the paper has pairs of rows", width, "SinusoidalEncoding takes odd widths.")
+        self.width, self.max_length = width, check_integer("max_length", max_length, 1)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """positions of any shape -> (*positions.shape, width); without `dtype`, in torch's default."""
         check_positions(positions)
         # The paper's first token is t = 1, ours is position 0.
-        angle = position_angles(as_float64(positions) + 1, self.width // 2, self.width, float(self.longest), first=1)
+        angle = position_angles(as_float64(positions) + 1, self.width // 2, self.width, float(self.max_length), first=1)
         return _waves(angle, self.width, positions, dtype)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, longest={self.longest}"
+        return f"width={self.width}, max_length={self.max_length}"
 
 
 class LearnedEncoding(PositionalEncoding):
-    """PE(pos) = table[pos]: one learned vector for each of the first `count` positions.
+    """PE(pos) = table[pos]: one learned vector for each of the first `max_positions` positions.
 
-    A position outside the table is a ValueError on the CPU. On other devices looking at the positions would make every
-    call wait for the device, so there, and in compiled code, torch's own bounds check answers; but `Added` and
-    `Concatenated`, when they count the positions themselves, refuse a sequence longer than the table on every device.
+    A position outside the table is a ValueError on the CPU. On other devices a check would make every call wait for the
+    device, so there, and in compiled code, torch's own bounds check applies. `AddPositions` and `ConcatenatePositions`,
+    when they count the positions themselves, refuse a sequence longer than the table on every device.
     """
 
-    def __init__(self, count: int, width: int):
+    def __init__(self, max_positions: int, width: int):
         super().__init__()
-        self.limit, self.width = check_integer("count", count, 1), check_integer("width", width, 1)
-        self.table = nn.Parameter(torch.empty(count, width))
+        self.limit, self.width = check_integer("max_positions", max_positions, 1), check_integer("width", width, 1)
+        self.table = nn.Parameter(torch.empty(max_positions, width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small normal numbers (0.02), as in BERT and GPT-2: at first a token says more than its place."""
+        """Draw from a normal distribution of standard deviation 0.02, as in BERT and GPT-2."""
         nn.init.normal_(self.table, std=0.02)
 
     def forward(self, positions: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -161,11 +161,11 @@ class LearnedEncoding(PositionalEncoding):
             raise wrong("positions", f"from 0 to {count - 1}: the table has {count} rows", int(outside[0]), _LONGER)
 
     def extra_repr(self) -> str:
-        return f"count={self.limit}, width={self.width}"
+        return f"max_positions={self.limit}, width={self.width}"
 
 
 class AddPositions(nn.Module):
-    """y = x + PE(pos): the Transformer's way. An encoding of width 1 is added to every feature."""
+    """y = x + PE(pos), as in the Transformer. An encoding of width 1 is added to every feature."""
 
     def __init__(self, encoding: PositionalEncoding):
         super().__init__()
@@ -176,12 +176,12 @@ class AddPositions(nn.Module):
         vectors = _position_vectors(self.encoding, x, positions)
         if vectors.shape[-1] not in (1, x.shape[-1]):
             expected = f"as wide as the encoding it is added to, {vectors.shape[-1]}"
-            raise wrong("x", expected, f"of shape {shape(x)}", "Widen one of them, or use Concatenated.")
+            raise wrong("x", expected, f"of shape {shape(x)}", "Widen one of them, or use ConcatenatePositions.")
         return x + vectors
 
 
 class ConcatenatePositions(nn.Module):
-    """y = [x, PE(pos)]: the encoding stands beside the features, which makes D + encoding.width of them."""
+    """y = [x, PE(pos)]: the encoding is appended to the features, D + encoding.width in all."""
 
     def __init__(self, encoding: PositionalEncoding):
         super().__init__()
@@ -193,38 +193,40 @@ class ConcatenatePositions(nn.Module):
         return torch.cat((x, vectors.expand(*x.shape[:-1], vectors.shape[-1])), -1)
 
 
-_LONGER = "Make the table longer, or use an encoding without an end, such as Sinusoidal."
+_LONGER = "Make the table longer, or use an encoding without a limit, such as SinusoidalEncoding."
 
 
 def _waves(angle: Tensor, width: int, positions: Tensor, dtype: torch.dtype | None,
            layout: str = "interleaved") -> Tensor:
     """Sines and cosines, rounded once."""
-    # Side by side along a new last dimension they come out in turn; along the one before it, in halves.
+    # Stacked along a new last dimension they alternate; along the one before it, they are halves.
     if _written_at_once(angle):
         like = round_to(angle.new_empty(0), dtype, positions.device)
         halves = SINUSOID_LAYOUTS[layout] == -2
         made = like.new_empty(*angle.shape[:-1], *((2, angle.shape[-1]) if halves else (angle.shape[-1], 2)))
-        for function, place in zip((torch.sin, torch.cos), made.unbind(SINUSOID_LAYOUTS[layout]), strict=True):
-            function(angle, out=place)
+        for function, part in zip((torch.sin, torch.cos), made.unbind(SINUSOID_LAYOUTS[layout]), strict=True):
+            function(angle, out=part)
         return made.flatten(-2)[..., :width]
     waves = torch.stack((angle.sin(), angle.cos()), SINUSOID_LAYOUTS[layout]).flatten(-2)[..., :width]
     return round_to(waves, dtype, positions.device)
 
 
 def _written_at_once(angle: Tensor) -> bool:
-    """Whether waves are written where they stay, in the precision that is asked for: on a GPU, which computes them
-    faster than it moves them about in float64. The numbers are the same."""
+    """Whether waves are written directly in the requested precision.
+
+    A GPU computes them faster than it moves them about in float64. The numbers are the same.
+    """
     return angle.is_cuda and not angle.requires_grad and not torch.compiler.is_compiling()
 
 
 def _check_encoding(encoding: object) -> PositionalEncoding:
     if not isinstance(encoding, PositionalEncoding):
-        raise wrong("encoding", "an Encoding, such as Sinusoidal(width)", repr(encoding))
+        raise wrong("encoding", "an Encoding, such as SinusoidalEncoding(width)", repr(encoding))
     return encoding
 
 
 def _position_vectors(encoding: PositionalEncoding, x: Tensor, positions: Tensor | None) -> Tensor:
-    """The vectors for the tokens of x, in the precision of x, in a shape that broadcasts over them."""
+    """The vectors for the tokens of x, in the dtype of x, in a shape that broadcasts over them."""
     check_tokens(x)
     if positions is None:
         positions = _default_positions(encoding, x)
@@ -238,8 +240,11 @@ def _position_vectors(encoding: PositionalEncoding, x: Tensor, positions: Tensor
 
 
 def _distinct_count(encoding: PositionalEncoding, positions: Tensor) -> int | None:
-    """How many positions from 0 there are at most, where that is less than to ask for each: sequences one after another
-    have the same ones again and again. None where it is not, or where looking would wait."""
+    """An upper bound of the distinct positions, counted from 0, if it is small enough to encode each of them once.
+
+    Packed sequences repeat the same positions. None where encoding each position is cheaper, or looking would wait for
+    the device.
+    """
     if (positions.device.type != "cpu" or torch.compiler.is_compiling() or positions.is_floating_point()
         or encoding.limit is not None or positions.numel() < MIN_REPEATED):
         return None
@@ -256,20 +261,20 @@ def _default_positions(encoding: PositionalEncoding, x: Tensor) -> Tensor:
 
 
 class PositionalEncodingConfig(Config, ABC):
-    """What the configs of all encodings answer to."""
+    """The base of the configs of all encodings."""
 
     @abstractmethod
     def build(self, width: int) -> PositionalEncoding:
-        """The encoding of this width."""
+        """Build the encoding for this width."""
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers it has."""
+        """The number of parameters."""
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearConfig(PositionalEncodingConfig):
-    """`Linear`, as a table of a config file."""
+    """`LinearEncoding`, as a table of a config file."""
 
     kind: ClassVar[str] = "linear"
     slope: float = number(1.0)
@@ -281,7 +286,7 @@ class LinearConfig(PositionalEncodingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalConfig(PositionalEncodingConfig):
-    """`Sinusoidal`, as a table of a config file."""
+    """`SinusoidalEncoding`, as a table of a config file."""
 
     kind: ClassVar[str] = "sinusoidal"
     base: float = number(10000.0, above=0.0)
@@ -293,7 +298,7 @@ class SinusoidalConfig(PositionalEncodingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FormalSinusoidalConfig(PositionalEncodingConfig):
-    """`FormalSinusoidal`, as a table of a config file."""
+    """`FormalSinusoidalEncoding`, as a table of a config file."""
 
     kind: ClassVar[str] = "formal"
     max_length: int = whole_number(minimum=1, old="longest")
@@ -304,7 +309,7 @@ class FormalSinusoidalConfig(PositionalEncodingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedConfig(PositionalEncodingConfig):
-    """`Learned`, as a table of a config file: a model with it knows `count` positions and no more."""
+    """`LearnedEncoding`, as a table of a config file: a model with it takes at most `max_positions` positions."""
 
     kind: ClassVar[str] = "learned"
     max_positions: int = whole_number(minimum=1, old="count")

@@ -23,28 +23,28 @@ from regard.checks import shape, wrong
 
 
 def check_integer(argument: str, value: object, least: int, remedy: str = "") -> int:
-    """`value`, if it is an integer of at least `least`."""
+    """Return `value` if it is an integer of at least `least`; else raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise wrong(argument, f"an integer of at least {least}", repr(value), remedy)
     return value
 
 
 def check_finite(argument: str, value: object) -> float:
-    """`value` as a float, if it is a finite number."""
+    """Return `value` as a float if it is a finite number; else raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise wrong(argument, "a finite number", repr(value))
     return float(value)
 
 
 def check_positive(argument: str, value: object) -> float:
-    """`value` as a float, if it is a finite number above 0."""
+    """Return `value` as a float if it is a finite number above 0; else raise a ValueError."""
     if check_finite(argument, value) <= 0:
         raise wrong(argument, "a number above 0", repr(value))
     return check_finite(argument, value)
 
 
 def check_positions(positions: object) -> None:
-    """Refuses positions that are no numbers: lists, masks, complex tensors."""
+    """Raise a ValueError for positions that are not real numbers: lists, masks, complex tensors."""
     if not isinstance(positions, Tensor):
         got = type(positions).__name__
         raise wrong("positions", "a tensor of integers or floats", got, "Use torch.tensor(positions).")
@@ -54,7 +54,7 @@ def check_positions(positions: object) -> None:
 
 
 def check_tokens(x: object) -> None:
-    """Refuses what is not a floating tensor of shape (..., N, D)."""
+    """Raise a ValueError for anything but a floating-point tensor of shape (..., N, D)."""
     if not isinstance(x, Tensor):
         raise wrong("x", "a floating tensor of shape (..., N, D)", type(x).__name__)
     if not x.is_floating_point():
@@ -66,38 +66,38 @@ def check_tokens(x: object) -> None:
 def broadcast_shape(x: Tensor, given: Tensor, dims: int) -> tuple[int, ...]:
     """The shape in which the first `dims` dimensions of `given` broadcast over the tokens of x: (B, N) gives (B, 1, N).
 
-    `given` is the positions, or what was computed from them; the last of these dimensions counts the tokens.
+    `given` is the positions, or a tensor computed from them; the last of these dimensions is that of the tokens.
     """
-    tokens, places = tuple(x.shape[:-1]), tuple(given.shape[:dims])
-    fits = 1 <= len(places) <= len(tokens) and places[-1] == tokens[-1]
-    if not fits or any(mine not in (1, theirs) for mine, theirs in zip(places[:-1], tokens, strict=False)):
-        expected = f"of shape ({tokens[-1]},) or (B, {tokens[-1]}), B being the first of x {shape(x)}"
-        raise wrong("positions", expected, f"of shape {places}", "Give every token one, matched from the left.")
+    tokens, sizes = tuple(x.shape[:-1]), tuple(given.shape[:dims])
+    fits = 1 <= len(sizes) <= len(tokens) and sizes[-1] == tokens[-1]
+    if not fits or any(size not in (1, wanted) for size, wanted in zip(sizes[:-1], tokens, strict=False)):
+        expected = f"of shape ({tokens[-1]},) or (B, {tokens[-1]}), where B is the first size of x {shape(x)}"
+        raise wrong("positions", expected, f"of shape {sizes}", "Give every token one, matched from the left.")
     if given.device != x.device:
         raise wrong("positions", f"on the device of x, {x.device}", f"on {given.device}", "Use positions.to(x.device).")
-    return (*places[:-1], *(1,) * (len(tokens) - len(places)), places[-1])
+    return (*sizes[:-1], *(1,) * (len(tokens) - len(sizes)), sizes[-1])
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """Where to compute in float64 for a tensor on `device`: there, but on the CPU for Apple's GPUs, which lack it."""
+    """The device for float64 computations on a tensor on `device`: the CPU for Apple's GPUs, which lack float64."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def as_float64(positions: Tensor) -> Tensor:
     """Positions in float64 (integers are exact up to 2^53)."""
-    # Moved first and cast afterwards: the device it comes from may not know float64.
+    # Move first and cast afterwards: the original device may not have float64.
     return positions.to(float64_device(positions.device)).to(torch.float64)
 
 
 def position_angles(positions: Tensor, count: int, width: int, base: float, first: int = 0) -> Tensor:
-    """(*positions.shape, count), float64: the angles for i = first, ..., first + count - 1."""
+    """The angles for i = first, ..., first + count - 1, in float64: (*positions.shape, count)."""
     position = as_float64(positions)
     order = torch.arange(first, first + count, dtype=torch.float64, device=position.device)
     return position.unsqueeze(-1) / torch.pow(base, 2 * order / width)
 
 
 def round_to(values: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:
-    """Float64 values in the precision asked for (without one: torch's default), on the device of the positions."""
+    """Float64 values rounded to `dtype` (default: torch's default dtype), on the device of the positions."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if not dtype.is_floating_point:
         raise wrong("dtype", "a floating dtype", dtype)

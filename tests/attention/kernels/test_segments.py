@@ -75,8 +75,8 @@ def test_every_score_normalizer_and_mask(name, normalize, inner):
 @pytest.mark.parametrize("kind", ["alibi", "relative", "bucketed", "matrix", "heads", "row", "column", "one"])
 def test_every_bias(kind, normalize, inner):
     """Distances in a piece are those in the whole; a tensor is cut into the blocks of the segments."""
-    objects = {"alibi": ALiBi(nn.Parameter(normal(4, seed=8).exp())), "relative": RelativeBias(4, limit=1).double(),
-               "bucketed": BucketedBias(4, buckets=6, max_distance=3).double()}
+    objects = {"alibi": ALiBi(nn.Parameter(normal(4, seed=8).exp())), "relative": RelativeBias(4, max_distance=1).double(),
+               "bucketed": BucketedBias(4, num_buckets=6, max_distance=3).double()}
     shapes = {"matrix": (N, M), "heads": (2, 4, N, M), "row": (M,), "column": (4, N, 1), "one": (1, 1)}
     bias = objects[kind] if kind in objects else normal(*shapes[kind], seed=8).requires_grad_()
     for parameter in bias.parameters() if kind in objects else ():
