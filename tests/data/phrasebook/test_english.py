@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.data.phrasebook import english
+from regard.data.phrasebook import lexicon
 
 
 @pytest.mark.parametrize(("base", "form"), [
@@ -11,12 +11,12 @@ from regard.data.phrasebook import english
     ("princess", "princesses"), ("toy", "toys"), ("wash", "washes"), ("carry", "carries"), ("buy", "buys"),
 ])
 def test_s(base, form):
-    assert english.add_s(base) == form
-    assert english.third_person(base) == form
+    assert lexicon.add_s(base) == form
+    assert lexicon.third_person(base) == form
 
 
 def test_irregular_third_persons():
-    assert (english.third_person("have"), english.third_person("go")) == ("has", "goes")
+    assert (lexicon.third_person("have"), lexicon.third_person("go")) == ("has", "goes")
 
 
 @pytest.mark.parametrize(("following", "article"), [
@@ -24,4 +24,4 @@ def test_irregular_third_persons():
     ("umbrella", "an"), ("English", "an"), ("French", "a"), ("uncle", "an"), ("Italian", "an"), ("ugly", "an"),
 ])
 def test_a_or_an(following, article):
-    assert english.indefinite_article(following) == article
+    assert lexicon.indefinite_article(following) == article

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.data.phrasebook import french
+from regard.data.phrasebook import lexicon
 from regard.data.phrasebook.lexicon import full_lexicon, number_word
 
 
@@ -12,7 +12,7 @@ from regard.data.phrasebook.lexicon import full_lexicon, number_word
     ("bleu", "bleus"),
 ])
 def test_plurals(singular, plural):
-    assert french.french_plural(singular) == plural
+    assert lexicon.french_plural(singular) == plural
 
 
 def test_adjectives():

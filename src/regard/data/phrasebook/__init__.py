@@ -1,16 +1,16 @@
-"""The embedded data: a grammar that makes English sentences, their French translations and the links between the words.
+"""The phrasebook: a grammar that generates English sentences, French translations and word alignments.
 
     from regard.data import phrasebook
     for pair in phrasebook.pairs(10_000, split="train"): ...
 
-`pairs` draws them, `sentences` counts them, `lemmas` lists the words; `write` makes a pair from a derivation (tree.py)
-of one's own words (lexicon.py).
+`pairs` draws pairs, `count_sentences` counts them, `lemmas` lists the words, and `write_pair` makes a pair from a
+derivation.
 
-French is a function of English: `you` is always vous, I, you, we and they are masculine, a noun for a person has the
-gender of its French word, the past is the passé composé, that of be and of other states the imparfait.
+French is a function of English: `you` is always vous; I, you, we and they are masculine; a noun for a person has the
+gender of its French word; the past is the passé composé, that of be and of other states the imparfait.
 
-All links are sure ones. Two words are linked when one node of the derivation made both:
-- a noun, an adjective, an adverb, a name with its translation, also where it changes sides; an article with its
+All links are sure links. Two words are linked if one node of the derivation made both:
+- a noun, an adjective, an adverb, a name with its translation, wherever it stands; an article with its
   article, `some` with all of de la, any and a with de; a contraction with the links of both its parts (aux: to, the);
 - a verb with its verb, and with it a particle (look at, regarder), to before an infinitive, se, and a preposition that
   only French has (obey, obéir à); what carries the tense (did, will, the end of ate) with what carries it in French;

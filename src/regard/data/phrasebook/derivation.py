@@ -34,7 +34,7 @@ PRESENT, PAST, FUTURE = "present", "past", "future"
 
 
 class SubjectRelative(NamedTuple):
-    """`who eats the apple`, where the noun before it is the subject; its object is None for an intransitive verb."""
+    """A relative clause whose subject is the noun before it: `who eats the apple`."""
 
     verb: Verb
     tense: str
@@ -43,7 +43,7 @@ class SubjectRelative(NamedTuple):
 
 
 class ObjectRelative(NamedTuple):
-    """`that the man eats`, where the noun before it is the object."""
+    """A relative clause whose object is the noun before it: `that the man eats`."""
 
     verb: Verb
     tense: str
@@ -52,7 +52,7 @@ class ObjectRelative(NamedTuple):
 
 
 class NounPhrase(NamedTuple):
-    """A noun with what belongs to it. With an owner the determiner is `the`, written as `'s`: `the king's castle`."""
+    """A noun with its dependents. With an owner the determiner is `the`, written as `'s`: `the king's castle`."""
 
     determiner: Determiner | NumberWord
     noun: Noun
@@ -67,7 +67,7 @@ class NounPhrase(NamedTuple):
 
 
 class Coordination(NamedTuple):
-    """`Paul and my sister`."""
+    """Two subjects: `Paul and my sister`."""
 
     first: PersonName
     second: NounPhrase
@@ -77,7 +77,7 @@ Subject = NounPhrase | PersonName | Pronoun | Coordination
 
 
 class ActionPredicate(NamedTuple):
-    """A verb with its object and its recipient; under a modal the tense is the present."""
+    """A verb with its object and its recipient; with a modal the tense is the present."""
 
     verb: Verb
     tense: str
@@ -87,7 +87,7 @@ class ActionPredicate(NamedTuple):
 
 
 class AdjectivePredicate(NamedTuple):
-    """`is very big`."""
+    """A quality: `is very big`."""
 
     adjective: Adjective
     tense: str
@@ -95,7 +95,7 @@ class AdjectivePredicate(NamedTuple):
 
 
 class ComparisonPredicate(NamedTuple):
-    """`is bigger than the cat`, `is less big than`, `is as big as`."""
+    """A comparison: `is bigger than the cat`, `is less big than`, `is as big as`."""
 
     adjective: Adjective
     tense: str
@@ -112,7 +112,7 @@ class PassivePredicate(NamedTuple):
 
 
 class ExistencePredicate(NamedTuple):
-    """`There is`; what is there is the subject of the clause."""
+    """`There is`; the subject of the clause is what exists."""
 
     tense: str
 
@@ -121,20 +121,20 @@ Predicate = ActionPredicate | AdjectivePredicate | ComparisonPredicate | Passive
 
 
 class PlacePhrase(NamedTuple):
-    """`near the house`."""
+    """A place: `near the house`."""
 
     preposition: Preposition
     phrase: NounPhrase
 
 
 class CompanyPhrase(NamedTuple):
-    """`with my friend`."""
+    """Company: `with my friend`."""
 
     phrase: NounPhrase | PersonName
 
 
 class DatePhrase(NamedTuple):
-    """`on 3 May 1998`."""
+    """A date: `on 3 May 1998`."""
 
     day: int
     month: Month
@@ -142,20 +142,20 @@ class DatePhrase(NamedTuple):
 
 
 class YearPhrase(NamedTuple):
-    """`in 1998`."""
+    """A year: `in 1998`."""
 
     year: int
 
 
 class AgoPhrase(NamedTuple):
-    """`three days ago`."""
+    """A past time: `three days ago`."""
 
     number: NumberWord
     unit: Noun
 
 
 class HencePhrase(NamedTuple):
-    """`in three days`."""
+    """A future time: `in three days`."""
 
     number: NumberWord
     unit: Noun
@@ -166,33 +166,26 @@ WherePhrase = FixedPhrase | PlacePhrase | CompanyPhrase
 
 
 class Clause(NamedTuple):
-    """One statement or question."""
+    """A statement or a question."""
 
     subject: Subject
     predicate: Predicate
     middle: MiddleAdverb | None = None
     asked: bool = False
-    """whether it is a question"""
+    """Whether it is a question."""
     question: FixedPhrase | None = None
-    """why, when, where"""
+    """Why, when, where."""
     front: TimePhrase | None = None
     where: WherePhrase | None = None
     last: TimePhrase | None = None
 
 
 class Sentence(NamedTuple):
-    """Clauses, and between them conjunctions: one fewer. A question has one clause."""
+    """Clauses, and the conjunctions between them. A question has one clause."""
 
     clauses: tuple[Clause, ...]
     joiners: tuple[FixedPhrase, ...] = ()
 
-
-# ---- combinations: Which words stand together in a sentence, and which of these combinations are held out of training.
-#
-# A combination is a noun with an adjective (before it, after it, or said of it: `the apple is red`), or a verb with the
-# noun it acts on (its object, the subject of its passive, the noun before its relative clause). The share of each follows
-# from the spelling of the two lemmas alone, so it is the same on every machine and does not change when words are added.
-# It knows neither how sentences are drawn nor how they are written.
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 TENTHS = {0: TEST, 1: VALIDATION}
@@ -202,14 +195,14 @@ Combination = tuple[Adjective | Verb, Noun]
 
 @cache
 def split_of_combination(word: Adjective | Verb, noun: Noun) -> str:
-    """The split that holds this combination: a tenth of all are for test, a tenth for validation."""
+    """The split of a combination: a tenth of all belong to test, a tenth to validation."""
     spelt = f"{'verb' if isinstance(word, Verb) else 'adjective'} {word.lemma} {noun.lemma}"
     digest = hashlib.blake2b(spelt.encode(), digest_size=8).digest()
     return TENTHS.get(int.from_bytes(digest, "big") % 10, TRAIN)
 
 
 def find_combinations(sentence: Sentence) -> Iterator[Combination]:
-    """Every combination in a sentence."""
+    """All combinations in a sentence."""
     for clause in sentence.clauses:
         yield from _clause_combinations(clause)
 
@@ -235,7 +228,7 @@ def _clause_combinations(clause: Clause) -> Iterator[Combination]:
 
 
 def _described_nouns(subject: Subject) -> list[Noun]:
-    """The nouns of which something is said."""
+    """The nouns that a predicate describes."""
     if isinstance(subject, Coordination):
         return [subject.second.noun]
     return [subject.noun] if isinstance(subject, NounPhrase) else []

@@ -27,29 +27,32 @@ from regard.data.phrasebook.lexicon import Lexicon, full_lexicon, small_lexicon
 from regard.data.phrasebook.realization import AlignedPair
 
 PATIENCE = 10_000
-"""draws in a row that give nothing new, after which there is taken to be nothing more"""
+"""After this many draws in a row without a new pair, there are taken to be no more."""
 LEXICONS = {"all": full_lexicon, "few": small_lexicon}
 
 
 def pairs(count: int, *, seed: int = 0, split: str = TRAIN, longest: int | None = None,
           clauses: int | tuple[int, int] = 1, words: str = "all") -> Iterator[AlignedPair]:
-    """So many distinct pairs of a split, one after the other.
+    """Distinct random pairs of a split. The first pairs of a long call are those of a short one.
 
-    `longest` is the largest number of source words, punctuation counted. `clauses` is how many clauses a sentence has,
-    joined by and, or, but, because: a number, or the fewest and the most, all equally often. `words` are "all" of the
-    lexicon, or "few" of them. The first pairs of a long call are those of a short one. To give none twice, a call keeps
-    a digest of each: some 100 bytes of memory a pair.
+    Args:
+        longest: the largest number of source words, punctuation included.
+        clauses: the number of clauses of a sentence, joined by and, or, but, because; or the smallest and the largest
+            number, all equally often.
+        words: "all" of the lexicon, or "few" of them.
+
+    A call keeps a hash of each pair, about 100 bytes of memory, to return none twice.
     """
-    fewest, most = (clauses, clauses) if isinstance(clauses, int) else clauses
+    smallest, most = (clauses, clauses) if isinstance(clauses, int) else clauses
     if count < 0:
         raise checks.wrong("count", "at least 0", count)
-    if not 1 <= fewest <= most:
-        raise checks.wrong("clauses", "a number from 1, or the fewest and the most", clauses)
+    if not 1 <= smallest <= most:
+        raise checks.wrong("clauses", "a number from 1, or the smallest and the largest", clauses)
     if longest is not None and longest < 1:
         raise checks.wrong("longest", "at least 1, or None", longest)
     checks.pick("split", split, SPLIT_WEIGHTS)
     checks.pick("words", words, LEXICONS)
-    return _draw_pairs(count, seed, split, longest, range(fewest, most + 1), words)
+    return _draw_pairs(count, seed, split, longest, range(smallest, most + 1), words)
 
 
 def split_of(sentence: Sentence) -> str:
@@ -61,13 +64,13 @@ def split_of(sentence: Sentence) -> str:
 def _draw_pairs(count: int, seed: int, split: str, longest: int | None, lengths: Sequence[int],
            words: str) -> Iterator[AlignedPair]:
     sampler = RandomChooser(_split_tables(split, words), random.Random(seed).random)
-    given: set[bytes] = set()
-    vain = 0
-    while len(given) < count:
+    hashes: set[bytes] = set()
+    rejected = 0
+    while len(hashes) < count:
         sentence = grammar.sentence_rule(sampler, sampler.pick(lengths))
-        vain += 1
-        if vain > PATIENCE:
-            limit = f"at most {len(given)} for longest={longest}"
+        rejected += 1
+        if rejected > PATIENCE:
+            limit = f"at most {len(hashes)} for longest={longest}"
             raise checks.wrong("count", limit, count, "Allow longer sentences or more clauses.")
         if split != TRAIN and split_of(sentence) != split:
             continue
@@ -75,15 +78,15 @@ def _draw_pairs(count: int, seed: int, split: str, longest: int | None, lengths:
         if longest is not None and len(pair.source_words) > longest:
             continue
         digest = hashlib.blake2b(pair.source.encode(), digest_size=8).digest()
-        if digest in given:
+        if digest in hashes:
             continue
-        given.add(digest)
-        vain = 0
+        hashes.add(digest)
+        rejected = 0
         yield pair
 
 
 class RandomChooser:
-    """Answers every choice at random."""
+    """Makes every choice at random."""
 
     persons: tuple[str, ...] = (*choosing.PERSONS, choosing.BOTH)
 
@@ -103,16 +106,9 @@ def _split_tables(split: str, words: str = "all") -> GrammarTables:
     return make_tables(LEXICONS[words](), SPLIT_WEIGHTS[split])
 
 
-# ---- counting: How many sentences the phrasebook has, counted by its grammar.
-#
-# A rule is followed once for every way to answer its own choices; the phrases that it asks for are counted apart, once
-# for the same features, and multiplied. Nothing is written: that no two derivations give the same English sentence is the
-# grammar's promise, which the tests check by writing all sentences of small lexicons.
-
-
 @cache
 def count_sentences() -> int:
-    """How many distinct English sentences of one clause there are, in all splits together.
+    """The number of distinct English sentences of one clause, in all splits together.
 
     Phrases joined by `and` are not counted, nor are sentences of several clauses.
     """
@@ -120,7 +116,7 @@ def count_sentences() -> int:
 
 
 def count_in_lexicon(words: Lexicon) -> int:
-    """The same for any lexicon."""
+    """The number of sentences of one clause with any lexicon."""
     return DerivationCounter(make_tables(words, EQUAL_WEIGHTS)).count(grammar.sentence_rule, 1)
 
 
@@ -129,28 +125,28 @@ class DerivationCounter:
 
     def __init__(self, options: GrammarTables) -> None:
         self.tables = options
-        self.known: dict[tuple[Any, ...], int] = {}
+        self.cache: dict[tuple[Any, ...], int] = {}
 
     def count(self, rule: Callable[..., Any], *features: Any) -> int:
-        """How many derivations the rule has with these features."""
+        """The number of derivations of a rule with these features."""
         key = (rule, *features)
-        if key not in self.known:
+        if key not in self.cache:
             total = 0
             path: list[int] | None = []
             while path is not None:
                 walk = DerivationWalk(self, path)
                 total += walk.follow(rule, *features)
                 path = walk.next()
-            self.known[key] = total
-        return self.known[key]
+            self.cache[key] = total
+        return self.cache[key]
 
 
 class DeadEndError(Exception):
-    """A choice without an option: this way leads to no sentence."""
+    """A choice without options: this path leads to no sentence."""
 
 
 class DerivationWalk:
-    """One way through a rule: it answers by a script, and with the first option after its end."""
+    """One path through a rule: choices follow a script, and after its end the first option."""
 
     persons: tuple[str, ...] = choosing.PERSONS
 
@@ -162,7 +158,7 @@ class DerivationWalk:
         self.product = 1
 
     def follow(self, rule: Callable[..., Any], *features: Any) -> int:
-        """How many derivations go this way."""
+        """The number of derivations on this path."""
         try:
             rule(self, *features)
         except DeadEndError:
@@ -170,7 +166,7 @@ class DerivationWalk:
         return self.product
 
     def next(self) -> list[int] | None:
-        """The script of the next way, or None after the last."""
+        """The script of the next path, or None after the last."""
         script = self.script[: len(self.widths)]
         while script and script[-1] + 1 == self.widths[len(script) - 1]:
             script.pop()
@@ -188,4 +184,4 @@ class DerivationWalk:
 
     def phrase(self, rule: Callable[..., Option], *features: Any) -> Option:
         self.product *= self.counter.count(rule, *features)
-        return None  # type: ignore[return-value]  # no rule looks into a phrase
+        return None  # type: ignore[return-value]  # no rule inspects a phrase

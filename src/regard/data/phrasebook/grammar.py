@@ -61,9 +61,10 @@ from regard.data.phrasebook.lexicon import (
 )
 
 Word = TypeVar("Word", Adjective, Verb)
+Option = TypeVar("Option")
 
-# How often a combination of each share stands in the tables of a split. Those held out together weigh as much as the
-# others together, so that about every second choice is one of them.
+# The weight of combinations of each split in the tables of a split. Those that are held out together weigh as much as
+# the others together, so that about every second choice is one of them.
 SPLIT_WEIGHTS: dict[str, dict[str, int]] = {
     TRAIN: {TRAIN: 1, VALIDATION: 0, TEST: 0},
     VALIDATION: {TRAIN: 1, VALIDATION: 8, TEST: 0},
@@ -73,12 +74,13 @@ EQUAL_WEIGHTS = {TRAIN: 1, VALIDATION: 1, TEST: 1}
 
 ANY_NUMBER = "number"
 DeterminerOption = Determiner | str
-# Roles of a phrase: how often each determiner stands there. `number` is any number in words.
+# The weight of each determiner in each role of a phrase. `number` is any number in words.
 POSSESSIVE = dict.fromkeys(("my", "your", "his", "her", "our", "their"), 1)
 DEFINITE = {"the": 9, "this": 2, "these": 2, **POSSESSIVE}
 ROLES: dict[str, dict[str, int]] = {
     "definite": DEFINITE,
-    "any": {**DEFINITE, "a": 8, "some": 4, "every": 2, "several": 2, "many": 2, "a few": 2, "all the": 2, ANY_NUMBER: 5},
+    "any": {**DEFINITE, "a": 8, "some": 4, "every": 2, "several": 2, "many": 2, "a few": 2, "all the": 2,
+            ANY_NUMBER: 5},
     "denied": {**DEFINITE, "a": 8, "some": 6},
     "indefinite": {"a": 5, "some": 3, "several": 1, "many": 1, "a few": 1, ANY_NUMBER: 3},
     "place": {"the": 9, "this": 2, "a": 3, **POSSESSIVE},
@@ -86,28 +88,48 @@ ROLES: dict[str, dict[str, int]] = {
 }
 TENSES = (PRESENT,) * 4 + (PAST,) * 3 + (FUTURE,) * 2
 LIVING, LARGE, SMALL = "PA", "PAV", "TCFWBM"
-"""kinds of what is in a place, of what is before it or in a city, and of what is on or under a piece of furniture"""
+"""The kinds of what is in a place, of what is before it or in a city, and of what is on or under furniture."""
+# The position of a time, and the mood of a clause.
+NEVER, FIRST, LAST = "never", "first", "last"
+TELL, ASK = "tell", "ask"
+# The shapes of a phrase; a bare one has no adjectives.
+PLAIN, BARE, OWNED, RELATIVE, PRONOUN, NAME, BOTH = "plain", "bare", "owned", "relative", "pronoun", "name", "both"
+THINGS = (PLAIN,) * 8 + (OWNED,) * 2 + (RELATIVE,)
+# Options; each occurs as often as it weighs.
+OBJECTS = (*THINGS, PRONOUN, PRONOUN)
+MOODS, STATEMENT = (TELL,) * 12 + (ASK,) * 3, (TELL,)
+OPEN, CLOSED, OPEN_QUESTION = (NEVER,) * 5 + (FIRST, LAST, LAST), (NEVER, NEVER, FIRST), (NEVER, NEVER, LAST)
+NOWHERE, THERE, SO, WITH = "nowhere", "there", "so", "with"
+WAYS = (NOWHERE,) * 7 + (SO, WITH) + (THERE,) * 3
+WAYS_THERE = (NOWHERE,) * 7 + (WITH,) + (THERE,) * 3
+WAYS_WITH = (NOWHERE,) * 7 + (WITH,)
+WAYS_ALONE = (NOWHERE,) * 7 + (THERE,) * 3
+PERSONS = (PLAIN,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED, RELATIVE)
+BARE_PERSONS = (BARE,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED,)
+BARE_THINGS = (BARE,) * 8 + (OWNED,) * 2
+RELATIVE_TENSES = (PRESENT, PRESENT, PAST, PAST, FUTURE)
+SOMETIMES = (False, False, False, True)
 
 
 @dataclass(frozen=True, eq=False)
 class GrammarTables:
-    """The options, by what they go with."""
+    """The options for every choice, by what they depend on."""
 
     words: Lexicon
     subjects: Mapping[Verb, tuple[Noun, ...]]
     objects: Mapping[Verb, tuple[Noun, ...]]
     takers: Mapping[Noun, tuple[Verb, ...]]
-    """verbs that can act on a noun, and can stand in its relative clause"""
+    """Verbs that take a noun as the object, and can be in its relative clause."""
     doers: Mapping[str, tuple[Verb, ...]]
-    """verbs that a kind of noun can be the subject of"""
+    """Verbs that take a kind of noun as the subject."""
     before: Mapping[Noun, tuple[Adjective, ...]]
     after: Mapping[Noun, tuple[Adjective, ...]]
     bearers: Mapping[Adjective, tuple[Noun, ...]]
-    """nouns of which an adjective can be said"""
+    """Nouns that an adjective can describe."""
     compared: tuple[tuple[Adjective, str], ...]
-    """adjectives that are compared, each with the kinds of nouns it is said of"""
+    """Adjectives with a comparative, each with the kinds of nouns it describes."""
     alike: Mapping[tuple[Adjective, str], tuple[Noun, ...]]
-    """the bearers of one kind"""
+    """The bearers of one kind."""
     kinds: Mapping[str, tuple[Noun, ...]]
     transitive: tuple[Verb, ...]
     intransitive: tuple[Verb, ...]
@@ -116,30 +138,32 @@ class GrammarTables:
     people: tuple[Noun, ...]
     places: Mapping[Preposition, tuple[Noun, ...]]
     present: Mapping[Preposition | None, tuple[Noun, ...]]
-    """what can be there, by the preposition of the place; None is for cities"""
+    """What can be in a place, by its preposition; None is for cities."""
     determiners: Mapping[tuple[str, bool], tuple[DeterminerOption, ...]]
-    """by role, and by whether the noun is a mass"""
+    """By role, and by whether the noun is a mass noun."""
     patterns: Mapping[tuple[bool, bool, bool], tuple[tuple[bool, bool], ...]]
-    """whether a noun has adjectives before and after it; by whether there are any for each side, and both may be"""
+    """Whether a noun has adjectives before and after it; by whether there are any for each side, and both may be."""
     modes: tuple[str | Modal, ...]
-    """tenses, and modals in the present"""
+    """Tenses, and modals in the present."""
     middles: Mapping[tuple[bool, bool], tuple[MiddleAdverb | None, ...]]
-    """by whether the verb is negated, and whether it is settled how often: then only `not`; `often yesterday` is odd"""
+    """By whether the verb is negated, and whether the frequency is fixed: then only `not`, not `often yesterday`."""
     spots: tuple[Preposition | None, ...]
-    """prepositions of place; None is for cities"""
+    """Prepositions of place; None is for cities."""
     beside: Mapping[Pronoun | None, tuple[Pronoun, ...]]
-    """pronouns that can be the subject where another one is the object: not `I` beside `us`"""
+    """Subject pronouns, by the object pronoun: not `I` with `us`."""
     counts: tuple[NumberWord, ...]
     few: tuple[NumberWord, ...]
 
 
 def make_tables(words: Lexicon, weights: Mapping[str, int]) -> GrammarTables:
-    """The tables of a language in which combinations of each share weigh as said."""
+    """The tables of a lexicon, given the weight of combinations of each split."""
     nouns = words.nouns
     acted = {verb: [noun for noun in nouns if noun.kind in verb.objects] for verb in words.verbs}
     said = {word: [noun for noun in nouns if noun.kind in word.kinds] for word in words.adjectives}
-    objects = {verb: tuple(noun for noun in acted[verb] for _ in range(weights[split_of_combination(verb, noun)])) for verb in acted}
-    bearers = {word: tuple(noun for noun in said[word] for _ in range(weights[split_of_combination(word, noun)])) for word in said}
+    objects = {verb: tuple(noun for noun in acted[verb] for _ in range(weights[split_of_combination(verb, noun)]))
+               for verb in acted}
+    bearers = {word: tuple(noun for noun in said[word] for _ in range(weights[split_of_combination(word, noun)]))
+               for word in said}
     transitive = tuple(verb for verb in words.verbs if objects[verb] and "only gives" not in verb.flags)
     intransitive = tuple(verb for verb in words.verbs if not verb.objects)
     alike = {(word, kind): _nouns_of_kinds(bearers[word], kind) for word in bearers for kind in word.kinds}
@@ -182,7 +206,7 @@ def _nouns_of_kinds(nouns: Iterable[Noun], kinds: str) -> tuple[Noun, ...]:
 
 
 def _invert_table(table: Mapping[Word, Iterable[Noun]], nouns: Iterable[Noun]) -> dict[Noun, tuple[Word, ...]]:
-    """From nouns by word to words by noun; weights are kept."""
+    """From nouns by word to words by noun, with the same weights."""
     turned: dict[Noun, list[Word]] = {noun: [] for noun in nouns}
     for word, found in table.items():
         for noun in found:
@@ -191,7 +215,7 @@ def _invert_table(table: Mapping[Word, Iterable[Noun]], nouns: Iterable[Noun]) -
 
 
 def _determiner_options(words: Lexicon, role: str, mass: bool) -> tuple[DeterminerOption, ...]:
-    """A mass is never counted: only singulars, and of `some` the form that is for it."""
+    """The determiners of a role. A mass noun is never counted: it has singulars, and its own form of `some`."""
     found: list[DeterminerOption] = []
     for word in words.determiners:
         partitive = len(word.french[0]) == 2 and word.lemma == "some"
@@ -204,7 +228,7 @@ def _determiner_options(words: Lexicon, role: str, mass: bool) -> tuple[Determin
 
 
 def _subject_pronouns(word: Pronoun, others: tuple[Pronoun, ...]) -> tuple[Pronoun, ...]:
-    """Nobody does anything to himself: with the first or the second person as the object, another as the subject."""
+    """Subject pronouns for an object: another person than the first or second person of the object."""
     third = word.person % 3 == 2
     return tuple(other for other in others if third or other.person % 3 != word.person % 3)
 
@@ -224,56 +248,16 @@ def _adverb_options(words: Lexicon) -> dict[tuple[bool, bool], tuple[MiddleAdver
 
 
 def _number_weight(value: int) -> int:
-    """Small numbers are said more often: about two fifths up to twelve, as many up to a hundred."""
+    """The weight of a number: about two fifths are up to twelve, as many up to a hundred."""
     return 160 if value <= 12 else 20 if value < 100 else 1
 
 
-# ---- grammar: The grammar of clauses: what a sentence can say, as rules that ask for choices.
-#
-# How rules work, and the rules for phrases, are in choosing.py.
-#
-# No English sentence has two derivations. Hence relative clauses have neither place nor time of their own, and `Paul and
-# my sister` has a name first. Nothing follows the relative clause of an object, for one would not know where it belongs.
-
-# Where a time stands, and whether a clause tells or asks.
-NEVER, FIRST, LAST = "never", "first", "last"
-TELL, ASK = "tell", "ask"
-
-
-# ---- choosing: How a derivation is chosen: who answers, and the rules for phrases.
-#
-# A rule asks for choices and does not make them. Whoever answers decides what comes of it: at random, one sentence; all
-# answers in turn, every sentence; a count of the answers, how many sentences there are. So that counting is possible, a
-# rule may look at what it picked, but not into a phrase that it asked for: what others depend on is picked first.
-#
-# The rules for clauses are in grammar.py. Nothing here writes a word.
-
-# Shapes of a phrase; a bare one has no adjectives.
-PLAIN, BARE, OWNED, RELATIVE, PRONOUN, NAME, BOTH = "plain", "bare", "owned", "relative", "pronoun", "name", "both"
-
-THINGS = (PLAIN,) * 8 + (OWNED,) * 2 + (RELATIVE,)
-
-# What is chosen from; an option stands as often as it weighs.
-OBJECTS = (*THINGS, PRONOUN, PRONOUN)
-MOODS, STATEMENT = (TELL,) * 12 + (ASK,) * 3, (TELL,)
-OPEN, CLOSED, OPEN_QUESTION = (NEVER,) * 5 + (FIRST, LAST, LAST), (NEVER, NEVER, FIRST), (NEVER, NEVER, LAST)
-
-NOWHERE, THERE, SO, WITH = "nowhere", "there", "so", "with"
-
-WAYS = (NOWHERE,) * 7 + (SO, WITH) + (THERE,) * 3
-WAYS_THERE = (NOWHERE,) * 7 + (WITH,) + (THERE,) * 3
-WAYS_WITH = (NOWHERE,) * 7 + (WITH,)
-WAYS_ALONE = (NOWHERE,) * 7 + (THERE,) * 3
-
-Option = TypeVar("Option")
-
-
 class Chooser(Protocol):
-    """Who answers. `pick` gives one of the options, which stand as often as they weigh; `phrase` follows a rule."""
+    """Makes the choices of rules: `pick` gives one of some options, repeated by weight; `phrase` follows a rule."""
 
     tables: GrammarTables
     persons: tuple[str, ...]
-    """the shapes of a phrase for a person: PERSONS, with or without BOTH"""
+    """The shapes of a phrase for a person: PERSONS, with or without BOTH."""
 
     def pick(self, options: Sequence[Option]) -> Option: ...
 
@@ -281,18 +265,15 @@ class Chooser(Protocol):
 
 
 def sentence_rule(c: Chooser, clauses: int) -> Sentence:
-    """So many clauses joined by conjunctions; a single one may be a question."""
+    """A sentence of `clauses` clauses joined by conjunctions; a single one may be a question."""
     if clauses == 1:
         return Sentence((c.phrase(c.pick(CLAUSE_RULES), MOODS),))
     parts = tuple(c.phrase(c.pick(CLAUSE_RULES), STATEMENT) for _ in range(clauses))
     return Sentence(parts, tuple(c.pick(c.tables.words.joiners) for _ in range(clauses - 1)))
 
 
-# Clauses. Each rule takes the moods it may have.
-
-
 def transitive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Somebody does something to something."""
+    """A person or an animal does something to something. Each clause rule takes the moods it may have."""
     verb = c.pick(c.tables.transitive)
     pronouns = "P" in verb.objects and not verb.preposition
     shape = c.pick(OBJECTS if pronouns else THINGS)
@@ -310,17 +291,18 @@ def transitive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
 
 
 def intransitive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Somebody does something."""
+    """A person or an animal does something."""
     verb = c.pick(c.tables.intransitive)
     tense, modal = _pick_tense(c)
     frame = _pick_frame(c, moods, OPEN, False, False)
     where = None if frame.question else c.phrase(
         where_phrase, WAYS_ALONE if "alone" in verb.flags else WAYS_THERE if verb.flags else WAYS)
-    return _make_clause(c, c.phrase(doer_phrase, verb, frame.negative, None), ActionPredicate(verb, tense, modal), frame, tense, where)
+    subject = c.phrase(doer_phrase, verb, frame.negative, None)
+    return _make_clause(c, subject, ActionPredicate(verb, tense, modal), frame, tense, where)
 
 
 def giving_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Somebody gives something to somebody."""
+    """A person gives something to another."""
     verb = c.pick(c.tables.giving)
     tense, modal = _pick_tense(c)
     frame = _pick_frame(c, moods, OPEN, False, False)
@@ -330,7 +312,7 @@ def giving_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
 
 
 def adjective_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Something is so."""
+    """Something has a quality."""
     word = c.pick(c.tables.words.adjectives)
     tense = c.pick(TENSES)
     frame = _pick_frame(c, moods, OPEN, True, tense == PRESENT)
@@ -340,7 +322,7 @@ def adjective_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
 
 
 def comparison_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Something is more so than something else."""
+    """Something has more, less or as much of a quality as something else."""
     word, kind = key = c.pick(c.tables.compared)
     tense = c.pick(TENSES)
     negative = c.pick(SOMETIMES)
@@ -351,7 +333,7 @@ def comparison_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
 
 
 def passive_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
-    """Something is done by somebody."""
+    """Something is done by a person or an animal."""
     verb = c.pick(c.tables.passive)
     tense = c.pick(TENSES)
     shape = c.pick(THINGS)
@@ -371,16 +353,54 @@ def existence_clause(c: Chooser, moods: tuple[str, ...]) -> Clause:
     return Clause(thing, ExistencePredicate(c.pick(TENSES)), where=where)
 
 
-SOMETIMES = (False, False, False, True)
+CLAUSE_RULES = ((transitive_clause,) * 11 + (intransitive_clause,) * 6 + (giving_clause,) * 4 + (adjective_clause,) * 5
+                + (comparison_clause,) * 3 + (passive_clause,) * 4 + (existence_clause,) * 3)
+
+
+def _pick_tense(c: Chooser) -> tuple[str, Modal | None]:
+    """A tense, or a modal in the present."""
+    mode = c.pick(c.tables.modes)
+    return (mode, None) if isinstance(mode, str) else (PRESENT, mode)
+
+
+class ClauseFrame(NamedTuple):
+    """What surrounds the verb of a clause."""
+
+    asked: bool
+    question: FixedPhrase | None
+    negative: bool
+    moment: str
+
+
+def _pick_frame(c: Chooser, moods: tuple[str, ...], moments: tuple[str, ...], settled: bool,
+                timeless: bool) -> ClauseFrame:
+    """A frame. A `settled` verb, a state or a way to a place, is only asked why; a `timeless` one has no time."""
+    if c.pick(moods) == TELL:
+        return ClauseFrame(False, None, c.pick(SOMETIMES), NEVER if timeless else c.pick(moments))
+    questions = c.tables.words.questions
+    question = c.pick((None, None, *(questions[:1] if settled else questions)))
+    ends = not question and not timeless and LAST in moments
+    return ClauseFrame(True, question, False, c.pick(OPEN_QUESTION) if ends else NEVER)
+
+
+def _make_clause(c: Chooser, subject: Subject, predicate: Predicate, frame: ClauseFrame, tense: str,
+                 where: WherePhrase | None) -> Clause:
+    asked, question, negative, moment = frame
+    settled = moment != NEVER or question is not None or (
+        isinstance(predicate, ActionPredicate) and "lasts" in predicate.verb.flags)
+    return Clause(
+        subject, predicate, c.phrase(middle_adverb, negative, settled), asked, question,
+        c.phrase(time_phrase, tense) if moment == FIRST else None, where,
+        c.phrase(time_phrase, tense) if moment == LAST else None)
 
 
 def one_of(c: Chooser, options: Sequence[Option]) -> Option:
-    """One of these, when nothing else depends on which."""
+    """One of the options; no other choice depends on it."""
     return c.pick(options)
 
 
 def doer_phrase(c: Chooser, verb: Verb, negative: bool, beside: Pronoun | None) -> Subject:
-    """The subject of a verb, beside a pronoun as its object."""
+    """The subject of a verb whose object is the pronoun `beside`, if any."""
     if "P" not in verb.subjects:
         return c.phrase(noun_phrase, c.tables.subjects[verb], "definite" if negative else "any", c.pick(THINGS))
     shape = c.pick(c.persons)
@@ -389,12 +409,13 @@ def doer_phrase(c: Chooser, verb: Verb, negative: bool, beside: Pronoun | None) 
     if shape == NAME:
         return c.phrase(one_of, c.tables.words.names)
     if shape == BOTH:
-        return Coordination(c.phrase(one_of, c.tables.words.names), c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN))
+        return Coordination(c.phrase(one_of, c.tables.words.names),
+                            c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN))
     return c.phrase(noun_phrase, c.tables.subjects[verb], "definite" if negative else "any", shape)
 
 
 def bare_subject(c: Chooser, nouns: tuple[Noun, ...], persons: bool, negative: bool) -> Subject:
-    """What an adjective is said of, itself without adjectives: `the wild cat is wild` says nothing."""
+    """The subject of an adjective, itself without adjectives: `the wild cat is wild` would be redundant."""
     shape = c.pick(BARE_PERSONS if persons else BARE_THINGS)
     if shape == PRONOUN:
         return c.phrase(one_of, c.tables.words.pronouns)
@@ -414,8 +435,52 @@ def person_phrase(c: Chooser) -> NounPhrase | PersonName:
 
 
 def noun_phrase(c: Chooser, nouns: tuple[Noun, ...], role: str, shape: str) -> NounPhrase:
-    """One of these nouns with what belongs to it."""
+    """A phrase with one of these nouns."""
     return c.phrase(described_noun, c.pick(nouns), role, shape)
+
+
+def described_noun(c: Chooser, noun: Noun, role: str, shape: str) -> NounPhrase:
+    """A phrase with this noun: bare or with adjectives, with an owner, or with a relative clause."""
+    before, after = c.tables.before[noun], c.tables.after[noun]
+    has_before, has_after = (False, False) if shape == BARE else c.pick(
+        c.tables.patterns[bool(before), bool(after), shape == PLAIN])
+    return NounPhrase(
+        c.phrase(determiner_for_role, role if shape in (PLAIN, BARE) else "only the", noun.mass), noun,
+        c.phrase(one_of, before) if has_before else None, c.phrase(one_of, after) if has_after else None,
+        c.phrase(person_phrase) if shape == OWNED else None,
+        c.phrase(relative_clause, noun) if shape == RELATIVE else None)
+
+
+def determiner_for_role(c: Chooser, role: str, mass: bool) -> Determiner | NumberWord:
+    """A determiner that fits the role."""
+    word = c.pick(c.tables.determiners[role, mass])
+    return word if isinstance(word, Determiner) else c.phrase(one_of, c.tables.counts)
+
+
+def relative_clause(c: Chooser, noun: Noun) -> SubjectRelative | ObjectRelative:
+    """What the noun does, or what is done to it."""
+    tables = c.tables
+    doers = tables.doers.get(noun.kind, ())
+    takers = tables.takers[noun]
+    tense = c.pick(RELATIVE_TENSES)
+    negative = c.pick(SOMETIMES)
+    if c.pick((True,) * (2 * bool(doers)) + (False,) * bool(takers)):
+        verb = c.pick(doers)
+        role = object_role(verb, negative)
+        thing = c.phrase(noun_phrase, tables.objects[verb], role, PLAIN) if verb.objects else None
+        return SubjectRelative(verb, tense, c.phrase(middle_adverb, negative, "lasts" in verb.flags), thing)
+    verb = c.pick(takers)
+    adverb = c.phrase(middle_adverb, negative, "lasts" in verb.flags)
+    return ObjectRelative(verb, tense, adverb, c.phrase(relative_subject, verb))
+
+
+def relative_subject(c: Chooser, verb: Verb) -> Subject:
+    """The subject inside a relative clause."""
+    if "P" in verb.subjects:
+        shape = c.pick((PLAIN, PLAIN, PRONOUN, PRONOUN, NAME))
+        if shape != PLAIN:
+            return c.phrase(one_of, c.tables.words.pronouns if shape == PRONOUN else c.tables.words.names)
+    return c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN)
 
 
 def object_role(verb: Verb, negative: bool) -> str:
@@ -424,7 +489,7 @@ def object_role(verb: Verb, negative: bool) -> str:
 
 
 def middle_adverb(c: Chooser, negative: bool, settled: bool) -> MiddleAdverb | None:
-    """Not, never, often, or nothing; where a time, a question or a state settles how often, only not or nothing."""
+    """Not, never, often, or nothing; if a time, a question or a state fixes the frequency, only not or nothing."""
     return c.pick(c.tables.middles[negative, settled])
 
 
@@ -451,7 +516,8 @@ def time_phrase(c: Chooser, tense: str) -> TimePhrase:
     if tense == PRESENT:
         return c.phrase(one_of, fixed)
     years = words.years[tense]
-    sort = c.pick((FixedPhrase, FixedPhrase, DatePhrase, DatePhrase, YearPhrase, AgoPhrase if tense == PAST else HencePhrase))
+    relative = AgoPhrase if tense == PAST else HencePhrase
+    sort = c.pick((FixedPhrase, FixedPhrase, DatePhrase, DatePhrase, YearPhrase, relative))
     if sort is DatePhrase:
         month = c.pick(words.months)
         return DatePhrase(c.phrase(one_of, range(1, month.days + 1)), month, c.phrase(one_of, years))
@@ -461,92 +527,3 @@ def time_phrase(c: Chooser, tense: str) -> TimePhrase:
         return c.phrase(one_of, fixed)
     count, unit = c.phrase(one_of, c.tables.few), c.phrase(one_of, words.units)
     return AgoPhrase(count, unit) if sort is AgoPhrase else HencePhrase(count, unit)
-
-
-CLAUSE_RULES = ((transitive_clause,) * 11 + (intransitive_clause,) * 6 + (giving_clause,) * 4 + (adjective_clause,) * 5 + (comparison_clause,) * 3 + (passive_clause,) * 4
-         + (existence_clause,) * 3)
-
-
-def _pick_tense(c: Chooser) -> tuple[str, Modal | None]:
-    """A tense, or a modal in the present."""
-    mode = c.pick(c.tables.modes)
-    return (mode, None) if isinstance(mode, str) else (PRESENT, mode)
-
-
-class ClauseFrame(NamedTuple):
-    """What surrounds the verb of a clause."""
-
-    asked: bool
-    question: FixedPhrase | None
-    negative: bool
-    moment: str
-
-
-def _pick_frame(c: Chooser, moods: tuple[str, ...], moments: tuple[str, ...], settled: bool, timeless: bool) -> ClauseFrame:
-    """Of what is `settled`, a state or a way to a place, only why is asked. What is `timeless` has no time."""
-    if c.pick(moods) == TELL:
-        return ClauseFrame(False, None, c.pick(SOMETIMES), NEVER if timeless else c.pick(moments))
-    questions = c.tables.words.questions
-    question = c.pick((None, None, *(questions[:1] if settled else questions)))
-    ends = not question and not timeless and LAST in moments
-    return ClauseFrame(True, question, False, c.pick(OPEN_QUESTION) if ends else NEVER)
-
-
-def _make_clause(c: Chooser, subject: Subject, predicate: Predicate, frame: ClauseFrame, tense: str, where: WherePhrase | None) -> Clause:
-    asked, question, negative, moment = frame
-    settled = moment != NEVER or question is not None or (
-        isinstance(predicate, ActionPredicate) and "lasts" in predicate.verb.flags)
-    return Clause(
-        subject, predicate, c.phrase(middle_adverb, negative, settled), asked, question,
-        c.phrase(time_phrase, tense) if moment == FIRST else None, where, c.phrase(time_phrase, tense) if moment == LAST else None)
-
-
-# What is chosen from; an option stands as often as it weighs.
-PERSONS = (PLAIN,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED, RELATIVE)
-
-BARE_PERSONS = (BARE,) * 8 + (PRONOUN,) * 6 + (NAME,) * 3 + (OWNED,)
-BARE_THINGS = (BARE,) * 8 + (OWNED,) * 2
-
-RELATIVE_TENSES = (PRESENT, PRESENT, PAST, PAST, FUTURE)
-
-
-def described_noun(c: Chooser, noun: Noun, role: str, shape: str) -> NounPhrase:
-    """This noun: bare or with adjectives, with an owner, or with a relative clause."""
-    before, after = c.tables.before[noun], c.tables.after[noun]
-    has_before, has_after = (False, False) if shape == BARE else c.pick(
-        c.tables.patterns[bool(before), bool(after), shape == PLAIN])
-    return NounPhrase(
-        c.phrase(determiner_for_role, role if shape in (PLAIN, BARE) else "only the", noun.mass), noun,
-        c.phrase(one_of, before) if has_before else None, c.phrase(one_of, after) if has_after else None,
-        c.phrase(person_phrase) if shape == OWNED else None, c.phrase(relative_clause, noun) if shape == RELATIVE else None)
-
-
-def determiner_for_role(c: Chooser, role: str, mass: bool) -> Determiner | NumberWord:
-    """A determiner that fits the role."""
-    word = c.pick(c.tables.determiners[role, mass])
-    return word if isinstance(word, Determiner) else c.phrase(one_of, c.tables.counts)
-
-
-def relative_clause(c: Chooser, noun: Noun) -> SubjectRelative | ObjectRelative:
-    """What the noun does, or what is done to it."""
-    tables = c.tables
-    doers = tables.doers.get(noun.kind, ())
-    takers = tables.takers[noun]
-    tense = c.pick(RELATIVE_TENSES)
-    negative = c.pick(SOMETIMES)
-    if c.pick((True,) * (2 * bool(doers)) + (False,) * bool(takers)):
-        verb = c.pick(doers)
-        thing = c.phrase(noun_phrase, tables.objects[verb], object_role(verb, negative), PLAIN) if verb.objects else None
-        return SubjectRelative(verb, tense, c.phrase(middle_adverb, negative, "lasts" in verb.flags), thing)
-    verb = c.pick(takers)
-    adverb = c.phrase(middle_adverb, negative, "lasts" in verb.flags)
-    return ObjectRelative(verb, tense, adverb, c.phrase(relative_subject, verb))
-
-
-def relative_subject(c: Chooser, verb: Verb) -> Subject:
-    """The subject inside a relative clause."""
-    if "P" in verb.subjects:
-        shape = c.pick((PLAIN, PLAIN, PRONOUN, PRONOUN, NAME))
-        if shape != PLAIN:
-            return c.phrase(one_of, c.tables.words.pronouns if shape == PRONOUN else c.tables.words.names)
-    return c.phrase(noun_phrase, c.tables.subjects[verb], "definite", PLAIN)
