@@ -41,4 +41,4 @@ def test_models_are_made_equally_large(recipe):
     assert abs(made.parameters() / 3_000_000 - 1) < 0.12
     part = getattr(getattr(given, "encoder", None), "feed_forward", None)
     if part is not None:
-        assert made.encoder.feed_forward.ffn_width / made.width == pytest.approx(part.inner / given.width, rel=0.01)
+        assert made.encoder.feed_forward.ffn_width / made.width == pytest.approx(part.ffn_width / given.width, rel=0.01)

@@ -48,7 +48,7 @@ def test_the_first_sentences_are_those_where_the_second_is_better(monkeypatch):
         name = next(name for name, one in tasks.items() if one is task)
         return replace(real, hypotheses=tuple(made[name]))
 
-    monkeypatch.setattr("regard.comparison.pairwise.evaluation.translated", fake)
+    monkeypatch.setattr("regard.comparison.pairwise.evaluation.evaluate_translator", fake)
     found = compare_models(*((name, tasks[name]) for name in made), PAIRS, beams=1, draws=20)
     order = [sentence["number"] for sentence in found["sentences"]]
     assert (order[:2], order[-1], found["same"]) == ([1, 2], 5, 5)

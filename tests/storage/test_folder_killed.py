@@ -21,7 +21,7 @@ from regard.storage import filesystem, folder
 DRIVER = '''
 import itertools, json, os, shutil, signal, sys
 from pathlib import Path
-from regard.storage import folder, system
+from regard.storage import filesystem, folder
 
 EVENTS = {"open", "os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.chown", "os.listdir",
           "os.scandir", "fcntl.flock", "shutil.copystat"}
@@ -39,9 +39,9 @@ def killed(target, tag, count):
     def touch():
         if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
-    exchange = system.exchange
+    exchange = filesystem.exchange
     os.fsync = lambda handle: touch()
-    system.exchange = lambda first, second: (touch(), exchange(first, second))[1]
+    filesystem.exchange = lambda first, second: (touch(), exchange(first, second))[1]
     sys.addaudithook(lambda event, _: touch() if event in EVENTS else None)
     try:
         save(target, tag)
@@ -52,7 +52,7 @@ def killed(target, tag, count):
 
 orders = json.loads(sys.argv[1])
 if not orders["exchange"]:
-    system.exchange = lambda first, second: False
+    filesystem.exchange = lambda first, second: False
 if not orders["links"]:
     def link(*_, **__): raise PermissionError(1, "no links here")
     os.link = link

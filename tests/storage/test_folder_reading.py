@@ -68,7 +68,7 @@ def test_every_flipped_bit_of_a_manifest_is_refused(whole):
             flipped = bytearray(files["manifest.json"])
             flipped[place] ^= 1 << bit
             with pytest.raises(FolderError, match=r"manifest\.json"):
-                folder.manifests.decode(bytes(flipped), target / "manifest.json")
+                folder.decode_manifest(bytes(flipped), target / "manifest.json")
 
 
 def test_more_bytes_are_refused(whole):

@@ -20,9 +20,9 @@ def keys(config):
 @pytest.mark.parametrize("name", catalog.recipe_names())
 def test_recipes(name):
     tables = catalog.find_recipe(f"{name}-tiny").tables
-    sizes = {"encoder-decoder": ("source_vocabulary", "target_vocabulary"), "seq2seq": ("source_vocabulary",
-             "target_vocabulary"), "vision": ("labels",), "classifier": ("vocabulary", "labels")}
-    given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocabulary",)), 9)
+    sizes = {"encoder-decoder": ("source_vocab_size", "target_vocab_size"), "seq2seq": ("source_vocab_size",
+             "target_vocab_size"), "vision": ("num_labels",), "classifier": ("vocab_size", "num_labels")}
+    given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocab_size",)), 9)
     assert (keys(model_config(f"{name}-tiny", **given)) == []) == (name in FITTING)
 
 

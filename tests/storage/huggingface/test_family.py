@@ -27,7 +27,7 @@ def test_what_means_the_same_fits(config, same):
 
 
 @pytest.mark.parametrize(("other", "said"), [
-    (replace(MASKED, mlm_width=4, tie_word_embeddings=False), "head_width is nothing, where X has 4"),
+    (replace(MASKED, mlm_width=4, tie_word_embeddings=False), "mlm_width is nothing, where X has 4"),
     (replace(MASKED, stack=replace(MASKED.stack, epsilon=0.5)), "stack.epsilon is 1e-05, where X has 0.5"),
     (replace(MASKED, stack=tiny.stack("alibi")), 'stack.mixer.position.kind is nothing, where X has "alibi"'),
 ])

@@ -55,10 +55,10 @@ def test_a_model_of_ours_is_theirs(peer, tmp_path):
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    (replace(OURS, share_embeddings=False), "shared is false, where PegasusForConditionalGeneration has true"),
-    (replace(OURS, tie_word_embeddings=False), "tied is false"),
+    (replace(OURS, share_embeddings=False), "share_embeddings is false, where PegasusForConditionalGeneration has true"),
+    (replace(OURS, tie_word_embeddings=False), "tie_word_embeddings is false"),
     (replace(OURS, encoder=tiny.stack(norm_position="post")), 'encoder.norm_position is "post"'),
-    (replace(OURS, share_embeddings=False, target_vocab_size=7), "target_vocabulary is 7"),
+    (replace(OURS, share_embeddings=False, target_vocab_size=7), "target_vocab_size is 7"),
 ])
 def test_what_has_no_place(tmp_path, config, said):
     with pytest.raises(ValueError, match=said):
