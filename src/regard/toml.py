@@ -129,11 +129,6 @@ class _LineScanner:
         self.position += 1
 
 
-# ---- writing: Tables as TOML text, and a value as a message shows it.
-#
-# The text is for people first: of each table its values, then the tables in it, each under its full name. The same tables
-# always give the same text, and reading it gives the same tables. It knows no files and no config classes.
-
 # TOML's own two, control characters, other ends of lines, what turns the direction of text, lone surrogates.
 _UNSAFE = re.compile("[\"\\\\\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -243,16 +238,6 @@ def _format_toml(value: Any, path: KeyPath) -> str:
         return format_value(value)
     raise checks.wrong(dotted_key(path), "text, a finite number, true, false, an array or a table", format_value(value))
 
-
-# ---- document: A TOML document: read, changed, and able to say what is wrong with it, file and line first.
-#
-#     document = read("train.toml")
-#     document.tables["model"]["width"]         512
-#     document.line(("model", "width"))         12
-#     changed(document, {"model.width": 256})
-#
-# It does not know which keys there may be, nor what values are good: whoever does hands it the problems it found, and
-# `Document.error` words them all in one error. The same form serves a configuration that never was in a file.
 
 _ERROR_LOCATION = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 _NAME = re.compile(r"'([^']*)'")

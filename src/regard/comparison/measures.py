@@ -99,7 +99,7 @@ def position_norms(task: Translator, source: Sequence[int], target: Sequence[int
 
 
 def _jacobian_norms(task: Translator, source: Sequence[int], target: Sequence[int],
-           chance: torch.Generator) -> tuple[Tensor, Tensor]:
+                    chance: torch.Generator) -> tuple[Tensor, Tensor]:
     """Root mean squares over directions: of the last step, and of all."""
     width: int = task.config.width
     last_N, all_N = torch.zeros(len(source), dtype=torch.float64), torch.zeros(len(source), dtype=torch.float64)
@@ -120,13 +120,6 @@ def _resample_shares(norms_N: Tensor) -> np.ndarray:
     middles = (np.arange(FLOW_PARTS) + 0.5) / FLOW_PARTS * len(shares) - 0.5
     return np.interp(middles, np.arange(len(shares)), shares)
 
-
-# ---- memory_use: What one step of a training holds in memory, counted tensor by tensor.
-#
-# Parameters, their gradients and the two moments of Adam, and what the forward pass keeps for the backward pass, for one
-# batch. It is counted and not asked of the system, which would tell the most that the process ever had, whatever the
-# model: so it is the same on every machine and in every order of trainings. What an operation needs only while it runs is
-# not in it. It does not train.
 
 COPIES_PER_PARAMETER = 4
 """Numbers that training has for each parameter: itself, its gradient, and two moments."""
@@ -155,12 +148,6 @@ def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
         assert loss.total.requires_grad
     return COPIES_PER_PARAMETER * sum(parameter.nbytes for parameter in parameters) + sum(kept.values())
 
-
-# ---- measures: What is told of one trained model: scores, curves, sizes, speed, memory, gradient flow, and what it looks at.
-#
-#     measured(folder, tested)      reads the model and its metrics, and asks the model
-#
-# All of it is plain values, that JSON can hold and a page can draw. It does not know other models, nor how they compare.
 
 TestPairs = Sequence[tuple[str, str]]
 MEMORY_PAIRS = 16
@@ -211,8 +198,8 @@ class ModelMeasures:
         """From what `plain` gave, read back from JSON."""
         flow = table["flow"]
         return ModelMeasures(**{**table, "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
-                                                 flow["tokens"]),
-                           "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
+                                                              flow["tokens"]),
+                                "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
 
 
 def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str, peak: int | None = None) -> ModelMeasures:

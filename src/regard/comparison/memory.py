@@ -56,23 +56,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# ---- ways: The ways to process a sequence, made equal in all but the way: the same block, about as many parameters.
-#
-#     rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
-#     convolution                         causal, dilated: the distance between taps doubles from layer to layer; as many
-#                                         layers as let the last token see half as far again as the first, to which only
-#                                         a single path would lead otherwise
-#     attention                           causal self-attention: two layers of four heads, with rotary positions
-#
-#     x ── read ── block ── block ── … ── norm ── output        block: pre-norm, a mixer and a feed-forward part
-#
-# Only the mixer differs, and what comes with it: depth for convolution, positions for attention, which has no order of
-# its own. Heads are 16 features wide however wide the model is, and positions are rotary: with heads of 8, or with
-# sinusoids added, associative recall was still far from learned when it was learned with these. It does not know tasks
-# but for their sizes, nor how it is trained.
-#
-# Legend: B rows, N tokens, D width.
-
 KERNEL, LAYERS, HEADS, HEAD_WIDTH = 8, 2, 4, 16
 NUMERIC_FEATURES = 2
 """Features of an input that is no symbol."""
@@ -150,12 +133,6 @@ def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
     read = (NUMERIC_FEATURES + 1) * width if task.symbols is None else task.symbols * width
     return read + stack_config(way, task.tokens, width).parameters(width) + (width + 1) * task.outputs
 
-
-# ---- training: One way learns one task at one length: how long, how fast, and how well it does then on sequences that are new.
-#
-# Every batch is new, so nothing can be learned by heart. The optimiser is Adam with a short warm-up and a rate that falls
-# to a twentieth, gradients are clipped to a norm of 1, and it ends as soon as the held-out loss is a hundredth of chance:
-# what is solved needs no more steps. It knows neither the other ways nor how results are shown.
 
 ProgressCallback = Callable[[int, float], None]
 SOLVED_FRACTION = 0.01
@@ -246,10 +223,10 @@ def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: s
         model = build_model(task, way, budget.parameters).to(device)
         lesson = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[way].rate, told)
     return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
-                  accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
-                  parameters=sum(parameter.numel() for parameter in model.parameters()),
-                  width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=lesson.steps,
-                  seconds=lesson.seconds, curve=lesson.curve)
+                        accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
+                        parameters=sum(parameter.numel() for parameter in model.parameters()),
+                        width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=lesson.steps,
+                        seconds=lesson.seconds, curve=lesson.curve)
 
 
 def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float, told: ProgressCallback | None = None) -> MemoryTraining:
@@ -311,15 +288,6 @@ def _flush_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-# ---- running: All ways on one task, at all lengths, with several seeds: what is compared, and what comes of it.
-#
-#     results = run("copy", ways=("lstm", "convolution", "attention"), lengths=(10, 100), seeds=1)
-#     print(report.table(results))
-#
-# `QUICK` is for two cores and some minutes, `LONG` for a GPU and lengths to 1,024, with smaller steps: at 1,024 tokens
-# convolution did not learn to copy with twice the rate that it learned it with. Every way gets the same sequences, the
-# same number of steps and about the same number of parameters. How one is trained is in `training`.
-
 DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention")
 
 
@@ -333,7 +301,7 @@ class MemoryScale:
 
 QUICK = MemoryScale({"copy": (5, 20, 80), "recall": (16, 32, 64), "adding": (10, 40, 160)}, MemoryBudget())
 LONG = MemoryScale({name: (64, 256, 1024) for name in MEMORY_TASKS},
-             MemoryBudget(steps=3000, rows=64, parameters=100_000, every=100, rate=0.4))
+                   MemoryBudget(steps=3000, rows=64, parameters=100_000, every=100, rate=0.4))
 SCALES = {"quick": QUICK, "long": LONG}
 
 
@@ -377,13 +345,8 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
 
 
 def _bind_run(told: Callable[[str, int, int, int, float], None], way: str, length: int,
-            seed: int) -> Callable[[int, float], None]:
+              seed: int) -> Callable[[int, float], None]:
     return lambda step, loss: told(way, length, seed, step, loss)
-
-
-# ---- published: What the literature reports for these tasks: facts to print beside what is measured here, each with its source.
-#
-# These are other people's numbers, of their models, sizes and trainings. None of them was measured by this code.
 
 
 class PublishedResult(NamedTuple):
@@ -430,11 +393,6 @@ def published_marks(task: str, lengths: Sequence[int]) -> dict[str, dict[int, fl
             found[figure.way] = here
     return found
 
-
-# ---- report: What came of a comparison, for people and for programs: lines of text, tables for JSON, a picture against length.
-#
-# It shows what `running` found beside chance and beside the figures of the literature, and draws no conclusions but one:
-# whether a way has solved a length. It does not know how anything was measured.
 
 FIGURE_FORMATS = ("svg", "png")
 

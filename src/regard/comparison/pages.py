@@ -71,7 +71,7 @@ def html_paragraph(given: str, kind: str = "") -> Html:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[Html]], *, caption: str = "", numbers: Sequence[int] = (),
-          said: Sequence[int] = ()) -> Html:
+               said: Sequence[int] = ()) -> Html:
     """A table whose first column names the row.
 
     Args:
@@ -125,11 +125,6 @@ def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-# ---- page: The page of a comparison of trained steps: scores, lengths, curves, gradient flow and what each model looks at.
-#
-# It draws the table that `summary` makes, and the maps of attention that were made with it. It computes nothing, and does
-# not know how anything was measured.
-
 Table = dict[str, Any]
 BAR_WIDTH = 80.0
 """Pixels of a score of 100."""
@@ -162,12 +157,12 @@ def _road_head(found: Table) -> Html:
     data, times = found["data"], found["seeds"]
     return Html("".join([
         html_paragraph(f"{len(found['models'])} models learned from the same {data['train']:,} pairs "
-                         f"({data['name']}), cut by the same tokenizer. Each had the same budget: "
-                         f"{found['budget']['said']}. All were tested on the same {data['test']:,} pairs, which "
-                         "none of them learned from."),
+                       f"({data['name']}), cut by the same tokenizer. Each had the same budget: "
+                       f"{found['budget']['said']}. All were tested on the same {data['test']:,} pairs, which "
+                       "none of them learned from."),
         html_paragraph(f"Each was trained {times} times, from different random numbers: ± is the standard deviation."
-                         if times > 1 else "Each was trained once: differences of a point or two may be chance.",
-                         "faint")]))
+                       if times > 1 else "Each was trained once: differences of a point or two may be chance.",
+                       "faint")]))
 
 
 def _road_scores(models: Sequence[Table], seeds: int) -> Html:
@@ -187,7 +182,7 @@ def _road_scores(models: Sequence[Table], seeds: int) -> Html:
             "tokens while learning, on the machine below. Step memory is counted: parameters, gradients, moments, "
             "and what the backward pass keeps for 16 long sentences.")
     return html_section("What came of it", html_table(head, rows, numbers=range(3, len(head)), said=(1,)),
-                          html_paragraph(note, "small faint"))
+                        html_paragraph(note, "small faint"))
 
 
 def _score_bar(score: Mapping[str, Any]) -> Html:
@@ -203,23 +198,23 @@ def _road_lengths(models: Sequence[Table]) -> Html:
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
     drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
     lines = [ChartLine(model["name"], range(len(drawn)), *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
-                                                     for key in ("mean", "low", "high"))) for model in models]
+                                                           for key in ("mean", "low", "high"))) for model in models]
     picture = lines_svg(lines, across="words of the source", down="BLEU", names=drawn, least=0.0,
                         title="BLEU by the length of the source")
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in
                       zip(models[0]["by_length"], names, strict=True))
     rows = [[Html(html_swatch(number) + html_text(model["name"])), *(html_text(format_spread(bucket["bleu"]))
-                                                                  for bucket in model["by_length"])]
+                                                                     for bucket in model["by_length"])]
             for number, model in enumerate(models)]
     return html_section(
         "Short sentences and long ones",
         html_paragraph("One context vector has the same room for a long sentence as for a short one. Attention looks "
-                         "at the source again for every word, so it has no such limit."),
+                       "at the source again for every word, so it has no such limit."),
         html_figure(picture, f"Test pairs: {pairs}." + (" Lengths of very few pairs are not drawn." if drawn != names
-                                                          else "") + (" Bands go from the worst seed to the best." if
-                                                          models[0]["bleu"]["deviation"] is not None else "")),
+                                                        else "") + (" Bands go from the worst seed to the best." if
+                                                                    models[0]["bleu"]["deviation"] is not None else "")),
         html_details("The numbers", html_table(["model", *names], rows, numbers=range(1, len(names) + 1),
-                                                  caption="BLEU by the words of the source")))
+                                               caption="BLEU by the words of the source")))
 
 
 def _road_curves(models: Sequence[Table]) -> Html:
@@ -228,9 +223,9 @@ def _road_curves(models: Sequence[Table]) -> Html:
     return html_section(
         "How they learned",
         html_row(html_figure(lines_svg(learned, across="target tokens learned from", down="loss of a token",
-                                           title="Loss while learning"), "While learning: what was just read."),
-                   html_figure(lines_svg(judged, across="step", down="loss of a token",
-                                           title="Loss on validation pairs"), "On the validation pairs.")),
+                                       title="Loss while learning"), "While learning: what was just read."),
+                 html_figure(lines_svg(judged, across="step", down="loss of a token",
+                                       title="Loss on validation pairs"), "On the validation pairs.")),
         html_paragraph("Curves are those of the first seed.", "small faint"))
 
 
@@ -246,14 +241,14 @@ def _road_flows(models: Sequence[Table]) -> Html:
     return html_section(
         "How far gradients flow",
         html_paragraph("How much of what a model writes depends on each word that it reads. 1 is the share that each "
-                         "would have if all counted alike. Where one vector must carry all, what was read first has "
-                         "to pass through every later step; attention is one step away from every word."),
+                       "would have if all counted alike. Where one vector must carry all, what was read first has "
+                       "to pass through every later step; attention is one step away from every word."),
         html_row(html_figure(picture("all", "Gradient of all outputs by place in the source"),
-                                 "Of everything that is written."),
-                   html_figure(picture("last", "Gradient of the last output by place in the source"),
-                                 "Of the last output alone.")),
+                             "Of everything that is written."),
+                 html_figure(picture("last", "Gradient of the last output by place in the source"),
+                             "Of the last output alone.")),
         html_paragraph(f"On average over the {flow['sentences']} longest test sentences, of {flow['tokens']:.0f} "
-                         f"tokens.", "small faint"))
+                       f"tokens.", "small faint"))
 
 
 def _road_maps(found: Table, maps: Mapping[str, str | None]) -> Html:
@@ -268,9 +263,9 @@ def _road_maps(found: Table, maps: Mapping[str, str | None]) -> Html:
         "Where they look",
         html_facts([("source", sentence["source"]), ("reference", sentence["reference"])]),
         html_paragraph("Rows are the words of the reference, columns those of the source: where each model looks "
-                         "when it is about to write the word. Of several layers and heads the one is shown that "
-                         "matches words best.",
-                         "small faint"),
+                       "when it is about to write the word. Of several layers and heads the one is shown that "
+                       "matches words best.",
+                       "small faint"),
         html_row(*parts))
 
 
@@ -284,13 +279,9 @@ def _road_methods(found: Table) -> Html:
             ("machine", f"{machine['device']}, {machine['threads']} threads"), ("regard", found["regard"]),
             ("BLEU", first["signatures"]["bleu"]), ("chrF", first["signatures"]["chrf"])]
     rows += [(model["name"], f"{model['recipe']}: {model['steps']:,} steps, {model['tokens']:,} target tokens, "
-                             f"{model['seconds']['mean']:,.0f} s") for model in found["models"]]
+              f"{model['seconds']['mean']:,.0f} s") for model in found["models"]]
     return html_section("How it was done", html_facts(rows))
 
-
-# ---- pair_page: The page of two trained models side by side: scores, what chance explains, and sentences with the largest difference.
-#
-# It draws the table that `pairwise` makes. It computes nothing.
 
 PairTable = dict[str, Any]
 SHOWN_SENTENCES = 100
@@ -303,7 +294,7 @@ def pair_page(found: PairTable) -> str:
     """The whole page."""
     first, second = (model["name"] for model in found["models"])
     return html_page(f"{first} and {second}", [_pair_head(found), _pair_scores(found), _pair_lengths(found["models"]),
-                                                     _pair_sentences(found), _pair_methods(found)])
+                                               _pair_sentences(found), _pair_methods(found)])
 
 
 def describe_difference(found: PairTable, score: str) -> str:
@@ -335,9 +326,9 @@ def _pair_scores(found: PairTable) -> Html:
             "difference would be drawn if there were none.")
     return html_section(
         "Scores", html_table(["model", "BLEU", "chrF", "loss", "parameters", "without an end"], rows,
-                               numbers=range(1, 6)),
+                             numbers=range(1, 6)),
         html_table(["score", "second less first", "range", "p"], apart, numbers=range(1, 4),
-                     caption="The difference"), html_paragraph(note, "small faint"))
+                   caption="The difference"), html_paragraph(note, "small faint"))
 
 
 def _pair_lengths(models: Sequence[PairTable]) -> Html:
@@ -362,7 +353,7 @@ def _pair_sentences(found: PairTable) -> Html:
         parts.append(Html(f"<h3>{html_text(name)} is better: {count} sentences</h3>"))
         if shown:
             parts.append(html_table(["chrF", "source", "reference", first, second], [_sentence_row(one) for one in shown],
-                                      numbers=(0,), said=range(1, 5), caption=f"where {name} is better, most first"))
+                                    numbers=(0,), said=range(1, 5), caption=f"where {name} is better, most first"))
     same = f"{found['same']:,} of {found['pairs']:,} translations are the same in both, letter by letter."
     return html_section("Sentence by sentence", html_paragraph(
         f"Sorted by how much the chrF of a sentence differs. {same}"), *parts)
@@ -380,12 +371,6 @@ def _pair_methods(found: PairTable) -> Html:
         ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"), ("regard", found["regard"]),
         ("BLEU", signatures["bleu"]), ("chrF", signatures["chrf"])]))
 
-
-# ---- summary: Several runs of each model as one table: means, and how far apart the seeds are.
-#
-#     summary(setting, results, about)      plain values: what `--json` prints, `results.json` holds and the page shows
-#
-# It knows numbers. It does not know how they were measured, nor how they are shown.
 
 MIN_BUCKET_PAIRS = 5
 """Pairs of a length, below which its score says nothing."""

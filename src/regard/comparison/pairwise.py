@@ -50,12 +50,12 @@ class ScoreDifferences(NamedTuple):
 
 
 def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str], *, draws: int = BOOTSTRAP_DRAWS,
-           seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
+                     seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
     """Both systems' hypotheses against the same references."""
     check_counts(first=first, second=second, references=references)
     chosen_RS = np.random.default_rng(seed).integers(len(references), size=(draws, len(references)))
     return ScoreDifferences(*(_bootstrap_metric(metric, first, second, references, chosen_RS)
-                      for metric in (BLEU(force=True), CHRF())))
+                              for metric in (BLEU(force=True), CHRF())))
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -67,7 +67,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
 
 def _bootstrap_metric(metric: "BLEU | CHRF", first: Sequence[str], second: Sequence[str], references: Sequence[str],
-                chosen_RS: NDArray[np.int64]) -> ScoreDifference:
+                      chosen_RS: NDArray[np.int64]) -> ScoreDifference:
     counts = [_sentence_statistics(metric, made, references) for made in (first, second)]
     whole = [_score_sums(metric, counts_SK.sum(0)) for counts_SK in counts]
     drawn = np.array([[_score_sums(metric, counts_SK[row].sum(0)) for row in chosen_RS] for counts_SK in counts])
@@ -87,19 +87,13 @@ def _score_sums(metric: Any, sums_K: NDArray[np.int64]) -> float:
     return float(metric._compute_score_from_stats([int(value) for value in sums_K]).score)
 
 
-# ---- pairwise: Two trained translators on the same pairs: scores, whether the difference is an accident, sentence by sentence.
-#
-#     compared(("a", first), ("b", second), pairs)      plain values, as JSON has them
-#
-# What is told of each model by itself is what `regard evaluate` tells. It does not know folders, nor how it is shown.
-
 PAIRWISE_VERSION = 1
 Table = dict[str, Any]
 NamedTranslator = tuple[str, Translator]
 
 
 def compare_models(first: NamedTranslator, second: NamedTranslator, pairs: Sequence[tuple[str, str]], *, beams: int = 5,
-             draws: int = BOOTSTRAP_DRAWS) -> Table:
+                   draws: int = BOOTSTRAP_DRAWS) -> Table:
     """Both models on these pairs (source, target); differences are those of the second to the first.
 
     The sentences begin with those where the second is better than the first by most, and end with the opposite.
@@ -110,9 +104,9 @@ def compare_models(first: NamedTranslator, second: NamedTranslator, pairs: Seque
     apart = paired_bootstrap(made[0], made[1], references, draws=draws)
     each = [sentence_chrf(hypotheses, references) for hypotheses in made]
     sentences: list[Table] = [{"number": number, "source": source, "reference": target, "first": made[0][number],
-                  "second": made[1][number], "first_chrf": each[0][number], "second_chrf": each[1][number],
-                  "difference": each[1][number] - each[0][number]}
-                 for number, (source, target) in enumerate(pairs)]
+                               "second": made[1][number], "first_chrf": each[0][number], "second_chrf": each[1][number],
+                               "difference": each[1][number] - each[0][number]}
+                              for number, (source, target) in enumerate(pairs)]
     sentences.sort(key=lambda sentence: -sentence["difference"])
     return {"kind": "models", "version": PAIRWISE_VERSION, "regard": __version__, "pairs": len(pairs), "beams": beams,
             "draws": draws,

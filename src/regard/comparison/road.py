@@ -83,12 +83,6 @@ def _column_means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
-# ---- report: A whole comparison of steps of the road: from data to a table, a JSON file and a page.
-#
-#     data, or the phrasebook ─► split ─► steps of each ─► trainings ─► measures ─► summary ─► results.json, page.html
-#
-# It knows the order of things, and no details of any.
-
 ReportTable = dict[str, Any]
 PHRASEBOOK = "the phrasebook"
 
@@ -117,7 +111,7 @@ class ComparisonData:
         if not self.data:
             return splits.split_phrasebook(folder)
         return splits.split_data(self.data, folder, validation=self.validation, test=self.test, source=self.source,
-                             target=self.target, format=self.format)
+                                 target=self.target, format=self.format)
 
     def name(self) -> str:
         """What it is called."""

@@ -117,13 +117,6 @@ def _read_object(path: Path) -> Table:
     return found
 
 
-# ---- trial: How many steps each model may learn for, found out before the first of them is trained.
-#
-#     steps_for(setting, files, place)      {"seq2seq": Allowed(1200, {...}), ...}
-#
-# Target tokens are counted in the batches that the models will learn from. Minutes are foretold by a few steps of each
-# model, whose result is thrown away. It does not compare anything.
-
 TASK = "seq2seq"
 COUNTED_BATCHES = 200
 """Batches that are counted, at most."""
@@ -156,11 +149,11 @@ def plan_steps(setting: ComparisonSettings, files: SplitFiles, place: Path) -> d
 
 
 def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, output: Path, changes: dict[str, Any], *,
-            steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
+                     steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
     """What a training of this model is asked for."""
     return TrainingRequest(task=TASK, data=(str(files.train),), validation=(str(files.validation),), output=output,
-                   recipe=setting.recipe(step), resume=resume, device=setting.device,
-                   changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
+                           recipe=setting.recipe(step), resume=resume, device=setting.device,
+                           changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
 
 
 def _prepare_run(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path) -> PreparedTraining:
@@ -214,13 +207,6 @@ def _temporary_folder(place: Path) -> Iterator[None]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-# ---- runs: Every model of a comparison, trained as often as asked, tested and measured; what is finished is not done again.
-#
-#     compared(setting, place, files)     ─► {name: [Measured of each seed]}
-#
-# Trainings go through `regard.training.train`, and are told of to loggers as any other. It does not know what is said of
-# the results, nor how they are shown.
-
 RunResults = dict[str, list[ModelMeasures]]
 QUICK_THREADS = 4
 """Of a quick comparison, at most."""
@@ -258,7 +244,7 @@ def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitF
             told.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {allowed[step.name].steps:,} steps")
             peak = _train_run(setting, step, seed, place, files, allowed[step.name], told)
             found = measure_model(place.model(step.name, seed), tested, beams=setting.beams,
-                             device=_device_name(setting), peak=peak)
+                                  device=_device_name(setting), peak=peak)
             place.finish(step.name, seed, found.plain())
         else:
             told.note(f"{number} of {len(todo)}: {step.name}, seed {seed}: finished before")
@@ -291,14 +277,14 @@ def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: Spl
 
 
 def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: ComparisonFolder, files: SplitFiles, allowed: TrainingAllowance,
-             told: RunReporter) -> int | None:
+               told: RunReporter) -> int | None:
     """Train one model to its end; what a GPU held at most."""
     folder = place.model(step.name, seed)
     begun = _has_checkpoint(folder)
     if not begun and folder.exists():
         shutil.rmtree(folder)  # killed before there was anything to go on with; the folder is ours
     asked = training_request(setting, step, files, folder, allowed.changes, steps=allowed.steps, seed=seed,
-                    resume=begun)
+                             resume=begun)
     cuda = _device_name(setting).startswith("cuda")
     if cuda:
         torch.cuda.reset_peak_memory_stats()

@@ -61,16 +61,6 @@ def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
     return tuple(found)
 
 
-# ---- budget: What is the same for all models of a comparison: so many tokens to learn from, so many minutes, or parameters.
-#
-#     Budget.read("tokens:2M")                  each learns from 2,000,000 target tokens, in the size of its recipe
-#     Budget.read("minutes:3")                  each trains for about three minutes, as a short trial foretells
-#     Budget.read("parameters:1M")              each is made so wide that it has about a million parameters
-#     Budget.read("tokens:2M,parameters:1M")    both
-#
-# Where neither tokens nor minutes are named, each model learns from as many tokens as a training of its own would. It
-# knows numbers and configs of models; it does not train.
-
 BUDGET_KINDS = ("tokens", "minutes", "parameters")
 UNIT_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 TRIED_WIDTHS = range(16, 4097, 16)
@@ -151,14 +141,6 @@ def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
             changes[f"{side}.feed_forward.ffn_width"] = max(1, round(part.ffn_width * wide / before))
     return changes
 
-
-# ---- setting: What a comparison is: which models, how often, how long, and everything that they share.
-#
-#     Setting(steps(ROAD), seeds=3, budget=Budget.read("tokens:2M"))
-#     Setting.quick(steps(ROAD))                a small one, for minutes on a CPU
-#
-# All models are trained with the same settings but for what belongs to one kind of model alone. It knows configs, and
-# does not train.
 
 SHARED_SETTINGS: Mapping[str, Any] = {"training.validation.patience": 1_000_000}
 """Of every comparison: no training ends before its budget does."""
@@ -244,7 +226,7 @@ def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
         found |= {f"model.{side}.dropout": 0.0, f"model.{side}.norm_position": "pre"}  # pre-norm bears a high rate at once
         for part in ("feed_forward", "cross", "mixer"):
             if lookup(model, f"{side}.{part}") is not None and lookup(model, f"{side}.{part}.kind",
-                                                                    "attention") == "attention":
+                                                                      "attention") == "attention":
                 found[f"model.{side}.{part}.dropout"] = 0.0
         if lookup(model, f"{side}.mixer.kind") == "attention":  # it need not learn what a distance is from few pairs
             found[f"model.{side}.mixer.position.kind"] = "rotary"

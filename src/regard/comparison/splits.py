@@ -51,7 +51,7 @@ class SplitFiles(NamedTuple):
 
 
 def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (), test: Sequence[str] = (),
-            source: str | None = None, target: str | None = None, format: str | None = None) -> SplitFiles:
+               source: str | None = None, target: str | None = None, format: str | None = None) -> SplitFiles:
     """The pairs of these files, without those that no training would learn from; some held out where none are given."""
     def read(paths: Sequence[str]) -> Iterator[TextPair]:
         pairs = formats.read_pairs(paths, source=source, target=target, format=format)

@@ -113,13 +113,6 @@ def _unsupported_cross(stack: StackConfig) -> Iterator[Unsupported]:
         yield "decoder.cross.heads", f"they are as many as those of the mixer, {stack.mixer.heads}"
 
 
-# ---- spec: A model of ours as a specification of CTranslate2: which of its arrays is which of our tensors.
-#
-#     query, key, value   one matrix, one below the other; of the attention to a source, key and value
-#     positions           a table of `positions` rows, whatever they are computed from
-#
-# A specification is a tree of named arrays that CTranslate2 writes itself. It does not know vocabularies, nor files.
-
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 Tensors = Mapping[str, Tensor]
 
@@ -165,7 +158,7 @@ def _stack_options(stack: StackConfig, embedding: EmbeddingConfig) -> dict[str, 
 
 
 def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoderConfig | LanguageModelConfig, tensors: Tensors,
-          side: str, positions: int) -> None:
+               side: str, positions: int) -> None:
     """All of an encoder, or of a decoder but for its output."""
     embedding, width = config.embedding, config.width
     table.weight = _to_array(tensors[f"{side}embedding.tokens.weight"])
@@ -228,17 +221,6 @@ def _to_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.array(tensor.detach().to("cpu", torch.float32).numpy())  # a copy: quantising writes into it
 
 
-# ---- writing: Write a model as a folder that CTranslate2 loads.
-#
-#     model.bin                                        the weights, quantised where asked for
-#     config.json                                      the names of the special tokens
-#     source_vocabulary.json, target_vocabulary.json   what each id is called; shared_vocabulary.json where they are one
-#
-# CTranslate2 is given texts as names of tokens. An id is called as its tokenizer shows it, and <ID> where it has no name
-# or one that another id has already. A source ends with the end token, which whoever calls adds, as for our own models.
-#
-# It does not know tokenizers: it takes names. It does not know what a model writes: others check that.
-
 QUANTIZATIONS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "int8": "int8_float32"}
 """As what numbers matrices are stored, and as what a CPU computes with them. A GPU computes with what is stored."""
 DEFAULT_POSITIONS = 2048
@@ -281,7 +263,7 @@ def max_positions(config: ModelConfig) -> int:
 
 
 def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens, tensors: Tensors, names: VocabularyNames,
-          quantization: str = "float32") -> tuple[str, ...]:
+                      quantization: str = "float32") -> tuple[str, ...]:
     """Write the files into a folder that is there, and give their names; a ValueError says what does not fit.
 
     Args:

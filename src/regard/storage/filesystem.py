@@ -20,7 +20,7 @@ LOCK_POLL = 0.02
 
 # What a person can mend by choosing another place or other permissions. The rest, such as a full disk, is an OSError.
 USER_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG,
-           errno.EBUSY, errno.EXDEV, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTEMPTY}
+               errno.EBUSY, errno.EXDEV, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTEMPTY}
 # Of an exchange: not known to this kernel or this file system, or not allowed in this container.
 NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -37,7 +37,7 @@ def folder_in_errors(folder: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in USER_ERRORS:
             raise folder_error(folder, "a place where regard can save", f"not: {reason} ({where})",
-                        "Choose another folder, or mend this.") from error
+                               "Choose another folder, or mend this.") from error
         raise OSError(error.errno or errno.EIO, f"{folder} could not be saved: {reason}", where) from error
 
 
@@ -95,7 +95,7 @@ def _acquire_lock(path: Path) -> int:
             if time.monotonic() > end:
                 os.close(handle)
                 raise folder_error(path, f"free within {LOCK_TIMEOUT:.0f} seconds", "held by another process",
-                            "Two runs must not save into one folder.") from None
+                                   "Two runs must not save into one folder.") from None
             time.sleep(LOCK_POLL)
         except OSError as error:
             os.close(handle)
@@ -138,17 +138,6 @@ def pinned_folder(folder: Path) -> Iterator[os.stat_result]:
         yield os.fstat(handle)
     finally:
         os.close(handle)
-
-
-# ---- manifest: The manifest of a folder: which files were saved in it, how long each is, and its sha256.
-#
-#     {"format": 1, "regard": "0.1.0", "files": {"config.toml": {"bytes": 12, "sha256": "..."}}, "editable": {},
-#      "seal": "..."}
-#
-# `files` must be as they were saved. `editable` were saved with them and are the user's to change, such as a README. The
-# seal is the sha256 of the rest, so that a changed manifest is seen as well. Any change of this layout is a new format.
-#
-# This file reads, words and checks manifests. It does not know how a folder comes to be, nor what the files hold.
 
 
 class FolderError(ValueError):

@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         data = _plain_file(path).read_bytes()
     except FileNotFoundError:
         raise folder_error(folder, f"a folder that regard saved, with a {MANIFEST_FILE}", "a folder without one",
-                    "Give the folder that was saved, not one above or inside it.") from None
+                           "Give the folder that was saved, not one above or inside it.") from None
     except OSError as error:
         raise folder_error(path, "readable", f"not ({error.strerror})") from error
     return decode_manifest(data, path)
@@ -108,8 +108,8 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
         raise folder_error(path, "a manifest of regard", "some other JSON", "It belongs to another program.")
     if content["format"] > MANIFEST_FORMAT:
         raise folder_error(path, f"of format {MANIFEST_FORMAT}, which regard {__version__} reads",
-                    f"of format {content['format']}, written by regard {content['regard']:.40}",
-                    "Install a newer regard to read it.")
+                           f"of format {content['format']}, written by regard {content['regard']:.40}",
+                           "Install a newer regard to read it.")
     try:
         files, editable = ({name: FileRecord(entry["bytes"], entry["sha256"]) for name, entry in content[kind].items()}
                            for kind in ("files", "editable"))
@@ -160,7 +160,7 @@ def changed_file_error(path: Path, recorded: FileRecord, found: FileRecord) -> F
         how = "cut short" if found.length < recorded.length else "longer"
         return folder_error(path, f"of {recorded.length} bytes", f"{how}, of {found.length} bytes", "Restore it from a copy.")
     return folder_error(path, f"as it was saved, with sha256 {recorded.sha256}", f"changed, with sha256 {found.sha256}",
-                 "Restore it from a copy.")
+                        "Restore it from a copy.")
 
 
 def _check_length(path: Path, recorded: FileRecord) -> None:
@@ -193,18 +193,6 @@ def _is_valid_record(recorded: FileRecord) -> bool:
 def _damaged_manifest_error(path: Path) -> FolderError:
     return folder_error(path, "as it was saved", "changed or damaged", "Restore the folder from a copy.")
 
-
-# ---- replacing: How a folder takes the place of another, so that at every moment one of the two is there and whole.
-#
-#     .model.lock      held by the process that saves `model`
-#     .model.saving    the new folder while it is written; after the exchange, the one before it until it is removed
-#     .model.old       the one before, only where the system cannot exchange two names in one step
-#
-# What lies in the folder and was not saved by regard (notes, metrics, checkpoints) is the user's. It is in the new
-# folder, by hard links, before that takes its place, and nothing of it is removed that is not there. All of this runs
-# under the lock, so what is found at these names was left by a killed process, and `repair` ends what that began.
-#
-# It knows names and manifests. It does not know what the files are, nor how they are written.
 
 # A file system without hard links, one file system inside another, too many links, a file of somebody else, or one
 # that its owner has removed by now.
@@ -242,7 +230,7 @@ def refuse_foreign(target: Path) -> None:
     if not os.path.lexists(target / MANIFEST_FILE):
         names = ", ".join(sorted(path.name for path in target.iterdir())[:3])
         raise folder_error(target, "empty, or a folder that regard saved", f"another folder, with {names} in it",
-                    "Choose another folder; regard does not write over what it did not make.")
+                           "Choose another folder; regard does not write over what it did not make.")
     read_manifest(target)
     if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise folder_error(target, "writable", "write-protected", "Choose another folder, or allow writing.")
@@ -271,7 +259,7 @@ def link_user_files(target: Path, place: Path, new: Manifest) -> None:
     for path in _user_files(target):
         if path.name in new.files:
             raise folder_error(path, "a file that regard saved", "another, with the name of one to save",
-                        "Move it; regard does not write over what it did not make.")
+                               "Move it; regard does not write over what it did not make.")
         if path.name in new.editable:  # it was changed, so it stays as it is
             (place / path.name).unlink()
         _hard_link(path, place / path.name)
@@ -297,7 +285,7 @@ def move_into_place(place: Path, target: Path) -> None:
         _remove_replaced(left, target)
     except OSError as error:
         raise folder_error(left, "removable", f"not: {error.strerror} ({error.filename})",
-                    f"It was {target}, which is now the new one, saved and whole. Move what is yours.") from error
+                           f"It was {target}, which is now the new one, saved and whole. Move what is yours.") from error
 
 
 def _remove_replaced(left: Path, target: Path) -> None:
@@ -360,19 +348,6 @@ def _free_path(goal: Path) -> Path:
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
-
-# ---- folder: A folder that is saved whole or not at all, and read only when it is whole.
-#
-#     save(folder, files)      written aside, synced, the manifest last, then put in place by one rename
-#     verify(folder)           every file there, of its length and its sha256
-#     load(folder, reader)     verified, then read; again from the start where others replaced it meanwhile
-#     newest(folders)          the first whole one, and why those before it are not
-#
-# A killed save, or a full disk, leaves what was there before. A folder is replaced only if regard saved it, and what the
-# user has put into it stays. It is replaced as a whole: a shell that stands in it then stands in one that is gone.
-# `save(folder, {})` claims a folder before there is anything to save.
-#
-# It knows bytes and names. It does not know models, configurations or tensors, and does not import torch.
 
 FileContent = bytes | Callable[[Path], None]
 """What a file holds, or a function that writes it to the path it is given."""

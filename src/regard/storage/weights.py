@@ -69,7 +69,7 @@ class WeightsHeader:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
-          metadata: Mapping[str, str] | None = None) -> None:
+                  metadata: Mapping[str, str] | None = None) -> None:
     """Write these tensors to a file, which is there whole in the end or as it was before.
 
     Tensors that are the same part of one storage are stored once. Those that merely overlap are stored in full each.
@@ -248,15 +248,6 @@ def _read_aliases(path: Path, text: str, tensors: Mapping[str, TensorSpec]) -> d
         raise checks.wrong(str(path), f'a file whose metadata "{ALIASES_KEY}" names its tensors', f"one with {text!r:.80}")
     return aliases
 
-
-# ---- modules: Tensors by name into a module: all of them, of the right shapes, or none.
-#
-# Everything that does not fit is told at once, with the nearest name where one is close. A comparison needs no tensors,
-# only their dtypes and shapes, so that a file can be compared with a module on the device "meta" before anything is
-# allocated.
-#
-# It knows modules and names. It does not know which model it fills, nor where the tensors come from: `origin` says that,
-# for the messages.
 
 MAX_LISTED = 10
 """How many names of each kind of difference a message lists."""

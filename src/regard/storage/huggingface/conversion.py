@@ -54,7 +54,7 @@ MAX_JSON_BYTES = 64 * 2**20
 """Bytes of a JSON file; a larger one is not read into memory."""
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 CONVERT_HINT = ("Convert it where it is trusted: load it with transformers and save it with save_pretrained, which writes "
-           "model.safetensors.")
+                "model.safetensors.")
 
 
 class FoundTensors(NamedTuple):
@@ -90,8 +90,8 @@ def find_tensors(folder: Path) -> FoundTensors:
         pickled = next((name for name in PICKLE_FILES if (folder / name).exists()), None)
         if pickled is not None:
             raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", f"one with {pickled}",
-                        f"Reading a pickle runs the code in it, so regard never opens one. {CONVERT_HINT}"
-                        if "pytorch" in pickled else CONVERT_HINT)
+                               f"Reading a pickle runs the code in it, so regard never opens one. {CONVERT_HINT}"
+                               if "pytorch" in pickled else CONVERT_HINT)
         raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", "one without")
     files = {folder / name: weights.read_header(folder / name) for name in names}
     if listed is not None:
@@ -142,10 +142,8 @@ def _check_index(path: Path, listed: Mapping[str, str], files: Mapping[Path, Wei
         raise folder_error(path, "an index of the files beside it", f"one with {name!r:.200}, which is not in {listed[name]}")
 
 
-# ---- families: The families there are, and which of them a file or a config of ours belongs to.
-
 FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), Pegasus(), ViT(),
-                                                                      Llama())}
+                                                                       Llama())}
 
 
 def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) -> tuple[Family[Any], str]:
@@ -191,19 +189,6 @@ def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
     family = FAMILIES[name]
     return family, next(theirs for theirs, kind in family.architectures.items() if kind == config.kind)
 
-
-# ---- reading: Read a folder of `transformers` into what one of our models is made of.
-#
-#     foreign = read("all-MiniLM-L6-v2")
-#     foreign.config, foreign.special     as ours
-#     foreign.build()                     the bare model, with the weights in it
-#
-# Nothing is allocated before the config is understood, the files are known to hold what it asks for, each tensor has its
-# shape, and the model fits into memory. Nothing is dropped unsaid: what has no place here and is known not to matter is
-# named in `left_out`, anything else is refused. Numbers in half precision become float32, which changes none of them;
-# others keep their precision.
-#
-# It does not know tokenizers, nor how a model is searched: generation_config.json is not read.
 
 HALF_DTYPES = {torch.float16, torch.bfloat16}
 FLOAT_DTYPES = {torch.float32, torch.float64, *HALF_DTYPES}
@@ -252,7 +237,7 @@ def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) ->
     left_out = _check_tensors(matches, state, found, family, f"{folder} ({architecture})")
     tensors = _load_tensors(matches, found, left_out, folder)
     return ImportedModel(config, settings.special(), tensors, family.name, architecture,
-                   labels if hasattr(config, "num_labels") else (), family.longest(settings), tuple(left_out))
+                         labels if hasattr(config, "num_labels") else (), family.longest(settings), tuple(left_out))
 
 
 def _build_config(family: Family[Any], settings: keys.FamilySettings, asked: FileFacts, path: Path) -> ModelConfig:
@@ -266,7 +251,7 @@ def _check_sizes(config: ModelConfig, found: FoundTensors, path: Path) -> None:
     """Refuse a config that asks for far more than the files hold, before even an empty model is made of it."""
     if config.parameters() > MAX_SIZE_RATIO * found.elements:  # where less is missing, the names of the tensors say more
         raise folder_error(path, f"the config of a model of the {found.elements:,} numbers that the files hold",
-                    f"that of one of {config.parameters():,} parameters")
+                           f"that of one of {config.parameters():,} parameters")
     check_size(config)
 
 
@@ -288,7 +273,7 @@ def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: F
     quantised = [name for name in kept if name in wanted and kept[name].dtype not in FLOAT_DTYPES]
     if quantised:
         raise folder_error(origin, "weights in float32, float64, float16 or bfloat16",
-                    f"with {quantised[0]!r:.200} in {kept[quantised[0]].dtype}", "Quantised weights are not read.")
+                           f"with {quantised[0]!r:.200} in {kept[quantised[0]].dtype}", "Quantised weights are not read.")
     modules.check_specs(wanted, kept, origin=origin, owner="architecture")
     return left_out
 
@@ -311,14 +296,6 @@ def _load_tensors(matches: TensorMatches, found: FoundTensors, left_out: list[st
                     raise folder_error(folder, "a folder whose config fits its weights", f"one where {name} differs", remedy)
     return {**tensors, **{name: tensors[first] for name, first in matches.second.items()}}
 
-
-# ---- reordering: The features of a model in another order, which changes nothing that it computes.
-#
-#     interleaved   sin, cos, sin, cos, ...      halves   sin, sin, ..., cos, cos, ...
-#
-# What the blocks of a Transformer pass on is a vector of features, and nothing asks which of them stands where: when all
-# matrices that read it have their columns in another order, and all that write it their rows, the logits are the same.
-# So a model with sinusoids of one layout becomes one with the other. It knows encoder-decoders with attention alone.
 
 FEATURE_COLUMNS = re.compile(r"(query|key|value|up|gate|embedding\.tokens|decoder\.output)\.weight$")
 """What has a column for each feature."""
@@ -347,16 +324,9 @@ def _reorder_features(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     return tensor[:, order] if FEATURE_COLUMNS.search(name) else tensor
 
 
-# ---- writing: Write one of our models as a folder that `transformers` loads, where one of its architectures can hold it.
-#
-# A config that has something no family has a place for is refused with all that does not fit, never written as something
-# near it. The folder is saved as all of ours are: aside, then put in place by one rename, and never over what regard did
-# not save. It does not know tokenizers; their files come as `others`.
-
-
 def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: SpecialTokens, tensors: Mapping[str, Tensor], *,
-          labels: Sequence[str] = (), longest: int | None = None,
-          others: Mapping[str, folders.FileContent] | None = None) -> None:
+                labels: Sequence[str] = (), longest: int | None = None,
+                others: Mapping[str, folders.FileContent] | None = None) -> None:
     """Save a model as config.json and model.safetensors; a ValueError says what does not fit.
 
     Args:

@@ -46,7 +46,7 @@ GPT2_RULES = (
     TensorRule("transformer.wpe.weight", ("decoder.embedding.positions.encoding.table",)),
     TensorRule(f"{GPT2_LAYER}.ln_1.*", (f"{GPT2_BLOCK}.around_mixer.norm.*",)),
     TensorRule(f"{GPT2_LAYER}.attn.c_attn.weight", tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.weight" for part in GPT2_PROJECTIONS),
-         TRANSPOSED_THIRDS),
+               TRANSPOSED_THIRDS),
     TensorRule(f"{GPT2_LAYER}.attn.c_attn.bias", tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.bias" for part in GPT2_PROJECTIONS), THIRDS),
     TensorRule(f"{GPT2_LAYER}.attn.c_proj.weight", (f"{GPT2_BLOCK}.mixer.layer.output.weight",), TRANSPOSED),
     TensorRule(f"{GPT2_LAYER}.attn.c_proj.bias", (f"{GPT2_BLOCK}.mixer.layer.output.bias",)),
@@ -130,12 +130,6 @@ class GPT2(Family[GPT2Settings]):
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         return GPT2_RULES
 
-
-# ---- llama: Llama (Touvron et al. 2023): a language model with RMS norms, rotary positions, a gated feed-forward part, and
-# fewer heads of keys and values than of queries where it says so.
-#
-# Rotary positions have no end, so the number of positions that it was trained with is kept beside the config. It knows
-# keys and names; reading and writing are elsewhere.
 
 LLAMA_LAYER, LLAMA_BLOCK = "model.layers.{i}", "decoder.stack.blocks.{i}"
 LLAMA_RULES = (
@@ -236,7 +230,7 @@ class Llama(Family[LlamaSettings]):
         stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", norm="rms", epsilon=settings.rms_norm_eps,
                             mixer=mixer, feed_forward=wide)
         return LanguageModelConfig(vocab_size=settings.vocab_size, width=width, tie_word_embeddings=settings.tie_word_embeddings,
-                              stack=stack)
+                                   stack=stack)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> LlamaSettings:
         assert isinstance(config, LanguageModelConfig)

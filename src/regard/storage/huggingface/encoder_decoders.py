@@ -118,7 +118,7 @@ class EncoderDecoderSettings(FamilySettings):
 
 
 def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, order: str, target_vocabulary: int, shared: bool,
-              tied: bool) -> EncoderDecoderConfig:
+                         tied: bool) -> EncoderDecoderConfig:
     """Our config of what these keys say."""
     def stack(layers: int, heads: int, inner: int, cross: AttentionConfig | None) -> StackConfig:
         return StackConfig(
@@ -151,12 +151,6 @@ def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settin
         attention_dropout=mixers[0].dropout, activation_dropout=wide[0].dropout,
         scale_embedding=config.embedding.scale, **special_keys(settings, made.special),
         max_position_embeddings=settings.max_position_embeddings if made.longest is None else made.longest)
-
-
-# ---- marian: Marian (Junczys-Dowmunt et al. 2018): the post-norm encoder-decoder of the OPUS-MT translators.
-#
-# One table may serve source, target and output, or target and output, or none is shared. What it has in common with
-# Pegasus is in `encoder_decoder`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +191,8 @@ class Marian(Family[MarianSettings]):
 
     def config(self, settings: MarianSettings, asked: FileFacts) -> ModelConfig:
         return config_from_settings(settings, asked, order="post", shared=settings.share_encoder_decoder_embeddings,
-                         tied=settings.tie_word_embeddings,
-                         target_vocabulary=settings.decoder_vocab_size or settings.vocab_size)
+                                    tied=settings.tie_word_embeddings,
+                                    target_vocabulary=settings.decoder_vocab_size or settings.vocab_size)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> MarianSettings:
         assert isinstance(config, EncoderDecoderConfig)
@@ -216,11 +210,6 @@ class Marian(Family[MarianSettings]):
     def longest(self, settings: MarianSettings) -> int:
         return settings.max_position_embeddings
 
-
-# ---- pegasus: Pegasus (Zhang et al. 2020): an encoder-decoder with its norms in front, and one table for all.
-#
-# It was made to summarise; `transformers` has no translator with sinusoids and norms in front that would be nearer to
-# ours. What it has in common with Marian is in `encoder_decoder`.
 
 FINAL_NORM_RULES = (
     TensorRule("model.encoder.layer_norm.*", ("encoder.stack.last_norm.*",)),

@@ -165,11 +165,6 @@ class Bert(Family[BertSettings]):
             "LayerNorm.bias", "LayerNorm.beta")
 
 
-# ---- vit: ViT (Dosovitskiy et al. 2021): an image classifier over patches, with a class token and learned positions.
-#
-# Its first layer is a convolution, ours a matrix over the same numbers. It knows keys and names; reading and writing are
-# elsewhere.
-
 VIT_LAYER, VIT_BLOCK = "vit.encoder.layer.{i}", "stack.blocks.{i}"
 VIT_RULES = (
     TensorRule("vit.embeddings.cls_token", ("patches.token",), leading_ones(2)),
@@ -252,7 +247,7 @@ class ViT(Family[ViTSettings]):
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         assert isinstance(config, VisionConfig)
         filters = TensorRule("vit.embeddings.patch_embeddings.projection.weight", ("patches.project.weight",),
-                       patch_filters(config.channels, config.patch_size))
+                             patch_filters(config.channels, config.patch_size))
         return (filters, *VIT_RULES)
 
     def guess(self, names: Collection[str]) -> str | None:

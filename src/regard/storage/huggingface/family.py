@@ -52,20 +52,20 @@ def leading_ones(count: int) -> TensorTransform:
     """Theirs has so many dimensions of size 1 in front."""
     ones = (1,) * count
     return TensorTransform(f"{count} leading dimension{'s' if count > 1 else ''} of 1 removed",
-               lambda theirs: (theirs.flatten(0, count),), lambda ours: ours[0].reshape(*ones, *ours[0].shape))
+                           lambda theirs: (theirs.flatten(0, count),), lambda ours: ours[0].reshape(*ones, *ours[0].shape))
 
 
 def patch_filters(channels: int, patch: int) -> TensorTransform:
     """Theirs is a convolution over patches, ours a matrix: channel by channel, row by row."""
     return TensorTransform("each filter as one row", lambda theirs: (theirs.flatten(1),),
-               lambda ours: ours[0].reshape(-1, channels, patch, patch))
+                           lambda ours: ours[0].reshape(-1, channels, patch, patch))
 
 
 IDENTITY = TensorTransform("as it is", lambda theirs: (theirs,), lambda ours: ours[0])
 TRANSPOSED = TensorTransform("transposed", lambda theirs: (theirs.t(),), lambda ours: ours[0].t())
 THIRDS = TensorTransform("in three parts", lambda theirs: theirs.chunk(3), torch.cat)
 TRANSPOSED_THIRDS = TensorTransform("transposed, in three parts", lambda theirs: theirs.t().chunk(3),
-                        lambda ours: torch.cat(ours).t())
+                                    lambda ours: torch.cat(ours).t())
 
 
 class TensorRule(NamedTuple):
@@ -121,8 +121,8 @@ def match_rules(rules: Iterable[TensorRule], state: Mapping[str, Tensor]) -> Ten
             ways.setdefault(ours, rule.way)
     told = {name for ours in theirs_of for name in ours}
     return TensorMatches([TensorMatch(tuple(theirs), ours, ways[ours]) for ours, theirs in theirs_of.items()],
-                   {name: one for name, one in kept.items() if name != one},
-                   [name for name, one in kept.items() if one not in told])
+                         {name: one for name, one in kept.items() if name != one},
+                         [name for name, one in kept.items() if one not in told])
 
 
 def is_unused(name: str, unused: Iterable[UnusedTensor]) -> bool:
@@ -155,14 +155,6 @@ def _fill_pattern(pattern: str, parts: re.Match[str]) -> str:
     return pattern
 
 
-# ---- settings: What a config.json says, read strictly: a key that may change the model and is not understood is refused by name.
-#
-# A family declares its keys as a dataclass with the defaults of `transformers`, which leaves out of the file what is as
-# it would be anyway. All that is wrong is told at once. Keys that say how the file came to be, how a model is searched
-# or how it was initialised change nothing in it, and are passed over.
-#
-# It knows keys and values. It does not know our models, nor tensors.
-
 ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "gelu_new": "gelu_tanh", "swish": "silu", "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
@@ -192,7 +184,7 @@ REFUSED_KEYS = {
     "adapters": "adapters are not read; merge them into the weights first",
 }
 SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "cls",
-       "sep_token_id": "separator"}
+               "sep_token_id": "separator"}
 """Their keys of special ids, and our names; start and end are apart."""
 
 AnySettingsT = TypeVar("AnySettingsT", bound="FamilySettings")
@@ -278,7 +270,7 @@ def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str, ig
         else:
             hint = checks.nearest(key, known)
             found.append(ConfigProblem((key,), "unknown key ", f"; {hint[0].lower()}{hint[1:]}" if hint else
-                                 "; it may change the model, and can be passed over with `ignore` if it does not"))
+                                       "; it may change the model, and can be passed over with `ignore` if it does not"))
     settings = config.type_spec(cls, cls.__name__).read(kept, (), found)
     if found:
         raise TomlDocument(raw, name).error(found)
@@ -325,15 +317,6 @@ def activation_name(ours: str) -> str:
 def _int_or_default(value: object, otherwise: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
-
-# ---- family: What a family of architectures is: its keys, its tensors, and how its config becomes one of ours and back.
-#
-# A family says how a config of ours is told with its keys. Whether that fits is not a matter of lists: its keys are read
-# back, and whatever differs from the config has no place in the family. Dropout is not compared: it is how a model was
-# trained, not what it computes, and no family has a place for all of ours. Nor are the backend and the checkpointing of
-# activations, which are how it is run.
-#
-# This file knows no family.
 
 SettingsT = TypeVar("SettingsT", bound=FamilySettings)
 UNCOMPARED_KEYS = {"dropout", "backend", "activation_checkpointing"}
