@@ -439,8 +439,9 @@ def results_figure(results: Sequence[MemoryResult]) -> "Figure":
     kept = {way: {length: own for length, own in points.items() if own} for way, points in values.items()}
     level = {length: _chance_level(MEMORY_TASKS[task.name](length)) for length in lengths}
     known = {way: points for way, points in published_marks(task.name, lengths).items() if way in ways}
-    return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log", level=level,
-                          level_name=WITHOUT_MEMORY, title=f"{task.name}: three ways to remember", across=task.unit,
+    return length_picture(kept, _measure_name(task), scale="linear" if task.measure == "accuracy" else "log",
+                          baseline=level, baseline_name=WITHOUT_MEMORY, title=f"{task.name}: three ways to remember",
+                          x_label=task.unit,
                           marks=known, marks_name="published")
 
 

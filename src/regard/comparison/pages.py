@@ -199,7 +199,7 @@ def _road_lengths(models: Sequence[Table]) -> Html:
     drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
     lines = [ChartLine(model["name"], range(len(drawn)), *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
                                                            for key in ("mean", "low", "high"))) for model in models]
-    picture = lines_svg(lines, across="words of the source", down="BLEU", names=drawn, least=0.0,
+    picture = lines_svg(lines, x_label="words of the source", y_label="BLEU", x_names=drawn, y_min=0.0,
                         title="BLEU by the length of the source")
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in
                       zip(models[0]["by_length"], names, strict=True))
@@ -222,9 +222,9 @@ def _road_curves(models: Sequence[Table]) -> Html:
     judged = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
     return html_section(
         "How they learned",
-        html_row(html_figure(lines_svg(learned, across="target tokens learned from", down="loss of a token",
+        html_row(html_figure(lines_svg(learned, x_label="target tokens learned from", y_label="loss of a token",
                                        title="Loss while learning"), "While learning: what was just read."),
-                 html_figure(lines_svg(judged, across="step", down="loss of a token",
+                 html_figure(lines_svg(judged, x_label="step", y_label="loss of a token",
                                        title="Loss on validation pairs"), "On the validation pairs.")),
         html_paragraph("Curves are those of the first seed.", "small faint"))
 
@@ -233,9 +233,9 @@ def _road_flows(models: Sequence[Table]) -> Html:
     places = [(part + 0.5) / FLOW_PARTS for part in range(FLOW_PARTS)]
 
     def picture(which: str, title: str) -> str:
-        return lines_svg([ChartLine(model["name"], places, model["flow"][which]) for model in models], powers=True,
-                         across="place in the source: 0 is its first word, 1 its last",
-                         down="share of the gradient", title=title)
+        return lines_svg([ChartLine(model["name"], places, model["flow"][which]) for model in models], log=True,
+                         x_label="place in the source: 0 is its first word, 1 its last",
+                         y_label="share of the gradient", title=title)
 
     flow = models[0]["flow"]
     return html_section(
@@ -338,7 +338,7 @@ def _pair_lengths(models: Sequence[PairTable]) -> Html:
              for model in models]
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in zip(shown, names, strict=True))
     return html_section("By length", html_figure(
-        lines_svg(lines, across="words of the source", down="BLEU", names=names, least=0.0,
+        lines_svg(lines, x_label="words of the source", y_label="BLEU", x_names=names, y_min=0.0,
                   title="BLEU by the length of the source"), f"Pairs: {pairs}."))
 
 

@@ -32,31 +32,31 @@ from regard import checks
 from regard.inspection.labels import CIRCLE, ELLIPSIS, EMPTY, SPACE, code_point, is_variation_selector, is_visible
 
 SHADES = " ░▒▓█"
-"""From the smallest weight to the largest."""
+"""Shades from the smallest weight to the largest."""
 MIN_WIDTH = 10
 MAX_HEIGHT = 12
-"""Characters of a word that is written downward."""
+"""The number of characters of a word that is written downward."""
 NOT_FINITE = "?"
-"""The cell of what is no finite number."""
+"""The cell of a weight that is not finite."""
 
 
 class SupportsToList(Protocol):
     """A tensor of torch or an array of NumPy."""
 
     def tolist(self) -> Any:
-        """Its numbers in lists."""
+        """The numbers as nested lists."""
 
 
 def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence[str], columns: Sequence[str], *,
              width: int = 80, shades: str = SHADES) -> list[str]:
-    """The weights (rows, columns) as lines that are at most `width` columns wide.
+    """The weights (rows, columns) as lines of at most `width` terminal columns.
 
     Args:
-        weights: one row for each word that was made, one weight in it for each word that was read.
-        rows: the words that were made.
-        columns: the words that were read.
-        width: of the terminal. Columns of the map that do not fit are left out, and a line says so.
-        shades: from the smallest weight to the largest. Where all are ASCII, so are the lines.
+        weights: a row for each output word, with a weight for each input word.
+        rows: the output words.
+        columns: the input words.
+        width: the width of the terminal. Words that do not fit are left out, and a line says so.
+        shades: from the smallest weight to the largest. If all are ASCII characters, so are the lines.
     """
     if width < MIN_WIDTH:
         raise checks.wrong("width", f"at least {MIN_WIDTH}", width)
@@ -65,15 +65,15 @@ def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence
     numbers = _as_lists(weights, len(rows), len(columns))
     if not rows or not columns:
         return [f"nothing to show: {len(rows)} rows, {len(columns)} columns"[:width]]
-    signs = _TerminalText(shades.isascii())
-    down, across = [signs.of(word) for word in rows], [signs.of(word) for word in columns]
+    text = _TerminalText(shades.isascii())
+    down, across = [text.clusters(word) for word in rows], [text.clusters(word) for word in columns]
     layout = _choose_layout(down, across, width)
     shown = min(len(columns), (width - layout.label - 2 + layout.gap) // (layout.cell + layout.gap))
     scale = _ShadeScale.of(numbers, shades)
-    lines = _column_labels(across[:shown], layout, signs)
+    lines = _column_labels(across[:shown], layout, text)
     for word, row in zip(down, numbers, strict=True):
         cells = (" " * layout.gap).join(scale.shade(weight) * layout.cell for weight in row[:shown])
-        lines.append(_pad(signs.cut(word, layout.label), layout.label) + signs.frame + cells + signs.frame)
+        lines.append(_pad(text.truncate(word, layout.label), layout.label) + text.frame + cells + text.frame)
     lines += scale.lines(width)
     if shown < len(columns):
         lines += textwrap.wrap(f"{len(columns) - shown} of {len(columns)} words above are left out: only {shown} fit "
@@ -82,86 +82,86 @@ def heat_map(weights: Sequence[Sequence[float]] | SupportsToList, rows: Sequence
 
 
 class _TerminalText(NamedTuple):
-    """How words are drawn, character by character."""
+    """How words are written in a terminal, in ASCII only if `plain`."""
 
     plain: bool
-    """In ASCII alone."""
 
     @property
     def frame(self) -> str:
         return "|" if self.plain else "│"
 
-    def of(self, word: str) -> list[str]:
-        """What is drawn for a word, place by place: a character with the marks on it, or one of a name."""
-        places: list[str] = []
+    def clusters(self, word: str) -> list[str]:
+        """The clusters that are written for a word: a character with its marks, or a character of a code point."""
+        clusters: list[str] = []
         before = ""
         for char in unicodedata.normalize("NFC", word):
-            changes = "\U0001f3fb" <= char <= "\U0001f3ff" or (is_variation_selector(char) and not is_variation_selector(before))
+            modifies = "\U0001f3fb" <= char <= "\U0001f3ff" or (
+                is_variation_selector(char) and not is_variation_selector(before))
             if unicodedata.category(char) == "Zs":
-                places.append("_" if self.plain else SPACE)
-            elif places and changes:
-                pass  # the character before is drawn wider by some terminals then, and by some not
+                clusters.append("_" if self.plain else SPACE)
+            elif clusters and modifies:
+                pass  # terminals disagree on the width of a character with a skin tone or a variation selector
             elif not is_visible(char) or is_variation_selector(char):
-                places += "?" if self.plain else code_point(char)
+                clusters += "?" if self.plain else code_point(char)
             elif cell_len(char):
-                places.append(char if not self.plain or char.isascii() else "?")
-            elif places:
-                places[-1] += "" if self.plain else char
+                clusters.append(char if not self.plain or char.isascii() else "?")
+            elif clusters:
+                clusters[-1] += "" if self.plain else char
             else:
-                places.append("?" if self.plain else CIRCLE + char)
+                clusters.append("?" if self.plain else CIRCLE + char)
             before = char
-        return places or ["?" if self.plain else EMPTY]
+        return clusters or ["?" if self.plain else EMPTY]
 
-    def cut(self, places: Sequence[str], room: int) -> str:
-        """As much of a word as `room` columns hold, with a sign where that is not all."""
-        if sum(map(cell_len, places)) <= room:
-            return "".join(places)
+    def truncate(self, clusters: Sequence[str], width: int) -> str:
+        """A word truncated to a width, with an ellipsis."""
+        if sum(map(cell_len, clusters)) <= width:
+            return "".join(clusters)
         kept, used = [], 1
-        for place in places:
-            used += cell_len(place)
-            if used > room:
+        for cluster in clusters:
+            used += cell_len(cluster)
+            if used > width:
                 break
-            kept.append(place)
-        return "".join(kept) + self.more
+            kept.append(cluster)
+        return "".join(kept) + self.ellipsis
 
     @property
-    def more(self) -> str:
+    def ellipsis(self) -> str:
         return "~" if self.plain else ELLIPSIS
 
 
 class _MapLayout(NamedTuple):
-    """Columns of the terminal for each part."""
+    """The widths of the parts of a map, in terminal columns."""
 
     label: int
-    """Of the words of the rows."""
+    """The words of the rows."""
     cell: int
     gap: int
-    """Between two cells."""
+    """The space between two cells."""
     downward: bool
     """Whether the words of the columns are written from top to bottom."""
 
 
 def _choose_layout(down: Sequence[Sequence[str]], across: Sequence[Sequence[str]], width: int) -> _MapLayout:
-    """The roomiest layout that fits, or the narrowest there is."""
+    """The widest layout that fits, or the narrowest one."""
     label = max(sum(map(cell_len, word)) for word in down)
     short = min(label, width // 4)
     widest = max(sum(map(cell_len, word)) for word in across)
-    place = max(cell_len(place) for word in across for place in word)  # a Chinese character takes two columns
+    letter = max(cell_len(cluster) for word in across for cluster in word)  # a Chinese character takes two columns
     choices = [_MapLayout(label, max(2, widest), 1, False), _MapLayout(label, 2, 1, True),
-               _MapLayout(label, place, 2 - place, True), _MapLayout(short, place, 2 - place, True),
-               _MapLayout(label, place, 0, True), _MapLayout(short, place, 0, True)]
+               _MapLayout(label, letter, 2 - letter, True), _MapLayout(short, letter, 2 - letter, True),
+               _MapLayout(label, letter, 0, True), _MapLayout(short, letter, 0, True)]
     for choice in choices:
         if choice.label + 2 + len(across) * (choice.cell + choice.gap) - choice.gap <= width:
             return choice
     return choices[-1]
 
 
-def _column_labels(across: Sequence[Sequence[str]], layout: _MapLayout, signs: _TerminalText) -> list[str]:
+def _column_labels(across: Sequence[Sequence[str]], layout: _MapLayout, text: _TerminalText) -> list[str]:
     """The words above the columns."""
     gap, margin = " " * layout.gap, " " * (layout.label + 1)
     if not layout.downward:
         return [(margin + gap.join(_pad("".join(word), layout.cell) for word in across)).rstrip()]
-    words = [list(word) if len(word) <= MAX_HEIGHT else [*word[:MAX_HEIGHT - 1], signs.more] for word in across]
+    words = [list(word) if len(word) <= MAX_HEIGHT else [*word[:MAX_HEIGHT - 1], text.ellipsis] for word in across]
     height = max(map(len, words))
     standing = [[" "] * (height - len(word)) + word for word in words]  # their last characters in one line
     return [(margin + gap.join(_pad(word[level], layout.cell) for word in standing)).rstrip()
@@ -169,16 +169,16 @@ def _column_labels(across: Sequence[Sequence[str]], layout: _MapLayout, signs: _
 
 
 class _ShadeScale(NamedTuple):
-    """Which shade stands for which weight."""
+    """The mapping from weights to shades."""
 
     shades: str
     low: float
-    """What the first shade stands for: 0, or the smallest weight where that is below."""
+    """The weight of the first shade: 0, or the smallest weight if it is negative."""
     high: float
     finite: Sequence[float]
-    """All weights that are finite numbers."""
+    """All finite weights."""
     others: int
-    """How many are not."""
+    """The number of weights that are not finite."""
 
     @classmethod
     def of(cls, numbers: Sequence[Sequence[float]], shades: str) -> "_ShadeScale":
@@ -192,11 +192,11 @@ class _ShadeScale(NamedTuple):
         largest = max(-self.low, self.high)
         if not largest:
             return self.shades[0]
-        low, high = self.low / largest, self.high / largest  # the difference of two huge numbers would be infinite
+        low, high = self.low / largest, self.high / largest  # the difference of two huge numbers could overflow
         return self.shades[int((weight / largest - low) / (high - low) * (len(self.shades) - 1) + 0.5)]
 
     def lines(self, width: int) -> list[str]:
-        """What the shades stand for, in as many lines as it takes."""
+        """The legend, in as many lines as needed."""
         items = []
         if self.low < self.high:
             steps = [level / (len(self.shades) - 1) for level in range(len(self.shades))]
@@ -217,12 +217,12 @@ class _ShadeScale(NamedTuple):
         return [part for line in lines for part in textwrap.wrap(line, width)]
 
 
-def _pad(text: str, room: int) -> str:
-    return text + " " * (room - cell_len(text))
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
 
 
 def _as_lists(weights: Sequence[Sequence[float]] | SupportsToList, rows: int, columns: int) -> list[list[float]]:
-    """The weights as lists of floats, as many as there are words."""
+    """The weights as lists of floats, checked against the numbers of words."""
     expected = f"{rows} rows of {columns} numbers, one for each word"
     try:
         numbers = [[float(weight) for weight in _to_list(row)] for row in _to_list(weights)]

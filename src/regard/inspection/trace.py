@@ -15,7 +15,6 @@ not know models, and leaves drawing to `pictures`.
 Legend: m, M words of the rows and columns; n, N tokens.
 """
 
-import html
 import math
 import os
 import re
@@ -29,24 +28,23 @@ from torch import Tensor
 
 from regard import checks
 from regard.data.tokenizer.interface import Word
-from regard.inspection import labels
-from regard.inspection import trace_format as trace_header
-from regard.inspection import trace_format as trace_tensors
-from regard.inspection.pictures import maps, svg
+from regard.inspection import trace_format
 from regard.inspection.records import record_shape
 from regard.inspection.trace_format import AlignmentPointer, GeneratedTokens, TracedAttention, TracedSearch, TraceSide
-from regard.storage import weights
+from regard.storage.weights import read_header, read_tensors, write_tensors
 from regard.toml import ConfigProblem, KeyPath, TomlDocument, escape, quote
 
 FORMAT = "regard trace 1"
 KINDS = ("self", "cross")
 SUFFIX = ".safetensors"
+SELECTION_LIMIT = 1 << 22
+"""The number of weights up to which maps are computed only to compare them."""
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Sides, the attentions between them in the order in which the model computes them, and what came of it."""
+    """Sides, the attentions between them in the order in which the model computes them, and the output."""
 
     sides: Mapping[str, TraceSide]
     attentions: tuple[TracedAttention, ...] = ()
@@ -62,49 +60,49 @@ class Trace:
             raise ValueError(str(TomlDocument({}, "trace").error(found)))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The selected map, for a notebook."""
+        from regard.inspection.pictures.maps import trace_html
 
         return trace_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, which is there whole in the end or as it was before."""
+        """Write a .safetensors file atomically."""
         if Path(path).suffix != SUFFIX:
             raise checks.wrong("path", f"the name of a file that ends in {SUFFIX}", repr(os.fspath(path)))
         tensors: dict[str, Tensor] = {}
         facts = []
-        for number, one in enumerate(self.attentions):
-            fact, own = trace_tensors.record_tensors(one.look, one.name)
+        for number, attention in enumerate(self.attentions):
+            fact, own = trace_format.record_tensors(attention.look, attention.name)
             facts.append(fact)
             tensors |= {f"attention.{number}.{name}": tensor for name, tensor in own.items()}
-        header = trace_header.dump_header(self.sides, self.attentions, facts, title=self.title, model=self.model,
-                                    written=self.written, alignment=self.alignment, search=self.search)
-        weights.write_tensors(path, tensors, {"format": FORMAT, "trace": header})
+        write_tensors(path, tensors, {"format": FORMAT, "trace": trace_format.dump_header(self, facts)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
-        """The trace in a file; a ValueError names the file, and what in it is not as it must be."""
+        """Read a trace file; a ValueError names the file, and what is wrong in it."""
         name = escape(os.fspath(path))
-        about = weights.read_header(path)
-        told = about.metadata.get("format")
-        if told != FORMAT:
-            got = "one without that word" if told is None else f"of the format {told!r:.80}"
-            raise checks.wrong(name, f'a trace, whose metadata says format = "{FORMAT}"', got)
-        header = trace_header.load_header(about.metadata.get("trace", ""), name)
-        problems = trace_tensors.tensor_problems(header.attentions, about.tensors)
+        stored = read_header(path)
+        found_format = stored.metadata.get("format")
+        if found_format != FORMAT:
+            got = "a file without it" if found_format is None else f"of the format {found_format!r:.80}"
+            raise checks.wrong(name, f'a trace, whose metadata has format = "{FORMAT}"', got)
+        header = trace_format.load_header(stored.metadata.get("trace", ""), name)
+        problems = trace_format.tensor_problems(header.attentions, stored.tensors)
         if problems:
             raise ValueError("\n".join(f"{name}: {problem}" for problem in problems))
-        tensors = weights.read_tensors(path)
+        tensors = read_tensors(path)
         try:
-            attentions = tuple(TracedAttention(one.name, one.queries, one.keys, trace_tensors.record_from_tensors(one, number, tensors),
-                                         one.layer, one.kind) for number, one in enumerate(header.attentions))
-            return cls(header.sides, attentions, header.title, header.model, header.written, header.alignment,
+            attentions = [TracedAttention(entry.name, entry.queries, entry.keys,
+                                          trace_format.record_from_tensors(entry, number, tensors), entry.layer,
+                                          entry.kind) for number, entry in enumerate(header.attentions)]
+            return cls(header.sides, tuple(attentions), header.title, header.model, header.written, header.alignment,
                        header.search)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
 
 def _trace_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
-    """What does not fit: the key, and why."""
+    """What does not fit together: the key, and why."""
     yield from _text_problems(trace)
     if not trace.sides:
         yield ("sides",), "expected at least one side, but there is none"
@@ -136,7 +134,7 @@ def _text_problems(trace: Trace) -> Iterator[tuple[KeyPath, str]]:
         if not isinstance(text, str):
             yield path, f"expected text, but got {text!r:.60}"
         elif not text.isascii() and _SURROGATE.search(text):
-            yield path, "expected text that can be written as UTF-8, but there is half of a surrogate pair in it"
+            yield path, "expected text that can be written as UTF-8, but it has an unpaired surrogate"
 
 
 def _side_problems(path: KeyPath, side: TraceSide) -> Iterator[tuple[KeyPath, str]]:
@@ -160,7 +158,8 @@ def _side_problems(path: KeyPath, side: TraceSide) -> Iterator[tuple[KeyPath, st
                                     "tokens")
 
 
-def _attention_problems(path: KeyPath, one: TracedAttention, sides: Mapping[str, TraceSide]) -> Iterator[tuple[KeyPath, str]]:
+def _attention_problems(path: KeyPath, one: TracedAttention,
+                        sides: Mapping[str, TraceSide]) -> Iterator[tuple[KeyPath, str]]:
     if not one.name:
         yield (*path, "name"), "expected a name, but it is empty"
     if one.kind is not None and one.kind not in KINDS:
@@ -195,7 +194,8 @@ def _generated_problems(written: GeneratedTokens, sides: Mapping[str, TraceSide]
         yield ("written", "score"), f"expected a finite number, but got {written.score}"
 
 
-def _alignment_problems(pointer: AlignmentPointer, attentions: tuple[TracedAttention, ...]) -> Iterator[tuple[KeyPath, str]]:
+def _alignment_problems(pointer: AlignmentPointer,
+                        attentions: tuple[TracedAttention, ...]) -> Iterator[tuple[KeyPath, str]]:
     if not 0 <= pointer.attention < len(attentions):
         yield ("alignment", "attention"), f"there are {len(attentions)}, but it is number {pointer.attention}, from 0"
         return
@@ -222,79 +222,65 @@ def _search_problems(search: TracedSearch) -> Iterator[tuple[KeyPath, str]]:
             yield ("search", "best", number), f"there are {len(search.nodes)} nodes, but it is number {best}, from 0"
 
 
-# ---- chosen: The one map of a trace that shows most, for where there is room for one: a terminal, a picture.
-#
-# It is where the trace says that words are found; else, of the attentions from one side to another, the one that points
-# at words most clearly; else the last. Rows and columns are words where both sides have them and differ, and tokens
-# otherwise. A word looks as its tokens do on average, and is looked at as much as all its tokens together.
-#
-# It knows traces. It does not draw.
-#
-# Legend: m, M words of the rows and columns; n, N tokens.
-
-SELECTION_LIMIT = 1 << 22
-"""Weights beyond which nothing is computed only to choose."""
-
-
 @dataclass(frozen=True)
 class MapSelection:
-    """A map with names for its rows and columns."""
+    """One map of a trace, with labels for its rows and columns."""
 
     attention: TracedAttention
     head: int | None
-    """None for the mean of all."""
+    """None for the mean of all heads."""
     offset: int
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     words: tuple[Sequence[Word], Sequence[Word]] | None
-    """Those of the rows and those of the columns; None for tokens."""
+    """The words of the rows and of the columns; None where both are tokens."""
 
     @property
     def name(self) -> str:
-        """Which it is, for people."""
+        """The attention and the head, for people."""
         which = "mean of the heads" if self.head is None else f"head {self.head}"
         return self.attention.name if self.attention.heads == 1 else f"{self.attention.name}, {which}"
 
     @torch.no_grad()
-    def weights(self, most: int | None = None) -> Tensor:
-        """The weights between rows and columns, or between the first `most` of them: (m, M) or (n, N)."""
-        count = self.attention.rows
-        wanted = [min(max(row, 0), count - 1) for row in self._rows(most)]
-        found = self.attention.look.rows(wanted).float().cpu()
-        chosen = found.mean(dim=0) if self.head is None else found[self.head]
+    def weights(self, limit: int | None = None) -> Tensor:
+        """The weights (m, M) or (n, N) between rows and columns, or between the first `limit` of them."""
+        row_numbers = [min(max(row, 0), self.attention.rows - 1) for row in self._token_rows(limit)]
+        heads = self.attention.look.rows(row_numbers).float().cpu()
+        weights = heads.mean(dim=0) if self.head is None else heads[self.head]
         if self.words is None:
-            return chosen[:, :most]
+            return weights[:, :limit]
         rows, columns = self.words
-        return word_weights(chosen, columns[:most], rows[:most])
+        return word_weights(weights, columns[:limit], rows[:limit])
 
-    def _rows(self, most: int | None) -> list[int]:
+    def _token_rows(self, limit: int | None) -> list[int]:
         """The rows of the matrix that are needed, in order."""
         if self.words is None:
-            return list(range(self.attention.rows)[:most])
-        last = max((word.last_token for word in self.words[0][:most]), default=-1)
+            return list(range(self.attention.rows)[:limit])
+        last = max((word.last_token for word in self.words[0][:limit]), default=-1)
         return [token + self.offset for token in range(last + 1)]
 
 
 def select_map(trace: Trace) -> MapSelection:
     """The map of a trace that shows most."""
     if not trace.attentions:
-        raise ValueError("There is nothing to see: this model has no attention.")
+        raise ValueError("This model has no attention, so there is no map.")
     if trace.alignment is not None:
-        where = trace.alignment
-        return _selection(trace, trace.attentions[where.attention], where.head, where.offset)
-    across = [one for one in trace.attentions if one.queries != one.keys and one.kind == "cross"]
-    if not across:
+        pointer = trace.alignment
+        return _selection(trace, trace.attentions[pointer.attention], pointer.head, pointer.offset)
+    cross = [one for one in trace.attentions if one.queries != one.keys and one.kind == "cross"]
+    if not cross:
         return _selection(trace, trace.attentions[-1], None, 0)
-    maps = [_selection(trace, one, None, 0) for one in across]
-    if sum(one.heads * one.rows * one.columns for one in across) > SELECTION_LIMIT:
-        return maps[-1]
-    return max(maps, key=_sharpness)
+    selections = [_selection(trace, one, None, 0) for one in cross]
+    if sum(one.heads * one.rows * one.columns for one in cross) > SELECTION_LIMIT:
+        return selections[-1]
+    return max(selections, key=_sharpness)
 
 
 def _selection(trace: Trace, attention: TracedAttention, head: int | None, offset: int) -> MapSelection:
     rows, columns = trace.sides[attention.queries], trace.sides[attention.keys]
     if attention.queries != attention.keys and rows.words and columns.words:
-        return MapSelection(attention, head, offset, _word_texts(rows), _word_texts(columns), (rows.words, columns.words))
+        return MapSelection(attention, head, offset, _word_texts(rows), _word_texts(columns),
+                            (rows.words, columns.words))
     return MapSelection(attention, head, 0, rows.tokens, columns.tokens, None)
 
 
@@ -302,66 +288,36 @@ def _word_texts(side: TraceSide) -> tuple[str, ...]:
     return tuple((side.text or "")[word.start:word.end] for word in side.words)
 
 
-def _sharpness(one: MapSelection) -> float:
-    """The highest weight of a row, on average."""
-    weights = one.weights()
+def _sharpness(selection: MapSelection) -> float:
+    """The mean over the rows of their largest weight."""
+    weights = selection.weights()
     return float(weights.amax(dim=-1).mean()) if weights.numel() else 0.0
 
 
 def word_weights(weights: Tensor, columns: Sequence[Word], rows: Sequence[Word], offset: int = 0) -> Tensor:
-    """(..., m, M) from (..., n, N): between words, from those between tokens.
+    """The weights (..., m, M) between words, from the weights (..., n, N) between their tokens.
+
+    They are averaged over the tokens of a row's word, and summed over those of a column's word.
 
     Args:
-        offset: a token looks as the row so many behind its own does; where there is none, as the one nearest to it.
+        weights: between tokens.
+        columns: the words of the columns.
+        rows: the words of the rows.
+        offset: the row of token i is i + offset, or the nearest one that exists.
     """
     tokens, words, counts = _word_tokens(rows, weights.device)
-    picked = weights[..., (tokens + offset).clamp(0, max(weights.shape[-2] - 1, 0)), :]
-    looks = weights.new_zeros(*weights.shape[:-2], len(rows), weights.shape[-1]).index_add_(-2, words, picked)
-    looks /= counts.unsqueeze(-1)
+    token_rows = weights[..., (tokens + offset).clamp(0, max(weights.shape[-2] - 1, 0)), :]
+    row_means = weights.new_zeros(*weights.shape[:-2], len(rows), weights.shape[-1]).index_add_(-2, words, token_rows)
+    row_means /= counts.unsqueeze(-1)
     tokens, words, _ = _word_tokens(columns, weights.device)
-    return weights.new_zeros(*looks.shape[:-1], len(columns)).index_add_(-1, words, looks[..., tokens])
+    return weights.new_zeros(*row_means.shape[:-1], len(columns)).index_add_(-1, words, row_means[..., tokens])
 
 
 def _word_tokens(words: Sequence[Word], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens of all words, the number of the word of each, and how many tokens each word has."""
+    """The tokens of all words, the number of each token's word, and the number of tokens of each word."""
     ranges = [range(word.first_token, word.last_token + 1) for word in words]
-    tokens = [token for some in ranges for token in some]
-    numbers = [number for number, some in enumerate(ranges) for _ in some]
-    first, second, third = (torch.tensor(some, dtype=torch.long, device=device)
-                            for some in (tokens, numbers, [*map(len, ranges)]))
+    tokens = [token for one in ranges for token in one]
+    word_numbers = [number for number, one in enumerate(ranges) for _ in one]
+    first, second, third = (torch.tensor(numbers, dtype=torch.long, device=device)
+                            for numbers in (tokens, word_numbers, [*map(len, ranges)]))
     return first, second, third
-
-
-# ---- html: How traces show themselves in a notebook: as small maps, in HTML that needs no other package.
-#
-#     of_attention(attention)    a small map for each head
-#     of_trace(trace)            the one map that shows most, with its words or tokens
-#
-# What is too long for a small map is told in words. It knows traces; how maps are drawn is known to `pictures`.
-
-NOTEBOOK_LIMIT = 1 << 22
-"""Weights that are computed for a notebook."""
-
-
-def attention_html(attention: TracedAttention) -> str:
-    """The maps of all heads."""
-    if attention.heads * attention.rows * attention.columns > NOTEBOOK_LIMIT:
-        return _too_long(attention)
-    return svg.heads_svg(attention.look.weights(), title=attention.name)
-
-
-def trace_html(trace: "Trace") -> str:
-    """Its title and one map."""
-    title = f"<p>{html.escape(labels.text_label(trace.title, 200) or 'trace')}</p>"
-    if not trace.attentions:
-        return f"{title}<p>no attention</p>"
-    one = select_map(trace).attention
-    if one.heads * one.rows * one.columns > NOTEBOOK_LIMIT:
-        return title + _too_long(one)
-    return title + maps.trace_svg(trace)
-
-
-def _too_long(one: TracedAttention) -> str:
-    sizes = f"{one.heads} heads of {one.rows:,} × {one.columns:,} weights"
-    return (f"<p>{html.escape(one.name)}: {sizes}, too many for a small map. <code>look.block_map(64)</code> gives "
-            "means of blocks, and <code>regard look</code> shows all.</p>")

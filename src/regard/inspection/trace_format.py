@@ -13,44 +13,57 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from regard import checks, config
-from regard.attention import normalize, score
 from regard.attention.look import Look
 from regard.attention.mask import AndMask, BoolMask, Causal, Mask, Window
 from regard.attention.mask_cache import MAX_MATRIX_ENTRIES
 from regard.attention.normalize import NORMALIZERS
 from regard.attention.problem import AttentionProblem
-from regard.attention.score import SCORES
+from regard.attention.score import SCORES, Additive, Bilinear, Dot, Score
 from regard.config import KeySpec, ValueReader
 from regard.data.tokenizer.interface import Word
-from regard.inspection.records import AttentionRecord, WeightMatrix, recognize_mask, record_shape
+from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask, recognize_mask, record_shape
 from regard.position.bias import Bias
-from regard.storage.weights import TensorSpec as Stored
+from regard.storage.weights import TensorSpec
 from regard.toml import ConfigProblem, KeyPath, TomlDocument
+
+if TYPE_CHECKING:
+    from regard.inspection.trace import Trace
+
+
+FOREIGN_PREFIX = "x-"
+"""The prefix of keys and tensors of other programs, which are ignored."""
+PARAMETRIC_SCORES = ("additive", "bilinear")
+CAUSAL_MASK, TENSOR_MASK = "causal", "tensor"
+MaskEntry = str | tuple[int | None, int | None] | None
+"""The mask of an attention: "causal", "tensor", the numbers of keys to the left and to the right, or None."""
+FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+FLAG_TYPES = (torch.bool, torch.uint8)
+LOOK_TENSORS = ("query", "key", "mask", "bias", "distance_bias", "weight", "score_bias")
 
 
 @dataclass(frozen=True)
 class TraceSide:
-    """What is looked from, or at: tokens, and where they are known, the text and the words that they make up."""
+    """The tokens of rows or columns, and where they are known, the text and its words."""
 
     tokens: tuple[str, ...]
     text: str | None = None
     words: tuple[Word, ...] = ()
-    """The characters text[start:end] of each, and its tokens from the first to the last."""
+    """Each word has the characters text[start:end] and the tokens from first_token to last_token."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the patches, where the tokens are those of an image."""
+    """Rows and columns of the patches of an image."""
     lead: int = 0
-    """How many tokens stand before the patches."""
+    """The number of tokens before the patches, such as a class token."""
 
 
 @dataclass(frozen=True, eq=False)
 class TracedAttention:
-    """One attention of a model, over one sequence or one pair of them."""
+    """One attention of a model, over one sequence or one pair of sequences."""
 
     name: str
     queries: str
@@ -58,47 +71,47 @@ class TracedAttention:
     keys: str
     """The side of the columns."""
     look: AttentionRecord
-    """Its one leading dimension is heads."""
+    """The record, of shape (heads, rows, columns)."""
     layer: int | None = None
-    """From 0, among those of its kind."""
+    """The number of the layer, from 0."""
     kind: str | None = None
     """"self" or "cross"."""
 
     @property
     def heads(self) -> int:
-        """How many look in parallel."""
+        """The number of heads."""
         return record_shape(self.look)[0]
 
     @property
     def rows(self) -> int:
-        """How many queries there are."""
+        """The number of queries."""
         return record_shape(self.look)[1]
 
     @property
     def columns(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return record_shape(self.look)[2]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from regard.inspection.trace import attention_html
+        """The maps of all heads, for a notebook."""
+        from regard.inspection.pictures.maps import attention_html
 
         return attention_html(self)
 
 
 @dataclass(frozen=True)
 class SearchNode:
-    """One token that a search considered, after those of its parents."""
+    """One token that a beam search considered, as a continuation of its parent."""
 
     parent: int
-    """The number of an earlier node; -1 where the text begins."""
+    """The number of an earlier node; -1 for the first token."""
     token: str
     log_probability: float
     total: float
-    """The sum of the log-probabilities up to it."""
+    """The sum of the log-probabilities up to this token."""
     ended: bool
     kept: bool
-    """Whether the search went on from it."""
+    """Whether the search continued from it."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +121,14 @@ class TracedSearch:
     beams: int
     nodes: tuple[SearchNode, ...]
     best: tuple[int, ...]
-    """The nodes at which the results end, the best first."""
+    """The last nodes of the results, the best one first."""
     left_out: int | None = None
-    """How many more the search considered that are not here, where that is known and not 0."""
+    """The number of nodes that the search considered and the trace leaves out; None for 0 or unknown."""
 
 
 @dataclass(frozen=True)
 class GeneratedTokens:
-    """What a search wrote: the tokens of a side, and how probable each was."""
+    """The output of a search: its side, and the log-probability of each token."""
 
     side: str
     log_probabilities: tuple[float, ...]
@@ -124,30 +137,19 @@ class GeneratedTokens:
 
 @dataclass(frozen=True)
 class AlignmentPointer:
-    """The attention that shows best which word is which, and which of its rows belongs to a token: `offset` later."""
+    """The attention that aligns words best: its number, its head (None for the mean), and its row offset.
+
+    The row of token i is i + offset.
+    """
 
     attention: int
     head: int | None = None
     offset: int = 0
 
 
-# ---- header: The header of a trace as JSON, read strictly and written.
-#
-# A key that is missing or unknown, or a value of another type, is a problem with the path of the key; all are told at
-# once. Keys that begin with `x-` are somebody's own. It knows the parts of a trace and no tensors: what an attention's
-# tensors must be follows from its `Entry`.
-
-FOREIGN_PREFIX = "x-"
-"""What keys begin with that regard neither reads nor complains of."""
-PARAMETRIC_SCORES = ("additive", "bilinear")
-CAUSAL_MASK, TENSOR_MASK = "causal", "tensor"
-MaskEntry = str | tuple[int | None, int | None] | None
-"""Of an attention: "causal", "tensor", keys to the left and to the right, or None."""
-
-
 @dataclass(frozen=True)
 class AttentionEntry:
-    """What the header says of an attention."""
+    """An attention in the header."""
 
     name: str
     queries: str
@@ -162,7 +164,7 @@ class AttentionEntry:
 
 @dataclass(frozen=True)
 class TraceHeader:
-    """All that the header says."""
+    """The header of a trace file."""
 
     sides: Mapping[str, TraceSide]
     attentions: tuple[AttentionEntry, ...]
@@ -173,21 +175,20 @@ class TraceHeader:
     search: TracedSearch | None = None
 
 
-def dump_header(sides: Mapping[str, TraceSide], attentions: Sequence[TracedAttention], facts: Sequence[Mapping[str, Any]],
-          **rest: Any) -> str:
-    """The JSON of a header. `facts` has score, normalize and mask of each attention, where it has them."""
-    table: dict[str, Any] = {"title": rest["title"], "model": rest["model"]}
-    table["sides"] = {name: _side_table(side) for name, side in sides.items()}
+def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
+    """The header as JSON. `facts` has the score, normaliser and mask of each attention, where they have names."""
+    table: dict[str, Any] = {"title": trace.title, "model": trace.model}
+    table["sides"] = {name: _side_table(side) for name, side in trace.sides.items()}
     table["attentions"] = [
         {"name": one.name, "layer": one.layer, "kind": one.kind, "queries": one.queries, "keys": one.keys,
-         "heads": one.heads, **fact} for one, fact in zip(attentions, facts, strict=True)]
-    for key in ("written", "alignment", "search"):
-        table[key] = None if rest[key] is None else dataclasses.asdict(rest[key])
+         "heads": one.heads, **fact} for one, fact in zip(trace.attentions, facts, strict=True)]
+    for key, part in (("written", trace.written), ("alignment", trace.alignment), ("search", trace.search)):
+        table[key] = None if part is None else dataclasses.asdict(part)
     return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def load_header(text: str, name: str) -> TraceHeader:
-    """The header in a JSON text of the file `name`; a ValueError tells all that is wrong."""
+    """Read the JSON header of the file `name`; a ValueError lists all problems."""
     try:
         table = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
@@ -203,7 +204,7 @@ def load_header(text: str, name: str) -> TraceHeader:
 
 
 class _SidesReader(ValueReader):
-    """Sides by any names."""
+    """Reads sides by their names."""
 
     expected = "an object with a side for each name"
 
@@ -227,7 +228,7 @@ class _SidesReader(ValueReader):
 
 
 class _MaskReader(ValueReader):
-    """A mask by name, or a window."""
+    """Reads a mask: a name or a window."""
 
     expected = '"causal", "tensor" or {"left": a number or null, "right": a number or null}'
 
@@ -242,7 +243,7 @@ class _MaskReader(ValueReader):
 
 
 class _NameReader(ValueReader):
-    """One of some names."""
+    """Reads one of several names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.expected = tuple(names), config.one_of(names)
@@ -255,7 +256,7 @@ class _NameReader(ValueReader):
 
 
 class _ObjectsReader(ValueReader):
-    """An array of objects that have these keys."""
+    """Reads an array of objects with these keys."""
 
     def __init__(self, keys: Mapping[str, KeySpec], made: Any) -> None:
         self.keys, self.made, self.expected = keys, made, "an array of objects"
@@ -283,21 +284,26 @@ class _WordEntry:
     last: int
 
 
-def _optional_slot(annotation: Any) -> KeySpec:
+def _optional_key(annotation: Any) -> KeySpec:
     return dataclasses.replace(config.type_spec(annotation, "trace"), required=False)
 
 
-_SIDE_KEYS = {"tokens": config.type_spec(tuple[str, ...], "tokens"), "text": _optional_slot(str | None),
-         "words": KeySpec(_ObjectsReader(config.key_specs(_WordEntry), _WordEntry), optional=False, required=False),
-         "grid": _optional_slot(tuple[int, ...]), "lead": _optional_slot(int)}
-_ATTENTION_KEYS = {key: config.type_spec(kind, key) for key, kind in (("name", str), ("queries", str), ("keys", str), ("heads", int),
-                                                       ("layer", int | None), ("kind", str | None))}
-_ATTENTION_KEYS |= {"score": KeySpec(_NameReader((*SCORES, *PARAMETRIC_SCORES)), optional=True),
-           "normalize": KeySpec(_NameReader(tuple(NORMALIZERS)), optional=True), "mask": KeySpec(_MaskReader(), optional=True)}
-_HEADER_KEYS = {"title": _optional_slot(str), "model": _optional_slot(str), "sides": KeySpec(_SidesReader(), optional=False),
-        "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
-        **{key: _optional_slot(kind | None) for key, kind in (("written", GeneratedTokens), ("alignment", AlignmentPointer),
-                                                         ("search", TracedSearch))}}
+_SIDE_KEYS = {
+    "tokens": config.type_spec(tuple[str, ...], "tokens"), "text": _optional_key(str | None),
+    "words": KeySpec(_ObjectsReader(config.key_specs(_WordEntry), _WordEntry), optional=False, required=False),
+    "grid": _optional_key(tuple[int, ...]), "lead": _optional_key(int)}
+_ATTENTION_KEYS = {
+    **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
+    "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
+    "kind": config.type_spec(str | None, "kind"),
+    "score": KeySpec(_NameReader((*SCORES, *PARAMETRIC_SCORES)), optional=True),
+    "normalize": KeySpec(_NameReader(tuple(NORMALIZERS)), optional=True),
+    "mask": KeySpec(_MaskReader(), optional=True)}
+_HEADER_KEYS = {
+    "title": _optional_key(str), "model": _optional_key(str), "sides": KeySpec(_SidesReader(), optional=False),
+    "attentions": KeySpec(_ObjectsReader(_ATTENTION_KEYS, AttentionEntry), optional=False),
+    "written": _optional_key(GeneratedTokens | None), "alignment": _optional_key(AlignmentPointer | None),
+    "search": _optional_key(TracedSearch | None)}
 
 
 def _side_table(side: TraceSide) -> dict[str, Any]:
@@ -308,7 +314,7 @@ def _side_table(side: TraceSide) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
-    """What is None is left out, but for the sides of a window."""
+    """The value without entries that are None, except in windows."""
     if isinstance(value, dict):
         window = set(value) == {"left", "right"}
         return {key: _without_none(part) for key, part in value.items() if part is not None or window}
@@ -316,7 +322,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _without_foreign(value: Any) -> Any:
-    """The same without keys that are somebody's own. Names of sides are no keys."""
+    """The value without keys of other programs. Names of sides are not keys."""
     if isinstance(value, list):
         return [_without_foreign(part) for part in value]
     if not isinstance(value, dict):
@@ -338,21 +344,8 @@ def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
 
 
-# ---- tensors: The tensors of a trace: those that a look is made from, checked by their sizes, and the look made of them again.
-#
-# What is small at any length is kept: queries, keys, parameters of the score, a mask by its name, a bias by distances. A
-# score or a normaliser of somebody's own has no name in a file: its weights are written out. It knows looks; it does not
-# know which model they are from, nor the file.
-#
-# Legend: H heads, h heads of keys, n rows, N columns, D width.
-
-FLOAT_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-FLAG_TYPES = (torch.bool, torch.uint8)
-LOOK_TENSORS = ("query", "key", "mask", "bias", "distance_bias", "weight", "score_bias")
-
-
 class TabulatedBias(Bias):
-    """A bias that is given as a number for each head and each distance, from `lowest` on."""
+    """A bias from a table of a number for each head and each distance, from `lowest` on."""
 
     table: Tensor
 
@@ -362,58 +355,61 @@ class TabulatedBias(Bias):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, distance: Tensor) -> Tensor:
-        places = (distance - self.lowest).to(self.table.device)
-        if places.dim() == 2:
-            return self.table[:, places]
-        return self.table[:, places.squeeze(-3)].movedim(0, -3)
+        indices = (distance - self.lowest).to(self.table.device)
+        if indices.dim() == 2:
+            return self.table[:, indices]
+        return self.table[:, indices.squeeze(-3)].movedim(0, -3)
 
 
-def record_tensors(look: AttentionRecord, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What the header says of the score, the normaliser and the mask, and the tensors."""
-    if isinstance(look, WeightMatrix):
-        return {}, {"weights": look.given}
-    problem = look.problem
-    scoring, parameters = _score_tensors(problem)
-    normalizing = next((word for word, one in normalize.NORMALIZERS.items() if type(one) is type(problem.normalize)), None)
-    if scoring is None or normalizing is None:
+def record_tensors(record: AttentionRecord, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The facts of the header (score, normaliser, mask), and the tensors."""
+    if isinstance(record, WeightMatrix):
+        return {}, {"weights": record.given}
+    problem = record.problem
+    score_name, parameters = _score_tensors(problem)
+    normalizer = next((word for word, one in NORMALIZERS.items() if type(one) is type(problem.normalize)), None)
+    if score_name is None or normalizer is None:
         _check_size(name, "weights", problem)
-        return {}, {"weights": look.weights()}
-    masked, mask = _mask_tensor(problem, name)
+        return {}, {"weights": record.weights()}
+    mask_entry, mask = _mask_tensor(problem, name)
     query, key = (part if part.dim() > 2 else part.unsqueeze(0) for part in (problem.query, problem.key))
     tensors = {"query": query.expand(problem.leading[-1], -1, -1), "key": key, **parameters, **mask,
                **_bias_tensor(problem, name)}
-    return {"score": scoring, "normalize": normalizing, "mask": masked}, tensors
+    return {"score": score_name, "normalize": normalizer, "mask": mask_entry}, tensors
 
 
 def record_from_tensors(entry: AttentionEntry, number: int, tensors: Mapping[str, Tensor]) -> AttentionRecord:
-    """The look of an attention, from the tensors of the file, in numbers of at least single precision."""
+    """The record of an attention from the tensors of a file, in at least single precision."""
     own: dict[str, Tensor] = {}
     for part in ("weights", *LOOK_TENSORS):
         tensor = tensors.get(f"attention.{number}.{part}")
         if tensor is not None:
-            wide = tensor.bool() if part == "mask" else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-            own[part] = wide
+            own[part] = tensor.bool() if part == "mask" else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
     if "weights" in own:
         return WeightMatrix(own["weights"])
     query, key = own["query"], own["key"].to(own["query"].dtype)
     bias: Tensor | Bias | None = own.get("bias")
     if "distance_bias" in own:
         bias = TabulatedBias(own["distance_bias"], 1 - key.shape[-2])
-    scores: dict[str, Any] = {"additive": lambda: score.Additive(own["weight"], own.get("score_bias")),
-                              "bilinear": lambda: score.Bilinear(own["weight"])}
-    named = entry.score or "scaled_dot"
-    scoring = scores[named]() if named in scores else named
-    masks: dict[Any, Any] = {None: lambda: None, CAUSAL_MASK: Causal, TENSOR_MASK: lambda: BoolMask(own["mask"])}
-    mask = Window(*entry.mask) if isinstance(entry.mask, tuple) else masks[entry.mask]()
-    return Look(query, key, None, scoring, entry.normalize or "softmax", mask, bias)
+    score: str | Score = entry.score or "scaled_dot"
+    if score == "additive":
+        score = Additive(own["weight"], own.get("score_bias"))
+    elif score == "bilinear":
+        score = Bilinear(own["weight"])
+    mask: Mask | None = None
+    if isinstance(entry.mask, tuple):
+        mask = Window(*entry.mask)
+    elif entry.mask is not None:
+        mask = Causal() if entry.mask == CAUSAL_MASK else BoolMask(own["mask"])
+    return Look(query, key, None, score, entry.normalize or "softmax", mask, bias)
 
 
-def tensor_problems(entries: Sequence[AttentionEntry], tensors: Mapping[str, Stored]) -> list[str]:
-    """What is wrong with the tensors of a file: names, numbers and sizes."""
+def tensor_problems(entries: Sequence[AttentionEntry], tensors: Mapping[str, TensorSpec]) -> list[str]:
+    """The problems of the tensors of a file: names, types and sizes."""
     expected = {f"attention.{number}.{part}" for number in range(len(entries)) for part in ("weights", *LOOK_TENSORS)}
     found = []
     for name in tensors:
-        if name not in expected and not name.startswith("x-"):
+        if name not in expected and not name.startswith(FOREIGN_PREFIX):
             near = checks.nearest(name, expected)
             found.append(f'unknown tensor "{name:.80}"{"; " + near if near else ""}')
     for number, entry in enumerate(entries):
@@ -423,11 +419,11 @@ def tensor_problems(entries: Sequence[AttentionEntry], tensors: Mapping[str, Sto
     return found
 
 
-def _attention_problems(entry: AttentionEntry, own: Mapping[str, Stored]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the tensors of one attention: which, and why."""
+def _attention_problems(entry: AttentionEntry, own: Mapping[str, TensorSpec]) -> Iterator[tuple[str, str]]:
+    """The problems of the tensors of one attention: the tensor, and what is wrong."""
     if "weights" in own and len(own) > 1:
         other = next(part for part in own if part != "weights")
-        yield other, "expected the weights alone, or what they are made from"
+        yield other, "expected either weights or the tensors that they are computed from"
     needed = ("weights",) if "weights" in own else ("query", "key", *_required_tensors(entry))
     missing = [part for part in needed if part not in own]
     for part in missing:
@@ -464,7 +460,7 @@ def _size_problems(entry: AttentionEntry, own: Mapping[str, tuple[int, ...]]) ->
             if part in own and own[part] not in shapes:
                 yield part, f"expected {' or '.join(map(str, shapes))}, but it is {own[part]}"
     if "bias" in own and "distance_bias" in own:
-        yield "bias", "expected a bias of its own or one by distance, but both are there"
+        yield "bias", "expected either bias or distance_bias, but both are there"
     for part in {"mask", "weight", "score_bias"} & set(own):
         if part not in _allowed_tensors(entry):
             yield part, f"not expected: the header says score {entry.score or 'scaled_dot'}, mask {entry.mask}"
@@ -482,20 +478,20 @@ def _allowed_tensors(entry: AttentionEntry) -> set[str]:
 
 
 def _score_tensors(problem: AttentionProblem) -> tuple[str | None, dict[str, Tensor]]:
-    """The name of the score and its parameters, one set a head; None where it has no name."""
+    """The name of the score (None for a custom one), and its parameters for each head."""
     heads = problem.leading[-1]
-    if isinstance(problem.score, score.Dot):
-        return (problem.score.name if score.SCORES.get(problem.score.name) is problem.score else None), {}
-    if isinstance(problem.score, score.Additive):
+    if isinstance(problem.score, Dot):
+        return (problem.score.name if SCORES.get(problem.score.name) is problem.score else None), {}
+    if isinstance(problem.score, Additive):
         own = {"weight": problem.score.weight, "score_bias": problem.score.bias}
         return "additive", {part: one.detach().expand(heads, -1) for part, one in own.items() if one is not None}
-    if isinstance(problem.score, score.Bilinear):
+    if isinstance(problem.score, Bilinear):
         return "bilinear", {"weight": problem.score.weight.detach().expand(heads, -1, -1)}
     return None, {}
 
 
 def _mask_tensor(problem: AttentionProblem, name: str) -> tuple[Any, dict[str, Tensor]]:
-    """What the header says of the mask, and its tensor where it has no other form."""
+    """The mask in the header, and its tensor if it has no other form."""
     mask = None if problem.mask is None else _as_window(problem.mask)
     if mask is None:
         return None, {}
@@ -511,18 +507,18 @@ def _mask_tensor(problem: AttentionProblem, name: str) -> tuple[Any, dict[str, T
 
 
 def _as_window(mask: Mask) -> Mask:
-    """Causal masks and windows, alone or together, as one window; any other mask as it is."""
-    parts = mask.members if isinstance(mask, AndMask) else (mask,)
-    if not all(type(part) in (Causal, Window) for part in parts):
+    """Causal masks, windows and their conjunctions as one window; any other mask unchanged."""
+    if not is_distance_mask(mask):
         return mask
+    parts = mask.members if isinstance(mask, AndMask) else (mask,)
     windows = [part if isinstance(part, Window) else Window(None, 0) for part in parts]
-    sides = ([limit for limit in limits if limit is not None] for limits in
-             ([window.left for window in windows], [window.right for window in windows]))
-    return Window(*(min(limits, default=None) for limits in sides))
+    lefts, rights = ([limit for limit in limits if limit is not None] for limits in
+                     ([window.left for window in windows], [window.right for window in windows]))
+    return Window(min(lefts, default=None), min(rights, default=None))
 
 
 def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
-    """What is added to the scores: by distance where that says all of it."""
+    """The bias by distance, if it depends on nothing else, or as a matrix."""
     if problem.bias is None:
         return {}
     if isinstance(problem.bias, Bias) and not (problem.mask is not None and problem.mask.sets_positions):
@@ -537,5 +533,5 @@ def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
 
 def _check_size(name: str, what: str, problem: AttentionProblem) -> None:
     if problem.n_pairs > MAX_MATRIX_ENTRIES:
-        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.n_pairs:,} numbers, more '
-                         f"than {MAX_MATRIX_ENTRIES:,}. A mask, a score and a normaliser of regard have forms that are small.")
+        raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.n_pairs:,} numbers, '
+                         f"more than {MAX_MATRIX_ENTRIES:,}. Masks, scores and normalisers of regard take little space.")

@@ -117,7 +117,8 @@ def test_there_is_so_much_room_and_the_alignment_goes_first():
     for pointer in (None, AlignmentPointer(2)):
         table = document.embedded_document([Trace(side, attentions, alignment=pointer)], room=one + 10)
         kinds[pointer] = [told["data"]["kind"] for told in table["traces"][0]["attentions"]]
-    assert kinds == {None: ["weights", "overview", "overview"], AlignmentPointer(2): ["overview", "overview", "weights"]}
+    assert kinds == {None: ["weights", "overview", "overview"],
+                     AlignmentPointer(2): ["overview", "overview", "weights"]}
 
 
 def test_an_overview_is_as_fine_as_there_is_room(monkeypatch):
@@ -172,7 +173,8 @@ def test_two_traces_at_most():
 
 def test_a_look_that_no_file_could_hold_has_a_page():
     look = traced.looks(1, 3000, 3000, width=2, score=lambda query, key: query @ key.mT)
-    data = only(document.served_document([Trace({"a": TraceSide(("x",) * 3000)}, (TracedAttention("one", "a", "a", look),))]))
+    data = only(document.served_document([Trace({"a": TraceSide(("x",) * 3000)},
+                                                (TracedAttention("one", "a", "a", look),))]))
     assert data == {"kind": "served"}
 
 

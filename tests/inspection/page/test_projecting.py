@@ -56,7 +56,8 @@ def test_what_is_left_over_makes_it_exact(mask):
 
 
 @pytest.mark.parametrize("look", [
-    WeightMatrix(torch.rand(1, 3, 3)), traced.looks(1, 3, 3, normalize="relu"), traced.looks(1, 3, 3, bias=torch.rand(3, 3)),
+    WeightMatrix(torch.rand(1, 3, 3)), traced.looks(1, 3, 3, normalize="relu"),
+    traced.looks(1, 3, 3, bias=torch.rand(3, 3)),
     traced.looks(1, 3, 3, mask=Padding(torch.tensor(2))), traced.additive(1, 3),
     traced.looks(1, 3, 3, mask=Causal() & Window(1, 0)), traced.looks(1, 3, 3, score=lambda q, k: q @ k.mT)])
 def test_what_is_no_softmax_of_products_is_not_projected(look):

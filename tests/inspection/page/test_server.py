@@ -33,7 +33,8 @@ def asked(question):
 @pytest.fixture(scope="module", autouse=True)
 def _plain_parts():
     """A page of no parts: what is served is tested here, and not what is shown."""
-    whole, server.load_bundle = server.load_bundle, lambda: bundle.make_bundle(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
+    whole, server.load_bundle = server.load_bundle, lambda: bundle.make_bundle(SKELETON, "",
+                                                                               {"a.js": "const one = 1;" + " " * 1000})
     yield
     server.load_bundle = whole
 

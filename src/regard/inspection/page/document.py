@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from regard import checks
-from regard.inspection import trace_format as trace_header
-from regard.inspection import trace_format as trace_tensors
+from regard.inspection import trace_format
 from regard.inspection.page import tiles
 from regard.inspection.page.tiles import projected_forms
 from regard.inspection.trace import Trace
@@ -99,14 +98,13 @@ def _fill_tables(traces: Sequence[Trace], room: int, data: DataForm) -> list[Jso
 def _trace_header(trace: Trace) -> JsonObject:
     """What a file of the trace says in its header."""
     facts = [_attention_facts(one) for one in trace.attentions]
-    return json.loads(trace_header.dump_header(trace.sides, trace.attentions, facts, title=trace.title, model=trace.model,
-                                         written=trace.written, alignment=trace.alignment, search=trace.search))
+    return json.loads(trace_format.dump_header(trace, facts))
 
 
 def _attention_facts(attention: TracedAttention) -> JsonObject:
     """Score, normaliser and mask by their names; nothing where one of them has no name that a file could hold."""
     try:
-        return trace_tensors.record_tensors(attention.look, attention.name)[0]
+        return trace_format.record_tensors(attention.look, attention.name)[0]
     except ValueError:  # too large for a file, and not for a page
         return {}
 

@@ -1,6 +1,6 @@
 """The foundation of all pictures: matrices as cells, a matplotlib figure that grows around its content, fonts, files.
 
-    cells = cells_from_weights(weights, limit)               the weights, or means of blocks if there are more than limit
+    cells = cells_from_weights(weights, limit)                          the weights, or means of blocks of them
     with new_figure() as figure:
         axes = add_panel(figure, left=0, top=0, width=3, height=2)      inches, from the top left corner
         image = draw_cells(axes, cells.values, ColourScale.of(cells.values))
@@ -36,32 +36,54 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-
 Floats = NDArray[np.float64]
 SUM_TOLERANCE = 0.01
-"""How far from 1 the sum of a row may be: sums of numbers in bfloat16 are no closer."""
+"""How far the sum of a row may be from 1: sums in bfloat16 are no closer."""
 GREYS, DIVERGING = "Greys", "PuOr"
-"""White is 0 in both. Both can be told apart by people who see no red, no green or no blue, and in black and white."""
+"""In both, white is 0. Both are safe for colour-blind readers and in black and white."""
+INK, FAINT, PINK = "#1a1a1a", "#555555", "#ff7ac6"
+LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+"""The palette of Okabe and Ito, which is safe for colour-blind readers."""
+LINE_STYLES = ("-", "--", "-.", ":")
+DEFAULT_FONT = "DejaVu Sans"
+FALLBACK_FONT = "Last Resort High-Efficiency"
+"""A font that comes with matplotlib and has a box for every character."""
+BITMAP_FONTS = ("Color Emoji", "ColorEmoji")
+"""Colour bitmap fonts, which matplotlib cannot draw."""
+DPI = 150
+PADDING, MIN_WIDTH = 0.12, 3.4
+"""Inches around everything, and of the narrowest figure."""
+TITLE_SIZE, NOTE_SIZE, LABEL_SIZE = 11.0, 8.0, 8.0
+"""Font sizes in points."""
+BAR_WIDTH = 0.14
+FIGURE_SETTINGS = {"font.family": [DEFAULT_FONT], "font.size": LABEL_SIZE, "axes.linewidth": 0.6,
+                   "xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.edgecolor": FAINT, "text.color": INK,
+                   "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.color": FAINT,
+                   "ytick.color": FAINT}
+FILE_SETTINGS = {"svg.hashsalt": "regard", "svg.fonttype": "path", "pdf.fonttype": 42}
+"""SVG: reproducible ids, text as paths. PDF: text as text."""
+FILE_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""The metadata of matplotlib that files leave out, so that the same figure gives the same bytes."""
 
 
 class Cells(NamedTuple):
-    """What is drawn of weights (..., n, N)."""
+    """The cells that are drawn for weights (..., n, N)."""
 
     values: Floats
-    """(..., r, c): the weights, or the means of blocks of `size` × `size` of them."""
+    """The weights, or the means of blocks of `size` × `size` weights, (..., r, c)."""
     sums: Floats
-    """(..., r): what the rows sum to; of a block of rows, on average."""
+    """The sums of the rows, (..., r); for a block of rows, their mean."""
     rows: int
     columns: int
     size: int = 1
 
-    def one(self, values: Floats, sums: Floats) -> "Cells":
-        """The same cells of one head, or of a mean over heads."""
-        return self._replace(values=values, sums=sums)
-
 
 class ColourScale(NamedTuple):
-    """Which colours stand for which numbers."""
+    """The range of numbers, and their colour map."""
 
     low: float
     high: float
@@ -69,7 +91,7 @@ class ColourScale(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats, largest: float | None = None) -> "ColourScale":
-        """From 0 to the largest number, or `largest`; where some are negative, from minus to plus as much."""
+        """From 0 to the largest number, or to `largest`; symmetric around 0 if some numbers are negative."""
         finite = values[np.isfinite(values)]
         high = float(np.abs(finite).max(initial=0.0)) if largest is None else largest
         if not (math.isfinite(high) and high >= 0.0):
@@ -78,7 +100,7 @@ class ColourScale(NamedTuple):
 
 
 def as_floats(argument: str, values: Any, dimensions: int, shape: str) -> Floats:
-    """A tensor, an array or lists as an array of so many dimensions."""
+    """A tensor, an array or lists as an array with this number of dimensions."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double().numpy()  # NumPy has no bfloat16
     try:
@@ -90,77 +112,72 @@ def as_floats(argument: str, values: Any, dimensions: int, shape: str) -> Floats
     return array
 
 
-def cells_from_weights(weights: Floats, most: int) -> Cells:
-    """Weights (..., n, N) as at most `most` × `most` cells."""
+def cells_from_weights(weights: Floats, limit: int) -> Cells:
+    """Weights (..., n, N) as at most `limit` × `limit` cells."""
     n, N = weights.shape[-2:]
-    size = block_size(n, N, most)
+    size = _block_size(n, N, limit)
     if size == 1:
         return Cells(weights, _row_sums(weights), n, N)
     means = weights
     for axis, count in ((-1, N), (-2, n)):
         starts = np.arange(0, count, size)
         heights = np.minimum(size, count - starts)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is no finite number makes a mean that is none
+        with np.errstate(invalid="ignore", over="ignore"):  # a mean with a number that is not finite is not finite
             means = np.add.reduceat(means, starts, axis=axis) / (heights if axis == -1 else heights[:, None])
     return _cells_from_means(means, n, N, size)
 
 
-def cells_from_record(look: Any, most: int) -> Cells:
-    """What a `Look` or a `Matrix` answers, (heads, n, N), as at most `most` × `most` cells."""
-    n, N = record_size(look)
-    size = block_size(n, N, most)
-    if size == 1:
-        return cells_from_weights(as_floats("weights", look.weights(), 3, "(heads, rows, columns)"), most)
-    return _cells_from_means(as_floats("weights", look.block_map(size), 3, "(heads, rows, columns)"), n, N, size)
-
-
-def record_size(look: Any) -> tuple[int, int]:
-    """Rows and columns of the weights of a look, which are not computed for it."""
+def cells_from_record(record: Any, limit: int) -> Cells:
+    """An attention record (heads, n, N) as at most `limit` × `limit` cells; a long one is asked for means only."""
     from regard.inspection.records import record_shape
 
-    return record_shape(look)[-2], record_shape(look)[-1]
+    n, N = record_shape(record)[-2:]
+    size = _block_size(n, N, limit)
+    if size == 1:
+        return cells_from_weights(as_floats("weights", record.weights(), 3, "(heads, rows, columns)"), limit)
+    return _cells_from_means(as_floats("weights", record.block_map(size), 3, "(heads, rows, columns)"), n, N, size)
 
 
-def block_size(rows: int, columns: int, most: int) -> int:
-    """The side of the blocks of which there are at most `most` in each direction."""
-    return max(1, math.ceil(max(rows, columns) / most))
+def _block_size(rows: int, columns: int, limit: int) -> int:
+    """The edge of square blocks of which there are at most `limit` in each direction."""
+    return max(1, math.ceil(max(rows, columns) / limit))
 
 
 def describe_cells(drawn: Iterable[Cells]) -> list[str]:
-    """What somebody who looks at these cells must know."""
+    """Notes on what is averaged, does not sum to 1, is 0, negative or not finite."""
     drawn = list(drawn)
     sizes = {cells.size for cells in drawn} or {1}
     span = f"{'up to ' * (len(sizes) > 1)}{max(sizes)} × {max(sizes)}"
-    said = [f"each cell is the mean of {span} weights"] if max(sizes) > 1 else []
+    notes = [f"each cell is the mean of {span} weights"] if max(sizes) > 1 else []
     sums = np.concatenate([cells.sums.ravel() for cells in drawn] or [np.zeros(0)])
     values = np.concatenate([cells.values.ravel() for cells in drawn] or [np.zeros(0)])
-    known = sums[np.isfinite(sums)]
-    looking = known[np.abs(known) > 0]
-    if len(looking) and np.abs(looking - 1).max() > SUM_TOLERANCE:
-        said.append(_describe_sums(looking.min(), looking.max()))
-    if len(values) and len(known) and not len(looking) and not (values[np.isfinite(values)] != 0).any():
-        said.append("all weights are 0")
+    finite_sums = sums[np.isfinite(sums)]
+    nonzero_sums = finite_sums[np.abs(finite_sums) > 0]
+    if len(nonzero_sums) and np.abs(nonzero_sums - 1).max() > SUM_TOLERANCE:
+        notes.append(_describe_sums(nonzero_sums.min(), nonzero_sums.max()))
+    if len(values) and len(finite_sums) and not len(nonzero_sums) and not (values[np.isfinite(values)] != 0).any():
+        notes.append("all weights are 0")
     elif empty := sum(int((cells.sums == 0).sum()) for cells in drawn if cells.size == 1):
-        said.append(f"{empty} of {len(sums)} rows sum to 0")
+        notes.append(f"{empty} of {len(sums)} rows sum to 0")
     if negative := int((values < 0).sum()):
-        said.append(f"{negative} of {len(values)} cells are negative")
+        notes.append(f"{negative} of {len(values)} cells are negative")
     if unknown := len(values) - int(np.isfinite(values).sum()):
-        said.append(f"{unknown} of {len(values)} cells are no finite numbers: pink")
-    return said
+        notes.append(f"{unknown} of {len(values)} cells are not finite: pink")
+    return notes
 
 
 def format_number(value: float) -> str:
-    """A number in three digits."""
+    """A number in three significant digits."""
     return f"{value:.3g}"
 
 
 def _describe_sums(low: float, high: float) -> str:
+    lowest, highest = format_number(low), format_number(high)
     if low > 0 and high <= 1 + SUM_TOLERANCE:
-        return f"rows sum to less than 1, down to {format_number(low)}"
+        return f"rows sum to less than 1, down to {lowest}"
     if low >= 1 - SUM_TOLERANCE:
-        return f"rows sum to more than 1, up to {format_number(high)}"
-    span = format_number(low) if format_number(low) == format_number(high) else f"{format_number(low)} … {format_number(high)}"
-    return f"rows sum to {span}, not to 1"
+        return f"rows sum to more than 1, up to {highest}"
+    return f"rows sum to {lowest if lowest == highest else f'{lowest} … {highest}'}, not to 1"
 
 
 def _cells_from_means(means: Floats, rows: int, columns: int, size: int) -> Cells:
@@ -173,118 +190,18 @@ def _row_sums(values: Floats, widths: Any = 1) -> Floats:
         return np.asarray((values * widths).sum(axis=-1))
 
 
-# ---- fonts: Which fonts of this machine have the characters that a picture shows.
-#
-# DejaVu Sans comes with matplotlib and has the alphabets of most languages. For what it lacks, fonts of the machine are
-# looked through; for what none has, there is a font of boxes, each with a sign of its script, and the picture says so. So
-# no word is left out in silence, and matplotlib has nothing to warn of. It does not know what the characters mean.
-
-DEFAULT_FONT = "DejaVu Sans"
-FALLBACK_FONT = "Last Resort High-Efficiency"
-"""It comes with matplotlib too: a box for every character that there is."""
-BITMAP_FONTS = ("Color Emoji", "ColorEmoji")
-"""Fonts of coloured pictures, which matplotlib cannot draw."""
-
-
-class FontChoice(NamedTuple):
-    """Font families, in the order in which a character is looked for, and the characters that are in none."""
-
-    families: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
-def choose_fonts(texts: Iterable[str]) -> FontChoice:
-    """Families that have every character of these texts, as far as the fonts of this machine do."""
-    needed = frozenset(map(ord, "".join(texts)))
-    return _choose_families(frozenset(code for code in needed if code > 0x7e))
-
-
-@functools.lru_cache(maxsize=256)
-def _choose_families(needed: frozenset[int]) -> FontChoice:
-    families, missing = [DEFAULT_FONT], set(needed) - _font_characters(_default_font_file())
-    while missing:
-        # The one that has most of them: letters of one word should not come from many fonts.
-        name, path = max(_font_files().items(), key=lambda font: len(missing & _font_characters(font[1])))
-        if not missing & _font_characters(path):
-            families.append(FALLBACK_FONT)
-            break
-        families.append(name)
-        missing -= _font_characters(path)
-    return FontChoice(tuple(families), tuple(chr(code) for code in sorted(missing)))
-
-
-def _default_font_file() -> str:
-    """The file that matplotlib takes for the first font: its own, or one of the machine."""
-    from matplotlib.font_manager import fontManager
-
-    return str(fontManager.findfont(DEFAULT_FONT))
-
-
-@functools.cache
-def _font_files() -> dict[str, str]:
-    """Names and files of upright fonts of a usual weight: ours first, then sans-serif ones, in one order always."""
-    from matplotlib.font_manager import fontManager
-
-    found = {font.name: font.fname for font in sorted(fontManager.ttflist, key=lambda font: font.fname, reverse=True)
-             if font.style == "normal" and font.weight in (400, "normal", "regular", "book")
-             and font.name != FALLBACK_FONT and not any(part in font.name for part in BITMAP_FONTS)}
-    return dict(sorted(found.items(), key=lambda font: (font[0] != DEFAULT_FONT, "Sans" not in font[0], font)))
-
-
-@functools.cache
-def _font_characters(path: str) -> frozenset[int]:
-    """The code points that a font file has; none where it cannot be read or drawn."""
-    from matplotlib.font_manager import get_font
-
-    try:
-        font = get_font(path)
-    except (OSError, RuntimeError):  # a file that has gone, or that FreeType does not understand
-        return frozenset()
-    return frozenset(font.get_charmap()) if font.scalable else frozenset()
-
-
-# ---- canvas: The paper that pictures are drawn on: a matplotlib figure that grows around what is put on it.
-#
-#     with drawing() as figure:
-#         axes = panel(figure, left=0, top=0, width=3, height=2)      inches, from the top left corner
-#         image = draw(axes, values, scale)
-#         bar(figure, image, left=3.2, top=0, height=2, label="weight")
-#         return finished(figure, title="...", notes=["..."])
-#
-# Needs the extra `plot`. No window, no pyplot and no backend is touched: a figure has the canvas of pixels, which every
-# machine has. While one is drawn matplotlib has its own settings, not those of a style file, so that a picture is the
-# same everywhere; afterwards it has those again that it had. It does not know what the numbers are.
-
-INK, FAINT, PINK = "#1a1a1a", "#555555", "#ff7ac6"
-LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
-"""The colours of Okabe and Ito, which colour-blind people can tell apart."""
-LINE_STYLES = ("-", "--", "-.", ":")
-DPI = 150
-PADDING, MIN_WIDTH = 0.12, 3.4
-"""Inches around everything, and of the narrowest figure."""
-TITLE_SIZE, NOTE_SIZE, LABEL_SIZE = 11.0, 8.0, 8.0
-"""Points of text."""
-BAR_WIDTH = 0.14
-FIGURE_SETTINGS = {"font.family": [DEFAULT_FONT], "font.size": LABEL_SIZE, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6, "axes.edgecolor": FAINT, "text.color": INK, "axes.labelcolor": INK,
-            "xtick.labelcolor": INK, "ytick.labelcolor": INK, "xtick.color": FAINT, "ytick.color": FAINT}
-FILE_SETTINGS = {"svg.hashsalt": "regard", "svg.fonttype": "path", "pdf.fonttype": 42}
-"""Names inside an SVG that are the same every time, letters as curves; in a PDF letters as letters."""
-
-
 def load_matplotlib() -> Any:
-    """The package matplotlib; a ValueError where it is not installed."""
+    """The package matplotlib; a ValueError if it is not installed."""
     try:
         import matplotlib
     except ImportError as error:
-        raise checks.wrong("pictures", "drawn with the package matplotlib", "not: it is not installed",
-                           "Install it: pip install 'regard[plot]'.") from error
+        raise ValueError("Pictures need matplotlib: pip install 'regard[plot]'.") from error
     return matplotlib
 
 
 @contextmanager
 def figure_settings() -> Iterator[None]:
-    """Our settings for a while, whatever was set before."""
+    """Use the settings of this file inside the `with` block, instead of those of a user's style file."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -294,7 +211,7 @@ def figure_settings() -> Iterator[None]:
 
 @contextmanager
 def new_figure() -> Iterator["Figure"]:
-    """An empty figure."""
+    """An empty figure with an Agg canvas, which needs no display."""
     with figure_settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -305,19 +222,19 @@ def new_figure() -> Iterator["Figure"]:
 
 
 def add_panel(figure: "Figure", left: float, top: float, width: float, height: float) -> "Axes":
-    """Axes at this place, in inches from the top left corner."""
+    """Add axes at this position, in inches from the top left corner."""
     across, down = figure.get_size_inches()
     return figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
 
 
 def text_style(texts: Iterable[str]) -> dict[str, Any]:
-    """How to write what a user wrote: no formulas in it, in fonts that have its characters."""
+    """Text properties for words of a user: not parsed as math, in fonts that have the characters."""
     return {"parse_math": False, "fontfamily": list(choose_fonts(texts).families)}
 
 
 def draw_cells(axes: "Axes", values: Floats, scale: ColourScale,
-         extent: tuple[float, float, float, float] | None = None) -> "AxesImage":
-    """Cells in colours, the first row on top, each as large as the others and none blended with another."""
+               extent: tuple[float, float, float, float] | None = None) -> "AxesImage":
+    """Draw cells of equal size, the first row on top, without interpolation."""
     if not values.size:
         raise checks.wrong("weights", "at least one row and one column", f"of shape {checks.shape(values)}")
     colours = load_matplotlib().colormaps[scale.colours].with_extremes(bad=PINK)
@@ -326,20 +243,20 @@ def draw_cells(axes: "Axes", values: Floats, scale: ColourScale,
 
 
 def add_colour_bar(figure: "Figure", image: "AxesImage", left: float, top: float, height: float, label: str) -> None:
-    """What the colours stand for, at the right of a map."""
+    """Add the colour bar at the right of a map."""
     axes = add_panel(figure, left, top, BAR_WIDTH, height)
     low, high = image.get_clim()
     values: Floats = np.ma.compressed(np.ma.asarray(image.get_array()))
     above, below = (values > high).any(), (values < low).any()
-    shown = figure.colorbar(image, cax=axes, extend="both" if above and below else "max" if above else
-                            "min" if below else "neither")
-    shown.set_label(label, fontsize=LABEL_SIZE, parse_math=False)
-    shown.outline.set_linewidth(0.6)
+    extend = "both" if above and below else "max" if above else "min" if below else "neither"
+    bar = figure.colorbar(image, cax=axes, extend=extend)
+    bar.set_label(label, fontsize=LABEL_SIZE, parse_math=False)
+    bar.outline.set_linewidth(0.6)
     axes.tick_params(labelsize=LABEL_SIZE - 1)
 
 
 def finish_figure(figure: "Figure", title: str = "", notes: Sequence[str] = ()) -> "Figure":
-    """The figure cut to what is on it, with a title and notes above."""
+    """Fit the figure to its content, and write a title and notes above."""
     from matplotlib.transforms import Bbox
 
     title, notes = labels.text_label(title, 200), [labels.text_label(note, 120) for note in notes]
@@ -356,49 +273,37 @@ def finish_figure(figure: "Figure", title: str = "", notes: Sequence[str] = ()) 
     across, down = figure.get_size_inches()
     for axes in figure.axes:
         box = axes.get_position(original=True)
-        moved = Bbox.from_extents((box.x0 * across - inner.x0 + PADDING) / width, (box.y0 * down - inner.y0 + PADDING) / height,
-                                  (box.x1 * across - inner.x0 + PADDING) / width, (box.y1 * down - inner.y0 + PADDING) / height)
-        axes.set_position(moved)
+        left, right = ((x * across - inner.x0 + PADDING) / width for x in (box.x0, box.x1))
+        bottom, upper = ((y * down - inner.y0 + PADDING) / height for y in (box.y0, box.y1))
+        axes.set_position(Bbox.from_extents(left, bottom, right, upper))
     figure.set_size_inches(width, height)
     top = height - PADDING
     for line, size, colour in lines:
         top -= size * 1.35 / 72
-        figure.text(PADDING / width, (top + size * 0.3 / 72) / height, line, fontsize=size, color=colour, **text_style([line]))
+        figure.text(PADDING / width, (top + size * 0.3 / 72) / height, line, fontsize=size, color=colour,
+                    **text_style([line]))
     return figure
 
 
 def _heading_lines(title: str, notes: Sequence[str], width: float) -> list[tuple[str, float, str]]:
-    """The lines of the head, with the size and the colour of each."""
+    """The lines of title and notes, with the font size and colour of each."""
     lines = [(line, TITLE_SIZE, INK) for line in _wrap(title, width, TITLE_SIZE)]
     return lines + [(line, NOTE_SIZE, FAINT) for line in _wrap("; ".join(notes), width, NOTE_SIZE)]
 
 
 def _wrap(text: str, width: float, size: float) -> list[str]:
-    """Lines that fit: a letter of DejaVu Sans is about 0.6 of its size wide."""
+    """Lines that fit into a width: a letter of DejaVu Sans is about 0.6 of its size wide."""
     wide = max(1.0, labels.display_width(text) / max(1, len(text)))
     return textwrap.wrap(text, max(10, int(width * 72 / (0.6 * size * wide))))
 
 
-# ---- saving: A picture as a file: PNG, SVG or PDF, by the ending of its name.
-#
-# The same figure gives the same bytes every time: no date, no random names and no version is written into a file. A file
-# is written when its bytes are there, so a figure that cannot be drawn leaves none. It does not know what is drawn.
-
-FILE_METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
-"""What matplotlib would say of itself in a file of each format."""
-
-
 def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Write the figure to a file that ends in .png, .svg or .pdf."""
+    """Write a figure to a .png, .svg or .pdf file; a figure that cannot be drawn leaves the file unchanged."""
     Path(path).write_bytes(render_figure(figure, picture_format(path)))
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format that the ending of a name says; ask before work that would be lost."""
+    """The format of a file name: "png", "svg" or "pdf"; a ValueError for any other suffix."""
     ending = Path(path).suffix.lower().removeprefix(".")
     if ending not in FILE_METADATA:
         endings = ", ".join(f".{name}" for name in FILE_METADATA)
@@ -408,7 +313,64 @@ def picture_format(path: str | os.PathLike[str]) -> str:
 
 
 def render_figure(figure: "Figure", format: str) -> bytes:
-    """The bytes of such a file: "png", "svg" or "pdf"."""
+    """The bytes of a file in this format: "png", "svg" or "pdf"."""
     with figure_settings(), io.BytesIO() as file:
         figure.savefig(file, format=format, dpi=figure.dpi, metadata=checks.pick("format", format, FILE_METADATA))
         return file.getvalue()
+
+
+class FontChoice(NamedTuple):
+    """Font families in order of preference, and the characters that none of them has."""
+
+    families: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def choose_fonts(texts: Iterable[str]) -> FontChoice:
+    """Font families of this machine that cover the characters of these texts as far as possible."""
+    needed = frozenset(map(ord, "".join(texts)))
+    return _choose_families(frozenset(code for code in needed if code > 0x7e))
+
+
+@functools.lru_cache(maxsize=256)
+def _choose_families(needed: frozenset[int]) -> FontChoice:
+    families, missing = [DEFAULT_FONT], set(needed) - _font_characters(_default_font_file())
+    while missing:
+        # The font that has most of them, so that a word is drawn in few fonts.
+        name, path = max(_font_files().items(), key=lambda font: len(missing & _font_characters(font[1])))
+        if not missing & _font_characters(path):
+            families.append(FALLBACK_FONT)
+            break
+        families.append(name)
+        missing -= _font_characters(path)
+    return FontChoice(tuple(families), tuple(chr(code) for code in sorted(missing)))
+
+
+def _default_font_file() -> str:
+    """The file of the default font."""
+    from matplotlib.font_manager import fontManager
+
+    return str(fontManager.findfont(DEFAULT_FONT))
+
+
+@functools.cache
+def _font_files() -> dict[str, str]:
+    """Names and files of upright regular fonts: the default first, then sans-serif fonts, in a fixed order."""
+    from matplotlib.font_manager import fontManager
+
+    found = {font.name: font.fname for font in sorted(fontManager.ttflist, key=lambda font: font.fname, reverse=True)
+             if font.style == "normal" and font.weight in (400, "normal", "regular", "book")
+             and font.name != FALLBACK_FONT and not any(part in font.name for part in BITMAP_FONTS)}
+    return dict(sorted(found.items(), key=lambda font: (font[0] != DEFAULT_FONT, "Sans" not in font[0], font)))
+
+
+@functools.cache
+def _font_characters(path: str) -> frozenset[int]:
+    """The code points of a font file; none if it cannot be read or drawn."""
+    from matplotlib.font_manager import get_font
+
+    try:
+        font = get_font(path)
+    except (OSError, RuntimeError):  # the file is gone, or FreeType cannot read it
+        return frozenset()
+    return frozenset(font.get_charmap()) if font.scalable else frozenset()

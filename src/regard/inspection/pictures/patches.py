@@ -14,7 +14,6 @@ import numpy as np
 
 from regard import checks
 from regard.inspection.pictures import canvas
-from regard.inspection.pictures import canvas as cells
 from regard.inspection.pictures.canvas import ColourScale, Floats
 
 if TYPE_CHECKING:
@@ -22,25 +21,25 @@ if TYPE_CHECKING:
 
 
 MAPS_PER_ROW = 6
-"""Maps beside each other."""
+"""The number of maps side by side."""
 LARGE, SMALL = 2.6, 1.5
-"""Inches of the longer side of a map: of one alone, and of several."""
+"""Inches of the longer side of a map: a single one, and one of several."""
 GAP = 0.22
 
 
 def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: Any = None, title: str = "",
                   notes: Sequence[str] = ()) -> "Figure":
-    """A map of the patches for each head, with one scale.
+    """A map of the patches for each head, all on one scale.
 
     Args:
-        weights: (tokens,) or (heads, tokens): of one query, or a mean over queries.
+        weights: (tokens,) or (heads, tokens), of one query or the mean over queries.
         grid: rows and columns of the patches.
-        lead: how many tokens stand before the patches.
+        lead: the number of tokens before the patches.
         image: its pixels, (H, W), (H, W, 3), (1, H, W) or (3, H, W): from 0 to 1, or bytes from 0 to 255.
         title: shown above.
         notes: shown below the title.
     """
-    given = np.atleast_2d(cells.as_floats("weights", weights, 1 if np.ndim(weights) == 1 else 2, "(heads, tokens)"))
+    given = np.atleast_2d(canvas.as_floats("weights", weights, 1 if np.ndim(weights) == 1 else 2, "(heads, tokens)"))
     down, across = grid
     if min(grid) < 1 or lead < 0 or given.shape[1] != lead + down * across or not len(given):
         raise checks.wrong("weights", f"of {lead} + {down} × {across} tokens", f"of shape {checks.shape(given)}")
@@ -52,20 +51,20 @@ def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: 
     with canvas.new_figure() as figure:
         left = 0.0
         if pixels is not None:
-            # As high as two maps where there are many, and as broad as its own form asks.
+            # As high as two maps if there are many, with the aspect ratio of the image.
             tall = height if len(maps) <= MAPS_PER_ROW else 2 * height + GAP
             breadth = tall * pixels.shape[1] / pixels.shape[0]
             axes = canvas.add_panel(figure, 0, 0, breadth, tall)
             axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest",
                         extent=(-0.5, across - 0.5, down - 0.5, -0.5))
-            _bare(axes, "image")
+            _add_title(axes, "image")
             left = breadth + GAP
         drawn = None
         for head, values in enumerate(maps):
             place = (left + head % MAPS_PER_ROW * (width + GAP), head // MAPS_PER_ROW * (height + GAP))
             axes = canvas.add_panel(figure, *place, width, height)
             drawn = canvas.draw_cells(axes, values, scale)
-            _bare(axes, f"head {head}" if len(maps) > 1 else "weights")
+            _add_title(axes, f"head {head}" if len(maps) > 1 else "weights")
         assert drawn is not None
         rows = math.ceil(len(maps) / MAPS_PER_ROW)
         edge = left + min(len(maps), MAPS_PER_ROW) * (width + GAP) - GAP
@@ -75,26 +74,27 @@ def patch_picture(weights: Any, grid: tuple[int, int], *, lead: int = 0, image: 
 
 
 def _notes(given: Floats, lead: int) -> list[str]:
-    """What the maps do not show."""
-    said = []
+    """Notes on what the maps do not show."""
+    notes = []
     if lead:
-        low, high = (cells.format_number(bound) for bound in (given[:, :lead].sum(1).min(), given[:, :lead].sum(1).max()))
+        sums = given[:, :lead].sum(1)
+        low, high = canvas.format_number(sums.min()), canvas.format_number(sums.max())
         what = "token that is no patch" if lead == 1 else f"{lead} tokens that are no patches"
-        said.append(f"{low if low == high else f'{low} … {high}'} of the weights is on the {what}")
-    return said + cells.describe_cells([cells.cells_from_weights(given[:, None], given.shape[1])])
+        notes.append(f"{low if low == high else f'{low} … {high}'} of the weights is on the {what}")
+    return notes + canvas.describe_cells([canvas.cells_from_weights(given[:, None], given.shape[1])])
 
 
-def _bare(axes: Any, name: str) -> None:
-    """No numbers at the sides: patches have no names."""
+def _add_title(axes: Any, name: str) -> None:
+    """Remove the ticks, because patches have no names, and write a title."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_title(name, fontsize=canvas.LABEL_SIZE, pad=3)
 
 
 def _pixels(image: Any) -> Floats:
-    """(H, W) or (H, W, 3), from 0 to 1."""
+    """The pixels (H, W) or (H, W, 3) of an image, from 0 to 1."""
     shape = "(H, W), (H, W, 3), (1, H, W) or (3, H, W)"
-    pixels = cells.as_floats("image", image, 2 if np.ndim(image) == 2 else 3, shape)
+    pixels = canvas.as_floats("image", image, 2 if np.ndim(image) == 2 else 3, shape)
     if "int" in str(getattr(image, "dtype", "")):
         pixels = pixels / 255
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):

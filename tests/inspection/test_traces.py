@@ -1,16 +1,17 @@
-"""A trace is what was put into it, after a file too; and one that does not fit together cannot be made."""
+"""Traces: files are read as they were written, parts fit together, and one map is selected."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+import traced
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Placed, Window
 from regard.attention.score import Additive, Bilinear
 from regard.data.tokenizer.interface import Word
 from regard.inspection.records import WeightMatrix
-from regard.inspection.trace import Trace
+from regard.inspection.trace import Trace, select_map
 from regard.inspection.trace_format import (
     AlignmentPointer,
     GeneratedTokens,
@@ -26,7 +27,7 @@ SOURCE = TraceSide(tuple("abcdef"), "ab c def", (Word(0, 2, 0, 1), Word(3, 4, 2,
 TARGET = TraceSide(("▁x", "<script>", "\u202e\u200d", "é😀", "</s>"))
 
 
-HALF = " that can be written as UTF-8, but there is half of a surrogate pair in it"
+HALF = " that can be written as UTF-8, but it has an unpaired surrogate"
 
 
 def numbers(*shape, dtype=torch.float64):
@@ -92,7 +93,8 @@ def test_all_else_is_the_same_after_a_file(tmp_path):
     trace = Trace({"source": SOURCE, "target": TARGET, "x-image": image},
                   (TracedAttention("decoder.0.cross", "target", "source", WeightMatrix(numbers(H, n, N)), 0, "cross"),
                    TracedAttention("own", "target", "target", WeightMatrix(numbers(1, n, n)))),
-                  "a title", "a model", GeneratedTokens("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75), AlignmentPointer(0, 3, 1),
+                  "a title", "a model", GeneratedTokens("target", (-1.0, -0.5, -2.0, 0.0, -0.25), -0.75),
+                  AlignmentPointer(0, 3, 1),
                   TracedSearch(2, nodes, (2, 1), 7))
     trace.save(tmp_path / "a.safetensors")
     read = Trace.load(str(tmp_path / "a.safetensors"))
@@ -160,11 +162,15 @@ BAD = {
     "a kind": (GOOD | {"attentions": (replace(CROSS, kind="selfish"),)}, '"kind" in [attentions[0]]: expected one of'),
     "a layer": (GOOD | {"attentions": (replace(CROSS, layer=-1),)}, '"layer" in [attentions[0]]'),
     "a batch": (GOOD | {"attentions": (replace(CROSS, look=WeightMatrix(torch.zeros(1, 2, 5, 6))),)}, "heads × rows"),
-    "other log-probabilities": (GOOD | {"written": GeneratedTokens("target", (0.0,))}, "expected one for each of the 5 tokens"),
-    "written elsewhere": (GOOD | {"written": GeneratedTokens("a", (0.0,))}, '"side" in [written]: there is no side "a"'),
+    "other log-probabilities": (GOOD | {"written": GeneratedTokens("target", (0.0,))},
+                                "expected one for each of the 5 tokens"),
+    "written elsewhere": (GOOD | {"written": GeneratedTokens("a", (0.0,))},
+                          '"side" in [written]: there is no side "a"'),
     "points nowhere": (GOOD | {"alignment": AlignmentPointer(0)}, '"attention" in [alignment]: there are 0'),
-    "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 2)}, '"head" in [alignment]'),
-    "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 0, 5)}, '"offset" in [alignment]'),
+    "points at no head": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 2)},
+                          '"head" in [alignment]'),
+    "points past the rows": (GOOD | {"attentions": (CROSS,), "alignment": AlignmentPointer(0, 0, 5)},
+                             '"offset" in [alignment]'),
     "left out": (GOOD | {"search": TracedSearch(1, (), (), -1)}, '"left_out" in [search]'),
     "no beam": (GOOD | {"search": TracedSearch(0, (), ())}, '"beams" in [search]'),
     "its own parent": (GOOD | {"search": TracedSearch(1, (SearchNode(0, "a", 0.0, 0.0, False, True),), ())},
@@ -183,8 +189,9 @@ def test_what_does_not_fit_together_is_refused(name):
 
 def test_text_that_a_file_cannot_hold_is_named():
     node = SearchNode(-1, "\ud800", 0.0, 0.0, False, True)
-    with pytest.raises(ValueError, match="half of a surrogate pair") as error:
-        Trace({"a": TraceSide(("x", "\ud800"), "\udfff"), "b": TraceSide((1,))}, title="a\udcff", search=TracedSearch(1, (node,), (0,)))
+    with pytest.raises(ValueError, match="surrogate") as error:
+        Trace({"a": TraceSide(("x", "\ud800"), "\udfff"), "b": TraceSide((1,))}, title="a\udcff",
+              search=TracedSearch(1, (node,), (0,)))
     assert [line.split(": ")[1:] for line in str(error.value).splitlines()] == [
         [where, f"expected text{what}"] for where, what in (
             ('"title"', HALF), ('"text" in [sides.a]', HALF), ('"tokens"[1] in [sides.a]', HALF),
@@ -195,7 +202,8 @@ def test_text_that_a_file_cannot_hold_is_named():
 def test_numbers_that_a_file_cannot_hold_are_named(number):
     node = SearchNode(-1, "a", number, number, False, True)
     with pytest.raises(ValueError, match="finite") as error:
-        Trace({"a": TraceSide(("x", "y"))}, written=GeneratedTokens("a", (0.0, number), number), search=TracedSearch(1, (node,), (0,)))
+        Trace({"a": TraceSide(("x", "y"))}, written=GeneratedTokens("a", (0.0, number), number),
+              search=TracedSearch(1, (node,), (0,)))
     lines = str(error.value).splitlines()
     assert [line.split(":")[1].strip() for line in lines] == [
         '"log_probabilities"[1] in [written]', '"score" in [written]', '"log_probability" in [search.nodes[0]]',
@@ -205,3 +213,57 @@ def test_numbers_that_a_file_cannot_hold_are_named(number):
 def test_an_attention_has_a_head():
     with pytest.raises(ValueError, match="expected at least one head"):
         Trace({"a": TraceSide(("x",))}, (TracedAttention("one", "a", "a", WeightMatrix(torch.zeros(0, 1, 1))),))
+
+
+def pair(*matrices, **options):
+    """A trace of some looks from three tokens at four, of two and three words."""
+    rows = TraceSide(("Le", "ch", "at"), "Le chat", (Word(0, 2, 0, 0), Word(3, 7, 1, 2)))
+    columns = TraceSide(("the", "c", "at", "</s>"), "the cat", (Word(0, 3, 0, 0), Word(4, 7, 1, 2)))
+    attentions = tuple(TracedAttention(f"{number}", "b", "a", WeightMatrix(weights), number, "cross")
+                       for number, weights in enumerate(matrices))
+    return Trace({"a": columns, "b": rows}, attentions, **options)
+
+
+def test_words_look_as_their_tokens_on_average_and_are_looked_at_in_sum():
+    weights = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.0, 0.4]]])
+    found = select_map(pair(weights))
+    assert (found.rows, found.columns, found.name) == (("Le", "chat"), ("the", "cat"), "0")
+    torch.testing.assert_close(found.weights(), torch.tensor([[0.1, 0.5], [0.4, 0.3]]))
+    torch.testing.assert_close(found.weights(1), torch.tensor([[0.1]]))
+
+
+def test_where_the_trace_says():
+    one, two = torch.rand(2, 3, 4), torch.rand(2, 3, 4)
+    found = select_map(pair(one, two, alignment=AlignmentPointer(1, 1, 1)))
+    assert found.name == "1, head 1"
+    rows = two[1][[1, 2, 2]]  # the last has no row behind it, and takes its own
+    want = torch.stack([rows[0], rows[1:].mean(0)])
+    torch.testing.assert_close(found.weights(), torch.stack([want[:, 0], want[:, 1] + want[:, 2]], -1))
+
+
+def test_the_clearest_where_nothing_is_said():
+    flat, sharp = torch.full((2, 3, 4), 0.25), torch.zeros(2, 3, 4)
+    sharp[:, :, 0] = 1.0
+    assert select_map(pair(flat, sharp, flat)).name == "1, mean of the heads"
+
+
+def test_tokens_where_there_are_no_words_of_two_sides():
+    trace = traced.long(30)
+    found = select_map(trace)
+    assert (found.rows, found.words) == (trace.sides["text"].tokens, None)
+    torch.testing.assert_close(found.weights(), trace.attentions[0].look.weights().mean(0))
+    assert found.weights(5).shape == (5, 5)
+    plain = replace(pair(torch.rand(1, 3, 4)), sides={"a": TraceSide(tuple("abcd")), "b": TraceSide(tuple("xyz"))})
+    assert select_map(plain).columns == tuple("abcd")
+
+
+def test_the_last_where_everything_is_large(monkeypatch):
+    monkeypatch.setattr("regard.inspection.trace.SELECTION_LIMIT", 5)
+    sharp = torch.zeros(1, 3, 4)
+    sharp[:, :, 0] = 1.0
+    assert select_map(pair(sharp, torch.full((1, 3, 4), 0.25))).name == "1"
+
+
+def test_a_model_without_attention_has_nothing_to_see():
+    with pytest.raises(ValueError, match="no attention"):
+        select_map(Trace({"text": TraceSide(("a",))}))

@@ -1,6 +1,7 @@
-"""Pictures of a trace: the weights of the attention that is asked for, merged into words as the words are."""
+"""Pictures of traces, and the maps that notebooks show."""
 
 import math
+import xml.etree.ElementTree as ET
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -78,7 +79,8 @@ def test_a_notebook_shows_the_same_map():
 
 def test_without_words_the_map_is_of_tokens():
     trace = Trace({"a": TraceSide(("x", "y")), "b": TraceSide(("u", "v", "w"))},
-                  (TracedAttention("cross", "b", "a", WeightMatrix(torch.rand(1, 3, 2))),), alignment=AlignmentPointer(0, None, 1))
+                  (TracedAttention("cross", "b", "a", WeightMatrix(torch.rand(1, 3, 2))),),
+                  alignment=AlignmentPointer(0, None, 1))
     figure = trace_picture(trace, "map")
     np.testing.assert_allclose(image(figure), trace.attentions[0].look.given[0])
     assert names(figure.axes[0].get_yticklabels()) == ["u", "v", "w"]
@@ -91,7 +93,8 @@ def test_the_views_that_a_trace_has():
     own = tuple(TracedAttention(name, "a", "a", WeightMatrix(torch.eye(2)[None])) for name in ("one", "two"))
     assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own[:1])) == ("map", "heads", "entropy")
     assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own)) == ("heads", "entropy", "map")
-    assert trace_views(Trace({"a": TraceSide(("x", "y"))}, own, alignment=AlignmentPointer(0))) == ("map", "heads", "entropy")
+    pointed = Trace({"a": TraceSide(("x", "y"))}, own, alignment=AlignmentPointer(0))
+    assert trace_views(pointed) == ("map", "heads", "entropy")
 
 
 @pytest.mark.parametrize("number", [None, 0, 3])
@@ -158,7 +161,7 @@ def test_patches_are_what_the_first_token_looks_at():
     weights = trace.attentions[0].look.weights()
     for number in range(2):
         np.testing.assert_allclose(image(figure, number).ravel(), weights[number, 0, 1:], rtol=1e-5)
-    assert "what the token [CLS] looks at" in head(figure)
+    assert "what the token [CLS] attends to" in head(figure)
 
 
 def test_patches_may_have_their_image_beside_them():
@@ -172,7 +175,7 @@ def test_patches_without_a_first_token_are_what_all_look_at():
     trace = picture(lead=0)
     figure = trace_picture(trace)
     np.testing.assert_allclose(image(figure).ravel(), trace.attentions[0].look.weights()[0].mean(0), rtol=1e-5)
-    assert "what 6 tokens look at, on average" in head(figure)
+    assert "what 6 tokens attend to, on average" in head(figure)
 
 
 def test_4096_tokens_are_asked_for_as_blocks(monkeypatch):
@@ -196,7 +199,8 @@ def test_4096_tokens_are_asked_for_as_blocks(monkeypatch):
 @pytest.mark.parametrize("view", ["entropy", "heads", "map"])
 def test_a_view_of_hostile_words_can_be_saved(tmp_path, view):
     words = ("$\\frac", "<script>", "\u200b", "\u202e", "\x00")
-    trace = Trace({"$a": TraceSide(words)}, (TracedAttention("$own", "$a", "$a", WeightMatrix(torch.eye(5)[None] - 0.1)),), title="${",
+    trace = Trace({"$a": TraceSide(words)},
+                  (TracedAttention("$own", "$a", "$a", WeightMatrix(torch.eye(5)[None] - 0.1)),), title="${",
                   model="\n", alignment=AlignmentPointer(0))
     save(trace_picture(trace, view), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -213,3 +217,53 @@ def test_a_view_of_hostile_words_can_be_saved(tmp_path, view):
 ])
 def test_what_a_trace_does_not_have_is_refused(call, parts):
     assert_named(call, parts)
+
+
+HOSTILE = ("<script>alert(1)</script>", '"><img onerror=1>', "c")
+LOOK = Look(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
+ONE = TracedAttention("decoder.0.<b>", "text", "text", LOOK)
+
+
+def texts(shown):
+    return [element.text for element in ET.fromstring(f"<div>{shown}</div>").iter() if element.text]
+
+
+@pytest.mark.parametrize("pointer", [None, AlignmentPointer(0, 1)])
+def test_a_trace_shows_its_tokens_as_text(pointer):
+    shown = Trace({"text": TraceSide(HOSTILE)}, (ONE,), "a <i>title</i>", alignment=pointer)._repr_html_()
+    found = texts(shown)
+    assert "a <i>title</i>" in found
+    assert f"decoder.0.<b>, {'mean of 2 heads' if pointer is None else 'head 1'}" in found
+    assert any(text.startswith(HOSTILE[0][:8]) for text in found)
+    assert "<script" not in shown
+    assert "<img" not in shown
+
+
+def test_a_word_is_beside_the_row_that_belongs_to_it():
+    """A model may look at a word when it reads it, a row after the one in which it wrote it."""
+    sides = {name: TraceSide(tuple("abc"), "a b c", tuple(Word(2 * at, 2 * at + 1, at, at) for at in range(3)))
+             for name in ("target", "source")}
+    later = WeightMatrix(torch.tensor([[[0.0, 0, 1], [1, 0, 0], [0, 1, 0]]]))
+    trace = Trace(sides, (TracedAttention("x", "target", "source", later),), alignment=AlignmentPointer(0, 0, 1))
+    found = texts(trace._repr_html_())
+    assert "a → a: 1" in found
+    assert "a → c: 1" not in found
+
+
+def test_an_attention_shows_a_map_for_each_head():
+    shown = ONE._repr_html_()
+    assert "<svg" in shown
+    assert 'aria-label="decoder.0.&lt;b&gt;' in shown
+
+
+def test_what_is_too_long_is_told_in_words(monkeypatch):
+    monkeypatch.setattr("regard.inspection.pictures.maps.NOTEBOOK_LIMIT", 17)
+    monkeypatch.setattr(Look, "weights", lambda look: pytest.fail("all weights were computed"))
+    for shown in (ONE._repr_html_(), Trace({"text": TraceSide(HOSTILE)}, (ONE,))._repr_html_()):
+        assert "2 heads of 3 × 3 weights, too many for a small map" in shown.replace("\n", " ")
+
+
+def test_no_attention_and_one_token():
+    assert "no attention" in Trace({"text": TraceSide(("a",))})._repr_html_()
+    one = Trace({"text": TraceSide(("a",))}, (TracedAttention("x", "text", "text", WeightMatrix(torch.ones(1, 1, 1))),))
+    assert "<svg" in one._repr_html_()

@@ -1,7 +1,8 @@
-"""The hand-made SVG: well-formed, inert whatever the words are, with the weights that were given."""
+"""SVG without matplotlib: attention maps and line charts."""
 
 import re
 import sys
+import xml.etree.ElementTree as ET
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from refusals import assert_named
 
 from regard.inspection.pictures import heads_svg, heat_svg
+from regard.inspection.pictures.svg import ChartLine, lines_svg
 
 WEIGHTS = np.array([[0.95, 0.05, 0.0], [0.25, 0.5, 0.25]])
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -78,7 +80,7 @@ def test_negative_weights_have_another_colour_and_it_is_said():
 def test_what_is_no_number_is_pink_and_what_does_not_sum_to_one_is_said():
     svg = heat_svg([[np.nan, 3.0]], ["a"], ["b", "c"])
     assert 'fill="#ff7ac6"' in svg
-    assert texts(svg)[-1] == "1 of 2 cells are no finite numbers: pink"
+    assert texts(svg)[-1] == "1 of 2 cells are not finite: pink"
     assert texts(heat_svg([[1.0, 3.0]], ["a"], ["b", "c"]))[-1] == "rows sum to more than 1, up to 4"
 
 
@@ -140,3 +142,58 @@ def test_it_needs_no_other_package(monkeypatch):
 def test_what_does_not_fit_is_refused():
     assert_named(lambda: heat_svg(WEIGHTS, ["a"], ["b"]), ["`weights`", "(1, 1)", "(2, 3)"])
     assert_named(lambda: heads_svg(WEIGHTS), ["`weights`", "(heads, rows, columns)"])
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(*lines, **options):
+    return ET.fromstring(lines_svg(lines, **{"x_label": "x", "y_label": "y", **options}))
+
+
+def test_higher_numbers_are_higher_and_every_line_is_named():
+    root = drawn(ChartLine("up", [0, 1, 2], [1, 2, 4]), ChartLine("down", [0, 1, 2], [3, 2, 1]))
+    routes = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "2"]
+    points = [[tuple(map(float, point.split())) for point in route[1:].split("L")] for route in routes if "L" in route]
+    assert [len(line) for line in points] == [3, 3]
+    assert points[0][0][1] > points[0][1][1] > points[0][2][1]
+    assert points[1][0][1] < points[1][2][1]
+    assert points[0][1][1] == points[1][1][1]  # both are 2 there
+    assert {"up", "down", "x", "y"} <= {text.text for text in root.iter(f"{SVG}text")}
+    assert "up, 2: 4" in [title.text for title in root.iter(f"{SVG}title")]
+
+
+def test_places_may_have_names_and_numbers_a_spread():
+    root = drawn(ChartLine("a", [0, 1], [5, 6], [4, 5], [7, 8]), x_names=["1-10", "11-20"])
+    assert {"1-10", "11-20"} <= {text.text for text in root.iter(f"{SVG}text")}
+    assert any(path.get("opacity") == "0.18" for path in root.iter(f"{SVG}path"))
+    assert "a, 11-20: 6 (5 to 8)" in [title.text for title in root.iter(f"{SVG}title")]
+
+
+def test_powers_of_ten_are_equally_far_apart_and_zero_is_said_to_be_left_out():
+    root = drawn(ChartLine("fades", [0, 1, 2, 3], [1, 0.1, 0.01, 0]), log=True)
+    route = next(path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "2")
+    tops = [float(point.split()[1]) for point in route[1:].split("L")]
+    assert len(tops) == 3
+    assert tops[1] - tops[0] == pytest.approx(tops[2] - tops[1], abs=0.11)
+    assert "fades: not shown where it is 0" in [text.text for text in root.iter(f"{SVG}text")]
+
+
+def test_very_many_points_are_thinned_and_nothing_is_no_error():
+    many = lines_svg([ChartLine("a", range(100_000), range(100_000))], x_label="x", y_label="y")
+    assert len(many) < 20_000
+    ET.fromstring(lines_svg([ChartLine("a", [], [])], x_label="x", y_label="y"))
+    ET.fromstring(lines_svg([ChartLine("a", [0, 1], [float("nan"), float("inf")])], x_label="x", y_label="y"))
+    assert drawn(ChartLine("same", [1, 2], [3, 3])) is not None
+    assert drawn(ChartLine("one", [1], [3])) is not None
+
+
+def test_words_are_text():
+    told = lines_svg([ChartLine('<script>"&', [0, 1], [1, 2])], x_label="<b>", y_label="</svg>", title='"><img>')
+    assert not re.search("<script|<b>|<img", told)
+    ET.fromstring(told)
+
+
+def test_as_many_numbers_as_places_are_needed():
+    with pytest.raises(ValueError, match="x and y of one length"):
+        drawn(ChartLine("a", [0, 1], [1]))

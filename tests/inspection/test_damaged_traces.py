@@ -110,7 +110,7 @@ TENSORS_WRONG = {
     "no query": ({"attention.0.query": None}, 'tensor "attention.0.query": missing; expected it, or "weights"'),
     "no weight": ({"attention.0.weight": None}, 'tensor "attention.0.weight": missing'),
     "no mask": ({"attention.0.mask": None}, 'tensor "attention.0.mask": missing'),
-    "weights too": ({"attention.0.weights": torch.zeros(2, 2, 2)}, "expected the weights alone"),
+    "weights too": ({"attention.0.weights": torch.zeros(2, 2, 2)}, "expected either weights"),
     "integers": ({"attention.0.key": torch.zeros(1, 2, 3, dtype=torch.int64)}, "float64, but it is int64"),
     "a mask of floats": ({"attention.0.mask": torch.zeros(1, 2, 2)}, "expected bool or uint8, but it is float32"),
     "rows short": ({"attention.0.query": torch.zeros(2, 1, 3)}, "expected (2, 1, 2) or (1, 1, 2)"),
@@ -137,7 +137,7 @@ def test_a_side_of_another_length_is_told(tmp_path):
 def test_another_format_is_told(tmp_path):
     assert "format 'regard trace 2'" in refusal(written(tmp_path / "a.safetensors", format="regard trace 2"))
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
-    assert "a trace, whose metadata says format" in refusal(tmp_path / "a.safetensors")
+    assert "a trace, whose metadata has format" in refusal(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, 0.5, 0.999])

@@ -1,4 +1,6 @@
-"""The map of an alignment: the numbers drawn are those given, each word is where its weights are, a scale is there."""
+"""Attention maps: one matrix, all heads, entropies, position encodings."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,8 +8,9 @@ import torch
 from PIL import Image
 from refusals import assert_named
 
-from regard.inspection.pictures import alignment_picture, save
+from regard.inspection.pictures import alignment_picture, entropy_picture, heads_picture, position_picture, save
 from regard.inspection.pictures.canvas import DIVERGING, GREYS
+from regard.position.encoding import LinearEncoding, SinusoidalEncoding
 
 SOURCE, TARGET = ["the", "black", "cat", "sleeps"], ["le", "chat", "noir"]
 WEIGHTS = np.array([[0.95, 0.01, 0.03, 0.01], [0.02, 0.22, 0.75, 0.01], [0.01, 0.70, 0.28, 0.01]])
@@ -80,7 +83,7 @@ def test_what_is_no_number_is_pink(tmp_path):
     weights = WEIGHTS.copy()
     weights[1, 1] = np.nan
     figure = alignment_picture(weights, TARGET, SOURCE)
-    assert "1 of 12 cells are no finite numbers: pink" in head(figure)
+    assert "1 of 12 cells are not finite: pink" in head(figure)
     red, green, blue = shown(figure, tmp_path / "a.png", 1, 1)
     assert red > blue > green
 
@@ -157,3 +160,146 @@ def test_every_cell_has_a_pixel(tmp_path):
 ])
 def test_what_does_not_fit_is_refused(weights, rows, columns, parts):
     assert_named(lambda: alignment_picture(weights, rows, columns), parts)
+
+
+RANDOM = np.random.default_rng(0)
+
+
+def softmax(*shape):
+    weights = np.exp(RANDOM.normal(size=shape))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def maps(figure):
+    return figure.axes[0].images
+
+
+
+
+
+
+def test_every_head_has_its_map_at_its_place():
+    layers = {"decoder.0.self": softmax(4, 5, 5), "decoder.0.cross": softmax(4, 5, 7)}
+    figure = heads_picture(layers, title="Heads")
+    assert len(maps(figure)) == 8
+    for place, image in enumerate(maps(figure)):
+        layer, number = divmod(place, 4)
+        np.testing.assert_array_equal(image.get_array(), list(layers.values())[layer][number])
+        left, _, _, top = image.get_extent()
+        assert (left, top) == (number, layer)
+    assert names(figure.axes[0].get_yticklabels()) == list(layers)
+    assert names(figure.axes[0].get_xticklabels()) == ["0", "1", "2", "3"]
+    assert head(figure) == "Heads"
+
+
+def test_all_maps_have_one_scale():
+    sharp, flat = np.eye(3)[None], np.full((1, 3, 3), 1 / 3)
+    figure = heads_picture({"a": sharp, "b": flat})
+    assert {image.get_clim() for image in maps(figure)} == {(0.0, 1.0)}
+    assert len(figure.axes) == 2  # the maps and the bar
+    figure = heads_picture({"a": sharp, "b": -flat})
+    assert {image.get_clim() for image in maps(figure)} == {(-1.0, 1.0)}
+
+
+def test_layers_may_have_different_numbers_of_heads():
+    figure = heads_picture({"a": softmax(2, 3, 3), "b": softmax(5, 3, 3)})
+    assert [image.get_extent()[::3] for image in maps(figure)] == [[0, 0], [1, 0], *([n, 1] for n in range(5))]
+
+
+def test_96_heads_go_on_below(tmp_path):
+    weights = softmax(96, 6, 6)
+    figure = heads_picture({"a": weights, "b": softmax(1, 6, 6)})
+    assert len(maps(figure)) == 97
+    for number, image in enumerate(maps(figure)[:96]):
+        assert image.get_extent()[::3] == [number % 16, number // 16]
+        np.testing.assert_array_equal(image.get_array(), weights[number])
+    assert maps(figure)[96].get_extent()[3] > 6  # below all of the other layer
+    assert "16 more in each row below" in figure.axes[0].get_xlabel()
+    save(figure, tmp_path / "a.png")
+
+
+def test_long_maps_are_means_and_say_so():
+    figure = heads_picture({"a": np.eye(1000)[None], "b": np.eye(96)[None]})
+    np.testing.assert_allclose(np.diag(maps(figure)[0].get_array())[:-1], 1 / 11)
+    np.testing.assert_array_equal(maps(figure)[1].get_array(), np.eye(96))
+    assert head(figure) == "each cell is the mean of up to 11 × 11 weights"
+
+
+def test_hostile_names_are_text(tmp_path):
+    figure = heads_picture({"$\\frac": softmax(1, 2, 2), "\n<b>": softmax(1, 2, 2)}, title="$")
+    assert names(figure.axes[0].get_yticklabels()) == ["$\\frac", "‹U+000A›<b>"]
+    save(figure, tmp_path / "a.png")
+
+
+def test_entropies_are_numbers_and_colours_up_to_the_largest_that_could_be():
+    figure = entropy_picture({"a": [0.5, 1.0], "b": [0.0, 1.5]}, {"a": 1.25, "b": 2.0}, title="Entropy")
+    assert [float(image.get_array()[0, 0]) for image in maps(figure)] == [0.5, 1.0, 0.0, 1.5]
+    assert {image.get_clim() for image in maps(figure)} == {(0.0, 2.0)}
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.50", "1.00", "0.00", "1.50"]
+    assert names(figure.axes[0].get_yticklabels()) == ["a (at most 1.25)", "b (at most 2.00)"]
+    assert figure.axes[1].get_ylabel() == "entropy in nats"
+
+
+def test_entropies_need_no_bounds():
+    figure = entropy_picture({"a": [0.5, math.nan]})
+    assert maps(figure)[0].get_clim() == (0.0, 0.5)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.50", "–"]
+    assert head(figure) == "pink: weights that have no entropy"
+
+
+@pytest.mark.parametrize(("call", "parts"), [
+    (lambda: heads_picture({}), ["`layers`", "at least one"]),
+    (lambda: heads_picture({"a": np.ones((0, 2, 2))}), ["`layers`", "at least one"]),
+    (lambda: heads_picture({"a": np.ones((2, 0, 2))}), ["at least one row"]),
+    (lambda: heads_picture({"a": np.ones((2, 2))}), ['layers["a"]', "(heads, rows, columns)"]),
+    (lambda: entropy_picture({"a": [[1.0]]}), ['entropies["a"]', "(heads,)"]),
+    (lambda: entropy_picture({"a": [1.0]}, {"b": 1.0}), ["`bounds`", '"b"']),
+])
+def test_what_does_not_fit_is_refused_head(call, parts):
+    assert_named(call, parts)
+
+
+def images(figure):
+    return [image for axes in figure.axes for image in axes.images]
+
+
+
+
+def test_vectors_and_the_cosines_between_them():
+    vectors = SinusoidalEncoding(16)(torch.arange(30))
+    figure = position_picture({"sinusoidal": vectors, "other one": torch.randn(30, 16)}, title="Positions")
+    numbers, alike = images(figure)[:2]
+    np.testing.assert_allclose(numbers.get_array(), vectors)
+    expected = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    np.testing.assert_allclose(alike.get_array(), expected, atol=1e-5)
+    assert numbers.get_clim() == (-1.0, 1.0)
+    assert alike.get_clim()[1] == 1.0
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == [
+        "sinusoidal", "sinusoidal: cosine similarity", "other one", "other one: cosine similarity"]
+    assert head(figure) == "Positions"
+
+
+def test_a_vector_of_zeros_is_like_none():
+    figure = position_picture({"linear": LinearEncoding(0.5, width=3)(torch.arange(4))})
+    alike = images(figure)[1].get_array()
+    assert np.ma.getmaskarray(alike)[0].all()
+    assert head(figure) == "linear: a vector of zeros has no cosine: pink"
+
+
+def test_axes_count_positions_whatever_a_cell_is(tmp_path):
+    figure = position_picture({"long": SinusoidalEncoding(8)(torch.arange(3000))})
+    numbers, alike = images(figure)
+    assert numbers.get_array().shape == (1000, 3)
+    assert alike.get_array().shape == (1000, 1000)
+    assert numbers.get_extent()[2] == 2999.5
+    assert alike.get_extent()[1] == 2999.5
+    assert head(figure) == ("long: each cell is the mean of 3 × 3 numbers; long: one position in 3 is compared")
+    save(figure, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(("call", "parts"), [
+    (lambda: position_picture({}), ["`encodings`"]),
+    (lambda: position_picture({"a": np.ones(3)}), ['encodings["a"]', "(positions, features)"]),
+])
+def test_what_does_not_fit_is_refused_position(call, parts):
+    assert_named(call, parts)
