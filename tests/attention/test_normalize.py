@@ -56,19 +56,16 @@ def test_softmax_of_large_scores_does_not_overflow():
 
 
 @pytest.mark.parametrize("name", ["softmax", "relu", "relu_sum", "sigmoid"])
-def test_names_mean_themselves_and_can_be_accumulated(name):
+def test_names_mean_themselves(name):
     function = as_normalizer(name)
     assert repr(function) == name
-    assert function.accumulates
     assert function is module.NORMALIZERS[name]
 
 
 def test_normalisers_of_ones_own():
     assert repr(as_normalizer(softmax_one)) == "softmax_one"
-    assert not as_normalizer(softmax_one).accumulates  # nothing is known of it
     own = Sparsemax()
     assert as_normalizer(own) is own
-    assert not own.accumulates
     with pytest.raises(TypeError):
         Normalizer()
 

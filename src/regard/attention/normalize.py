@@ -2,13 +2,13 @@
 
 A normaliser sees rows of scores, bias included. A score of -inf marks a key that the query may not attend to and must
 get weight 0; a row in which every score is -inf never reaches a normaliser (its weights are zeros by definition). It
-does not know the values, the mask's form, or who computes it.
+does not know the values, the mask, or which backend calls it.
 
     softmax   w_j = exp(e_j) / Σ exp(e)        sums to 1
     relu      w_j = max(e_j, 0) / n            n is the number of keys that the query may attend to, so padding
                                                changes nothing; the weights need not sum to 1
     relu_sum  w_j = max(e_j, 0) / Σ max(e, 0)  sums to 1, or is all zeros where no score is positive
-    sigmoid   w_j = 1 / (1 + exp(-e_j))        every key on its own; the weights need not sum to 1
+    sigmoid   w_j = 1 / (1 + exp(-e_j))        each key by itself; the weights need not sum to 1
 """
 
 from abc import ABC, abstractmethod
@@ -22,14 +22,7 @@ from regard import checks
 
 
 class Normalizer(ABC):
-    """The protocol of a normaliser. To write your own, subclass it or pass any function of a block of whole rows.
-
-    `accumulates` says that a row can be taken in pieces: w_j is a function of e_j alone, divided by a sum over the row
-    (softmax too, with its maximum kept beside). A kernel that streams over the keys may serve only such a normaliser;
-    one that holds whole rows serves all.
-    """
-
-    accumulates: bool = False
+    """The protocol of a normaliser. To write your own, subclass it or pass any function of a block of whole rows."""
 
     @abstractmethod
     def __call__(self, scores: Tensor) -> Tensor:
@@ -38,8 +31,6 @@ class Normalizer(ABC):
 
 class Softmax(Normalizer):
     """exp(e) divided by its sum."""
-
-    accumulates = True
 
     def __call__(self, scores: Tensor) -> Tensor:
         return torch.softmax(scores, dim=-1)
@@ -50,8 +41,6 @@ class Softmax(Normalizer):
 
 class ReLUKeys(Normalizer):
     """max(e, 0) divided by the number of keys that the query may attend to."""
-
-    accumulates = True
 
     def __call__(self, scores: Tensor) -> Tensor:
         count = (scores != -torch.inf).sum(-1, keepdim=True)
@@ -64,8 +53,6 @@ class ReLUKeys(Normalizer):
 class ReLUSum(Normalizer):
     """max(e, 0) divided by its sum; zeros where no score is positive."""
 
-    accumulates = True
-
     def __call__(self, scores: Tensor) -> Tensor:
         positive = torch.relu(scores)
         total = positive.sum(-1, keepdim=True)
@@ -77,8 +64,6 @@ class ReLUSum(Normalizer):
 
 class Sigmoid(Normalizer):
     """The logistic function of every score by itself."""
-
-    accumulates = True
 
     def __call__(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
@@ -113,7 +98,7 @@ NORMALIZERS: dict[str, Normalizer] = {
 
 
 def as_normalizer(normalize: NormalizerLike) -> Normalizer:
-    """The normaliser that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
+    """The argument `normalize` as a normaliser; an unknown name is a ValueError that offers the nearest valid one."""
     if isinstance(normalize, Normalizer):
         return normalize
     if isinstance(normalize, str):

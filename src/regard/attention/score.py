@@ -1,7 +1,7 @@
 """Scores: how well a key fits a query.
 
-A score is a value that says what is asked. It computes the scores of a block of queries against a block of keys; it
-does not know where the block lies, which pairs are allowed, or who computes it.
+A score computes the scores of a block of queries against a block of keys. It does not know where the block lies, which
+pairs are allowed, or which backend calls it.
 
     dot           e = q · k
     scaled_dot    e = q · k / √D              D is the width of the query                  (Vaswani et al. 2017)
@@ -28,8 +28,8 @@ class Score(ABC):
     """The protocol of a score. To write your own, subclass it or pass any function of two arguments.
 
     Calling it with queries (..., Q, Dq) and keys (..., K, Dk), whose leading dimensions broadcast, gives scores
-    (..., Q, K). The score of a pair must depend on that pair alone: kernels call it on any block of the matrix, and
-    in the backward pass once more.
+    (..., Q, K). The score of a pair must depend on that pair only: backends call it on any block of the matrix, and
+    once more in the backward pass.
     """
 
     bounded: bool = False
@@ -39,7 +39,7 @@ class Score(ABC):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor: ...
 
     def checked(self, query: Tensor, key: Tensor) -> Tensor:
-        """The scores, whose shape is what it must be."""
+        """The scores; a ValueError where their shape is wrong."""
         scores = self(query, key)
         leading = query.shape[:-2]
         if leading != key.shape[:-2]:
@@ -54,13 +54,13 @@ class Score(ABC):
         """Raise a ValueError when queries and keys of these widths and heads cannot be scored."""
 
     def numbers_per_pair(self, query_width: int) -> int:
-        """How many numbers are held at once for every pair; kernels size their blocks by it."""
+        """The numbers that are held at once for every pair; backends size their blocks by it."""
         return query_width
 
     def as_dot(self, query: Tensor) -> tuple[Tensor, float] | None:
-        """A query and a scale with which `scale · query · key` is this score, or None where it is no dot product.
+        """A query and a scale with which `scale · query · key` is this score; None where it is not a dot product.
 
-        Kernels that are made for dot products take every score that answers.
+        Kernels for dot products serve every score for which this is not None.
         """
         return None
 
@@ -74,7 +74,7 @@ class Dot(Score):
     bounded = True
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        # The query is scaled, not the product: Q·D multiplications in place of Q·K.
+        # Scale the query, not the product: Q·D multiplications in place of Q·K.
         return (query * self.scale(query.shape[-1])) @ key.transpose(-2, -1)
 
     def check(self, query_width: int, key_width: int, heads: int | None) -> None:
@@ -93,7 +93,7 @@ class Dot(Score):
 
 @dataclass(frozen=True, eq=False)
 class Additive(Score):
-    """w · tanh(q + k + b), on projected queries and keys. `weight` and `bias` are (D,), or (H, D) for one a head."""
+    """w · tanh(q + k + b), on projected queries and keys. `weight` and `bias` are (D,), or (H, D) with one per head."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -107,10 +107,10 @@ class Additive(Score):
             raise checks.wrong("bias", expected, f"of shape {checks.shape(self.bias)}")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        weight = self.weight.to(query.dtype)  # a parameter of other precision serves, as under autocast
+        weight = self.weight.to(query.dtype)  # a parameter of another precision is allowed, as under autocast
         if self.bias is not None:
-            query = query + self.bias.to(query.dtype).unsqueeze(-2)  # once a query, not once a pair
-        hidden_QKD = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # in place: the sum is the largest thing held
+            query = query + self.bias.to(query.dtype).unsqueeze(-2)  # once for each query, not for each pair
+        hidden_QKD = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # in place: it is the largest tensor
         if weight.dim() == 1:
             return hidden_QKD @ weight
         return (hidden_QKD @ weight[:, None, :, None]).squeeze(-1)
@@ -129,7 +129,7 @@ class Additive(Score):
 
 @dataclass(frozen=True, eq=False)
 class Bilinear(Score):
-    """q W kᵀ. `weight` is (Dq, Dk), or (H, Dq, Dk) for one a head."""
+    """q W kᵀ. `weight` is (Dq, Dk), or (H, Dq, Dk) with one per head."""
 
     weight: Tensor
 
@@ -185,7 +185,7 @@ NEED_PARAMETERS = {"additive": "regard.Additive(weight)", "mlp": "regard.Additiv
 
 
 def _check_heads(name: str, weight: Tensor, dims: int, heads: int | None) -> None:
-    """A weight with one set a head has as many as there are heads."""
+    """Raise a ValueError where a weight for each head has another number of heads."""
     if weight.dim() == dims and weight.shape[0] != heads:
         expected = f"{name} with one weight for all, as the query has no heads" if heads is None else (
             f"{name} with a weight for each of the {heads} heads")
@@ -193,7 +193,7 @@ def _check_heads(name: str, weight: Tensor, dims: int, heads: int | None) -> Non
 
 
 def as_score(score: ScoreLike) -> Score:
-    """The score that a user named or gave; an unknown name is a ValueError with the nearest valid one."""
+    """The argument `score` as a score; an unknown name is a ValueError that offers the nearest valid one."""
     if isinstance(score, Score):
         return score
     if isinstance(score, str):
