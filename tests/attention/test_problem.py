@@ -10,8 +10,9 @@ from regard.attention.problem import AttentionProblem, build_problem
 
 
 def stated(*tensors, **options) -> AttentionProblem:
-    return build_problem(*tensors, **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
-                              **options})
+    return build_problem(*tensors,
+                         **{"score": "dot", "normalize": "softmax", "mask": None, "bias": None, "dropout": 0.0,
+                                      **options})
 
 
 @pytest.mark.parametrize(("query", "key", "value", "leading"), [

@@ -81,7 +81,8 @@ def test_sinusoidal_in_low_precision_is_rounded_once(dtype, ulp):
     check_close(got, oracle_rows(oracle.sinusoidal, positions, 16, 10000.0), 1.001 * ulp)
 
 
-@pytest.mark.parametrize("encoding", [LinearEncoding(0.5, 1.0), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 100)])
+@pytest.mark.parametrize("encoding",
+                         [LinearEncoding(0.5, 1.0), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 100)])
 def test_positions_may_be_of_any_number_dtype(encoding):
     expected = encoding(torch.tensor([0, 3, 255]), dtype=torch.float64)
     for dtype in (torch.uint8, torch.int16, torch.int32, torch.float32, torch.float64):
@@ -120,7 +121,8 @@ def test_added_and_concatenated_take_any_rows(leading, count, width, data):
     positions = places((*rows, count))
     vectors = torch.from_numpy(oracle_rows(oracle.sinusoidal, positions, width, 10000.0))
     vectors = vectors.reshape(*rows, *(1,) * (len(leading) - len(rows)), count, width).expand_as(x)
-    added, beside = AddPositions(SinusoidalEncoding(width))(x, positions), ConcatenatePositions(SinusoidalEncoding(width))(x, positions)
+    added = AddPositions(SinusoidalEncoding(width))(x, positions)
+    beside = ConcatenatePositions(SinusoidalEncoding(width))(x, positions)
     check_close(added, (x + vectors).numpy())
     check_close(beside, torch.cat((x, vectors), -1).numpy())
 
@@ -153,12 +155,14 @@ def test_a_part_of_the_sequence_is_encoded_as_in_the_whole():
 
 def test_linear_of_width_one_is_added_to_every_feature_and_set_beside_them_once():
     x = torch.zeros(2, 3, 4)
-    assert torch.equal(AddPositions(LinearEncoding(2.0, 1.0))(x)[0], torch.tensor([1.0, 3.0, 5.0])[:, None].expand(3, 4))
+    assert torch.equal(AddPositions(LinearEncoding(2.0, 1.0))(x)[0],
+                       torch.tensor([1.0, 3.0, 5.0])[:, None].expand(3, 4))
     assert ConcatenatePositions(LinearEncoding())(x).shape == (2, 3, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("encoding", [LinearEncoding(0.01), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 50), LearnedEncoding(8, 6)], ids=repr)
+@pytest.mark.parametrize("encoding", [LinearEncoding(0.01), SinusoidalEncoding(6), FormalSinusoidalEncoding(6, 50),
+                                      LearnedEncoding(8, 6)], ids=repr)
 def test_a_cast_model_keeps_its_precision(encoding, dtype):
     x = torch.randn(2, 8, 6, dtype=dtype)
     before = encoding(torch.arange(8), dtype=torch.float64)
@@ -176,7 +180,8 @@ def test_only_what_is_learned_is_stored():
 
 
 @pytest.mark.parametrize("make", [AddPositions, ConcatenatePositions])
-@pytest.mark.parametrize("encoding", [LinearEncoding(), SinusoidalEncoding(4), FormalSinusoidalEncoding(4, 9), LearnedEncoding(6, 4)], ids=repr)
+@pytest.mark.parametrize("encoding", [LinearEncoding(), SinusoidalEncoding(4), FormalSinusoidalEncoding(4, 9),
+                                      LearnedEncoding(6, 4)], ids=repr)
 def test_compiles_without_a_break(make, encoding):
     torch.compiler.reset()
     layer, x = make(encoding), torch.randn(2, 5, 4)
@@ -205,23 +210,29 @@ WRONG = {
     "no rows": (lambda: LearnedEncoding(0, 4), ["`max_positions`", "at least 1"]),
     "beyond the table": (lambda: LearnedEncoding(5, 4)(torch.tensor([1, 9])), ["`positions`", "0 to 4", "5 rows", "9"]),
     "before the table": (lambda: LearnedEncoding(5, 4)(torch.tensor([-1])), ["`positions`", "0 to 4", "-1"]),
-    "half a row": (lambda: LearnedEncoding(5, 4)(torch.tensor([0.5])), ["`positions`", "integers", "float32", ".long()"]),
+    "half a row": (lambda: LearnedEncoding(5, 4)(torch.tensor([0.5])),
+                   ["`positions`", "integers", "float32", ".long()"]),
     "too long": (lambda: AddPositions(LearnedEncoding(3, 4))(X), ["`x`", "at most 3", "5 tokens", "Sinusoidal"]),
     "too long elsewhere": (lambda: AddPositions(LearnedEncoding(3, 4).to("meta"))(X.to("meta")), ["`x`", "at most 3"]),
     "a list": (lambda: SinusoidalEncoding(4)([1, 2]), ["`positions`", "list", "torch.tensor"]),
     "a mask": (lambda: LinearEncoding()(torch.tensor([True])), ["`positions`", "bool", "cumsum"]),
-    "an integer dtype": (lambda: SinusoidalEncoding(4)(torch.arange(3), dtype=torch.int64), ["`dtype`", "floating", "int64"]),
+    "an integer dtype": (lambda: SinusoidalEncoding(4)(torch.arange(3), dtype=torch.int64),
+                         ["`dtype`", "floating", "int64"]),
     "not an encoding": (lambda: AddPositions("sinusoidal"), ["`encoding`", "SinusoidalEncoding(width)"]),
     "nor here": (lambda: ConcatenatePositions(torch.nn.Identity()), ["`encoding`", "Identity"]),
     "wrong width": (lambda: AddPositions(SinusoidalEncoding(6))(X), ["`x`", "6", "(2, 5, 4)", "ConcatenatePositions"]),
     "ids": (lambda: AddPositions(SinusoidalEncoding(4))(X.long()), ["`x`", "floating", "int64", "Embed"]),
     "no tensor": (lambda: AddPositions(SinusoidalEncoding(4))([[1.0]]), ["`x`", "list"]),
     "one vector": (lambda: AddPositions(SinusoidalEncoding(4))(X[0, 0]), ["`x`", "(..., N, D)", "(4,)"]),
-    "too few positions": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(4)), ["`positions`", "(5,)", "(4,)"]),
-    "other rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(3, 5)), ["`positions`", "(2, 5, 4)", "(3, 5)"]),
-    "too many rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(2, 1, 5)), ["`positions`", "(2, 1, 5)"]),
+    "too few positions": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(4)),
+                          ["`positions`", "(5,)", "(4,)"]),
+    "other rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(3, 5)),
+                   ["`positions`", "(2, 5, 4)", "(3, 5)"]),
+    "too many rows": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.zeros(2, 1, 5)),
+                      ["`positions`", "(2, 1, 5)"]),
     "one position": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.tensor(5)), ["`positions`", "()"]),
-    "elsewhere": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(5, device="meta")), ["`positions`", "meta", ".to("]),
+    "elsewhere": (lambda: AddPositions(SinusoidalEncoding(4))(X, torch.arange(5, device="meta")),
+                  ["`positions`", "meta", ".to("]),
 }
 
 

@@ -175,7 +175,8 @@ WRONG = {
         lambda: Rotary(8).rotate(X.double(), Rotary(8).rotations(AT, X.dtype)),
         ["`rotations`", "float64", "float32"],
     ),
-    "narrow rotations": (lambda: Rotary(8).rotate(X, Rotary(4).rotations(AT, X.dtype)), ["`rotations`", "4 angles", "2 wide"]),
+    "narrow rotations": (lambda: Rotary(8).rotate(X, Rotary(4).rotations(AT, X.dtype)),
+                         ["`rotations`", "4 angles", "2 wide"]),
 }
 
 

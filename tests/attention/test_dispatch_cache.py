@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import attend
-from regard.attention import fused
+from regard.attention import attend, fused
 from regard.attention.mask import Causal
 
 
@@ -40,7 +39,8 @@ def test_the_second_time_gives_what_the_first_gave(score, mask):
 def test_the_second_time_nobody_is_asked(monkeypatch):
     tensors = three(2, 3, 5, 4)
     first = regard.attend(*tensors)
-    monkeypatch.setattr("regard.attention.attend.build_problem", lambda *given, **named: pytest.fail("it was asked again"))
+    monkeypatch.setattr("regard.attention.attend.build_problem", lambda *given,
+                        **named: pytest.fail("it was asked again"))
     assert torch.equal(regard.attend(*tensors), first)
     with pytest.raises(pytest.fail.Exception):
         regard.attend(*tensors, mask=regard.Causal())
@@ -86,7 +86,7 @@ def test_a_mask_that_only_derives_from_causal_is_asked_about():
     tensors = three(2, 3, 5, 4)
     regard.attend(*tensors, mask=regard.Causal())
     assert attend.dispatch_key(*tensors, score="dot", normalize="softmax", mask=Other(), bias=None, dropout=0.0,
-                          backend=None) is None
+                               backend=None) is None
 
 
 @pytest.mark.parametrize("shapes", [[(5, 4)] * 3, [(3, 5, 4)] * 3, [(1, 2, 3, 5, 4)] * 3,

@@ -27,7 +27,7 @@ def test_a_backend_asked_for_by_name_runs_even_where_another_is_better():
 
 def test_a_backend_that_cannot_is_an_error_and_never_replaced():
     with pytest.raises(ValueError, match=r'`backend` must be one that can do this work \("slow", "good", "last"\), but '
-                                         r'is "unable" instead. Reason: it has no hands.'):
+                       r'is "unable" instead. Reason: it has no hands.'):
         dispatch.choose_backend(TABLE, "work", "unable")
     with pytest.raises(ValueError, match=r'is "god" instead. Did you mean "good"'):
         dispatch.choose_backend(TABLE, "work", "god")

@@ -1,4 +1,4 @@
-"""The linear layer: torch's own, and the same gradients where a kernel sums those of the bias."""
+"""`Linear` is torch's in all; tensors that are adjacent in memory are joined without a copy."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from regard.kernels import launch
 from regard.kernels import linear as module
-from regard.kernels.linear import Linear, linear
+from regard.kernels.linear import Linear, adjacent_tensor, concatenate, empty_like_parts, linear
 
 
 def gradients(y, *of):
@@ -48,7 +48,7 @@ def test_second_derivatives_are_there_too(monkeypatch):
     for function in (linear, F.linear):
         first = torch.autograd.grad((function(*given) ** 3).sum(), given, create_graph=True)
         every.append([second for one in first for second in torch.autograd.grad((one**2).sum(), given,
-                                                                                  retain_graph=True)])
+                                                                                retain_graph=True)])
     for mine, theirs in zip(*every, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)  # the kernel sums in float32
 
@@ -103,3 +103,57 @@ def test_sums_that_a_kernel_made_on_the_way_are_used(part, monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(passed(layer(x)), layer.bias, g)[0], want, rtol=1e-4, atol=1e-5)
     assert heights
     assert max(heights) < 40 if part == "activation" else len(heights) == 1
+
+
+@pytest.mark.parametrize(("shape", "sizes", "dim"), [
+    ((6, 4), (1, 2, 3), 0), ((3, 6), (2, 4), 1), ((2, 3, 6), (1, 5), -1), ((2, 6, 3), (4, 2), 1), ((7,), (3, 4), 0)],
+                         ids=str)
+def test_slices_in_their_order_are_the_tensor_they_were_cut_from(shape, sizes, dim):
+    tensor = torch.randn(shape)
+    parts = tensor.split(sizes, dim)
+    found = adjacent_tensor(parts, dim)
+    assert torch.equal(found, tensor)
+    assert found.data_ptr() == tensor.data_ptr()
+    with torch.no_grad():
+        assert concatenate(parts, dim).data_ptr() == tensor.data_ptr()
+    inner = adjacent_tensor(parts[1:], dim)  # a run that does not begin at the beginning
+    assert torch.equal(inner, torch.cat(parts[1:], dim))
+    assert inner.data_ptr() == parts[1].data_ptr()
+
+
+def test_what_is_not_beside_each_other_is_copied():
+    tensor = torch.randn(3, 8)
+    a, b, c, d = tensor.split(2, 1)
+    others = [(b, a), (a, c), (a, a), (a, b.clone()), (a, b.clone().t().contiguous().t()), (a, b[:2]), (a, b[:, :1], d),
+              (a, b.double()), (tensor[:2], tensor[2:].clone()), (a, tensor.clone()[:, 2:4])]
+    for parts in others:
+        dim = 0 if parts[0].shape[1] == 8 else 1
+        assert adjacent_tensor(parts, dim) is None
+    for parts in others[:5]:
+        with torch.no_grad():
+            assert torch.equal(concatenate(parts, 1), torch.cat(parts, 1))
+
+
+def test_where_gradients_are_asked_for_it_is_a_copy_that_has_them():
+    leaf = torch.randn(3, 4, requires_grad=True)
+    parts = leaf.split(2, 1)
+    made = concatenate(parts, 1)
+    assert made.data_ptr() != leaf.data_ptr()
+    made.square().sum().backward()
+    torch.testing.assert_close(leaf.grad, 2 * leaf.detach())
+    assert not adjacent_tensor(parts, 1).requires_grad
+
+
+def test_room_is_laid_out_as_what_it_is_for():
+    made = torch.randn(2, 5, 12)
+    query, key, value = (part.unflatten(-1, (-1, 2)).transpose(1, 2) for part in made.split((4, 4, 4), -1))
+    new = empty_like_parts((query, key, value), 1)
+    assert [part.shape for part in new] == [query.shape, key.shape, value.shape]
+    flat = [part.transpose(1, 2).flatten(-2) for part in new]  # the way back, without a copy
+    assert adjacent_tensor(flat, -1).shape == made.shape
+    assert adjacent_tensor(flat, -1).is_contiguous()
+    apart = empty_like_parts((query, key.clone(), value), 1)
+    assert adjacent_tensor(apart, 1) is None
+    assert apart[0].transpose(1, 2).is_contiguous()
+    spread = empty_like_parts((torch.randn(1, 3, 4).expand(2, 3, 4),), 1)[0]
+    assert spread.is_contiguous()

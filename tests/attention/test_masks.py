@@ -1,15 +1,15 @@
-"""Masks, shown as matrices of 0 and 1: what each allows, how they combine, what they say, and how far they reach."""
+"""Masks against matrices drawn by hand and against the oracle; indices of blocks; packed sequences."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from problems import masks, some_masks
+from problems import cuts, held, masks, normal, some_masks
 
 import regard
 from regard import Causal, Packed, Padding, Placed, Window
-from regard.attention.mask import as_mask
+from regard.attention.mask import BlockIndices, as_mask
 from regard.reference import attention as oracle
 
 lenient = settings(suppress_health_check=list(HealthCheck))
@@ -194,3 +194,133 @@ def test_only_bool_tensors_combine(wrong):
 def test_a_mask_is_moved_to_the_device_it_is_asked_for(mask):
     assert mask.matrix(1, 2, device="meta").device.type == "meta"
     assert (Causal() & ~mask | Causal()).matrix(1, 2, device="meta").device.type == "meta"
+
+
+# mask, queries, keys, the matrix
+DRAWN_PACKED = [
+    (Packed([2, 3]), 5, 5, ["11000", "11000", "00111", "00111", "00111"]),
+    (Packed([1, 2]), 4, 5, ["10000", "01100", "01100", "00000"]),  # room behind neither sees nor is seen
+    (Packed([2, 1], [1, 3]), 3, 4, ["1000", "1000", "0111"]),
+    (Packed([2, 0, 1], [0, 2, 1]), 3, 3, ["000", "000", "001"]),  # a segment without keys, and one without queries
+    (Packed([]), 2, 2, ["00", "00"]),
+    (Packed([0, 0]), 1, 1, ["0"]),
+    (Causal() & Packed([2, 3]), 5, 5, ["10000", "11000", "00100", "00110", "00111"]),
+    (Packed([1, 3], [3, 2]) & Causal(), 4, 5, ["11100", "00000", "00010", "00011"]),  # aligned per segment
+    (Causal() & Packed([1, 1]), 3, 3, ["100", "010", "000"]),
+    (Window(1, 0) & Packed([3, 2]), 5, 5, ["10000", "11000", "01100", "00010", "00011"]),
+    (Window(0, 1) & Packed([2, 2], [3, 2]), 4, 5, ["01100", "00100", "00011", "00001"]),
+    (Window(1, None) & Causal() & Packed([3]), 3, 3, ["100", "110", "011"]),
+    (Packed([2]) & torch.tensor([True, False, True]), 3, 3, ["100", "100", "000"]),
+    (~Packed([1, 1]), 3, 3, ["011", "101", "111"]),
+    (Packed([1]) | Causal(), 2, 2, ["10", "11"]),
+    ((Causal() | Window(0, 1)) & Packed([1, 2]), 3, 3, ["100", "011", "011"]),
+]
+
+
+@pytest.mark.parametrize(("mask", "n_queries", "n_keys", "matrix"), DRAWN_PACKED,
+                         ids=[repr(case[0]) for case in DRAWN_PACKED])
+def test_the_matrix_of_segments(mask, n_queries, n_keys, matrix):
+    assert drawn(mask.matrix(n_queries, n_keys)) == matrix
+
+
+@pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
+@pytest.mark.parametrize("inner", [None, Causal(), Window(1, 2)], ids=repr)
+@given(st.data(), st.integers(0, 7), st.integers(0, 7), st.integers(1, 3))
+@settings(suppress_health_check=list(HealthCheck))
+def test_every_segment_is_as_if_it_were_alone(inner, backend, data, n_queries, n_keys, segments):
+    queries, keys = data.draw(cuts(n_queries, segments)), data.draw(cuts(n_keys, segments))
+    query, key, value = normal(2, n_queries, 3, seed=1), normal(2, n_keys, 3, seed=2), normal(2, n_keys, 2, seed=3)
+    mask = Packed(queries, keys) if inner is None else inner & Packed(queries, keys)
+    bias = regard.ALiBi([0.5, 0.1]).double()
+    with held(30):
+        packed = regard.attend(query, key, value, mask=mask, bias=bias, backend=backend)
+    q = k = 0
+    for nq, nk in zip(queries, keys, strict=True):
+        own = (query[:, q:q + nq], key[:, k:k + nk], value[:, k:k + nk])
+        alone = regard.attend(*own, mask=inner, bias=bias, backend="exact")
+        torch.testing.assert_close(packed[:, q:q + nq], alone, rtol=1e-12, atol=1e-14)
+        q, k = q + nq, k + nk
+    assert (packed[:, q:] == 0).all()
+
+
+def test_what_segments_say():
+    assert repr(Packed([2, 3])) == "Packed([2, 3])"
+    assert repr(Packed([2, 3], [1, 4])) == "Packed([2, 3], [1, 4])"
+    assert repr(Packed([2]).prepare(2, 2, None)) == "Packed([2])"
+    assert Packed([2]).sets_positions
+    assert (Packed([2]) & Causal()).sets_positions
+    assert not (~Packed([2])).sets_positions
+
+
+def test_lengths_may_be_a_tensor():
+    want = Packed([2, 1]).matrix(3, 3)
+    for dtype in (torch.int32, torch.int64):
+        assert torch.equal(Packed(torch.tensor([2, 1], dtype=dtype)).matrix(3, 3), want)
+
+
+def test_segments_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"`query_lengths` must be lengths that add up to at most 3,.*add up to 4"):
+        Packed([2, 2]).matrix(3, 4)
+    with pytest.raises(ValueError, match=r"`key_lengths` must be lengths that add up to at most 3,.*add up to 4"):
+        Packed([2, 1], [2, 2]).matrix(3, 3)
+
+
+def test_rows_columns_and_positions():
+    """3 queries, 5 keys: the last query stands at the last key."""
+    whole = BlockIndices.of(3, 5, leading=0)
+    assert whole.row.tolist() == [[0], [1], [2]]
+    assert whole.column.tolist() == [0, 1, 2, 3, 4]
+    assert whole.position.tolist() == [[2], [3], [4]]
+    part = BlockIndices.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
+    assert (part.row.tolist(), part.column.tolist(), part.position.tolist()) == ([[1], [2]], [2, 3], [[3], [4]])
+    some = BlockIndices.of(3, 5, leading=0, rows=torch.tensor([2, 0]))
+    assert (some.row.tolist(), some.position.tolist()) == ([[2], [0]], [[4], [2]])
+    more = BlockIndices.of(4, 1, leading=0)
+    assert more.position.tolist() == [[-3], [-2], [-1], [0]]
+
+
+@pytest.mark.parametrize(("shape", "leading", "expected"), [
+    ((), 0, (1, 1)), ((), 2, (1, 1, 1, 1)), ((2,), 1, (2, 1, 1)), ((2,), 3, (2, 1, 1, 1, 1)),
+    ((2, 3), 2, (2, 3, 1, 1)), ((2, 3), 3, (2, 3, 1, 1, 1)),
+])
+def test_numbers_of_sequences_are_aligned_from_the_left(shape, leading, expected):
+    numbers = torch.arange(6)[: torch.Size(shape).numel()].view(shape)
+    got = BlockIndices.of(3, 5, leading=leading).per_sequence(numbers)
+    assert got.shape == expected
+    assert got.flatten().tolist() == numbers.flatten().tolist()
+
+
+def test_entries_of_a_matrix():
+    matrix = torch.arange(15).view(3, 5)
+    place = BlockIndices.of(3, 5, leading=0, rows=slice(1, 3), columns=slice(2, 4))
+    assert place.select(matrix).tolist() == [[7, 8], [12, 13]]
+    assert place.select(matrix[:1]).tolist() == [[2, 3]]  # one row stands for all
+    assert place.select(matrix[:, :1]).tolist() == [[5], [10]]
+    assert place.select(matrix[:1, :1]).tolist() == [[0]]
+    rows = BlockIndices.of(3, 5, leading=0, rows=torch.tensor([2, 0, 2]))
+    assert rows.select(matrix).tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]
+
+
+def test_standing_elsewhere_changes_the_position_alone():
+    place = BlockIndices.of(2, 4, leading=0)
+    moved = place.at(place.row + 7)
+    assert moved.position.tolist() == [[7], [8]]
+    assert moved.row is place.row
+    assert place.position.tolist() == [[2], [3]]
+    assert Placed(1).aligned(place).position.tolist() == [[1], [2]]
+    assert Causal().aligned(place) is place
+
+
+@given(st.data(), st.integers(1, 6), st.integers(1, 6))
+@settings(suppress_health_check=list(HealthCheck))
+def test_a_mask_of_a_block_is_cut_from_the_mask_of_all(data, n_queries, n_keys):
+    mask = as_mask(data.draw(masks((2,), n_queries, n_keys)).mask).prepare(n_queries, n_keys, None)
+    whole = BlockIndices.of(n_queries, n_keys, leading=1)
+    matrix = mask.allowed(mask.aligned(whole)).expand(2, n_queries, n_keys)
+    first, start = data.draw(st.integers(0, n_queries)), data.draw(st.integers(0, n_keys))
+    last, stop = data.draw(st.integers(first, n_queries)), data.draw(st.integers(start, n_keys))
+    rows = data.draw(st.sampled_from((slice(first, last), torch.arange(first, last).flip(0))))
+    block = BlockIndices.of(n_queries, n_keys, leading=1, rows=rows, columns=slice(start, stop))
+    got = mask.allowed(mask.aligned(block))
+    want = matrix[:, rows, start:stop]
+    assert torch.equal(got.expand(want.shape), want)

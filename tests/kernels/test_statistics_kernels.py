@@ -1,17 +1,16 @@
-"""Statistics in fused passes: what they say of the weights is what the oracle says of the oracle's weights.
-
-Without a GPU the kernels run in Triton's interpreter, in tiles of 16 × 16, so that a few tokens make several tiles.
-On one, the same questions are asked at sizes that fill it.
-"""
+"""Statistics in fused passes equal the oracle's; no tile of the schedule is missed."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from problems import normal
 
 import regard
+from regard.attention.mask_cache import KeyRanges, is_band, key_ranges
 from regard.attention.problem import build_problem
 from regard.attention.statistics import STATISTICS_BACKENDS, StatisticRequest
 from regard.kernels import launch
@@ -20,7 +19,7 @@ from regard.reference import statistics as oracle_statistics
 
 pytest.importorskip("triton")
 
-from regard.kernels.statistics import TileSizes  # noqa: E402
+from regard.kernels.statistics import TileSizes, tile_schedule
 
 fused, by_rows = STATISTICS_BACKENDS["fused"], STATISTICS_BACKENDS["rows"]
 
@@ -30,7 +29,7 @@ SMALL = TileSizes(16, 16, 4, 1)
 
 def problem_of(query, key, *, score="scaled_dot", mask=None):
     return build_problem(query.to(DEVICE), key.to(DEVICE), key.to(DEVICE), score=score, normalize="softmax", mask=mask,
-                 bias=None, dropout=0.0)
+                         bias=None, dropout=0.0)
 
 
 def masks(n_queries, n_keys):
@@ -225,7 +224,8 @@ def test_other_types_and_sizes_are_refused():
 
 
 def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
-    problem = build_problem(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None, dropout=0.0)
+    problem = build_problem(*[torch.ones(2, 5, 3)] * 3, score="dot", normalize="softmax", mask=None, bias=None,
+                            dropout=0.0)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "CUDA device" in fused.refusal(StatisticRequest("entropy", problem))
     monkeypatch.setattr(launch, "installed", lambda: False)
@@ -255,3 +255,96 @@ def test_at_length_the_error_is_at_most_twice_that_of_the_plain_computation(name
             got, again, plain, want = got[0], again[0], plain[0], want[0]
         assert torch.equal(got, again), "the same question has the same answer"
         assert_near(got, want.cpu().numpy(), float((plain.double() - want).abs().max()))
+
+
+def zero_problem(mask, n_queries, n_keys, leading=(2, 3)):
+    query, key = torch.zeros(*leading, n_queries, 1), torch.zeros(*leading, n_keys, 1)
+    return build_problem(query, key, key, score="dot", normalize="softmax", mask=mask, bias=None, dropout=0.0)
+
+
+def written_out(found, n_keys):
+    """The matrix of which these are the visits."""
+    column = torch.arange(n_keys)
+    return ((column >= found.low.unsqueeze(-1)) & (column < found.high.unsqueeze(-1))).numpy()
+
+
+@st.composite
+def range_masks(draw):
+    """A conjunction of masks that are ranges, the sizes, and its matrix for two sequences, made of the oracle's."""
+    n_queries, n_keys = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    size = (n_queries, n_keys)
+    parts, matrix = [], np.ones((2, *size), dtype=bool)
+    lengths = draw(st.lists(st.integers(0, n_keys), min_size=2, max_size=2))
+    if draw(st.booleans()):
+        side = draw(st.sampled_from(("left", "right")))
+        parts.append(regard.Padding(lengths, side=side))
+        matrix = matrix & oracle.padding(lengths, *size, side)
+    left, right = (draw(st.none() | st.integers(0, 4)) for _ in range(2))
+    if draw(st.booleans()):
+        parts.append(regard.Window(left, right))
+        matrix = matrix & oracle.window(*size, left, right)
+    if draw(st.booleans()):
+        parts.append(regard.Causal())
+        matrix = matrix & oracle.causal(*size)
+    mask = None
+    for part in draw(st.permutations(parts)):
+        mask = part if mask is None else mask & part
+    return mask, n_queries, n_keys, matrix
+
+
+@given(range_masks())
+def test_ranges_are_the_mask(case):
+    mask, n_queries, n_keys, matrix = case
+    problem = zero_problem(mask, n_queries, n_keys)
+    assert is_band(problem.mask)
+    found = key_ranges(problem)
+    assert found.low.dtype == found.high.dtype == torch.int32
+    got = written_out(found, n_keys)
+    assert np.array_equal(np.broadcast_to(got, (2, 3, n_queries, n_keys)),
+                          np.broadcast_to(matrix[:, None], (2, 3, n_queries, n_keys)))
+
+
+@pytest.mark.parametrize(("mask", "matrix"), [
+    (regard.Packed([2, 0, 3], [4, 1, 2]), oracle.packed([2, 0, 3], [4, 1, 2], 7, 9)),
+    (regard.Packed([2, 0, 3], [4, 1, 2]) & regard.Causal(), oracle.packed_causal([2, 0, 3], [4, 1, 2], 7, 9)),
+    (regard.Placed(2) & regard.Causal(), oracle.placed_causal(2, 7, 9) & oracle.placed(2, 7, 9)),
+    (regard.Placed(1), oracle.placed(1, 7, 9)),
+], ids=repr)
+def test_masks_that_say_where_queries_stand(mask, matrix):
+    got = written_out(key_ranges(zero_problem(mask, 7, 9)), 9)
+    assert np.array_equal(np.broadcast_to(got, (2, 3, 7, 9)), np.broadcast_to(matrix, (2, 3, 7, 9)))
+
+
+def test_one_mask_for_all_sequences_is_kept_once():
+    assert key_ranges(zero_problem(regard.Causal(), 4, 5)).low.shape == (4,)
+    assert key_ranges(zero_problem(regard.Padding([3, 5]), 4, 5)).low.shape == (2, 1, 4)
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(1, 6), st.data())
+def test_every_tile_that_sees_a_key_is_visited(n_queries, n_keys, rows, columns, data):
+    """For any ranges, ordered or not; those in the middle see all keys of the tile."""
+    bounds = st.tuples(st.integers(0, n_keys), st.integers(0, n_keys)).map(sorted).map(
+        lambda pair: pair if pair[0] < pair[1] else (n_keys, 0))
+    first, last = zip(*data.draw(st.lists(bounds, min_size=n_queries, max_size=n_queries)), strict=True)
+    found = KeyRanges(*(torch.tensor(side, dtype=torch.int32) for side in (first, last)))
+    visited = tile_schedule(*found, n_keys, rows, columns)
+    seen = written_out(found, n_keys)
+    tiles = -(-n_queries // rows)
+    assert visited.shape == (-(-n_keys // columns), 4)
+    for number, (begin, full, until, end) in enumerate(visited.tolist()):
+        assert 0 <= begin <= full <= until <= end <= tiles
+        for tile in range(tiles):
+            block = seen[tile * rows:(tile + 1) * rows, number * columns:(number + 1) * columns]
+            assert begin <= tile < end or not block.any()
+            assert not full <= tile < until or block.all()
+
+
+def test_causal_tiles_are_skipped_and_left_unmasked():
+    found = key_ranges(zero_problem(regard.Causal(), 64, 64))
+    assert tile_schedule(*found, 64, 16, 16).tolist() == [[0, 1, 4, 4], [1, 2, 4, 4], [2, 3, 4, 4], [3, 4, 4, 4]]
+
+
+@pytest.mark.parametrize("mask", [torch.ones(3, 4) > 0, ~regard.Causal(), regard.Causal() | regard.Window(1, 1),
+                                  regard.Causal() & (torch.ones(3, 4) > 0)], ids=["tensor", "not", "or", "and"])
+def test_other_masks_are_no_ranges(mask):
+    assert not is_band(zero_problem(mask, 3, 4).mask)

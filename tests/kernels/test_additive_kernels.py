@@ -234,8 +234,9 @@ def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypat
 def test_exact_gives_way_to_fused_scores(monkeypatch):
     def drawback(score):
         query = torch.zeros(2, 5, 3)
-        return backends.EXACT.drawback(build_problem(query, query, query, score=score, normalize="softmax", mask=None, bias=None,
-                                    dropout=0.0))
+        return backends.EXACT.drawback(build_problem(query, query, query, score=score, normalize="softmax", mask=None,
+                                                     bias=None,
+                                                     dropout=0.0))
 
     monkeypatch.setattr(backends, "EXACT_MAX_NUMBERS", 150)
     assert drawback(Additive(torch.ones(3))) is None
@@ -246,8 +247,9 @@ def test_exact_gives_way_to_fused_scores(monkeypatch):
 
 def test_fused_scores_are_for_cuda():
     query = torch.zeros(2, 5, 3)
-    problem = build_problem(query, query, query, score=Additive(torch.ones(3)), normalize="softmax", mask=None, bias=None,
-                    dropout=0.0)
+    problem = build_problem(query, query, query, score=Additive(torch.ones(3)), normalize="softmax", mask=None,
+                            bias=None,
+                            dropout=0.0)
     assert not backends.has_fused_scores(problem)
     assert "fused" not in backends.TILED.detail(problem)
 
@@ -256,8 +258,9 @@ def test_fused_scores_are_for_cuda():
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_on_a_gpu_all_but_float64_are_fused(dtype):
     query = torch.zeros(2, 5, 3, device="cuda", dtype=dtype)
-    problem = build_problem(query, query, query, score=Additive(torch.ones(3, device="cuda")), normalize="softmax", mask=None,
-                    bias=None, dropout=0.0)
+    problem = build_problem(query, query, query, score=Additive(torch.ones(3, device="cuda")), normalize="softmax",
+                            mask=None,
+                            bias=None, dropout=0.0)
     assert backends.has_fused_scores(problem) == (dtype != torch.float64)
 
 

@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}") for kind in ("Deprec
 
 
 def stated(query, key, value, **options):
-    return build_problem(query, key, value, **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None,
-                                       "dropout": 0.0, **options})
+    return build_problem(query, key, value,
+                         **{"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None,
+                                               "dropout": 0.0, **options})
 
 
 def asked_pair_by_pair(mask, leading, n_queries, n_keys):

@@ -59,7 +59,7 @@ def solve(tensors, **options):
     if tensors[0].device.type == "cuda":
         return regard.attend(*tensors, **options, backend="pointwise")
     return POINTWISE.run(build_problem(*tensors, **{"score": "scaled_dot", "mask": None, "bias": None, "dropout": 0.0,
-                                            **options}))
+                                                    **options}))
 
 
 def plain(query, key, value, kind, allowed, bias=None):
@@ -250,14 +250,16 @@ def test_what_it_refuses(options, words):
 ])
 def test_which_numbers_it_takes(device, dtype, width, words):
     tensors = [torch.zeros(3, width, device=device, dtype=dtype) for _ in range(3)]
-    reason = POINTWISE.refusal(build_problem(*tensors, score="dot", normalize="relu", mask=None, bias=None, dropout=0.0))
+    reason = POINTWISE.refusal(build_problem(*tensors, score="dot", normalize="relu", mask=None, bias=None,
+                                             dropout=0.0))
     assert reason is None if words is None else words in reason
 
 
 def test_when_it_is_not_the_one_to_choose(monkeypatch):
     def drawback(mask=None, bias=None, n=1024, normalize="relu"):
         tensors = [torch.empty(1, 1).expand(n, 4) for _ in range(3)]
-        return POINTWISE.drawback(build_problem(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias, dropout=0.0))
+        return POINTWISE.drawback(build_problem(*tensors, score="dot", normalize=normalize, mask=mask, bias=bias,
+                                                dropout=0.0))
 
     assert drawback() is None
     assert "name it to use it" in drawback(normalize="relu_sum")
@@ -272,7 +274,8 @@ def test_it_says_how_it_goes_about_it():
     tensors = [torch.zeros(3, 4) for _ in range(3)]
 
     def detail(mask):
-        return POINTWISE.detail(build_problem(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None, dropout=0.0))
+        return POINTWISE.detail(build_problem(*tensors, score="dot", normalize="relu_sum", mask=mask, bias=None,
+                                              dropout=0.0))
 
     assert detail(None) == "blocks of relu_sum weights that are never held"
     assert detail(regard.Causal()).endswith("under ranges of keys")
