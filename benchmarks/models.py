@@ -138,7 +138,7 @@ def decoding() -> str:
 
         def mine(model: nn.Module = model, tokens: regard.Tokens = tokens, count: int = count) -> None:
             with torch.inference_mode(), AUTOCAST:
-                greedy(model, model.encode(tokens), prompts=[[0]] * count, end=(), limit=WRITTEN)
+                greedy(model, model.encode(tokens), prompts=[[0]] * count, end=(), max_length=WRITTEN)
 
         works: dict[str, Work] = {"regard": mine}
         if peer is not None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from writers import Table, drawn, every, keyed, logs_of, plain_beam
 
-from regard.decoding.beam import beam
-from regard.decoding.beam_search import total_dtype
+from regard.decoding.beam import beam, total_dtype
 from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
 from regard.decoding.sampling import greedy
 from regard.decoding.scoring import MeanLengthPenalty, PowerLengthPenalty
@@ -26,54 +25,59 @@ def assert_same(got, want):
 
 
 @given(seed=st.integers(0, 10_000), vocabulary=st.integers(1, 4), ends=st.sets(st.integers(0, 3), max_size=2),
-       limit=st.integers(0, 5), penalty=PENALTIES, least=st.integers(0, 5), nbest=st.integers(1, 40))
-def test_over_everything_it_is_brute_force(seed, vocabulary, ends, limit, penalty, least, nbest):
+       max_length=st.integers(0, 5), penalty=PENALTIES, min_length=st.integers(0, 5), nbest=st.integers(1, 40))
+def test_over_everything_it_is_brute_force(seed, vocabulary, ends, max_length, penalty, min_length, nbest):
     ends = {end % vocabulary for end in ends}
     others = vocabulary - len(ends)
-    limit = min(limit, 4) if others > 3 else limit
-    least, beams = min(least, limit) if others else 0, max(nbest, vocabulary * others ** limit)
+    max_length = min(max_length, 4) if others > 3 else max_length
+    min_length, beams = min(min_length, max_length) if others else 0, max(nbest, vocabulary * others ** max_length)
     function = drawn(vocabulary, seed)
-    [got] = beam(Table(function), keyed([3]), prompts=[[0, 0]], end=ends, limit=limit, least=least, beams=beams,
+    [got] = beam(Table(function), keyed([3]), prompts=[[0, 0]], end=ends, max_length=max_length, min_length=min_length,
+                 beams=beams,
                  length_penalty=penalty, nbest=nbest)
-    assert_same(got, every(function, 3, (0, 0), ends, limit, least, penalty)[:nbest])
+    assert_same(got, every(function, 3, (0, 0), ends, max_length, min_length, penalty)[:nbest])
 
 
 @pytest.mark.parametrize("penalty", ["none", "mean", 0.6, 1.5])
-@pytest.mark.parametrize("least", [0, 2])
-def test_brute_force_with_four_tokens_and_all_that_can_be_written(penalty, least):
+@pytest.mark.parametrize("min_length", [0, 2])
+def test_brute_force_with_four_tokens_and_all_that_can_be_written(penalty, min_length):
     function = drawn(4, seed=11)
-    [got] = beam(Table(function), prompts=[[2]], end=1, limit=5, least=least, beams=4 * 3 ** 5, nbest=400,
+    [got] = beam(Table(function), prompts=[[2]], end=1, max_length=5, min_length=min_length, beams=4 * 3 ** 5,
+                 nbest=400,
                  length_penalty=penalty)
-    want = every(function, 0, (2,), [1], 5, least, penalty)
-    assert len(want) == sum(3 ** length for length in range(least, 6))
+    want = every(function, 0, (2,), [1], 5, min_length, penalty)
+    assert len(want) == sum(3 ** length for length in range(min_length, 6))
     assert_same(got, want[:400])
 
 
 @given(seed=st.integers(0, 100_000), vocabulary=st.integers(1, 6), ends=st.sets(st.integers(0, 5), max_size=2),
        limits=st.lists(st.integers(0, 8), min_size=1, max_size=4), beams=st.integers(1, 7), nbest=st.integers(1, 7),
-       penalty=PENALTIES, least=st.integers(0, 3), forbidden=st.sampled_from([0.0, 0.5]), spread=st.floats(0.1, 4))
+       penalty=PENALTIES, min_length=st.integers(0, 3), forbidden=st.sampled_from([0.0, 0.5]), spread=st.floats(0.1, 4))
 def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, vocabulary, ends, limits, beams, nbest, penalty,
-                                                               least, forbidden, spread):
-    ends, least, nbest = {end % vocabulary for end in ends}, min(least, *limits, 9), min(nbest, beams)
+                                                               min_length, forbidden, spread):
+    ends, min_length, nbest = {end % vocabulary for end in ends}, min(min_length, *limits, 9), min(nbest, beams)
     function, rows = drawn(vocabulary, seed, forbidden, spread), range(len(limits))
     prompts = [[(row + place) % vocabulary for place in range(row % 3 + 1)] for row in rows]
-    got = beam(Table(function), keyed(rows), prompts=prompts, end=ends, limit=limits, least=least, beams=beams,
+    got = beam(Table(function), keyed(rows), prompts=prompts, end=ends, max_length=limits, min_length=min_length,
+               beams=beams,
                length_penalty=penalty, nbest=nbest)
     assert len(got) == len(limits)
     for row in rows:
-        want = plain_beam(function, row, prompts[row], ends, limits[row], beams, least, penalty)
+        want = plain_beam(function, row, prompts[row], ends, limits[row], beams, min_length, penalty)
         assert_same(got[row], want[:nbest])
         for one in got[row]:
             assert len(one.log_probabilities) == len(one.ids) + (not one.cut)
-            assert least <= len(one.ids) <= limits[row] or one.cut
+            assert min_length <= len(one.ids) <= limits[row] or one.cut
             assert math.isfinite(one.score)
 
 
-@given(seed=st.integers(0, 100_000), vocabulary=st.integers(1, 6), limit=st.integers(0, 8), least=st.integers(0, 3),
+@given(seed=st.integers(0, 100_000), vocabulary=st.integers(1, 6), max_length=st.integers(0, 8),
+       min_length=st.integers(0, 3),
        ends=st.sets(st.integers(0, 5), max_size=2), forbidden=st.sampled_from([0.0, 0.5]))
-def test_one_beam_is_greedy(seed, vocabulary, limit, least, ends, forbidden):
+def test_one_beam_is_greedy(seed, vocabulary, max_length, min_length, ends, forbidden):
     ends = {end % vocabulary for end in ends}
-    options = {"prompts": [[0], [0, 0]], "end": ends, "limit": limit, "least": min(least, limit)}
+    options = {"prompts": [[0], [0, 0]], "end": ends, "max_length": max_length,
+               "min_length": min(min_length, max_length)}
     model, memory = Table(drawn(vocabulary, seed, forbidden)), keyed([4, 5])
     assert [one for [one] in beam(model, memory, beams=1, **options)] == greedy(model, memory, **options)
 
@@ -81,7 +85,7 @@ def test_one_beam_is_greedy(seed, vocabulary, limit, least, ends, forbidden):
 @given(seed=st.integers(0, 100_000), beams=st.integers(2, 6), penalty=PENALTIES)
 def test_the_best_is_never_worse_than_in_a_shorter_list(seed, beams, penalty):
     model = Table(drawn(5, seed))
-    options = {"prompts": [[1]], "end": 0, "limit": 6, "beams": beams, "length_penalty": penalty}
+    options = {"prompts": [[1]], "end": 0, "max_length": 6, "beams": beams, "length_penalty": penalty}
     [whole] = beam(model, nbest=beams, **options)
     for nbest in range(1, beams):
         assert beam(model, nbest=nbest, **options) == [whole[:nbest]]
@@ -111,7 +115,7 @@ def ending_with(probability, length):
 ])
 def test_a_row_stops_as_soon_as_nothing_can_win(penalty, steps):
     model = Table(ending_with(0.9, 2))
-    [[one]] = beam(model, prompts=[[1]], end=0, limit=20, beams=1, length_penalty=penalty)
+    [[one]] = beam(model, prompts=[[1]], end=0, max_length=20, beams=1, length_penalty=penalty)
     assert (one.ids, len(model.batches)) == ([1, 1], steps)
 
 
@@ -122,7 +126,7 @@ def test_a_row_goes_on_while_something_longer_could_win():
         return [60.0, 0.0] if len(text) == 8 else [-60.0, 0.0]
 
     for penalty, ids, probability, length in (("none", [], 0.6, 1), ("mean", [1] * 7, 0.4, 8)):
-        [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=8, beams=2, length_penalty=penalty)
+        [[one]] = beam(Table(function), prompts=[[1]], end=0, max_length=8, beams=2, length_penalty=penalty)
         assert one.ids == ids
         assert one.score == pytest.approx(math.log(probability) / (length if penalty == "mean" else 1))
 
@@ -132,7 +136,7 @@ def test_rows_that_have_stopped_leave_the_batch():
         return [9.0 if len(text) > key else -9.0, 0.0, -1.0]
 
     model = Table(function)
-    got = beam(model, keyed([2, 5, 1]), prompts=[[1]] * 3, end=0, limit=9, beams=2)
+    got = beam(model, keyed([2, 5, 1]), prompts=[[1]] * 3, end=0, max_length=9, beams=2)
     assert [len(row[0].ids) for row in got] == [2, 5, 1]
     rows = [rows for rows, _ in model.batches]
     assert rows[0] == 3, "a prompt is read once a row, not once a beam"
@@ -145,16 +149,16 @@ def test_rows_that_have_stopped_leave_the_batch():
 
 def test_the_end_at_once_and_a_limit_of_nothing():
     model = Table(lambda key, text: [1.0, 0.0, 0.0])
-    for limit in (0, 5):
-        [[one]] = beam(model, prompts=[[1]], end=0, limit=limit, beams=3)
+    for max_length in (0, 5):
+        [[one]] = beam(model, prompts=[[1]], end=0, max_length=max_length, beams=3)
         assert (one.ids, one.end, len(one.log_probabilities)) == ([], 0, 1)
-    [both] = beam(model, prompts=[[1]], end=0, limit=0, beams=3, nbest=3)
+    [both] = beam(model, prompts=[[1]], end=0, max_length=0, beams=3, nbest=3)
     assert [(one.ids, one.end) for one in both] == [([], 0)], "what has ended is not listed as cut too"
 
 
 def test_never_an_end_is_marked_as_cut():
     function = drawn(3, seed=5)
-    got = beam(Table(function), prompts=[[1]], end=(), limit=3, beams=40, nbest=5, length_penalty="mean")
+    got = beam(Table(function), prompts=[[1]], end=(), max_length=3, beams=40, nbest=5, length_penalty="mean")
     assert_same(got[0], every(function, 0, (1,), (), 3, 0, "mean")[:5])
     assert all(one.cut and len(one.ids) == len(one.log_probabilities) == 3 for one in got[0])
 
@@ -164,7 +168,7 @@ def test_what_was_cut_comes_after_all_that_has_ended():
     def function(key, text):
         return [-1.0 if len(text) == 4 else -50.0, 0.0, -0.1 if len(text) < 4 else -60.0]
 
-    [row] = beam(Table(function), prompts=[[1]], end=0, limit=3, beams=4, nbest=4)
+    [row] = beam(Table(function), prompts=[[1]], end=0, max_length=3, beams=4, nbest=4)
     kinds = [one.cut for one in row]
     assert kinds == sorted(kinds)
     assert True in kinds
@@ -174,21 +178,22 @@ def test_what_was_cut_comes_after_all_that_has_ended():
 
 def test_more_beams_than_tokens():
     function = drawn(2, seed=1)
-    [got] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=50, nbest=50)
+    [got] = beam(Table(function), prompts=[[1]], end=0, max_length=6, beams=50, nbest=50)
     assert_same(got, every(function, 0, (1,), [0], 6, 0, "none"))
     assert len(got) == 7
 
 
 def test_a_vocabulary_of_nothing_but_ends():
-    [got] = beam(Table(lambda key, text: [0.0, 1.0]), prompts=[[1]], end=(0, 1), limit=3, beams=2, nbest=2)
+    [got] = beam(Table(lambda key, text: [0.0, 1.0]), prompts=[[1]], end=(0, 1), max_length=3, beams=2, nbest=2)
     assert [(one.ids, one.end) for one in got] == [([], 1), ([], 0)]
 
 
 def test_equal_hypotheses_are_ordered_by_beam_and_then_by_token():
     flat = Table(lambda key, text: [0.0] * 40)  # wide enough for topk to lose the order
-    [got] = beam(flat, prompts=[[1]], end=(), limit=2, beams=3, nbest=3)
+    [got] = beam(flat, prompts=[[1]], end=(), max_length=2, beams=3, nbest=3)
     assert [one.ids for one in got] == [[0, 0], [0, 1], [0, 2]]
-    [got] = beam(flat, prompts=[[1]], end=39, limit=1, beams=3, nbest=3, least=1, rules=[ForbiddenTokens(range(5))])
+    [got] = beam(flat, prompts=[[1]], end=39, max_length=1, beams=3, nbest=3, min_length=1,
+                 constraints=[ForbiddenTokens(range(5))])
     assert [one.ids for one in got] == [[5], [6], [7]]
     # The best three among equals are the lowest tokens, and the end is none of them.
     assert all(one.cut for one in got)
@@ -200,7 +205,7 @@ def test_equals_in_low_precision_do_not_depend_on_the_batch(dtype):
         return [round(x) / 4 for x in drawn(30, seed=8)(key, text)]
 
     model = Table(function, dtype=dtype)
-    options = {"end": 0, "limit": 4, "beams": 4, "nbest": 4}
+    options = {"end": 0, "max_length": 4, "beams": 4, "nbest": 4}
     together = beam(model, keyed(range(6)), prompts=[[1]] * 6, **options)
     for row in range(6):
         assert beam(model, keyed([row]), prompts=[[1]], **options) == [together[row]]
@@ -210,13 +215,13 @@ def test_what_has_no_probability_is_no_result_and_no_nan():
     def function(key, text):
         return [-INF, 0.0, -INF, -INF]
 
-    [got] = beam(Table(function), prompts=[[1]], end=0, limit=3, beams=3, nbest=3)
+    [got] = beam(Table(function), prompts=[[1]], end=0, max_length=3, beams=3, nbest=3)
     assert [(one.ids, one.end, one.score) for one in got] == [([1, 1, 1], None, 0.0)]
 
 
 def test_where_the_rules_leave_nothing_what_was_written_is_cut():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF, 0.5 if len(text) < 3 else -INF])
-    [got] = beam(model, prompts=[[1]], end=0, limit=9, beams=2, nbest=2, rules=[ForbiddenTokens([0])])
+    [got] = beam(model, prompts=[[1]], end=0, max_length=9, beams=2, nbest=2, constraints=[ForbiddenTokens([0])])
     assert [(one.ids, one.cut) for one in got] == [([1, 1], True), ([1, 2], True)]
 
 
@@ -229,7 +234,8 @@ def test_a_rule_is_told_what_each_hypothesis_has_written_and_for_which_prompt():
             seen.add((row, len(ids)))
         return logs
 
-    beam(Table(function), keyed(range(3)), prompts=prompts, end=0, limit=[5, 1, 4], beams=3, rules=[rule], least=1)
+    beam(Table(function), keyed(range(3)), prompts=prompts, end=0, max_length=[5, 1, 4], beams=3, constraints=[rule],
+         min_length=1)
     assert seen >= {(0, 0), (0, 2), (1, 0), (1, 1), (2, 2)}
 
 
@@ -238,7 +244,8 @@ def test_a_rule_forbids_by_what_is_written():
         return logs.scatter(-1, written.ids, -INF)
 
     function = drawn(4, seed=2)
-    [got] = beam(Table(function), prompts=[[1]], end=0, limit=4, beams=100, nbest=100, rules=[no_token_twice])
+    [got] = beam(Table(function), prompts=[[1]], end=0, max_length=4, beams=100, nbest=100,
+                 constraints=[no_token_twice])
     want = [one for one in every(function, 0, (1,), [0], 3, 0, "none") if len(set(one[1])) == len(one[1])]
     assert_same(got, want)
     assert len(got) == 1 + 3 + 6 + 6
@@ -248,7 +255,8 @@ def test_a_rule_forbids_by_what_is_written():
 @pytest.mark.parametrize("penalty", ["none", "mean"])
 def test_no_sequence_is_written_twice(size, penalty):
     function = drawn(3, seed=6)
-    [got] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=200, nbest=200, rules=[NoRepeatNgram(size)],
+    [got] = beam(Table(function), prompts=[[1]], end=0, max_length=6, beams=200, nbest=200,
+                 constraints=[NoRepeatNgram(size)],
                  length_penalty=penalty)
     def repeats(ids):
         there = [tuple(ids[first:first + size]) for first in range(len(ids) - size + 1)]
@@ -260,7 +268,7 @@ def test_no_sequence_is_written_twice(size, penalty):
 
 
 def test_no_rows_at_all():
-    assert beam(Table(drawn(3)), prompts=[], end=0, limit=3, beams=2) == []
+    assert beam(Table(drawn(3)), prompts=[], end=0, max_length=3, beams=2) == []
 
 
 @pytest.mark.parametrize("bad", [math.nan, -INF])
@@ -269,13 +277,13 @@ def test_a_model_without_numbers_is_named_with_its_row(bad):
         return [bad] * 3 if key == 7 and len(text) == 3 else [-9.0, 1.0, 0.0]
 
     with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 1 after 2 tokens"):
-        beam(Table(function), keyed([1, 7]), prompts=[[1], [1]], end=0, limit=5, beams=2)
+        beam(Table(function), keyed([1, 7]), prompts=[[1], [1]], end=0, max_length=5, beams=2)
     with pytest.raises(ValueError, match="row 2 after 2 tokens"):  # the others have left
-        beam(Table(function), keyed([1, 2, 7]), prompts=[[1]] * 3, end=0, limit=[1, 1, 5], beams=2)
+        beam(Table(function), keyed([1, 2, 7]), prompts=[[1]] * 3, end=0, max_length=[1, 1, 5], beams=2)
 
 
 def test_a_length_penalty_may_be_an_object():
-    model, options = Table(drawn(4)), {"prompts": [[1]], "end": 0, "limit": 5, "beams": 4, "nbest": 3}
+    model, options = Table(drawn(4)), {"prompts": [[1]], "end": 0, "max_length": 5, "beams": 4, "nbest": 3}
     for penalty, same in (("mean", MeanLengthPenalty()), (0.8, PowerLengthPenalty(0.8))):
         assert beam(model, length_penalty=penalty, **options) == beam(model, length_penalty=same, **options)
 
@@ -284,11 +292,11 @@ def test_a_length_penalty_may_be_an_object():
     ({"beams": 0}, ["`beams`", "at least 1", "is 0"]), ({"beams": 1.5}, ["`beams`", "1.5"]),
     ({"nbest": 0}, ["`nbest`", "at least 1", "is 0"]), ({"nbest": 3}, ["`nbest`", "at most the 2 beams", "is 3"]),
     ({"length_penalty": "long"}, ["`length_penalty`", '"none"', "long"]), ({"end": 3}, ["`end`", "below 3", "is 3"]),
-    ({"limit": -1}, ["`limit`"]), ({"prompts": [[]]}, ["`prompts`", "row 0"]),
-    ({"rules": [ForbiddenTokens([8])]}, ["`ids`", "below 3", "is 8"]),
+    ({"max_length": -1}, ["`max_length`"]), ({"prompts": [[]]}, ["`prompts`", "row 0"]),
+    ({"constraints": [ForbiddenTokens([8])]}, ["`ids`", "below 3", "is 8"]),
 ])
 def test_what_is_refused(arguments, parts):
-    options = {"prompts": [[1]], "end": 0, "limit": 3, "beams": 2} | arguments
+    options = {"prompts": [[1]], "end": 0, "max_length": 3, "beams": 2} | arguments
     assert_named(lambda: beam(Table(drawn(3)), **options), parts)
 
 
@@ -296,5 +304,5 @@ def test_log_probabilities_are_added_up_in_float64_where_there_is_one():
     assert total_dtype(torch.device("cpu")) == total_dtype(torch.device("cuda")) == torch.float64
     assert total_dtype(torch.device("mps")) == torch.float32
     model = Table(lambda key, text: [-20.0, 0.0, -17.0], dtype=torch.float32)
-    [[one]] = beam(model, prompts=[[1]], end=0, limit=40, beams=1)
+    [[one]] = beam(model, prompts=[[1]], end=0, max_length=40, beams=1)
     assert one.score == pytest.approx(math.fsum(one.log_probabilities), rel=1e-15)

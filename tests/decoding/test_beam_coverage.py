@@ -39,37 +39,42 @@ def assert_same(got, want):
     assert [one.score for one in got] == pytest.approx([score for score, _, _ in want], rel=1e-6, abs=1e-6)
 
 
-@given(seed=st.integers(0, 1000), penalty=PENALTIES, weight=st.sampled_from([0.1, 1.0, 5.0]), least=st.integers(0, 2),
+@given(seed=st.integers(0, 1000), penalty=PENALTIES, weight=st.sampled_from([0.1, 1.0, 5.0]),
+       min_length=st.integers(0, 2),
        layer=st.sampled_from([None, 0, 1]))
-def test_over_everything_it_is_brute_force(seed, penalty, weight, least, layer):
+def test_over_everything_it_is_brute_force(seed, penalty, weight, min_length, layer):
     function = drawn(4, seed)
-    got = beam(Moving(function), kept([3, 5], [2, 4]), prompts=[[2]] * 2, end=0, limit=3, least=least, beams=4 * 3 ** 3,
-               nbest=8, length_penalty=penalty, coverage=CoveragePenalty(weight, layer))
+    got = beam(Moving(function), kept([3, 5], [2, 4]), prompts=[[2]] * 2, end=0, max_length=3, min_length=min_length,
+               beams=4 * 3 ** 3,
+               nbest=8, length_penalty=penalty, coverage_penalty=CoveragePenalty(weight, layer))
     for row, (key, source) in enumerate([(3, 2), (5, 4)]):
-        assert_same(got[row], covered(every(function, key, (2,), [0], 3, least, penalty), key, (2,), source, weight,
+        assert_same(got[row], covered(every(function, key, (2,), [0], 3, min_length, penalty), key, (2,), source,
+                                      weight,
                                       layer, 8))
 
 
 @given(seed=st.integers(0, 10_000), penalty=PENALTIES, weight=st.sampled_from([0.2, 3.0]), beams=st.integers(1, 5),
-       limit=st.integers(0, 6), nbest=st.integers(1, 5), least=st.integers(0, 2))
-def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, penalty, weight, beams, limit, nbest, least):
-    function, nbest, least = drawn(5, seed, spread=2.0), min(nbest, beams), min(least, limit)
+       max_length=st.integers(0, 6), nbest=st.integers(1, 5), min_length=st.integers(0, 2))
+def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, penalty, weight, beams, max_length, nbest,
+                                                               min_length):
+    function, nbest, min_length = drawn(5, seed, spread=2.0), min(nbest, beams), min(min_length, max_length)
     sources, prompts = [3, 1], [(2,), (1, 4)]
-    got = beam(Moving(function), kept([0, 1], sources), prompts=prompts, end=0, limit=limit, least=least, beams=beams,
-               nbest=nbest, length_penalty=penalty, coverage=weight)
+    got = beam(Moving(function), kept([0, 1], sources), prompts=prompts, end=0, max_length=max_length,
+               min_length=min_length, beams=beams,
+               nbest=nbest, length_penalty=penalty, coverage_penalty=weight)
     for row in range(2):
-        want = plain_beam(function, row, prompts[row], [0], limit, beams, least, penalty)
+        want = plain_beam(function, row, prompts[row], [0], max_length, beams, min_length, penalty)
         assert_same(got[row], covered(want, row, prompts[row], sources[row], weight, None, nbest))
 
 
 def test_rows_that_wait_for_their_turn():
     keys, sources = [*range(9)], [1, 4, 2, 3, 3, 1, 4, 2, 2]
-    options = {"prompts": [[1]] * 9, "end": 0, "limit": 6, "beams": 3, "nbest": 2, "coverage": 0.7}
+    options = {"prompts": [[1]] * 9, "end": 0, "max_length": 6, "beams": 3, "nbest": 2, "coverage_penalty": 0.7}
     model = Moving(drawn(5, seed=3))
     together = beam(model, kept(keys, sources), **options)
     later = Sources(9, lambda numbers: kept([keys[one] for one in numbers], [sources[one] for one in numbers]))
-    for room in (20, 80):  # memories of different lengths come together
-        again = beam(model, later, room=room, **options)
+    for token_budget in (20, 80):  # memories of different lengths come together
+        again = beam(model, later, token_budget=token_budget, **options)
         assert [[(one.ids, one.end) for one in row] for row in again] == [
             [(one.ids, one.end) for one in row] for row in together]
         for row, other in zip(again, together, strict=True):
@@ -81,13 +86,14 @@ def test_rows_that_wait_for_their_turn():
 def test_the_weights_are_those_of_the_model(kind):
     model, sources = built(TRANSLATING[kind]), [[1, 2, 3, 4], [5], [6, 1]]
     memory, prompts = model.encode(Tokens.of(sources)), [[1], [1, 3, 4], [2]]
-    for row, [one] in enumerate(beam(model, memory, prompts=prompts, end=0, limit=5, beams=3, coverage=0.5)):
+    for row, [one] in enumerate(beam(model, memory, prompts=prompts, end=0, max_length=5, beams=3,
+                                     coverage_penalty=0.5)):
         [seen] = with_cross(model, memory.pick([row]), [one], prompts=[prompts[row]])
         total = seen.cross.mean(dim=(0, 1)).sum(dim=0).clamp(max=1).log().sum().item()
         assert one.score == pytest.approx(sum(one.log_probabilities) + 0.5 * total, rel=1e-6)
 
 
 def test_what_is_refused():
-    options = {"prompts": [[1]], "end": 0, "limit": 3, "beams": 2, "coverage": 0.5}
-    assert_named(lambda: beam(Moving(drawn(3)), **options), ["`coverage`", "without a source", "0.5"])
+    options = {"prompts": [[1]], "end": 0, "max_length": 3, "beams": 2, "coverage_penalty": 0.5}
+    assert_named(lambda: beam(Moving(drawn(3)), **options), ["`coverage_penalty`", "without a source", "0.5"])
     assert_named(lambda: beam(Table(drawn(3)), keyed([1]), **options), ["`model`", "attends", "Table that does not"])

@@ -13,12 +13,12 @@ from regard.decoding.beam import beam
 INF = math.inf
 
 
-def plain_groups(function, key, prompt, ends, limit, beams, groups, strength, penalty, places):
+def plain_groups(function, key, prompt, ends, max_length, beams, groups, strength, penalty, places):
     """A search in groups that never stops before it must: for each group (cut, −score, ids, end), the best first."""
     each = beams // groups
     live = [[(0.0, [])] for _ in range(groups)]
     pools = [[] for _ in range(groups)]
-    for t in range(limit + 1):
+    for t in range(max_length + 1):
         taken = {}
         for group in range(groups):
             candidates = []
@@ -34,7 +34,7 @@ def plain_groups(function, key, prompt, ends, limit, beams, groups, strength, pe
                     ended.add(parent)
                     pools[group].append((False, -score_of(total, t + 1, penalty), live[group][parent][1], token))
             following = [one for one in candidates if one[2] not in ends][:each]
-            if live[group] and (t == limit or not following):
+            if live[group] and (t == max_length or not following):
                 pools[group] += [(True, -score_of(total, t, penalty), ids, None)
                                  for parent, (total, ids) in enumerate(live[group]) if parent not in ended]
             live[group] = [(total, [*live[group][parent][1], token]) for _, parent, token, total in following]
@@ -55,9 +55,10 @@ def mixed(pools, nbest):
 
 @given(seed=st.integers(0, 10_000), vocabulary=st.integers(2, 6), groups=st.integers(1, 3), each=st.integers(1, 3),
        strength=st.sampled_from([0.0, 0.37, 2.1]), penalty=st.sampled_from(["none", "mean", 0.6]),
-       limit=st.integers(0, 6), nbest=st.integers(1, 9), forbidden=st.sampled_from([0.0, 0.4]))
-def test_it_is_the_plain_search_in_groups(seed, vocabulary, groups, each, strength, penalty, limit, nbest, forbidden):
-    assert_plain(drawn(vocabulary, seed, forbidden), groups, groups * each, strength, penalty, limit,
+       max_length=st.integers(0, 6), nbest=st.integers(1, 9), forbidden=st.sampled_from([0.0, 0.4]))
+def test_it_is_the_plain_search_in_groups(seed, vocabulary, groups, each, strength, penalty, max_length, nbest,
+                                          forbidden):
+    assert_plain(drawn(vocabulary, seed, forbidden), groups, groups * each, strength, penalty, max_length,
                  min(nbest, groups * each))
 
 
@@ -68,11 +69,12 @@ def test_no_group_stops_before_the_others(penalty, nbest):
         assert_plain(drawn(5, seed, spread=1.5), 2, 4, 0.8, penalty, 7, nbest)
 
 
-def assert_plain(function, groups, beams, strength, penalty, limit, nbest):
-    rows = beam(Table(function), keyed([0, 1]), prompts=[[1], [1]], end=0, limit=limit, beams=beams, groups=groups,
-                diversity=strength, length_penalty=penalty, nbest=nbest)
+def assert_plain(function, groups, beams, strength, penalty, max_length, nbest):
+    rows = beam(Table(function), keyed([0, 1]), prompts=[[1], [1]], end=0, max_length=max_length, beams=beams,
+                num_beam_groups=groups,
+                diversity_penalty=strength, length_penalty=penalty, nbest=nbest)
     for key, got in enumerate(rows):
-        want = mixed(plain_groups(function, key, (1,), {0}, limit, beams, groups, strength, penalty,
+        want = mixed(plain_groups(function, key, (1,), {0}, max_length, beams, groups, strength, penalty,
                                   -(-nbest // groups)), nbest)
         assert [(one.ids, one.end) for one in got] == [one[2:] for one in want]
         assert [-one.score for one in got] == pytest.approx([one[1] for one in want], rel=1e-10, abs=1e-12)
@@ -84,26 +86,28 @@ def test_the_best_of_each_group_differ_where_beams_do_not():
             return [-30.0, 3.0, 2.9, 2.8, -30.0]
         return [5.0 if len(text) > 3 else -30.0, 3.0, 0.0, 0.0, 2.0]
 
-    options = {"prompts": [[1]], "end": 0, "limit": 6, "beams": 3, "nbest": 3}
+    options = {"prompts": [[1]], "end": 0, "max_length": 6, "beams": 3, "nbest": 3}
     [plain] = beam(Table(function), **options)
-    [apart] = beam(Table(function), groups=3, diversity=2.0, **options)
+    [apart] = beam(Table(function), num_beam_groups=3, diversity_penalty=2.0, **options)
     assert len({one.ids[0] for one in apart}) == 3
     assert apart[0] == plain[0]
     assert [one.score for one in apart] == sorted((one.score for one in apart), reverse=True)
 
 
 def test_groups_without_diversity_all_find_the_same_and_none_is_given_twice():
-    model, options = Table(drawn(5, seed=4)), {"prompts": [[1]], "end": 0, "limit": 5, "nbest": 2}
-    [both] = beam(model, beams=4, groups=2, diversity=0.0, **options)
+    model, options = Table(drawn(5, seed=4)), {"prompts": [[1]], "end": 0, "max_length": 5, "nbest": 2}
+    [both] = beam(model, beams=4, num_beam_groups=2, diversity_penalty=0.0, **options)
     [one] = beam(model, beams=2, **options)
     assert both == one[:1], "each group is asked for one, and finds the same"
 
 
 @pytest.mark.parametrize(("options", "parts"), [
-    ({"groups": 2, "beams": 3}, ["`groups`", "divides the 3 beams", "is 2"]),
-    ({"groups": 0}, ["`groups`", "at least 1"]),
-    ({"diversity": -1}, ["`diversity`", "at least 0", "-1"]), ({"diversity": math.nan}, ["`diversity`", "nan"]),
-    ({"diversity": "a"}, ["`diversity`", "'a'"]),
+    ({"num_beam_groups": 2, "beams": 3}, ["`num_beam_groups`", "divides the 3 beams", "is 2"]),
+    ({"num_beam_groups": 0}, ["`num_beam_groups`", "at least 1"]),
+    ({"diversity_penalty": -1}, ["`diversity_penalty`", "at least 0", "-1"]),
+    ({"diversity_penalty": math.nan}, ["`diversity_penalty`", "nan"]),
+    ({"diversity_penalty": "a"}, ["`diversity_penalty`", "'a'"]),
 ])
 def test_what_is_refused(options, parts):
-    assert_named(lambda: beam(Table(drawn(3)), **{"prompts": [[1]], "end": 0, "limit": 3, "beams": 4} | options), parts)
+    assert_named(lambda: beam(Table(drawn(3)), **{"prompts": [[1]], "end": 0, "max_length": 3, "beams": 4} | options),
+                 parts)

@@ -21,10 +21,10 @@ def memory_of(model, order):
     return model.encode(Tokens.of([SOURCES[row] for row in order])) if hasattr(model, "encode") else None
 
 
-def searched(model, order, *, limit=6, beams=3, nbest=3, **options):
+def searched(model, order, *, max_length=6, beams=3, nbest=3, **options):
     memory = memory_of(model, order)
     prompts = [PROMPTS[row] for row in order]
-    return beam(model, memory, prompts=prompts, end=0, limit=limit, beams=beams, nbest=nbest, **options)
+    return beam(model, memory, prompts=prompts, end=0, max_length=max_length, beams=beams, nbest=nbest, **options)
 
 
 def rereading(model):
@@ -49,14 +49,14 @@ def assert_same(got, want):
 @pytest.mark.parametrize("penalty", ["none", "mean", 0.6])
 def test_with_a_state_equals_without_one(kind, penalty):
     model = translator(kind)
-    for row, got in enumerate(searched(model, range(5), length_penalty=penalty, least=1)):
+    for row, got in enumerate(searched(model, range(5), length_penalty=penalty, min_length=1)):
         assert_same(got, plain_beam(rereading(model), row, PROMPTS[row], [0], 6, 3, 1, penalty)[:3])
 
 
 @pytest.mark.parametrize("config", WRITING.values(), ids=WRITING)
 def test_every_model_that_writes_with_a_state_and_without_one(config):
     model, limits = built(config), [LONGEST - 3, 2]  # the longest prompt has three tokens, and there is no more room
-    got = beam(model, memory_of(model, [0, 1]), prompts=PROMPTS[:2], end=0, limit=limits, beams=2, nbest=2)
+    got = beam(model, memory_of(model, [0, 1]), prompts=PROMPTS[:2], end=0, max_length=limits, beams=2, nbest=2)
     for row in range(2):
         assert_same(got[row], plain_beam(rereading(model), row, PROMPTS[row], [0], limits[row], 2, 0, "none")[:2])
 
@@ -66,7 +66,8 @@ def test_every_model_that_writes_with_a_state_and_without_one(config):
 def test_over_everything_it_is_brute_force(kind, penalty):
     model = translator(kind, vocabulary=4)
     memory = model.encode(Tokens.of(SOURCES[:3]))
-    got = beam(model, memory, prompts=[[1]] * 3, end=0, limit=3, beams=4 * 3 ** 3, nbest=12, length_penalty=penalty)
+    got = beam(model, memory, prompts=[[1]] * 3, end=0, max_length=3, beams=4 * 3 ** 3, nbest=12,
+               length_penalty=penalty)
     for row in range(3):
         assert_same(got[row], every(rereading(model), row, (1,), [0], 3, 0, penalty)[:12])
 
@@ -74,10 +75,10 @@ def test_over_everything_it_is_brute_force(kind, penalty):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sentence_does_not_depend_on_its_batch(kind):
     model = translator(kind)
-    alone = [searched(model, [row], least=1)[0] for row in range(5)]
+    alone = [searched(model, [row], min_length=1)[0] for row in range(5)]
     assert len({tuple(one.ids) for row in alone for one in row}) > 5
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [1, 1, 3]):
-        for row, got in zip(order, searched(model, order, least=1), strict=True):
+        for row, got in zip(order, searched(model, order, min_length=1), strict=True):
             assert_same(got, [(one.score, one.ids, one.end) for one in alone[row]])
 
 
@@ -100,7 +101,7 @@ def test_log_probabilities_are_those_of_decoding_all_at_once(kind):
 def test_one_beam_is_greedy(kind):
     model = translator(kind)
     memory = model.encode(Tokens.of(SOURCES))
-    want = greedy(model, memory, prompts=PROMPTS, end=0, limit=6)
+    want = greedy(model, memory, prompts=PROMPTS, end=0, max_length=6)
     got = [row[0] for row in searched(model, range(5), beams=1, nbest=1)]
     assert [(one.ids, one.end) for one in got] == [(one.ids, one.end) for one in want]
     assert [one.score for one in got] == pytest.approx([one.score for one in want], rel=1e-9)

@@ -24,12 +24,13 @@ def appear(terms, text):
 
 @given(seed=st.integers(0, 1000), terms=TERMS, penalty=st.sampled_from(["none", "mean", 0.6]))
 def test_over_everything_it_is_the_brute_force_of_what_has_the_terms(seed, terms, penalty):
-    function, limit = drawn(4, seed), 4
-    if sum(min(map(len, term)) for term in terms) > limit:
+    function, max_length = drawn(4, seed), 4
+    if sum(min(map(len, term)) for term in terms) > max_length:
         return
-    [got] = beam(Table(function), prompts=[[2]], end=0, limit=limit, beams=4 * 3 ** limit, nbest=20, terms=[terms],
+    [got] = beam(Table(function), prompts=[[2]], end=0, max_length=max_length, beams=4 * 3 ** max_length, nbest=20,
+                 terms=[terms],
                  length_penalty=penalty)
-    want = [one for one in every(function, 0, (2,), [0], limit, 0, penalty) if appear(terms, one[1])]
+    want = [one for one in every(function, 0, (2,), [0], max_length, 0, penalty) if appear(terms, one[1])]
     found = [(one.score, one.ids, one.end) for one in got]
     # Terms that overlap fit where there is no room for one after another: such texts may be missing.
     if len({token for term in terms for ids in term for token in ids}) == sum(len(ids) for t in terms for ids in t):
@@ -42,19 +43,21 @@ def test_over_everything_it_is_the_brute_force_of_what_has_the_terms(seed, terms
 @given(seed=st.integers(0, 1000), terms=TERMS, beams=st.integers(1, 6), extra=st.integers(0, 4),
        spread=st.sampled_from([1.0, 6.0]))
 def test_they_appear_whenever_the_limit_allows_it(seed, terms, beams, extra, spread):
-    limit = sum(min(map(len, term)) for term in terms) + extra
-    rows = beam(Table(drawn(7, seed, spread=spread)), keyed([0, 1]), prompts=[[2]] * 2, end=0, limit=limit, beams=beams,
+    max_length = sum(min(map(len, term)) for term in terms) + extra
+    rows = beam(Table(drawn(7, seed, spread=spread)), keyed([0, 1]), prompts=[[2]] * 2, end=0, max_length=max_length,
+                beams=beams,
                 nbest=beams, terms=[terms, []])
     assert rows[0]
     for one in rows[0]:
         assert appear(terms, one.ids)
-        assert len(one.ids) <= limit
+        assert len(one.ids) <= max_length
         assert len(one.log_probabilities) == len(one.ids) + (not one.cut)
 
 
 @given(seed=st.integers(0, 1000), beams=st.integers(1, 5), penalty=st.sampled_from(["none", "mean"]))
 def test_rows_without_terms_are_as_ever(seed, beams, penalty):
-    options = {"prompts": [[1], [1]], "end": 0, "limit": 6, "beams": beams, "nbest": beams, "length_penalty": penalty}
+    options = {"prompts": [[1], [1]], "end": 0, "max_length": 6, "beams": beams, "nbest": beams,
+               "length_penalty": penalty}
     model, memory = Table(drawn(5, seed)), keyed([0, 1])
     got = beam(model, memory, terms=[[], [[[3, 4]]]], **options)
     assert got[0] == beam(model, memory, **options)[0]
@@ -70,7 +73,7 @@ def test_the_text_around_a_term_is_the_models():
             logits[6] = -4.0
         return logits
 
-    options = {"prompts": [[7]], "end": 0, "limit": 9, "beams": 4}
+    options = {"prompts": [[7]], "end": 0, "max_length": 9, "beams": 4}
     [[one]] = beam(Table(lambda key, text: function(key, text[1:] or (0,))), terms=[[[[6]]]], **options)
     assert one.ids == [1, 2, 6, 4, 5]
 
@@ -79,9 +82,9 @@ def test_alternatives_that_fit_better_are_taken():
     def function(key, text):
         return [2.0 if len(text) > 3 else -3.0, 1.0, 0.0, -5.0, -1.0]
 
-    [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=5, terms=[[[[3, 3]]]])
+    [[one]] = beam(Table(function), prompts=[[1]], end=0, max_length=6, beams=5, terms=[[[[3, 3]]]])
     assert appear([[[3, 3]]], one.ids)
-    [[one]] = beam(Table(function), prompts=[[1]], end=0, limit=6, beams=5, terms=[[[[3, 3], [2]]]])
+    [[one]] = beam(Table(function), prompts=[[1]], end=0, max_length=6, beams=5, terms=[[[[3, 3], [2]]]])
     assert 2 in one.ids
     assert 3 not in one.ids
 
@@ -94,7 +97,7 @@ def test_models_of_every_kind_and_any_batch(kind):
 
     def searched(order):
         memory = model.encode(Tokens.of([sources[row] for row in order]))
-        return beam(model, memory, prompts=[[1]] * len(order), end=0, limit=8, beams=4, nbest=2,
+        return beam(model, memory, prompts=[[1]] * len(order), end=0, max_length=8, beams=4, nbest=2,
                     terms=[terms[row] for row in order])
 
     together = searched([0, 1, 2])
@@ -107,17 +110,19 @@ def test_models_of_every_kind_and_any_batch(kind):
 def test_with_groups_and_places_that_are_filled_again():
     model, keys = Moving(drawn(6, seed=2)), [*range(7)]
     terms = [[[[row % 3 + 1, 4]]] if row else [] for row in range(7)]
-    options = {"prompts": [[1]] * 7, "end": 0, "limit": 6, "beams": 4, "groups": 2, "nbest": 3, "terms": terms}
+    options = {"prompts": [[1]] * 7, "end": 0, "max_length": 6, "beams": 4, "num_beam_groups": 2, "nbest": 3,
+               "terms": terms}
     together = beam(model, keyed(keys), **options)
     assert all(appear(terms[row], one.ids) for row in range(7) for one in together[row])
-    assert beam(model, keyed(keys), room=60, **options) == together
+    assert beam(model, keyed(keys), token_budget=60, **options) == together
 
 
 def test_a_rule_that_forbids_a_term_leaves_what_is_cut():
-    [got] = beam(Table(drawn(4)), prompts=[[1]], end=0, limit=4, beams=3, terms=[[[[2]]]], rules=[ForbiddenTokens([2])])
+    [got] = beam(Table(drawn(4)), prompts=[[1]], end=0, max_length=4, beams=3, terms=[[[[2]]]],
+                 constraints=[ForbiddenTokens([2])])
     assert all(one.cut for one in got)
 
 
 def test_a_term_that_the_model_does_not_know():
-    assert_named(lambda: beam(Table(drawn(4)), prompts=[[1]], end=0, limit=4, beams=3, terms=[[[[4]]]]),
+    assert_named(lambda: beam(Table(drawn(4)), prompts=[[1]], end=0, max_length=4, beams=3, terms=[[[[4]]]]),
                  ["`terms`", "below 4", "is 4"])

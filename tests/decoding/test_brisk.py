@@ -126,7 +126,7 @@ def test_a_full_state_is_an_error_here_too():
 def test_searches_find_the_same(name, search, monkeypatch):
     model = built(MODELS[name]).eval().float()
     memory = model.encode(Tokens.of(SOURCES)) if hasattr(model, "encode") else None
-    options = {"prompts": [[1]] * 3, "end": 2, "limit": [6, 3, 5], **({"beams": 4} if search is beam else {})}
+    options = {"prompts": [[1]] * 3, "end": 2, "max_length": [6, 3, 5], **({"beams": 4} if search is beam else {})}
     made = []
     monkeypatch.setattr(scheduler, "packed_decoder", lambda model: made.append(packed_decoder(model)) or made[-1])
     mine = search(model, memory, **options)
@@ -170,8 +170,8 @@ def windowed():
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (hooked, "hooks"), (listened, "listens"), (replaced, "replaced"), (lambda model: model.train(), "training mode"),
-    (lambda model: model.double(), "laid out")], ids=["hooks", "tap", "forward", "training", "float64"])
+    (hooked, "hooks"), (listened, "listener"), (replaced, "replaced"), (lambda model: model.train(), "training mode"),
+    (lambda model: model.double(), "not packed")], ids=["hooks", "tap", "forward", "training", "float64"])
 @torch.no_grad()
 def test_it_says_why_not(change, words):
     model = built(TRANSLATING["attention"]).eval().float()
@@ -184,14 +184,14 @@ def test_it_says_why_not(change, words):
 @torch.no_grad()
 def test_it_says_why_not_of_other_models_and_other_calls():
     model = built(TRANSLATING["attention"]).eval().float()
-    assert "laid out" in why_no_packed_step(model)
+    assert "not packed" in why_no_packed_step(model)
     with packed_linear_layers(model):
         assert why_no_packed_step(model) is None
         with torch.enable_grad():
             assert "gradients" in why_no_packed_step(model)
         with torch.autocast("cpu", torch.bfloat16):
-            assert "other numbers" in why_no_packed_step(model)
+            assert "autocast" in why_no_packed_step(model)
     other = built(windowed()).eval().float()
     with packed_linear_layers(other):
-        assert "all tokens before" in why_no_packed_step(other)
-    assert "none of our" in why_no_packed_step(object())
+        assert "causal self-attention" in why_no_packed_step(other)
+    assert "neither" in why_no_packed_step(object())

@@ -38,7 +38,7 @@ def test_the_highest_and_the_lower_places_first(values, count):
     ([-1, -2, -2, -3], True), ([-1, -2, -3, -3], False), ([-1, -1, -2, -2], False), ([-1, -INF, -INF, -INF], False),
 ])
 def test_it_is_known_when_an_equal_one_was_left_out(row, unsure):
-    assert bool(quick_topk(torch.tensor([[-1.0, -2, -3, -4], row]), 2).unsure) is unsure
+    assert bool(quick_topk(torch.tensor([[-1.0, -2, -3, -4], row]), 2).ambiguous) is unsure
 
 
 def test_as_many_as_there_are_or_more():
@@ -51,7 +51,7 @@ def test_many_equals_in_a_wide_row():
     values = torch.zeros(2, 40_000)  # so wide that topk takes another way than for a few
     values[1, 30_000] = 1.0
     assert exact_topk(values, 4).places.tolist() == [[0, 1, 2, 3], [30_000, 0, 1, 2]]
-    assert bool(quick_topk(values, 4).unsure)
+    assert bool(quick_topk(values, 4).ambiguous)
 
 
 def test_continuations_are_ordered_by_their_sum_then_by_hypothesis_then_by_token():
@@ -122,4 +122,4 @@ def test_the_highest_of_wide_rows_are_those_of_a_sort(width, kind):
     first = quick_topk(values, 6)
     assert torch.equal(first.values, sorted_values[:, :6])
     last = sorted_values[:, 5]
-    assert bool(first.unsure) == bool(((last == sorted_values[:, 6]) & (last > -torch.inf)).any())
+    assert bool(first.ambiguous) == bool(((last == sorted_values[:, 6]) & (last > -torch.inf)).any())

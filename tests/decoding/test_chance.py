@@ -25,7 +25,8 @@ def test_the_words_are_those_of_splitmix64():
 
 
 def test_numbers_follow_from_seed_try_and_place():
-    got = uniform_numbers(seed_tensor([7, 7, 7, 8], CPU), torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 0, 0])).tolist()
+    got = uniform_numbers(seed_tensor([7, 7, 7, 8], CPU), torch.tensor([0, 0, 1, 0]),
+                          torch.tensor([0, 1, 0, 0])).tolist()
     assert len(set(got)) == 4
     word = splitmix((splitmix((splitmix(7) + 0) % WORD) + 1) % WORD)
     assert got[1] == (word >> 11) / 2 ** 53

@@ -18,9 +18,9 @@ def test_the_score_is_that_of_the_formula():
 
 def test_of_layers_and_heads_the_mean_or_one_layer():
     cross = torch.rand(2, 3, 4, 5)
-    torch.testing.assert_close(CoveragePenalty(1.0).look(cross), cross.sum(dim=(1, 2)) / 12)
-    torch.testing.assert_close(CoveragePenalty(1.0, 2).look(cross), cross[:, 2].sum(dim=1) / 4)
-    assert_named(lambda: CoveragePenalty(1.0, 3).look(cross), ["`layer`", "decoder's 3", "is 3"])
+    torch.testing.assert_close(CoveragePenalty(1.0).attended(cross), cross.sum(dim=(1, 2)) / 12)
+    torch.testing.assert_close(CoveragePenalty(1.0, 2).attended(cross), cross[:, 2].sum(dim=1) / 4)
+    assert_named(lambda: CoveragePenalty(1.0, 3).attended(cross), ["`layer`", "decoder's 3", "is 3"])
 
 
 def test_before_the_first_look_only_what_is_not_there_counts_as_seen():
@@ -36,8 +36,8 @@ def test_numbers_and_objects():
 
 
 @pytest.mark.parametrize(("value", "parts"), [
-    (-1, ["`weight`", "at least 0"]), (math.nan, ["`weight`", "nan"]), (True, ["`coverage`", "bool"]),
-    ("a", ["`coverage`", "str"]), (CoveragePenalty, ["`coverage`", "Make one of it"]),
+    (-1, ["`weight`", "at least 0"]), (math.nan, ["`weight`", "nan"]), (True, ["`coverage_penalty`", "bool"]),
+    ("a", ["`coverage_penalty`", "str"]), (CoveragePenalty, ["`coverage_penalty`", "Make one of it"]),
 ])
 def test_what_is_no_coverage(value, parts):
     assert_named(lambda: as_coverage_penalty(value), parts)

@@ -31,7 +31,7 @@ def test_the_weights_of_every_written_token(monkeypatch, chunk):
     monkeypatch.setattr(forced, "PREFILL_CHUNK", chunk)
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))
-    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, limit=5)
+    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, max_length=5)
     assert {one.cut for one in hypotheses} == {True, False}
     seen = with_cross(model, memory, hypotheses, prompts=PROMPTS)
     assert seen == hypotheses
@@ -46,7 +46,7 @@ def test_the_weights_of_every_written_token(monkeypatch, chunk):
 def test_all_layers_and_heads_of_any_model(kind):
     model = built(TRANSLATING[kind])
     memory = model.encode(Tokens.of(SOURCES))
-    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, limit=5)
+    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, max_length=5)
     for row, one in enumerate(with_cross(model, memory, hypotheses, prompts=PROMPTS)):
         assert one.cross.dim() == 4
         torch.testing.assert_close(one.cross, stepped(model, SOURCES[row], PROMPTS[row], one), rtol=1e-9, atol=1e-11)
@@ -56,7 +56,7 @@ def test_all_layers_and_heads_of_any_model(kind):
 def test_several_hypotheses_of_one_source():
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))
-    found = beam(model, memory, prompts=PROMPTS, end=0, limit=5, beams=3, nbest=2)
+    found = beam(model, memory, prompts=PROMPTS, end=0, max_length=5, beams=3, nbest=2)
     rows = [row for row, hypotheses in enumerate(found) for _ in hypotheses]
     flat = [one for hypotheses in found for one in hypotheses]
     seen = with_cross(model, memory.pick(rows), flat, prompts=[PROMPTS[row] for row in rows])
@@ -67,7 +67,7 @@ def test_several_hypotheses_of_one_source():
 def test_what_is_refused():
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))
-    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, limit=5)
+    hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, max_length=5)
     assert_named(lambda: with_cross(model, memory, hypotheses[:2], prompts=PROMPTS),
                  ["`hypotheses`", "3, as many", "is 2"])
     assert_named(lambda: with_cross(model, memory, hypotheses, prompts=[[1]]), ["`prompts`", "3 rows", "is 1"])

@@ -19,7 +19,8 @@ def test_against_a_literal_check(rows, forbidden):
     ids = torch.tensor([[*rows[number][1], *[3] * (longest - len(rows[number][1]))] for number in order]).long()
     written = Prefixes(ids.view(len(order), longest), torch.tensor(order),
                       torch.tensor([len(rows[number][1]) for number in order]), torch.zeros(len(order)).long())
-    rule = WithPrefix(ForbiddenAfter([sequences for *_, sequences in rows], sorted(forbidden)), [before for before, *_ in rows])
+    rule = WithPrefix(ForbiddenAfter([sequences for *_, sequences in rows], sorted(forbidden)),
+                      [before for before, *_ in rows])
     logs = torch.randn(len(order), 5)
     found = rule(logs.clone(), written)
     for place, number in enumerate(order):

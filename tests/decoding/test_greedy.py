@@ -15,82 +15,85 @@ from regard.tokens import Tokens
 INF = math.inf
 
 
-def plain(function, key, prompt, ends, limit, least):
+def plain(function, key, prompt, ends, max_length, min_length):
     """The same with a loop: ids, log-probabilities and the end."""
     ids, logs = [], []
     while True:
         row = logs_of(function, key, (*prompt, *ids))
-        row = [-INF if token in ends and len(ids) < least else log for token, log in enumerate(row)]
+        row = [-INF if token in ends and len(ids) < min_length else log for token, log in enumerate(row)]
         token = row.index(max(row))
         if row[token] == -INF:
             return ids, logs, None
         if token in ends:
             return ids, [*logs, row[token]], token
-        if len(ids) == limit:
+        if len(ids) == max_length:
             return ids, logs, None
         ids, logs = [*ids, token], [*logs, row[token]]
 
 
 @given(seed=st.integers(0, 10_000), vocabulary=st.integers(1, 6), ends=st.sets(st.integers(0, 5), max_size=2),
-       limits=st.lists(st.integers(0, 6), min_size=1, max_size=5), least=st.integers(0, 3),
+       limits=st.lists(st.integers(0, 6), min_size=1, max_size=5), min_length=st.integers(0, 3),
        lengths=st.lists(st.integers(1, 4), min_size=5, max_size=5), forbidden=st.sampled_from([0.0, 0.4]))
-def test_it_is_a_loop_over_the_most_probable_tokens(seed, vocabulary, ends, limits, least, lengths, forbidden):
-    ends, least = {end % vocabulary for end in ends}, min(least, *limits, 9)
+def test_it_is_a_loop_over_the_most_probable_tokens(seed, vocabulary, ends, limits, min_length, lengths, forbidden):
+    ends, min_length = {end % vocabulary for end in ends}, min(min_length, *limits, 9)
     function, rows = drawn(vocabulary, seed, forbidden), len(limits)
     prompts = [[(row + place) % vocabulary for place in range(lengths[row])] for row in range(rows)]
-    got = greedy(Table(function), keyed(range(rows)), prompts=prompts, end=ends, limit=limits, least=least)
+    got = greedy(Table(function), keyed(range(rows)), prompts=prompts, end=ends, max_length=limits,
+                 min_length=min_length)
     assert len(got) == rows
     for row, one in enumerate(got):
-        ids, logs, end = plain(function, row, prompts[row], ends, limits[row], least)
+        ids, logs, end = plain(function, row, prompts[row], ends, limits[row], min_length)
         assert (one.ids, one.end) == (ids, end)
         assert one.log_probabilities == pytest.approx(logs, rel=1e-12, abs=1e-12)
         assert one.score == pytest.approx(sum(logs), rel=1e-12, abs=1e-12)
 
 
 def test_the_end_at_once():
-    [one] = greedy(Table(lambda key, text: [1.0, 0.0]), prompts=[[1]], end=0, limit=5)
+    [one] = greedy(Table(lambda key, text: [1.0, 0.0]), prompts=[[1]], end=0, max_length=5)
     assert (one.ids, one.end, one.cut, len(one.log_probabilities)) == ([], 0, False, 1)
 
 
 def test_never_an_end_is_marked_as_cut():
     model = Table(lambda key, text: [0.0, 1.0])
-    [one] = greedy(model, prompts=[[1]], end=0, limit=5)
+    [one] = greedy(model, prompts=[[1]], end=0, max_length=5)
     assert (one.ids, one.cut, len(one.log_probabilities)) == ([1] * 5, True, 5)
-    [one] = greedy(model, prompts=[[1]], end=(), limit=2)
+    [one] = greedy(model, prompts=[[1]], end=(), max_length=2)
     assert (one.ids, one.cut) == ([1, 1], True)
 
 
 def test_an_end_exactly_behind_the_limit_is_an_end():
     model = Table(lambda key, text: [1.0 if len(text) == 4 else -1.0, 0.0])
-    assert [greedy(model, prompts=[[1]], end=0, limit=limit)[0].cut for limit in (2, 3, 4)] == [True, False, False]
+    assert [greedy(model, prompts=[[1]], end=0, max_length=max_length)[0].cut for max_length in (2, 3, 4)] == [True,
+                                                                                                               False,
+                                                                                                               False]
 
 
 def test_a_limit_of_nothing():
     for logits, end in (([1.0, 0.0], 0), ([0.0, 1.0], None)):
-        [one] = greedy(Table(lambda key, text, logits=logits: logits), prompts=[[1]], end=0, limit=0)
+        [one] = greedy(Table(lambda key, text, logits=logits: logits), prompts=[[1]], end=0, max_length=0)
         assert (one.ids, one.end) == ([], end)
 
 
 def test_the_lowest_of_equal_tokens():
-    [one] = greedy(Table(lambda key, text: [-1.0, 2.0, 2.0, 2.0]), prompts=[[1]], end=0, limit=2)
+    [one] = greedy(Table(lambda key, text: [-1.0, 2.0, 2.0, 2.0]), prompts=[[1]], end=0, max_length=2)
     assert one.ids == [1, 1]
 
 
 def test_several_ends_and_which_of_them_came():
     model = Table(lambda key, text: [0.0, 1.0, 0.0, 9.0 if key == len(text) else 0.0, 5.0 if len(text) > 2 else 0.0])
-    got = greedy(model, keyed([1, 0]), prompts=[[1], [1]], end=[4, 3], limit=5)
+    got = greedy(model, keyed([1, 0]), prompts=[[1], [1]], end=[4, 3], max_length=5)
     assert [(one.ids, one.end) for one in got] == [([], 3), ([1, 1], 4)]
 
 
 def test_where_the_rules_leave_nothing_a_row_is_cut():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF])
-    [one] = greedy(model, prompts=[[1]], end=0, limit=9, rules=[ForbiddenTokens([0])])
+    [one] = greedy(model, prompts=[[1]], end=0, max_length=9, constraints=[ForbiddenTokens([0])])
     assert (one.ids, one.cut, len(one.log_probabilities)) == ([1, 1], True, 2)
     assert math.isfinite(one.score)
 
 
 def test_no_rows_at_all():
-    assert greedy(Table(drawn(3)), prompts=[], end=0, limit=3) == []
+    assert greedy(Table(drawn(3)), prompts=[], end=0, max_length=3) == []
 
 
 @pytest.mark.parametrize("bad", [math.nan, -INF, INF])
@@ -99,20 +102,20 @@ def test_a_model_without_numbers_is_named_with_its_row(bad):
         return [bad, bad] if key == 7 and len(text) == 3 else [-9.0, 1.0]
 
     with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 1 after 2 tokens"):
-        greedy(Table(function), keyed([1, 7]), prompts=[[1], [1]], end=0, limit=5)
+        greedy(Table(function), keyed([1, 7]), prompts=[[1], [1]], end=0, max_length=5)
     # After its end nobody looks at a row.
-    got = greedy(Table(function), keyed([1, 7, 2]), prompts=[[1]] * 3, end=0, limit=[5, 1, 5])
+    got = greedy(Table(function), keyed([1, 7, 2]), prompts=[[1]] * 3, end=0, max_length=[5, 1, 5])
     assert [len(one.ids) for one in got] == [5, 1, 5]
 
 
 def test_an_end_that_the_model_does_not_know():
     with pytest.raises(ValueError, match="`end` must be ids of the vocabulary, below 3, but is 3 instead"):
-        greedy(Table(drawn(3)), prompts=[[1]], end=3, limit=5)
+        greedy(Table(drawn(3)), prompts=[[1]], end=3, max_length=5)
 
 
 def test_half_precision_is_added_up_in_float32():
     function = drawn(50, spread=0.2)
-    [one] = greedy(Table(function, dtype=torch.bfloat16), prompts=[[1]], end=(), limit=8)
+    [one] = greedy(Table(function, dtype=torch.bfloat16), prompts=[[1]], end=(), max_length=8)
     for place, log in enumerate(one.log_probabilities):
         logits = torch.tensor(function(0, (1, *one.ids[:place]))).bfloat16().double()
         assert log == pytest.approx(logits.log_softmax(-1).max().item(), rel=1e-6)
@@ -124,9 +127,9 @@ SOURCES = [[1, 2, 3, 4], [5], [6, 1], [2, 2, 2], [3, 5, 1, 6]]
 PROMPTS = [[1], [1, 3, 4], [2], [1], [4, 4]]
 
 
-def translated(model, order, limit=8):
+def translated(model, order, max_length=8):
     memory = model.encode(Tokens.of([SOURCES[row] for row in order]))
-    return greedy(model, memory, prompts=[PROMPTS[row] for row in order], end=0, limit=limit)
+    return greedy(model, memory, prompts=[PROMPTS[row] for row in order], end=0, max_length=max_length)
 
 
 @pytest.mark.parametrize("kind", ["attention", "one context"])
@@ -162,7 +165,7 @@ def test_a_model_in_training_mode_is_refused_and_no_gradient_is_kept():
     model = translator("attention")
     memory = model.encode(Tokens.of([[1, 2]]))
     assert memory.states.requires_grad
-    [one] = greedy(model, memory, prompts=[[1]], end=0, limit=3)
+    [one] = greedy(model, memory, prompts=[[1]], end=0, max_length=3)
     assert all(isinstance(log, float) for log in one.log_probabilities)
     with pytest.raises(ValueError, match=r"`model` must be in evaluation mode.*model\.eval\(\)"):
-        greedy(model.train(), memory, prompts=[[1]], end=0, limit=3)
+        greedy(model.train(), memory, prompts=[[1]], end=0, max_length=3)

@@ -27,31 +27,32 @@ def counting_down(key, text):
 
 def test_shares_have_rows_that_need_at_least_half_of_the_longest():
     request = SearchRequest.of(Moving(drawn(3)), None, [[1]] * 6, 0, [3, 99, 60, 48, 7, 1], 0, (), 220)
-    assert [(share.numbers, share.places, share.capacity) for share in prompt_buckets(request, 2)] == [
+    assert [(share.sequences, share.slots, share.capacity) for share in prompt_buckets(request, 2)] == [
         ([1, 2], 1, 100), ([3], 1, 49), ([4, 0], 2, 8), ([5], 1, 2)]
 
 
 def test_shares_without_a_room_are_one():
     [share] = prompt_buckets(SearchRequest.of(Moving(drawn(3)), None, [[1]] * 3, 0, [3, 99, 1], 0, ()), 4)
-    assert (share.numbers, share.places, share.capacity) == ([0, 1, 2], 3, 100)
+    assert (share.sequences, share.slots, share.capacity) == ([0, 1, 2], 3, 100)
 
 
 @given(seed=st.integers(0, 1000), limits=st.lists(st.integers(0, 9), min_size=1, max_size=12),
-       room=st.integers(1, 60), beams=st.integers(1, 3))
-def test_results_are_those_of_one_batch_in_order(seed, limits, room, beams):
+       token_budget=st.integers(1, 60), beams=st.integers(1, 3))
+def test_results_are_those_of_one_batch_in_order(seed, limits, token_budget, beams):
     model, count = Moving(drawn(5, seed)), len(limits)
     prompts = [[1, 2, 3][:row % 3 + 1] for row in range(count)]
-    options = {"prompts": prompts, "end": 0, "limit": limits}
-    assert greedy(model, keyed(range(count)), room=room, **options) == greedy(model, keyed(range(count)), **options)
+    options = {"prompts": prompts, "end": 0, "max_length": limits}
+    assert greedy(model, keyed(range(count)), token_budget=token_budget,
+                  **options) == greedy(model, keyed(range(count)), **options)
     options |= {"beams": beams, "nbest": beams, "length_penalty": "mean"}
     together = beam(model, keyed(range(count)), **options)
-    assert beam(model, keyed(range(count)), room=room, **options) == together
+    assert beam(model, keyed(range(count)), token_budget=token_budget, **options) == together
 
 
 def test_places_are_used_again_and_no_more_rows_are_there_than_fit():
     keys = [1, 9, 2, 3, 3, 5, 1, 1, 8, 2, 4, 1]
     model = Moving(counting_down)
-    got = greedy(model, keyed(keys), prompts=[[1]] * 12, end=0, limit=9, room=40)
+    got = greedy(model, keyed(keys), prompts=[[1]] * 12, end=0, max_length=9, token_budget=40)
     assert [len(one.ids) for one in got] == keys
     assert max(rows for rows, _ in model.batches) == 4
     # Three or four rows are written again and again, where batches of their own would each run out to the last one.
@@ -60,21 +61,22 @@ def test_places_are_used_again_and_no_more_rows_are_there_than_fit():
     assert any(first < second for first, second in pairwise(rows[2:9]))
     assert len(rows) < 25
     model = Moving(counting_down)
-    beam(model, keyed(keys), prompts=[[1]] * 12, end=0, limit=9, room=80, beams=2)
+    beam(model, keyed(keys), prompts=[[1]] * 12, end=0, max_length=9, token_budget=80, beams=2)
     assert max(rows for rows, _ in model.batches) == 8
 
 
 def test_a_row_that_has_finished_is_never_read_beyond_its_storage():
     # The first ends at once, and is but one of eight; it has read four tokens more than the others, which go on.
     model = Moving(lambda key, text: [9.0 if key == 1 else -9.0, 0.0])
-    got = greedy(model, keyed([1, *[0] * 7]), prompts=[[1] * 5, *[[1]] * 7], end=0, limit=[5, *[9] * 7], room=80)
+    got = greedy(model, keyed([1, *[0] * 7]), prompts=[[1] * 5, *[[1]] * 7], end=0, max_length=[5, *[9] * 7],
+                 token_budget=80)
     assert [len(one.ids) for one in got] == [0, *[9] * 7]
     assert {rows for rows, _ in model.batches} == {8, 7}
 
 
 def test_room_for_less_than_one_row_is_room_for_one():
     model = Moving(counting_down)
-    got = greedy(model, keyed([2, 3]), prompts=[[1]] * 2, end=0, limit=9, room=1)
+    got = greedy(model, keyed([2, 3]), prompts=[[1]] * 2, end=0, max_length=9, token_budget=1)
     assert [len(one.ids) for one in got] == [2, 3]
     assert {rows for rows, _ in model.batches} == {1}
 
@@ -87,7 +89,7 @@ def test_sources_are_read_when_their_turn_comes():
         return keyed(numbers)
 
     model = Moving(counting_down)
-    got = greedy(model, Sources(8, encode), prompts=[[1]] * 8, end=0, limit=9, room=30)
+    got = greedy(model, Sources(8, encode), prompts=[[1]] * 8, end=0, max_length=9, token_budget=30)
     assert [len(one.ids) for one in got] == list(range(8))
     assert sorted(number for numbers in read for number in numbers) == list(range(8))
     assert len(read) > 2
@@ -113,9 +115,9 @@ def test_every_model_whose_rows_are_replaced(config):
 
     given, later = (encode(range(7)), Sources(7, encode)) if hasattr(model, "encode") else (None, None)
     for search, more in ((greedy, {}), (beam, {"beams": 2, "nbest": 2, "length_penalty": "mean"})):
-        options = {"prompts": prompts, "end": 0, "limit": [5, 3, 5, 4, 2, 5, 3], **more}  # they end one by one
+        options = {"prompts": prompts, "end": 0, "max_length": [5, 3, 5, 4, 2, 5, 3], **more}  # they end one by one
         together = search(model, given, **options)
-        again = search(model, later, room=25 if search is greedy else 60, **options)
+        again = search(model, later, token_budget=25 if search is greedy else 60, **options)
         for one, other in zip(again, together, strict=True):
             ones, others = ([one], [other]) if search is greedy else (one, other)
             assert [(found.ids, found.end) for found in ones] == [(found.ids, found.end) for found in others]

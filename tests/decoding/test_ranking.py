@@ -63,7 +63,8 @@ def test_a_ranking_of_ones_own_is_taken_as_it_is():
 @pytest.mark.parametrize(("penalty", "parts"), [
     ("maen", ["`length_penalty`", '"none"', "maen", 'Did you mean "mean"?']), (True, ["`length_penalty`", "bool"]),
     (None, ["`length_penalty`", "NoneType"]), (-0.5, ["`alpha`", "at least 0", "-0.5"]),
-    (math.nan, ["`alpha`", "nan"]), (math.inf, ["`alpha`", "inf"]), (MeanLengthPenalty, ["`length_penalty`", "Make one of it"]),
+    (math.nan, ["`alpha`", "nan"]), (math.inf, ["`alpha`", "inf"]),
+    (MeanLengthPenalty, ["`length_penalty`", "Make one of it"]),
 ])
 def test_what_is_no_length_penalty(penalty, parts):
     assert_named(lambda: as_length_penalty(penalty), parts)

@@ -11,8 +11,8 @@ from regard.decoding.request import SearchRequest
 from regard.tokens import Tokens
 
 
-def asked(model=None, memory=None, prompts=((1,),), end=0, limit=3, least=0, rules=()):
-    return SearchRequest.of(model or Table(drawn(4)), memory, prompts, end, limit, least, rules)
+def asked(model=None, memory=None, prompts=((1,),), end=0, max_length=3, min_length=0, constraints=()):
+    return SearchRequest.of(model or Table(drawn(4)), memory, prompts, end, max_length, min_length, constraints)
 
 
 LEFT = Tokens(torch.tensor([[9, 1, 2], [3, 4, 5]]), torch.tensor([2, 3]), side="left")
@@ -21,25 +21,25 @@ RIGHT = Tokens(torch.tensor([[1, 2, 9], [3, 4, 5]]), torch.tensor([2, 3]))
 
 @pytest.mark.parametrize("prompts", [[[1, 2], [3, 4, 5]], ((1, 2), (3, 4, 5)), LEFT, RIGHT], ids=str)
 def test_prompts_of_different_lengths(prompts):
-    request = asked(prompts=prompts, limit=[4, 1])
-    assert (request.prompts, request.limits, request.capacity) == ([[1, 2], [3, 4, 5]], [4, 1], 7)
+    request = asked(prompts=prompts, max_length=[4, 1])
+    assert (request.prompts, request.max_lengths, request.capacity) == ([[1, 2], [3, 4, 5]], [4, 1], 7)
 
 
 def test_prompts_limits_and_ends_in_their_other_forms():
-    request = asked(prompts=torch.tensor([[1], [2]]), limit=torch.tensor([2, 3]), end={7, 5})
-    assert (request.prompts, request.limits, request.ends) == ([[1], [2]], [2, 3], [5, 7])
+    request = asked(prompts=torch.tensor([[1], [2]]), max_length=torch.tensor([2, 3]), end={7, 5})
+    assert (request.prompts, request.max_lengths, request.ends) == ([[1], [2]], [2, 3], [5, 7])
     request = asked(prompts=Tokens(torch.tensor([[1], [2]])), end=(3, 3))
-    assert (request.prompts, request.limits, request.ends) == ([[1], [2]], [3, 3], [3])
+    assert (request.prompts, request.max_lengths, request.ends) == ([[1], [2]], [3, 3], [3])
     assert asked(end=()).ends == []
     assert asked(prompts=[]).prompts == []
 
 
 def test_the_least_length_is_the_first_rule():
     rule = ForbiddenTokens([1])
-    first, second = asked(least=2, end=3, rules=[rule]).rules
+    first, second = asked(min_length=2, end=3, constraints=[rule]).constraints
     assert isinstance(first, MinLength)
-    assert (first.count, first.forbidden.ids, second) == (2, [3], rule)
-    assert asked(rules=[rule]).rules == (rule,)
+    assert (first.min_length, first.forbidden.ids, second) == (2, [3], rule)
+    assert asked(constraints=[rule]).constraints == (rule,)
 
 
 @pytest.mark.parametrize(("given", "dtype"), [
@@ -50,7 +50,7 @@ def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(give
     logits = torch.randn(3, 5).to(given)
     nothing = torch.zeros(3, dtype=torch.long)
     written = Prefixes(nothing.view(3, 1)[:, :0], torch.arange(3), nothing, nothing)
-    got = asked(rules=[ForbiddenTokens([2])]).log_probabilities(logits, written)
+    got = asked(constraints=[ForbiddenTokens([2])]).log_probabilities(logits, written)
     want = logits.double().log_softmax(-1)
     want[:, 2] = -torch.inf
     assert got.dtype == dtype
@@ -92,12 +92,14 @@ class Training(Table):
     ({"prompts": [[1]], "memory": keyed([1, 2])}, ["`prompts`", "2 rows", "is 1", "memory.pick"]),
     ({"end": -1}, ["`end`", "-1"]), ({"end": "</s>"}, ["`end`", "'<'"]), ({"end": None}, ["`end`", "None"]),
     ({"end": True}, ["`end`", "True"]),
-    ({"limit": -1}, ["`limit`", "at least 0", "-1"]), ({"limit": 2.5}, ["`limit`", "2.5"]),
-    ({"limit": True}, ["`limit`", "True"]), ({"limit": [1, -3], "prompts": [[1], [1]]}, ["`limit`", "-3"]),
-    ({"limit": [1, 2]}, ["`limit`", "each of the 1 rows", "2 of them"]),
-    ({"least": -1}, ["`least`", "at least 0", "-1"]),
-    ({"least": 4}, ["`least`", "at most the limit, 3", "is 4"]),
-    ({"least": 2, "limit": [5, 1], "prompts": [[1], [1]]}, ["`least`", "at most the limit, 1", "is 2"]),
+    ({"max_length": -1}, ["`max_length`", "at least 0", "-1"]), ({"max_length": 2.5}, ["`max_length`", "2.5"]),
+    ({"max_length": True}, ["`max_length`", "True"]), ({"max_length": [1, -3], "prompts": [[1], [1]]},
+                                                       ["`max_length`", "-3"]),
+    ({"max_length": [1, 2]}, ["`max_length`", "each of the 1 rows", "2 of them"]),
+    ({"min_length": -1}, ["`min_length`", "at least 0", "-1"]),
+    ({"min_length": 4}, ["`min_length`", "at most the maximum length, 3", "is 4"]),
+    ({"min_length": 2, "max_length": [5, 1], "prompts": [[1], [1]]},
+     ["`min_length`", "at most the maximum length, 1", "is 2"]),
 ])
 def test_what_is_refused(arguments, parts):
     assert_named(lambda: asked(**arguments), parts)

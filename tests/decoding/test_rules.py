@@ -53,7 +53,7 @@ def test_ends_come_only_after_the_least_number_of_tokens(count, forbidden):
     (lambda: ForbiddenTokens("a"), ["`ids`", "made of ids", "'a'"]),
     (lambda: ForbiddenTokens([5])(torch.zeros(1, 5), written(0, 1)), ["`ids`", "below 5", "is 5"]),
     (lambda: NoRepeatNgram(0), ["`size`", "at least 1", "is 0"]),
-    (lambda: MinLength(-1, [0]), ["`count`", "at least 0", "-1"]),
+    (lambda: MinLength(-1, [0]), ["`min_length`", "at least 0", "-1"]),
     (lambda: check_vocabulary("end", [1, 9], 4), ["`end`", "below 4", "is 9"]),
 ])
 def test_what_is_no_rule(call, parts):

@@ -33,7 +33,8 @@ def kind(request):
 def made(kind, vocabulary=TARGET, dtype=torch.float64):
     """A model that has learned nothing, and prefers some tokens to others."""
     if kind == TRANSFORMER:
-        config = translating(embedding="learned", tie_word_embeddings=False, output_bias=True, target_vocab_size=vocabulary)
+        config = translating(embedding="learned", tie_word_embeddings=False, output_bias=True,
+                             target_vocab_size=vocabulary)
     else:
         config = seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig())
         config = type(config)(**{**vars(config), "target_vocab_size": vocabulary})
@@ -97,7 +98,7 @@ def assert_same(got, want, within=1e-9):
 
 
 def all_rows(model, search, **options):
-    given = {"prompts": PROMPTS, "end": end_of(model), "limit": LIMIT} | options
+    given = {"prompts": PROMPTS, "end": end_of(model), "max_length": LIMIT} | options
     return search(model, read(model, range(len(SOURCES))), **given)
 
 
@@ -119,13 +120,14 @@ def test_with_a_cache_is_without_one_beams(model, function, penalty):
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("least", [0, 2])
-def test_beams_over_everything_are_brute_force(few_words, penalty, least):
+@pytest.mark.parametrize("min_length", [0, 2])
+def test_beams_over_everything_are_brute_force(few_words, penalty, min_length):
     model, function = few_words
-    got = all_rows(model, beam, end=0, limit=3, least=least, beams=4 * 3 ** 3, nbest=40, length_penalty=penalty)
+    got = all_rows(model, beam, end=0, max_length=3, min_length=min_length, beams=4 * 3 ** 3, nbest=40,
+                   length_penalty=penalty)
     for row in range(len(SOURCES)):
-        want = every(function, row, (START,), [0], 3, least, penalty)
-        assert len(want) == sum(3 ** length for length in range(least, 4))
+        want = every(function, row, (START,), [0], 3, min_length, penalty)
+        assert len(want) == sum(3 ** length for length in range(min_length, 4))
         assert_same(got[row], want)
 
 
@@ -135,7 +137,7 @@ def test_one_beam_is_greedy(model):
 
 
 def test_more_beams_than_words(model, function):
-    got = all_rows(model, beam, limit=2, beams=5 * TARGET, nbest=5 * TARGET)
+    got = all_rows(model, beam, max_length=2, beams=5 * TARGET, nbest=5 * TARGET)
     for row in range(len(SOURCES)):
         want = plain_beam(function, row, [START], [end_of(model)], 2, 5 * TARGET, 0, "none")
         assert_same(got[row], want[:5 * TARGET])
@@ -171,21 +173,22 @@ def test_never_an_end_is_marked_as_cut(kind):
         assert (len(one.ids), one.end, one.cut) == (LIMIT, None, True)
         assert len(one.log_probabilities) == LIMIT
         assert end_of(model) not in one.ids
-    rows = all_rows(model, sample, seed=1, samples=2)
+    rows = all_rows(model, sample, seed=1, num_samples=2)
     assert all(one.cut and len(one.ids) == LIMIT for row in rows for one in row)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("room", [None, 1, 3 * (LIMIT + 1)])
-def test_a_sentence_depends_neither_on_its_batch_nor_on_its_place(kind, dtype, room):
+@pytest.mark.parametrize("token_budget", [None, 1, 3 * (LIMIT + 1)])
+def test_a_sentence_depends_neither_on_its_batch_nor_on_its_place(kind, dtype, token_budget):
     model, within = made(kind, dtype=dtype), 1e-9 if dtype == torch.float64 else 1e-4
 
     def searched(order):
-        sources = read(model, order) if room is None else Sources(len(order), lambda some: read(
+        sources = read(model, order) if token_budget is None else Sources(len(order), lambda some: read(
             model, [order[number] for number in some]))
-        options = {"prompts": [[START]] * len(order), "end": end_of(model), "limit": LIMIT}
-        return ([[one] for one in greedy(model, sources, room=room, **options)],
-                beam(model, sources, room=room and 4 * room, beams=4, nbest=2, length_penalty="mean", **options))
+        options = {"prompts": [[START]] * len(order), "end": end_of(model), "max_length": LIMIT}
+        return ([[one] for one in greedy(model, sources, token_budget=token_budget, **options)],
+                beam(model, sources, token_budget=token_budget and 4 * token_budget, beams=4, nbest=2,
+                     length_penalty="mean", **options))
 
     alone = [searched([row]) for row in range(len(SOURCES))]
     for order in ([0, 1, 2, 3, 4, 5, 6], [6, 4, 2, 0, 5, 3, 1], [1, 1, 4, 1]):
@@ -195,14 +198,14 @@ def test_a_sentence_depends_neither_on_its_batch_nor_on_its_place(kind, dtype, r
 
 
 def test_samples_do_not_depend_on_their_batch(model, function):
-    together = all_rows(model, sample, seed=5, samples=3)
+    together = all_rows(model, sample, seed=5, num_samples=3)
     assert len({tuple(one.ids) for row in together for one in row}) > len(SOURCES)
     for row, several in enumerate(together):
         for one in several:
             want = [logs_of(function, row, (START, *one.ids[:place]))[token]
                     for place, token in enumerate([*one.ids, *([] if one.cut else [one.end])])]
             assert one.log_probabilities == pytest.approx(want, rel=1e-9)
-    assert [one.ids for one in all_rows(model, sample, seed=5, samples=3)[4]] == [one.ids for one in together[4]]
+    assert [one.ids for one in all_rows(model, sample, seed=5, num_samples=3)[4]] == [one.ids for one in together[4]]
 
 
 @pytest.mark.parametrize("search", [greedy, beam])
@@ -211,7 +214,7 @@ def test_a_broken_sentence_is_named_and_harms_no_other(kind, search):
     weight = (model.encoder.embedding.tokens if kind == TRANSFORMER else model.encoder.embedding).weight
     with torch.no_grad():
         weight[BROKEN] = math.nan
-    options = {"end": end_of(model), "limit": 3} | ({"beams": 2} if search is beam else {})
+    options = {"end": end_of(model), "max_length": 3} | ({"beams": 2} if search is beam else {})
     sources = [[1, 2], [3], [BROKEN, 4], [5, 6, 7]]
     with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 2"):
         search(model, model.encode(Tokens.of(sources)), prompts=[[START]] * 4, **options)
@@ -223,5 +226,5 @@ def test_a_broken_sentence_is_named_and_harms_no_other(kind, search):
 def test_more_tokens_than_the_transformer_has_positions():
     model = made(TRANSFORMER)
     with pytest.raises(ValueError, match=f"at most {LONGEST}"):
-        all_rows(model, greedy, limit=LONGEST)
-    assert len(all_rows(biased(TRANSFORMER, -1000.0), greedy, limit=LONGEST - 1)[0].ids) == LONGEST - 1
+        all_rows(model, greedy, max_length=LONGEST)
+    assert len(all_rows(biased(TRANSFORMER, -1000.0), greedy, max_length=LONGEST - 1)[0].ids) == LONGEST - 1

@@ -6,14 +6,13 @@ from tiny import LANGUAGE, built
 from writers import Table, drawn
 
 from regard.decoding.constraints import NoRepeatNgram
-from regard.decoding.sampling import SamplingFilters, TokenSampler, greedy, sample, seed_tensor, stream
-from regard.decoding.token_search import most_probable
+from regard.decoding.sampling import SamplingFilters, TokenSampler, greedy, most_probable, sample, seed_tensor, stream
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrence", "old", "rotary"])
 def test_as_greedy_search_and_sampling(name):
     model, prompt = built(LANGUAGE[name]), [4, 5, 6]
-    options = {"end": 2, "limit": 8, "least": 3, "rules": [NoRepeatNgram(2)]}
+    options = {"end": 2, "max_length": 8, "min_length": 3, "constraints": [NoRepeatNgram(2)]}
     (want,) = greedy(model, prompts=[prompt], **options)
     assert [*stream(model, prompt, most_probable, **options)] == want.ids
     for seed in range(4):
@@ -24,18 +23,18 @@ def test_as_greedy_search_and_sampling(name):
 
 def test_nothing_is_read_before_it_is_asked_for():
     model = Table(drawn(6, seed=1))
-    found = stream(model, [1], most_probable, end=(), limit=5)
+    found = stream(model, [1], most_probable, end=(), max_length=5)
     assert model.batches == []
     next(found)
     assert len(model.batches) == 1
     assert len([*found]) == 4
 
 
-@pytest.mark.parametrize("limit", [0, 1, 4])
-def test_a_limit(limit):
-    assert len([*stream(Table(drawn(6, seed=2)), [1], most_probable, end=(), limit=limit)]) == limit
+@pytest.mark.parametrize("max_length", [0, 1, 4])
+def test_a_limit(max_length):
+    assert len([*stream(Table(drawn(6, seed=2)), [1], most_probable, end=(), max_length=max_length)]) == max_length
 
 
 def test_an_end_is_not_given():
     ends = Table(lambda key, text: [0.0, 0.0, 9.0 if len(text) > 2 else -9.0, 1.0])
-    assert [*stream(ends, [1], most_probable, end=2, limit=9)] == [3, 3]
+    assert [*stream(ends, [1], most_probable, end=2, max_length=9)] == [3, 3]

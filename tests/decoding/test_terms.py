@@ -25,7 +25,7 @@ def test_no_term_is_open_exactly_where_all_appear(terms, text):
         assert automaton.needed(state) <= sum(min(map(len, term)) for term, done in zip(terms, met, strict=True)
                                               if not done)
         if token is not None:
-            after = automaton.after(state, token)
+            after = automaton.next_state(state, token)
             assert automaton.needed(after) >= automaton.needed(state) - len(terms) * 3
             state = after
 
@@ -34,9 +34,9 @@ def test_no_term_is_open_exactly_where_all_appear(terms, text):
 def test_what_is_wanted_leads_there_in_as_many_tokens_as_are_needed(terms, text):
     automaton, state = TermAutomaton(terms), 0
     for token in text:
-        state = automaton.after(state, token)
+        state = automaton.next_state(state, token)
     while automaton.needed(state):
-        nearer = [automaton.after(state, token) for token in automaton.wanted(state)]
+        nearer = [automaton.next_state(state, token) for token in automaton.wanted(state)]
         best = min(nearer, key=automaton.needed)
         assert automaton.needed(best) < automaton.needed(state)
         state = best
@@ -45,18 +45,18 @@ def test_what_is_wanted_leads_there_in_as_many_tokens_as_are_needed(terms, text)
 def test_going_on_with_a_term_counts_and_breaking_off_is_forgotten():
     automaton = TermAutomaton([[[1, 2, 3]], [[4]]])
     assert automaton.needed(0) == 4
-    state = automaton.after(automaton.after(0, 1), 2)
+    state = automaton.next_state(automaton.next_state(0, 1), 2)
     assert (automaton.needed(state), automaton.wanted(state)) == (2, [1, 3, 4])
-    broken = automaton.after(state, 9)
+    broken = automaton.next_state(state, 9)
     assert (automaton.needed(broken), automaton.wanted(broken)) == (4, [1, 4])
-    again = automaton.after(state, 1)
+    again = automaton.next_state(state, 1)
     assert automaton.needed(again) == 3, "the last token begins it again"
 
 
 def test_terms_that_overlap_share_tokens():
     automaton, state = TermAutomaton([[[1, 2]], [[2, 3]], [[2]]]), 0
     for token in (1, 2, 3):
-        state = automaton.after(state, token)
+        state = automaton.next_state(state, token)
     assert automaton.needed(state) == 0
 
 
@@ -76,7 +76,8 @@ def test_banks_share_the_places(needed, count, kept):
     (lambda: build_automata([["ab"]], [0], [3]), ["`terms`", "'ab' in row 0"]),
     (lambda: build_automata([[[[-1]]]], [0], [3]), ["`terms`", "-1"]),
     (lambda: build_automata([[[[1, 0]]]], [0], [3]), ["`terms`", "no end", "[1, 0] in row 0"]),
-    (lambda: build_automata([[[[1, 2]], [[3, 4]]]], [0], [3]), ["`terms`", "limit of 3", "4 tokens in row 0", "Raise"]),
+    (lambda: build_automata([[[[1, 2]], [[3, 4]]]], [0], [3]),
+     ["`terms`", "maximum length of 3", "4 tokens in row 0", "Raise"]),
     (lambda: check_term_vocabulary([TermAutomaton([[[1], [9]]])], 5), ["`terms`", "below 5", "is 9"]),
 ])
 def test_what_is_no_term(call, parts):

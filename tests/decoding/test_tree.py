@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from writers import Table, drawn, keyed, logs_of
 
-from regard.decoding.beam import beam
-from regard.decoding.beam_search import BeamSearch
+from regard.decoding.beam import BeamSearch, beam
 from regard.decoding.request import SearchRequest
 from regard.decoding.scheduler import run_search
 from regard.decoding.scoring import as_length_penalty
@@ -19,7 +18,8 @@ START, END = 0, 1
 
 
 def options(**changes):
-    return {"prompts": [[START]], "end": END, "limit": 6, "beams": 3, "nbest": 3, "length_penalty": "mean"} | changes
+    return {"prompts": [[START]], "end": END, "max_length": 6, "beams": 3, "nbest": 3,
+            "length_penalty": "mean"} | changes
 
 
 def paths(tree):
@@ -44,11 +44,12 @@ def assert_whole(tree, function, key, prompt):
             assert not tree.branches[branch.parent].ended
 
 
-@given(seed=st.integers(0, 10_000), vocabulary=st.integers(2, 7), beams=st.integers(1, 5), limit=st.integers(0, 6),
+@given(seed=st.integers(0, 10_000), vocabulary=st.integers(2, 7), beams=st.integers(1, 5), max_length=st.integers(0, 6),
        penalty=st.sampled_from(["none", "mean", 0.6]))
-def test_results_are_those_of_the_search_and_stand_in_the_tree(seed, vocabulary, beams, limit, penalty):
+def test_results_are_those_of_the_search_and_stand_in_the_tree(seed, vocabulary, beams, max_length, penalty):
     function = drawn(vocabulary, seed)
-    asked = options(prompts=[[START], [START, 0]], beams=beams, nbest=beams, limit=limit, length_penalty=penalty)
+    asked = options(prompts=[[START], [START, 0]], beams=beams, nbest=beams, max_length=max_length,
+                    length_penalty=penalty)
     want = beam(Table(function), keyed([3, 4]), **asked)
     got = beam_tree(Table(function), keyed([3, 4]), **asked)
     assert [found for found, _ in got] == want
@@ -97,9 +98,9 @@ def test_dropped_ones_are_there_too():
 
 
 def test_a_tree_has_no_more_branches_than_it_may_and_says_so():
-    model, asked = Table(drawn(8, 3)), options(beams=4, nbest=2, limit=6)
+    model, asked = Table(drawn(8, 3)), options(beams=4, nbest=2, max_length=6)
     [(found, whole)] = beam_tree(model, keyed([0]), **asked)
-    [(same, small)] = beam_tree(model, keyed([0]), most=5, **asked)
+    [(same, small)] = beam_tree(model, keyed([0]), max_branches=5, **asked)
     assert same == found
     assert len(small.branches) + small.left_out == len(whole.branches)
     assert whole.left_out == 0
@@ -115,8 +116,9 @@ def test_a_recorder_stands_in_for_any_beam_search(groups):
     request = SearchRequest.of(Table(function), keyed([2]), [[START]], END, 5, 0, ())
     search = BeamSearch(request, 4, as_length_penalty("mean"), 4, groups, 0.7)
     recorder = TreeRecorder(search)
-    assert (recorder.width, recorder.watches) == (4, False)
-    assert run_search(Table(function), keyed([2]), request, recorder) == run_search(Table(function), keyed([2]), request, search)
+    assert (recorder.width, recorder.needs_cross) == (4, False)
+    assert run_search(Table(function), keyed([2]), request, recorder) == run_search(Table(function), keyed([2]),
+                                                                                    request, search)
     assert_whole(recorder.tree(0), function, 2, (START,))
 
 
@@ -127,7 +129,7 @@ def test_a_forbidden_continuation_is_no_branch():
 
 @pytest.mark.parametrize(("changes", "parts"), [
     ({"beams": 0}, ["`beams`", "at least 1"]),
-    ({"most": 0}, ["`most`", "at least 1"]),
+    ({"max_branches": 0}, ["`max_branches`", "at least 1"]),
     ({"nbest": 9}, ["`nbest`", "3 beams"]),
 ])
 def test_wrong_sizes_are_named(changes, parts):

@@ -193,8 +193,8 @@ def test_the_same_input_twice_is_two_calls():
 def test_a_search_over_a_bare_model_is_seen_and_not_changed():
     model = tiny.built(tiny.translating())
     memory = model.encode(SOURCE)
-    plain = regard.beam(model, memory, prompts=[[1]] * 2, end=[2], limit=4, beams=3)
+    plain = regard.beam(model, memory, prompts=[[1]] * 2, end=[2], max_length=4, beams=3)
     with regard.watch(model) as records:
-        watched = regard.beam(model, memory, prompts=[[1]] * 2, end=[2], limit=4, beams=3)
+        watched = regard.beam(model, memory, prompts=[[1]] * 2, end=[2], max_length=4, beams=3)
     assert [[one.ids for one in row] for row in watched] == [[one.ids for one in row] for row in plain]
     assert "decoder.1.cross" in records

@@ -14,8 +14,8 @@ def test_greedy_search_is_ours():
     function, starts, sizes = drawn(6, spread=2.0), [[1], [1, 2], [4, 4, 1]], []
     for end, never in (((0,), ()), ((0, 5), (3,)), ((), (2, 3))):
         rules = [ForbiddenTokens(never)] if never else []
-        want = [one.ids for one in greedy(Table(lambda key, text: function(0, text)), prompts=starts, end=end, limit=7,
-                                          rules=rules)]
+        want = [one.ids for one in greedy(Table(lambda key, text: function(0, text)), prompts=starts, end=end,
+                                          max_length=7, constraints=rules)]
 
         def following(rows, texts):
             return [torch.tensor(function(0, tuple(text))) for text in texts]

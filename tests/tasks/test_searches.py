@@ -16,7 +16,7 @@ WRONG = [
     (Beam, {"diversity": -1.0}, ["`diversity`", "-1.0"]),
     (Beam, {"diversity": float("nan")}, ["`diversity`", "nan"]),
     (Beam, {"length_penalty": "long"}, ["`length_penalty`", '"none", "mean"', '"long"']),
-    (Beam, {"coverage": "all"}, ["`coverage`", "a number β"]),
+    (Beam, {"coverage": "all"}, ["`coverage_penalty`", "a number β"]),
     (Beam, {"limit": -1}, ["`limit`", "at least 0"]),
     (Beam, {"limit": 4, "least": 5}, ["`least`", "at most the limit, 4"]),
     (Beam, {"no_repeat": 0}, ["`no_repeat`", "at least 1"]),
@@ -56,4 +56,4 @@ def test_a_table_has_all_that_is_asked():
     assert Sampling(seed=3, top_p=0.5).table() == {
         "search": "sampling", "limit": None, "least": 0, "no_repeat": None, "tries": 1, "temperature": 1.0,
         "top_k": None, "top_p": 0.5, "min_p": None, "seed": 3}
-    assert Beam(coverage=CoveragePenalty(0.2, 1)).table()["coverage"] == "Coverage(weight=0.2, layer=1)"
+    assert Beam(coverage=CoveragePenalty(0.2, 1)).table()["coverage"] == "CoveragePenalty(weight=0.2, layer=1)"

@@ -20,7 +20,7 @@ def test_translations(name):
     together = translator.translate_ids(SOURCES, limit=6)
     for source, (found,) in zip(SOURCES, together, strict=True):
         memory = translator.model.encode(Tokens(torch.tensor([source])))
-        (want,) = greedy(translator.model, memory, prompts=[[1]], end=2, limit=6)
+        (want,) = greedy(translator.model, memory, prompts=[[1]], end=2, max_length=6)
         assert found.ids == want.ids
         assert translator.translate_ids([source], limit=6)[0][0].ids == want.ids
     for several in translator.translate_ids(SOURCES, beams=3, nbest=2, limit=6):

@@ -1,10 +1,9 @@
-"""Minimum Bayes risk: of several texts the one that is most like all others, rather than the most probable one.
+"""Minimum Bayes risk decoding: choose the text that is most like all others, not the most probable one.
 
     expected utility of c = Σ_j w_j · utility(c, r_j) / Σ_j w_j        Eikema and Aziz 2020
 
-The references r are what a model may have wanted to say: samples, or an n-best list, the candidates themselves where
-nothing else is given. The utility is chrF, or a function of the caller's. It works on texts: it knows neither models
-nor tokenizers.
+The references r stand for the model's distribution: samples or an n-best list, by default the candidates themselves.
+The utility is chrF or a function of the caller. This module works on texts: it knows neither models nor tokenizers.
 
 Legend: C candidates, R references, G n-grams of one length.
 """
@@ -20,25 +19,25 @@ from regard import checks
 from regard.checks import whole_number
 
 MbrUtility = Callable[[Sequence[str], Sequence[str]], Tensor]
-"""How good each candidate is where a reference is right: (C, R)."""
+"""Candidates and references -> the utility of each candidate if a reference is right, (C, R)."""
 
 
 class MbrResult(NamedTuple):
-    """A candidate, and what is expected of it."""
+    """A candidate and its expected utility."""
 
     number: int
-    """Which of the candidates it is, from 0."""
+    """The index of the candidate."""
     utility: float
 
 
 def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, references: Sequence[str] | None = None,
         weights: Sequence[float] | None = None) -> list[MbrResult]:
-    """All candidates, that of the highest expected utility first; of equal ones the earlier.
+    """Rank candidates by expected utility, the highest first; of equal ones the earlier.
 
     Args:
-        utility: `chrf` where not given. `pairwise` makes one of a function of two texts.
-        references: against which candidates are judged; the candidates themselves where not given.
-        weights: how much each reference counts; equally much where not given, as is right for samples.
+        utility: `chrf` by default. `pairwise` turns a function of two texts into a utility.
+        references: the texts that candidates are compared with; by default the candidates themselves.
+        weights: the weight of each reference; by default all are equal, as is right for samples.
     """
     if isinstance(candidates, str) or isinstance(references, str):
         raise checks.wrong("candidates", "a list of texts", "a text")
@@ -52,22 +51,22 @@ def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, referen
         shares = torch.tensor(weights, dtype=torch.float64)
         if not bool((shares >= 0).all()) or not 0 < float(shares.sum()) < torch.inf:
             raise checks.wrong("weights", "numbers of at least 0, not all of them 0", [*weights])
-    # What is there several times, as samples often are, is judged once.
-    texts, said = list(dict.fromkeys(candidates)), list(dict.fromkeys(against))
-    places = {text: place for place, text in enumerate(said)}
-    share_R = torch.zeros(len(said), dtype=torch.float64)
+    # Duplicates, which are common among samples, are compared once.
+    texts, unique = list(dict.fromkeys(candidates)), list(dict.fromkeys(against))
+    places = {text: place for place, text in enumerate(unique)}
+    share_R = torch.zeros(len(unique), dtype=torch.float64)
     share_R.index_add_(0, torch.tensor([places[text] for text in against]), shares)
-    judged = (utility or chrf)(texts, said).double()
-    if tuple(judged.shape) != (len(texts), len(said)):
-        raise checks.wrong("utility", f"one that gives numbers of shape {(len(texts), len(said))}",
-                           f"one that gives {checks.shape(judged)}")
-    expected = dict(zip(texts, (judged @ share_R / share_R.sum()).tolist(), strict=True))
-    every = [MbrResult(number, expected[text]) for number, text in enumerate(candidates)]
-    return sorted(every, key=lambda one: -one.utility)
+    utilities = (utility or chrf)(texts, unique).double()
+    if tuple(utilities.shape) != (len(texts), len(unique)):
+        raise checks.wrong("utility", f"one that gives numbers of shape {(len(texts), len(unique))}",
+                           f"one that gives {checks.shape(utilities)}")
+    expected = dict(zip(texts, (utilities @ share_R / share_R.sum()).tolist(), strict=True))
+    results = [MbrResult(number, expected[text]) for number, text in enumerate(candidates)]
+    return sorted(results, key=lambda one: -one.utility)
 
 
 def pairwise(function: Callable[[str, str], float]) -> MbrUtility:
-    """The utility that a function of a candidate and a reference computes, pair after pair."""
+    """A utility from a function of a candidate and a reference."""
     def utility(candidates: Sequence[str], references: Sequence[str]) -> Tensor:
         return torch.tensor([[function(one, other) for other in references] for one in candidates])
 
@@ -77,8 +76,8 @@ def pairwise(function: Callable[[str, str], float]) -> MbrUtility:
 def chrf(candidates: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> Tensor:
     """chrF of each candidate against each reference, (C, R), from 0 to 100 (Popović 2015).
 
-    Precision and recall of n-grams of characters, without white space, are averaged over the lengths 1 to `order` that
-    both texts have, and then joined; recall counts `beta` times as much.
+    Precision and recall of character n-grams, without white space, are averaged over the lengths 1 to `order` that both
+    texts have, and combined into an F-score in which recall counts `beta` times as much.
     """
     whole_number("order", order, 1)
     mine, theirs = (["".join(text.split()) for text in texts] for texts in (candidates, references))
@@ -97,7 +96,7 @@ def chrf(candidates: Sequence[str], references: Sequence[str], order: int = 6, b
 
 
 def _ngram_counts(mine: Sequence[str], theirs: Sequence[str], size: int) -> tuple[Tensor, Tensor]:
-    """How often each n-gram of this size is in each text: (C, G) and (R, G)."""
+    """The count of each n-gram of this size in each text: (C, G) and (R, G)."""
     counted = [Counter(text[first:first + size] for first in range(len(text) - size + 1)) for text in (*mine, *theirs)]
     places = {ngram: place for place, ngram in enumerate(dict.fromkeys(ngram for one in counted for ngram in one))}
     table = torch.zeros(len(counted), len(places), dtype=torch.float64)

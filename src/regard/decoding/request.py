@@ -1,9 +1,9 @@
 """What a search is asked for and what it returns: `SearchRequest`, `Sources` and `Hypothesis`.
 
-`SearchRequest.of` checks the arguments that all searches share: prompts, end tokens, length limits, constraints and
-the token budget. How the next token is chosen is not decided here.
+`SearchRequest.of` checks the arguments that all searches share: prompts, end tokens, lengths, constraints and the
+token budget. How the next token is chosen is not decided here.
 
-Legend: B rows (prompts), N tokens of the longest prompt, R hypotheses, V vocabulary.
+Legend: B prompts, N tokens of the longest prompt, R hypotheses, t tokens generated so far, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,147 +18,147 @@ from regard.decoding.constraints import Constraint, MinLength, Prefixes, check_i
 from regard.models.contract import GenerativeModel, Memory
 from regard.tokens import Tokens
 
+Prompts = Tensor | Tokens | Sequence[Sequence[int]]
+LengthLimit = int | Sequence[int] | Tensor
+
+RUNNING, FINISHED, TRUNCATED, INVALID = range(4)
+"""The status of a row of a search: it continues, it is done, it cannot continue, or the model gave NaN for it."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One thing that a model may have wanted to write. The first n places of `log_probabilities` are those of `ids`."""
+    """Tokens that a search generated. The first n entries of `log_probabilities` belong to the n `ids`."""
 
     ids: list[int]
-    """What was written after the prompt, without the end token."""
+    """The tokens after the prompt, without the end token."""
     log_probabilities: list[float]
-    """Of each token given all before it, as the rules of the search left it; that of the end last, where it came."""
+    """The log-probability of each token given all tokens before it, after constraints; that of the end token last."""
     score: float
-    """By which a search ranks it. The sum of the log-probabilities, where no length penalty was asked for."""
+    """The score by which a search ranks hypotheses: without a length penalty the sum of the log-probabilities."""
     end: int | None
-    """The end token that it stopped at; None where it was cut."""
+    """The end token; None for a truncated hypothesis."""
     cross: Tensor | None = field(default=None, compare=False)
-    """(layers, heads, n, N): for each entry of `log_probabilities`, the weights over the N states of the source."""
+    """(layers, heads, n, N): for each entry of `log_probabilities`, the attention weights over the N source states."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether no end token came: the maximum length was reached, or the constraints left no token."""
+        return self.end is None
 
     @property
     def cut(self) -> bool:
-        """No end token came: the limit was reached, or the rules left nothing to write."""
-        return self.end is None
-
-
-# ---- sources: Sources that are read when their turn comes.
-#
-# A search takes a memory, in which all sources are read already; or this, and then reads a source only when there is
-# room for it. It knows neither models nor searches: how sources are read is for the caller to say.
+        """The older name of `truncated`."""
+        return self.truncated
 
 
 @dataclass(frozen=True)
 class Sources:
-    """As many sources as there are prompts, not read yet."""
+    """Sources that a search encodes when a slot becomes free, in place of a memory of all of them."""
 
     rows: int
+    """The number of sources, one for each prompt."""
     encode: Callable[[list[int]], Memory]
-    """The memory of some of them, by their numbers from 0."""
+    """Returns the memory of the sources with these indices, counted from 0."""
 
 
 SourceInput = Memory | Sources | None
-"""What a search is given of the sources; None for a language model."""
+"""The sources of a search; None for a language model."""
 
 
-def select_memory(given: SourceInput, numbers: Sequence[int]) -> Memory | None:
-    """What is remembered of the sources with these numbers."""
-    if isinstance(given, Sources):
-        return given.encode(list(numbers))
-    if given is None or list(numbers) == list(range(given.rows)):
-        return given
-    return given.pick(list(numbers))
-
-
-# ---- request: What is asked of a search, checked once: prompts, ends, limits, rules, room. Every search begins here.
-#
-# The search itself, and how a next token is chosen, are not known here.
-#
-# Legend: B rows (prompts), N tokens of the longest prompt, R hypotheses, V vocabulary.
-
-Prompts = Tensor | Tokens | Sequence[Sequence[int]]
-LengthLimit = int | Sequence[int] | Tensor
+def select_memory(sources: SourceInput, rows: Sequence[int]) -> Memory | None:
+    """The memory of the sources with these indices."""
+    if isinstance(sources, Sources):
+        return sources.encode(list(rows))
+    if sources is None or list(rows) == list(range(sources.rows)):
+        return sources
+    return sources.pick(list(rows))
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """Where each row begins, where it ends, how long it may become, and what may be written."""
+    """The checked arguments that all searches share."""
 
     prompts: list[list[int]]
-    """What the model reads first; no row is empty."""
+    """The tokens that the model reads first; no prompt is empty."""
     ends: list[int]
-    limits: list[int]
-    """How many tokens each row may write, the end not counted."""
-    rules: tuple[Constraint, ...]
+    max_lengths: list[int]
+    """The maximum number of generated tokens for each prompt, not counting the end token."""
+    constraints: tuple[Constraint, ...]
     device: torch.device
-    room: int | None = None
-    """How many tokens the hypotheses that are followed at once may have together; None for any number."""
-    tries: int = 1
-    """How often each prompt is continued. Try j of prompt b has the number b · tries + j."""
+    token_budget: int | None = None
+    """The maximum number of tokens that all hypotheses of a batch may have together; None for no maximum."""
+    num_samples: int = 1
+    """How often each prompt is continued. Sample j of prompt b is sequence b · num_samples + j."""
 
     @staticmethod
-    def of(model: GenerativeModel, memory: SourceInput, prompts: Prompts, end: int | Iterable[int], limit: LengthLimit, least: int,
-           rules: Sequence[Constraint], room: int | None = None, tries: int = 1) -> "SearchRequest":
-        """The request made of the arguments of a search; a ValueError says which of them is wrong."""
+    def of(model: GenerativeModel, sources: SourceInput, prompts: Prompts, end: int | Iterable[int],
+           max_length: LengthLimit, min_length: int, constraints: Sequence[Constraint], token_budget: int | None = None,
+           num_samples: int = 1) -> "SearchRequest":
+        """Check the arguments of a search; a ValueError names the wrong one."""
         if model.training:
-            remedy = "Call model.eval() first: dropout would make the result a matter of chance."
+            remedy = "Call model.eval() first: dropout would make the result random."
             raise checks.wrong("model", "in evaluation mode", "in training mode", remedy)
         rows = _prompt_rows(prompts)
-        if memory is not None and memory.rows != len(rows):
+        if sources is not None and sources.rows != len(rows):
             remedy = "memory.pick(...) repeats rows."
-            raise checks.wrong("prompts", f"{memory.rows} rows, as many as the memory has", len(rows), remedy)
+            raise checks.wrong("prompts", f"{sources.rows} rows, as many as the memory has", len(rows), remedy)
         ends = sorted(check_ids("end", [end] if isinstance(end, int) else end))
-        limits = _limit_rows(limit, len(rows))
-        if whole_number("least", least) > min(limits, default=least):
-            raise checks.wrong("least", f"at most the limit, {min(limits)}", least)
-        first = (MinLength(least, ends),) if least else ()
-        if room is not None:
-            whole_number("room", room, 1)
-        return SearchRequest(rows, ends, limits, (*first, *rules), _device_of(model, memory), room, whole_number("tries", tries, 1))
+        max_lengths = _max_lengths(max_length, len(rows))
+        if whole_number("min_length", min_length) > min(max_lengths, default=min_length):
+            raise checks.wrong("min_length", f"at most the maximum length, {min(max_lengths)}", min_length)
+        first = (MinLength(min_length, ends),) if min_length else ()
+        if token_budget is not None:
+            whole_number("token_budget", token_budget, 1)
+        return SearchRequest(rows, ends, max_lengths, (*first, *constraints), _device_of(model, sources), token_budget,
+                             whole_number("num_samples", num_samples, 1))
 
     @property
     def capacity(self) -> int:
-        """How many tokens a row may have at most: the longest prompt, and all that may be written after it."""
-        return max(map(len, self.prompts)) + max(self.limits)
+        """The maximum number of tokens of a row: the longest prompt and the largest maximum length."""
+        return max(map(len, self.prompts)) + max(self.max_lengths)
 
     @property
-    def numbers(self) -> range:
-        """The numbers of all that is to be written."""
-        return range(len(self.prompts) * self.tries)
+    def sequences(self) -> range:
+        """The numbers of all sequences to generate."""
+        return range(len(self.prompts) * self.num_samples)
 
-    def prompt(self, number: int) -> int:
-        """Which prompt is continued."""
-        return number // self.tries
+    def prompt_of(self, sequence: int) -> int:
+        """The index of the prompt that a sequence continues."""
+        return sequence // self.num_samples
 
-    def limit(self, number: int) -> int:
-        """How many tokens may be written, the end not counted."""
-        return self.limits[self.prompt(number)]
+    def max_length_of(self, sequence: int) -> int:
+        """The maximum number of tokens of a sequence, not counting the end token."""
+        return self.max_lengths[self.prompt_of(sequence)]
 
-    def written(self, ids: Tensor, numbers: Sequence[int], counts: Sequence[int], each: int = 1) -> Prefixes:
-        """What is written so far, ids (R, t), for rules to read: `each` hypotheses of every number, one count long."""
-        rows = [[self.prompt(number) for number in numbers], counts, [number % self.tries for number in numbers]]
-        # To wait for the device here would keep it idle at every step.
+    def prefixes(self, ids: Tensor, sequences: Sequence[int], lengths: Sequence[int], width: int = 1) -> Prefixes:
+        """The tokens generated so far, ids (R, t), as constraints read them.
+
+        Each sequence has `width` hypotheses, all with the same length.
+        """
+        rows = [[self.prompt_of(one) for one in sequences], lengths, [one % self.num_samples for one in sequences]]
+        # A blocking copy would keep the device idle at every step.
         known = torch.tensor(rows, dtype=torch.long).to(ids.device, non_blocking=True)
-        return Prefixes(ids, *known.repeat_interleave(each, dim=1).unbind())
+        return Prefixes(ids, *known.repeat_interleave(width, dim=1).unbind())
 
     def is_end(self, tokens: Tensor, vocabulary: int) -> Tensor:
-        """Which of these tokens are ends, in their shape; the vocabulary is that of the model."""
+        """A bool for each token: whether it is an end token of the model with this vocabulary size."""
         check_vocabulary("end", self.ends, vocabulary)
         found = torch.zeros_like(tokens, dtype=torch.bool)
-        for end in self.ends:  # numbers need not be copied to the device
+        for end in self.ends:  # Python numbers need no copy to the device
             found = found | (tokens == end)
         return found
 
-    def log_probabilities(self, logits: Tensor, written: Prefixes) -> Tensor:
-        """Logits (R, V) to log-probabilities in float32 or more, as the rules leave them."""
+    def log_probabilities(self, logits: Tensor, prefixes: Prefixes) -> Tensor:
+        """The log-probabilities of logits (R, V) in float32 or float64, with the constraints applied."""
         logs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        for rule in self.rules:
-            logs = rule(logs, written)
+        for constraint in self.constraints:
+            logs = constraint(logs, prefixes)
         return logs
 
-
-def invalid_logits(row: int, written: int) -> ValueError:
-    """The error for a model whose logits are NaN, or all −∞."""
-    got = f"one that gave NaN for row {row} after {written} tokens"
-    return checks.wrong("model", "one whose logits are numbers, not all of them −∞", got)
+    def invalid_logits(self, sequence: int, length: int) -> ValueError:
+        """The error for a model whose logits are NaN, or all −∞."""
+        got = f"one that gave NaN for row {self.prompt_of(sequence)} after {length} tokens"
+        return checks.wrong("model", "one whose logits are numbers, not all of them −∞", got)
 
 
 def _prompt_rows(prompts: Prompts) -> list[list[int]]:
@@ -185,19 +185,20 @@ def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _limit_rows(limit: LengthLimit, rows: int) -> list[int]:
-    if isinstance(limit, Tensor):
-        limit = limit.tolist()
-    if not isinstance(limit, Sequence):
-        return [whole_number("limit", limit)] * rows
-    if len(limit) != rows:
-        raise checks.wrong("limit", f"one number, or one for each of the {rows} rows", f"{len(limit)} of them")
-    return [whole_number("limit", value) for value in limit]
+def _max_lengths(max_length: LengthLimit, rows: int) -> list[int]:
+    if isinstance(max_length, Tensor):
+        max_length = max_length.tolist()
+    if not isinstance(max_length, Sequence):
+        return [whole_number("max_length", max_length)] * rows
+    if len(max_length) != rows:
+        expected = f"one number, or one for each of the {rows} rows"
+        raise checks.wrong("max_length", expected, f"{len(max_length)} of them")
+    return [whole_number("max_length", value) for value in max_length]
 
 
-def _device_of(model: GenerativeModel, memory: SourceInput) -> torch.device:
-    """Where the model computes: where its memory lies, or its parameters."""
-    if isinstance(memory, Memory):
-        return memory.states.device
+def _device_of(model: GenerativeModel, sources: SourceInput) -> torch.device:
+    """The device of the memory, or of the model's parameters."""
+    if isinstance(sources, Memory):
+        return sources.states.device
     parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
     return next((parameter.device for parameter in parameters), torch.device("cpu"))

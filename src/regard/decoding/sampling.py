@@ -1,6 +1,7 @@
-"""One token at a time: greedy search, sampling, and streaming of either.
+"""Searches that follow one hypothesis per sequence: greedy search, sampling, and streaming of either.
 
-Sampling applies filters in this order:
+A `TokenSearch` adds one token to each sequence at every step; a `TokenChoice` says which one. Greedy search takes the
+most probable token. Sampling draws it after these filters, in this order:
 
     temperature   log-probabilities are divided by it: below 1 is closer to greedy search, above 1 is more uniform
     top-k         the k most probable tokens; of equal ones those with the lowest ids
@@ -8,95 +9,231 @@ Sampling applies filters in this order:
     min-p         of these the ones with at least p times the probability of the most probable one
 
 Scores of samples are those of the model: filters change what is drawn, not its reported probability. Random numbers
-come from splitmix64 (Steele, Lea and Flood 2014) at a counter mixed from the seed, the sample's number and the
-position, so a sample depends neither on its batch nor on the device.
+come from splitmix64 (Steele, Lea and Flood 2014) at a counter mixed from the seed, the number of the sample and the
+position. No state is kept between draws, so a sample depends neither on its batch nor on the device.
 
-Legend: R rows, V vocabulary, C tokens that may be drawn.
+Legend: B slots of the batch, t tokens of the longest sequence, V vocabulary, C tokens that may be drawn.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard import checks
-from regard.checks import whole_number
+from regard.checks import renamed_arguments, whole_number
 from regard.decoding.beam_state import exact_topk
 from regard.decoding.constraints import Constraint, Prefixes
-from regard.decoding.graph_search import run_graph_search
-from regard.decoding.request import Hypothesis, LengthLimit, Prompts, SearchRequest, SourceInput
-from regard.decoding.scheduler import prefill
-from regard.decoding.token_search import TokenChoice, TokenSearch, most_probable, run_token_search
+from regard.decoding.request import (
+    FINISHED,
+    INVALID,
+    RUNNING,
+    TRUNCATED,
+    Hypothesis,
+    LengthLimit,
+    Prompts,
+    SearchRequest,
+    SourceInput,
+)
+from regard.decoding.scheduler import SearchStep, prefill, run_search
 from regard.models.contract import GenerativeModel
 
-SPLITMIX_STEP, SPLITMIX_FIRST, SPLITMIX_SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-WORD_RANGE = 1 << 64
+TokenChoice = Callable[[Tensor, Prefixes], Tensor]
+"""Log-probabilities (B, V) and the tokens so far -> the next token of each row, (B,)."""
+
+RENAMED = {"limit": "max_length", "least": "min_length", "rules": "constraints", "room": "token_budget"}
+"""Older names of arguments."""
 
 
-def row_seeds(seed: int, numbers: Iterable[int]) -> list[int]:
-    """A seed for each row, from one for all of them and the numbers of the rows."""
-    points = torch.tensor([_signed_word(whole_number("seed", seed))], dtype=torch.long)
-    numbered = torch.tensor(list(numbers), dtype=torch.long)
-    return [value % WORD_RANGE for value in splitmix64(splitmix64(points) + numbered).tolist()]
+@renamed_arguments(**RENAMED)
+@torch.no_grad()
+def greedy(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
+           max_length: LengthLimit, min_length: int = 0, constraints: Sequence[Constraint] = (),
+           token_budget: int | None = None) -> list[Hypothesis]:
+    """Return one hypothesis for each prompt, built from the most probable token at every step.
+
+    The result for a prompt does not depend on the other prompts.
+
+    Args:
+        model: in evaluation mode. memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded
+        when a slot is free; None for
+            a language model.
+        prompts: the ids that each row begins with: [START] for a translation, the text so far for a completion. Rows
+            may differ in length.
+        end: the end token, or several. With none, (), every row is truncated at its maximum length.
+        max_length: the maximum number of generated tokens, not counting the end token: one number, or one for each
+            prompt. The model must have room for the longest prompt and the largest maximum length together.
+        min_length: the minimum number of tokens before an end token.
+        constraints: further constraints on the tokens.
+        token_budget: the maximum number of tokens, prompts and maximum lengths together, that all rows of a batch may
+            have; other prompts wait. By default all prompts run at once.
+    """
+    request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget)
+    return run_search(model, memory, request, TokenSearch(request, most_probable))
 
 
-def seed_tensor(seeds: Iterable[int], device: torch.device) -> Tensor:
-    """Seeds as 64-bit words on a device."""
-    return torch.tensor([_signed_word(whole_number("seed", seed)) for seed in seeds], dtype=torch.long, device=device)
+@renamed_arguments(**RENAMED, samples="num_samples")
+@torch.no_grad()
+def sample(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
+           max_length: LengthLimit, seed: int | Sequence[int], num_samples: int = 1, temperature: float = 1.0,
+           top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, min_length: int = 0,
+           constraints: Sequence[Constraint] = (), token_budget: int | None = None) -> list[list[Hypothesis]]:
+    """Return `num_samples` samples for each prompt; the same seed gives the same samples.
+
+    Args:
+        model, memory, prompts, end, max_length, min_length, constraints, token_budget: see `greedy`.
+        seed: one for all prompts, from which each prompt gets its own by its index; or one for each prompt. For prompts
+            in several batches, `row_seeds` returns the seeds that one batch would have.
+        num_samples: the number of samples for each prompt. The first ones do not depend on it.
+        temperature, top_k, top_p, min_p: see the documentation of this module.
+    """
+    filters = SamplingFilters(temperature, top_k, top_p, min_p)
+    request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget,
+                               whole_number("num_samples", num_samples, 1))
+    sampler = TokenSampler(filters, seed_tensor(_prompt_seeds(seed, len(request.prompts)), request.device))
+    found = run_search(model, memory, request, TokenSearch(request, sampler))
+    return [found[first:first + num_samples] for first in range(0, len(found), num_samples)]
 
 
-def uniform_numbers(seeds: Tensor, tries: Tensor, places: Tensor) -> Tensor:
-    """Numbers from 0 to below 1, in steps of 2⁻⁵³ where the device has float64, else of 2⁻²⁴."""
-    words = splitmix64(splitmix64(splitmix64(seeds) + tries) + places)
-    bits, dtype = (24, torch.float32) if words.device.type == "mps" else (53, torch.float64)
-    return _logical_shift(words, 64 - bits).to(dtype) * 2.0 ** -bits
+@torch.no_grad()
+def stream(model: GenerativeModel, prompt: Sequence[int], choose: TokenChoice, *, end: int | Iterable[int],
+           max_length: int, min_length: int = 0, constraints: Sequence[Constraint] = ()) -> Iterator[int]:
+    """Yield the tokens after a prompt as they are chosen, without the end token.
+
+    These are the tokens that `greedy` or `sample` would return. A beam search cannot be streamed: it may still change
+    its first token at the last step.
+
+    Args:
+        choose: `most_probable`, or a `TokenSampler`.
+        model, prompt, end, max_length, min_length, constraints: see `greedy`.
+    """
+    request = SearchRequest.of(model, None, [prompt], end, max_length, min_length, constraints)
+    search = TokenSearch(request, choose)
+    batch = search.start([0], None)
+    logits, state, _ = prefill(model, None, [prompt], request.capacity, request.device)
+    while True:
+        batch, _, finished = search.advance(batch, logits, None)
+        if finished:
+            return
+        yield int(batch.tokens[0])
+        logits_BnV, state, _ = model.step(state, batch.tokens.unsqueeze(-1))
+        logits = logits_BnV[:, -1]
 
 
-def splitmix64(points: Tensor) -> Tensor:
-    """The word of splitmix64 at each of these points: products and sums are taken modulo 2⁶⁴."""
-    words = points + _signed_word(SPLITMIX_STEP)
-    words = (words ^ _logical_shift(words, 30)) * _signed_word(SPLITMIX_FIRST)
-    words = (words ^ _logical_shift(words, 27)) * _signed_word(SPLITMIX_SECOND)
-    return words ^ _logical_shift(words, 31)
+@dataclass(frozen=True)
+class TokenBatch:
+    """The tokens of a batch of sequences, including those that have finished."""
+
+    ids: Tensor
+    """(B, t), including end tokens; entries after the length of a row are undefined."""
+    logs: Tensor
+    """(B, t)"""
+    sequences: list[int]
+    lengths: list[int]
+    """The number of tokens of each row, including the end token."""
+    statuses: list[int]
+    tokens: Tensor
+    """(B,): the token that each row reads next; undefined for a finished row."""
+
+    def extend(self, tokens: Tensor, logs: Tensor, lengths: Tensor, statuses: list[int]) -> "TokenBatch":
+        """Add a token to every running row that is not truncated; `lengths` (B,) are the lengths as a tensor."""
+        width, places_B1 = max(self.lengths) + 1, lengths.unsqueeze(-1)
+        ids, probabilities = (pad(old.to(new.dtype), (0, width - old.shape[1])).scatter(1, places_B1, new.unsqueeze(-1))
+                              for old, new in ((self.ids, tokens), (self.logs, logs)))
+        now = [old if old != RUNNING else new for old, new in zip(self.statuses, statuses, strict=True)]
+        longer = [length + (old == RUNNING and new != TRUNCATED)
+                  for length, old, new in zip(self.lengths, self.statuses, now, strict=True)]
+        return TokenBatch(ids, probabilities, self.sequences, longer, now, tokens)
+
+    def select(self, slots: Sequence[int]) -> "TokenBatch":
+        """The rows in these slots."""
+        index = torch.tensor(slots, dtype=torch.long, device=self.ids.device)
+        sequences, lengths, statuses = ([part[slot] for slot in slots]
+                                        for part in (self.sequences, self.lengths, self.statuses))
+        width = max(lengths, default=0)
+        ids, logs = self.ids[index, :width], self.logs[index, :width]
+        return TokenBatch(ids, logs, sequences, lengths, statuses, self.tokens[index])
+
+    def concat(self, other: "TokenBatch") -> "TokenBatch":
+        """These rows followed by those of another batch."""
+        width = max(self.ids.shape[1], other.ids.shape[1])
+        ids, logs = (torch.cat([pad(part, (0, width - part.shape[1])) for part in parts])
+                     for parts in ((self.ids, other.ids), (self.logs, other.logs)))
+        return TokenBatch(ids, logs, self.sequences + other.sequences, self.lengths + other.lengths,
+                          self.statuses + other.statuses, torch.cat([self.tokens, other.tokens]))
 
 
-def _logical_shift(words: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left: a shift of signed words would bring the sign."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)
+@dataclass(frozen=True)
+class TokenSearch:
+    """A search that follows one hypothesis per sequence: a `regard.decoding.scheduler.SearchStrategy`."""
+
+    request: SearchRequest
+    choose: TokenChoice
+    width: int = 1
+    needs_cross: bool = False
+
+    def start(self, sequences: Sequence[int], present: Tensor | None) -> TokenBatch:
+        """Rows without tokens."""
+        rows, device = len(sequences), self.request.device
+        ids = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return TokenBatch(ids, torch.zeros(rows, 0, device=device), [*sequences], [0] * rows, [RUNNING] * rows,
+                          ids.new_zeros(rows))
+
+    def advance(self, batch: TokenBatch, logits: Tensor, cross: Tensor | None) -> SearchStep[TokenBatch]:
+        """Add one token to every row."""
+        prefixes = self.request.prefixes(batch.ids, batch.sequences, batch.lengths)
+        logs_BV = self.request.log_probabilities(logits, prefixes)
+        token_B = self.choose(logs_BV, prefixes)
+        log_B = logs_BV.gather(-1, token_B.unsqueeze(-1)).squeeze(-1)
+        known = token_status(log_B, self.request.is_end(token_B, logits.shape[-1])).tolist()
+        statuses = [TRUNCATED if status == RUNNING and length >= self.request.max_length_of(sequence) else status
+                    for status, sequence, length in zip(known, batch.sequences, batch.lengths, strict=True)]
+        finished = [slot for slot, status in enumerate(statuses)
+                    if status != RUNNING and batch.statuses[slot] == RUNNING]
+        for slot in finished:
+            if statuses[slot] == INVALID:
+                raise self.request.invalid_logits(batch.sequences[slot], batch.lengths[slot])
+        return SearchStep(batch.extend(token_B, log_B, prefixes.lengths, statuses), None, finished)
+
+    def results(self, batch: TokenBatch) -> list[tuple[int, Hypothesis]]:
+        """The hypotheses of finished rows; the score is the sum of the log-probabilities."""
+        found = []
+        parts = (batch.sequences, batch.ids.tolist(), batch.logs.tolist(), batch.lengths, batch.statuses)
+        for sequence, ids, logs, length, status in zip(*parts, strict=True):
+            ended, logs = status == FINISHED, logs[:length]
+            end = ids[length - 1] if ended else None
+            found.append((sequence, Hypothesis(ids[:length - ended], logs, sum(logs, 0.0), end)))
+        return found
 
 
-def _signed_word(word: int) -> int:
-    """The number that has the same last 64 bits, as torch has them."""
-    return (word + WORD_RANGE // 2) % WORD_RANGE - WORD_RANGE // 2
+def token_status(log_B: Tensor, ended_B: Tensor) -> Tensor:
+    """The status of each row apart from its maximum length, from the log-probability of its token."""
+    status_B = torch.where(ended_B, FINISHED, RUNNING)
+    status_B = torch.where(log_B == -torch.inf, TRUNCATED, status_B)  # every token is forbidden
+    return torch.where(log_B.isnan(), INVALID, status_B)
 
 
-# ---- filters: Which tokens may be drawn, and with which probabilities: temperature, top-k, top-p, min-p, in this order.
-#
-#     temperature   log-probabilities are divided by it: below 1 nearer to greedy search, above 1 more even
-#     top-k         the k most probable tokens; of equal ones those with the lowest ids
-#     top-p         of these the most probable ones, as few as together have the probability p (Holtzman et al. 2020)
-#     min-p         of these the ones that have at least p times the probability of the most probable one
-#
-# It knows neither models nor how is drawn.
-#
-# Legend: R rows, V vocabulary, C tokens that may be drawn.
+def most_probable(log_probabilities: Tensor, prefixes: Prefixes) -> Tensor:
+    """The most probable token of each row; of equal ones the lowest id."""
+    return log_probabilities.argmax(dim=-1)
 
 
 class FilteredTokens(NamedTuple):
-    """What may be drawn."""
+    """The tokens that may be drawn."""
 
     probabilities: Tensor
-    """(R, C): not normalised; 0 for what may not."""
+    """(B, C): not normalised; 0 for tokens that were filtered out."""
     tokens: Tensor | None
-    """(R, C): which tokens these are; None where each place is its own token."""
+    """(B, C): their ids; None where the column is the id."""
 
 
 @dataclass(frozen=True)
 class SamplingFilters:
-    """How the probabilities of a model are changed before a token is drawn."""
+    """Temperature, top-k, top-p and min-p; see the documentation of this module."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -106,7 +243,7 @@ class SamplingFilters:
     def __post_init__(self) -> None:
         value = self.temperature
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            remedy = "For the most probable tokens ask for greedy search." if value == 0 else ""
+            remedy = "Use greedy search to get the most probable tokens." if value == 0 else ""
             raise checks.wrong("temperature", "a number above 0", repr(value), remedy)
         if self.top_k is not None:
             whole_number("top_k", self.top_k, 1)
@@ -116,9 +253,9 @@ class SamplingFilters:
                 raise checks.wrong(name, "a probability, above 0 and at most 1", repr(share))
 
     def __call__(self, log_probabilities: Tensor) -> FilteredTokens:
-        """From log-probabilities (R, V) of any sum."""
+        """Filter log-probabilities (B, V), which need not be normalised."""
         logs = log_probabilities.to(torch.float32 if log_probabilities.device.type == "mps" else torch.float64)
-        # The highest becomes 0, which a low temperature leaves as it is. Rows without a number have no order.
+        # The highest becomes 0, so that a low temperature does not overflow. Rows of NaN or −∞ have no order.
         values = ((logs - logs.amax(dim=-1, keepdim=True)) / self.temperature).nan_to_num(-torch.inf, neginf=-torch.inf)
         tokens = None
         if self.top_k is not None and self.top_k < values.shape[-1]:
@@ -134,57 +271,29 @@ class SamplingFilters:
         return FilteredTokens(shares, tokens)
 
 
-# ---- sampling: Sampling: every next token is drawn, with the probability that the model gives it, as filters leave it.
-#
-# The scores of samples are those of the model: filters change what is drawn, and not how probable it is said to be. What
-# is drawn for a prompt follows from its seed, and does not depend on its batch.
-#
-# Legend: R rows, V vocabulary, C tokens that may be drawn.
-
-
-@torch.no_grad()
-def sample(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int], limit: LengthLimit,
-           seed: int | Sequence[int], samples: int = 1, temperature: float = 1.0, top_k: int | None = None,
-           top_p: float | None = None, min_p: float | None = None, least: int = 0, rules: Sequence[Constraint] = (),
-           room: int | None = None) -> list[list[Hypothesis]]:
-    """For each prompt its `samples`, in the order in which they were drawn; the same seed gives the same ones.
-
-    Args:
-        model, memory, prompts, end, limit, least, rules, room: as for `regard.decoding.sampling.greedy`.
-        seed: one for all prompts, of which each gets its own by its number; or one for each prompt. Where prompts are
-            given in several batches, `regard.decoding.sampling.row_seeds` makes those that one batch would have.
-        samples: how many are drawn for each prompt. The first ones do not depend on how many there are.
-        temperature, top_k, top_p, min_p: see `regard.decoding.sampling`.
-    """
-    filters = SamplingFilters(temperature, top_k, top_p, min_p)
-    request = SearchRequest.of(model, memory, prompts, end, limit, least, rules, room, whole_number("samples", samples, 1))
-    draw = TokenSampler(filters, seed_tensor(_prompt_seeds(seed, len(request.prompts)), request.device))
-    found = run_token_search(model, memory, request, draw)
-    return [found[first:first + samples] for first in range(0, len(found), samples)]
-
-
 @dataclass(frozen=True)
 class TokenSampler:
-    """The choice of a token by chance."""
+    """The `TokenChoice` of sampling."""
 
     filters: SamplingFilters
     seeds: Tensor
     """One for each prompt."""
 
-    def __call__(self, log_probabilities: Tensor, written: Prefixes) -> Tensor:
-        """(R, V) -> (R,)"""
-        return sample_tokens(self.filters(log_probabilities), uniform_numbers(self.seeds[written.rows], written.tries, written.lengths))
+    def __call__(self, log_probabilities: Tensor, prefixes: Prefixes) -> Tensor:
+        """(B, V) -> (B,)"""
+        numbers = uniform_numbers(self.seeds[prefixes.rows], prefixes.samples, prefixes.lengths)
+        return sample_tokens(self.filters(log_probabilities), numbers)
 
 
-def sample_tokens(filtered: FilteredTokens, chances: Tensor) -> Tensor:
-    """The token of each row at which its probabilities, added up one after another, exceed this part of their sum."""
-    sums_RC = filtered.probabilities.cumsum(dim=-1)
-    whole_R1 = sums_RC[:, -1:]
-    # A product may be rounded up to the whole, which no sum exceeds.
-    at_R1 = torch.minimum(chances.unsqueeze(-1) * whole_R1, torch.nextafter(whole_R1, torch.zeros_like(whole_R1)))
-    place_R1 = (sums_RC <= at_R1).sum(dim=-1, keepdim=True).clamp(max=sums_RC.shape[-1] - 1)
-    token_R1 = place_R1 if filtered.tokens is None else filtered.tokens.gather(-1, place_R1)
-    return token_R1.squeeze(-1)
+def sample_tokens(filtered: FilteredTokens, numbers: Tensor) -> Tensor:
+    """Draw a token for each row by inverting the cumulative distribution at numbers (B,) in [0, 1)."""
+    sums_BC = filtered.probabilities.cumsum(dim=-1)
+    total_B1 = sums_BC[:, -1:]
+    # The product may be rounded up to the total, which no sum exceeds.
+    at_B1 = torch.minimum(numbers.unsqueeze(-1) * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    place_B1 = (sums_BC <= at_B1).sum(dim=-1, keepdim=True).clamp(max=sums_BC.shape[-1] - 1)
+    token_B1 = place_B1 if filtered.tokens is None else filtered.tokens.gather(-1, place_B1)
+    return token_B1.squeeze(-1)
 
 
 def _prompt_seeds(seed: object, rows: int) -> list[int]:
@@ -196,54 +305,42 @@ def _prompt_seeds(seed: object, rows: int) -> list[int]:
     return [*seed]
 
 
-# ---- greedy: Greedy search: of every next token the most probable one. Fast, and blind to what a better beginning would allow.
+SPLITMIX_STEP, SPLITMIX_FIRST, SPLITMIX_SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD_RANGE = 1 << 64
 
 
-@torch.no_grad()
-def greedy(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int], limit: LengthLimit,
-           least: int = 0, rules: Sequence[Constraint] = (), room: int | None = None) -> list[Hypothesis]:
-    """One hypothesis for each prompt, in their order; a row's result does not depend on the others.
-
-    Args:
-        model: in evaluation mode.
-        memory: what the model has read of the sources, a row for each prompt; or `Sources`, which it reads when their
-            turn comes; None for a language model.
-        prompts: what each row reads first: [START] for a translation, the text so far for a completion. Rows of ids,
-            of different lengths if need be.
-        end: the token, or the tokens, at which a row ends. With none at all, (), every row is cut at its limit.
-        limit: how many tokens a row may write, the end not counted: one number, or one for each row. The model must
-            have room for the longest prompt and the highest limit together.
-        least: how many tokens come before an end may.
-        rules: further rules of what may be written.
-        room: how many tokens, of prompts and limits, the rows may have together that are written at once; others wait.
-            Without it all are.
-    """
-    request = SearchRequest.of(model, memory, prompts, end, limit, least, rules, room)
-    return run_graph_search(model, memory, request, TokenSearch(request, most_probable))
+def row_seeds(seed: int, rows: Iterable[int]) -> list[int]:
+    """A seed for each row, from one seed for all and the indices of the rows."""
+    points = torch.tensor([_signed_word(whole_number("seed", seed))], dtype=torch.long)
+    indices = torch.tensor(list(rows), dtype=torch.long)
+    return [value % WORD_RANGE for value in splitmix64(splitmix64(points) + indices).tolist()]
 
 
-# ---- streaming: One text, token by token, as it is written: what `greedy` or `sample` would give for it in the end.
-#
-# A turn is that of `regard.decoding.token_search`, so that each token is chosen as there. A beam search cannot be followed so:
-# it changes its mind until the end. It does not know what the tokens mean.
+def seed_tensor(seeds: Iterable[int], device: torch.device) -> Tensor:
+    """Seeds as 64-bit words on a device."""
+    return torch.tensor([_signed_word(whole_number("seed", seed)) for seed in seeds], dtype=torch.long, device=device)
 
 
-@torch.no_grad()
-def stream(model: GenerativeModel, prompt: Sequence[int], choose: TokenChoice, *, end: int | Iterable[int], limit: int,
-           least: int = 0, rules: Sequence[Constraint] = ()) -> Iterator[int]:
-    """The tokens after a prompt, each as soon as it is chosen, without the end.
+def uniform_numbers(seeds: Tensor, samples: Tensor, positions: Tensor) -> Tensor:
+    """Numbers in [0, 1), multiples of 2⁻⁵³ on devices with float64, else of 2⁻²⁴."""
+    words = splitmix64(splitmix64(splitmix64(seeds) + samples) + positions)
+    bits, dtype = (24, torch.float32) if words.device.type == "mps" else (53, torch.float64)
+    return _logical_shift(words, 64 - bits).to(dtype) * 2.0 ** -bits
 
-    Args:
-        choose: `regard.decoding.sampling.highest`, or a `regard.decoding.sampling.TokenSampler`.
-        model, prompt, end, limit, least, rules: as for `regard.decoding.sampling.greedy`.
-    """
-    request = SearchRequest.of(model, None, [prompt], end, limit, least, rules)
-    search = TokenSearch(request, choose)
-    batch, (logits, state, _) = search.first([0], None), prefill(model, None, [prompt], request.capacity, request.device)
-    while True:
-        batch, _, finished = search.turn(batch, logits, None)
-        if finished:
-            return
-        yield int(batch.tokens[0])
-        logits_BnV, state, _ = model.step(state, batch.tokens.unsqueeze(-1))
-        logits = logits_BnV[:, -1]
+
+def splitmix64(points: Tensor) -> Tensor:
+    """The word of splitmix64 at each of these points; products and sums are modulo 2⁶⁴."""
+    words = points + _signed_word(SPLITMIX_STEP)
+    words = (words ^ _logical_shift(words, 30)) * _signed_word(SPLITMIX_FIRST)
+    words = (words ^ _logical_shift(words, 27)) * _signed_word(SPLITMIX_SECOND)
+    return words ^ _logical_shift(words, 31)
+
+
+def _logical_shift(words: Tensor, bits: int) -> Tensor:
+    """A shift to the right that fills with zeros; `>>` of signed words fills with the sign."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed_word(word: int) -> int:
+    """The signed 64-bit number with the same bits, as torch stores it."""
+    return (word + WORD_RANGE // 2) % WORD_RANGE - WORD_RANGE // 2

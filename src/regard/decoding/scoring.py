@@ -12,9 +12,7 @@ The coverage penalty lowers the score of a hypothesis that leaves part of its so
     β · Σ_i log(min(Σ_j a_ij, 1))            Wu et al. 2016, equation 14
 
 a_ij is the cross-attention weight of source state i when token j was predicted, averaged over layers and heads; the
-end token counts as a token. The penalty is at most 0.
-
-This module knows neither models nor searches.
+end token counts as a token. The penalty is at most 0. This module knows neither models nor searches.
 
 Legend: B rows, K hypotheses of a row, R = B·K, L layers, H heads, N states of the source.
 """
@@ -31,7 +29,7 @@ from regard.checks import whole_number
 
 
 class LengthPenalty(ABC):
-    """Scores by which hypotheses of one prompt are compared; the highest is the best."""
+    """How the log-probability and the length of a hypothesis give its score; the highest score is the best."""
 
     @abstractmethod
     def score(self, total: Tensor, length: Tensor) -> Tensor:
@@ -39,9 +37,9 @@ class LengthPenalty(ABC):
 
     @abstractmethod
     def attainable(self, total: Tensor, length: Tensor, longest: Tensor) -> Tensor:
-        """The best score that hypotheses of `length` tokens may have in the end, when they go on to at most `longest`.
+        """An upper bound of the final score of hypotheses of `length` tokens that may grow to `longest` tokens.
 
-        No continuation may score higher; that one reaches it is not asked. A further token adds at most 0 to `total`.
+        No continuation may score higher; the bound need not be reached. A further token adds at most 0 to `total`.
         """
 
 
@@ -57,7 +55,7 @@ class DividingPenalty(LengthPenalty):
         return total / self.divisor(length)
 
     def attainable(self, total: Tensor, length: Tensor, longest: Tensor) -> Tensor:
-        """All tokens to come are certain, and as many as allowed: total ≤ 0 is divided by the largest divisor."""
+        """The score if all further tokens were certain: total ≤ 0 divided by the largest divisor."""
         return total / self.divisor(longest)
 
 
@@ -73,7 +71,7 @@ class MeanLengthPenalty(DividingPenalty):
     """log p / n."""
 
     def divisor(self, length: Tensor) -> Tensor:
-        """n; what has no token at all is divided by 1."""
+        """n, and 1 for an empty hypothesis."""
         return length.clamp(min=1)
 
 
@@ -94,34 +92,24 @@ LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"none": NoLengthPenalty, "me
 
 
 def as_length_penalty(length_penalty: "str | float | LengthPenalty") -> LengthPenalty:
-    """The ranking of this name, the one with this α, or the one that was given."""
+    """The length penalty of this name or α; a LengthPenalty is returned as it is."""
     if isinstance(length_penalty, LengthPenalty):
         return length_penalty
     if isinstance(length_penalty, str):
         return checks.pick("length_penalty", length_penalty, LENGTH_PENALTIES)()
     if isinstance(length_penalty, bool) or not isinstance(length_penalty, int | float):
-        expected = '"none", "mean", a number α, or a Ranking'
+        expected = '"none", "mean", a number α, or a LengthPenalty'
         raise checks.wrong("length_penalty", expected, *checks.kind(length_penalty))
     return PowerLengthPenalty(length_penalty)
 
 
-# ---- coverage: Coverage: a hypothesis that leaves part of its source unseen scores lower.
-#
-#     β · Σ_i log(min(Σ_j a_ij, 1))        Wu et al. 2016, equation 14
-#
-# a_ij is the weight of state i of the source in the look from which token j was predicted, the end among them; of several
-# layers and heads, their mean. The sum is at most 0, where every state was looked at with a weight of 1 in all: what a
-# search may still reach is 0. It knows neither models nor searches.
-#
-# Legend: B rows, K hypotheses of a row, R = B·K, L layers, H heads, N states of the source.
-
 MIN_COVERAGE = 1e-10
-"""The least that a state counts as seen: the logarithm of nothing would forbid a hypothesis."""
+"""The least coverage of a state: log 0 would forbid a hypothesis."""
 
 
 @dataclass(frozen=True)
 class CoveragePenalty:
-    """How much coverage counts, and in which layer of the decoder, from 0; in all of them where None."""
+    """The weight β of the coverage penalty, and the decoder layer that it reads, from 0; None averages all layers."""
 
     weight: float
     layer: int | None = None
@@ -132,28 +120,28 @@ class CoveragePenalty:
         if self.layer is not None:
             whole_number("layer", self.layer)
 
-    def look(self, cross: Tensor) -> Tensor:
-        """The weights of one step (R, L, H, N) to one for each state, (R, N)."""
+    def attended(self, cross: Tensor) -> Tensor:
+        """The weight of each state in one step, (R, N), from the weights of all layers and heads (R, L, H, N)."""
         if self.layer is None:
             return cross.mean(dim=(1, 2))
         if self.layer >= cross.shape[1]:
             raise checks.wrong("layer", f"one of the decoder's {cross.shape[1]}, below {cross.shape[1]}", self.layer)
         return cross[:, self.layer].mean(dim=1)
 
-    def score(self, seen: Tensor) -> Tensor:
-        """From how much each state was looked at, (B, K, N), what is added to the score, (B, K)."""
-        return self.weight * seen.clamp(min=MIN_COVERAGE, max=1.0).log().sum(dim=-1)
+    def score(self, coverage: Tensor) -> Tensor:
+        """The number to add to the score, (B, K), from the summed weights of each state, (B, K, N)."""
+        return self.weight * coverage.clamp(min=MIN_COVERAGE, max=1.0).log().sum(dim=-1)
 
 
 def initial_coverage(present: Tensor, beams: int, like: Tensor) -> Tensor:
-    """(B, K, N) before the first look, from which states are there, (B, N): what is not there need not be looked at."""
+    """The coverage (B, K, N) before the first step: 0 for states that are `present` (B, N), 1 for padding."""
     return (~present).to(like.dtype).unsqueeze(1).repeat(1, beams, 1)
 
 
-def as_coverage_penalty(coverage: "float | CoveragePenalty | None") -> CoveragePenalty | None:
-    """The one of this weight, or the one that was given; None for none."""
-    if coverage is None or isinstance(coverage, CoveragePenalty):
-        return coverage
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float):
-        raise checks.wrong("coverage", "a number β, a Coverage, or None", *checks.kind(coverage))
-    return CoveragePenalty(coverage)
+def as_coverage_penalty(coverage_penalty: "float | CoveragePenalty | None") -> CoveragePenalty | None:
+    """The coverage penalty of this weight; a CoveragePenalty or None is returned as it is."""
+    if coverage_penalty is None or isinstance(coverage_penalty, CoveragePenalty):
+        return coverage_penalty
+    if isinstance(coverage_penalty, bool) or not isinstance(coverage_penalty, int | float):
+        raise checks.wrong("coverage_penalty", "a number β, a CoveragePenalty, or None", *checks.kind(coverage_penalty))
+    return CoveragePenalty(coverage_penalty)

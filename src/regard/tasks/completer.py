@@ -18,9 +18,8 @@ from regard import checks
 from regard.data.tokenizer.interface import Tokenizer
 from regard.decoding.constraints import Constraint, ForbiddenTokens
 from regard.decoding.request import Hypothesis
-from regard.decoding.sampling import TokenSampler, seed_tensor, stream
+from regard.decoding.sampling import TokenSampler, most_probable, seed_tensor, stream
 from regard.decoding.scoring import LengthPenalty
-from regard.decoding.token_search import most_probable
 from regard.tasks.replay import replay_completion
 from regard.tasks.search import GREEDY, Beam, DecodingStrategy, GeneratedText, Sampling, SearchInputs, with_alternatives
 from regard.tasks.task import (
@@ -148,8 +147,8 @@ class Completer(TextTask):
         self.check_mode()
         choose = (TokenSampler(asked.filters, seed_tensor(asked.seeds([row]), self.device)) if isinstance(asked, Sampling)
                   else most_probable)
-        ids = stream(self.model, row, choose, end=self.special.end, limit=limit,  # type: ignore[arg-type]
-                     least=min(asked.least, limit), rules=[*self._rules(), *asked.rules()])
+        ids = stream(self.model, row, choose, end=self.special.end, max_length=limit,  # type: ignore[arg-type]
+                     min_length=min(asked.least, limit), constraints=[*self._rules(), *asked.rules()])
         return stream_text(tokenizer, row, ids)
 
     def check_stream(self, search: DecodingStrategy) -> None:

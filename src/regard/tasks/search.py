@@ -110,8 +110,8 @@ class DecodingStrategy(ABC):
 
     def run(self, problem: SearchInputs) -> list[list[Hypothesis]]:
         """For each row what was found, the best, or the first, in front."""
-        return self._run(problem, {"prompts": problem.prompts, "end": problem.end, "limit": problem.limits,
-                                   "least": self.least, "rules": [*problem.rules, *self.rules()]})
+        return self._run(problem, {"prompts": problem.prompts, "end": problem.end, "max_length": problem.limits,
+                                   "min_length": self.least, "constraints": [*problem.rules, *self.rules()]})
 
     def rules(self) -> list[Constraint]:
         """What may not be written, whatever is read."""
@@ -168,8 +168,8 @@ class Beam(DecodingStrategy):
         if self.is_greedy and problem.terms is None:
             return [[one] for one in greedy(problem.model, problem.memory, **options)]  # type: ignore[arg-type]
         return beam(problem.model, problem.memory, **options, beams=self.beams,  # type: ignore[arg-type]
-                    nbest=self.nbest, length_penalty=self.length_penalty, coverage=self.coverage, groups=self.groups,
-                    diversity=self.diversity, terms=problem.terms)
+                    nbest=self.nbest, length_penalty=self.length_penalty, coverage_penalty=self.coverage,
+                    num_beam_groups=self.groups, diversity_penalty=self.diversity, terms=problem.terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class Sampling(DecodingStrategy):
     def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
         assert problem.terms is None, "a sample cannot be made to hold terms"
         return sample(problem.model, problem.memory, **options, seed=self.seeds(problem.keys),  # type: ignore[arg-type]
-                      samples=self.tries, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p,
+                      num_samples=self.tries, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p,
                       min_p=self.min_p)
 
 

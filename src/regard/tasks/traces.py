@@ -54,7 +54,7 @@ class _RecordedBeam(Beam):
     def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
         found = beam_tree(problem.model, problem.memory, beams=self.beams, nbest=self.nbest,  # type: ignore[arg-type]
                           length_penalty=self.length_penalty,
-                          **{name: value for name, value in options.items() if name != "least"})
+                          **{name: value for name, value in options.items() if name != "min_length"})
         self.trees.extend(tree for _, tree in found)
         return [hypotheses for hypotheses, _ in found]
 

@@ -13,7 +13,7 @@ from regard.kernels.decoding import TopTokens, find_top_tokens
 
 
 def found(logits, count, never=None, counts=None, each=1):
-    best = TopTokens.room(logits, count)
+    best = TopTokens.allocate(logits, count)
     counts = torch.zeros(len(logits) // each, dtype=torch.int32, device=logits.device) if counts is None else counts
     find_top_tokens(logits, never, counts, each, best)
     return best.values, best.tokens.long()

@@ -1,0 +1,464 @@
+"""The state of a search on a GPU, in tensors that stay in place, so that a step can be a CUDA graph.
+
+    state = search_state(search, rows, capacity, logits)   storage for searches of this kind
+    state.begin(sequences, prompts, search)                start with sequences that have no tokens,
+    state.clear()                                          the part of it that is captured
+    state.load(batch, search)                              start with an ordinary batch
+    state.take(other, slots)                               start with sequences of another state of this kind
+    state.step(logits)                                     captured: one step of the search
+    state.poll()                                           which sequences were running one step ago; `poll_now` waits
+    state.results(slots, search)                           the results of finished sequences
+    state.batch(slots)                                     an ordinary batch
+
+A step never asks the device for a number, and a finished row stays as it is. So the next step is launched before the
+result of the last one is known: the device never waits for Python, at the price of one step too many. Generated tokens
+are kept as back pointers (see `regard.kernels.decoding`): kernels follow them for batches that continue, NumPy follows
+them for results while the device works on. `why_no_kernels` says which searches have no such state. This module knows
+neither models nor when sequences enter and leave.
+
+Legend: B rows (one for each sequence), K hypotheses of each, R = B·K, M tokens of each, P places of a pool, T token
+positions, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.decoding.beam import BeamSearch
+from regard.decoding.beam_state import BeamBatch, HypothesisPool, LiveHypotheses, make_hypothesis
+from regard.decoding.constraints import (
+    Constraint,
+    ForbiddenTokens,
+    MinLength,
+    NoRepeatNgram,
+    Prefixes,
+    check_vocabulary,
+)
+from regard.decoding.cuda_graph import AsyncReadback, HostMirror
+from regard.decoding.request import FINISHED, INVALID, RUNNING, TRUNCATED, Hypothesis, SearchRequest
+from regard.decoding.sampling import TokenBatch, TokenSearch, most_probable
+from regard.decoding.scoring import MeanLengthPenalty, NoLengthPenalty, PowerLengthPenalty
+from regard.kernels import decoding as kernels
+from regard.kernels.decoding import MAX_BEAMS, MAX_CANDIDATES, BackPointers, PoolBuffers, RowStatus, TopTokens
+
+NEVER_ALLOWED = 2**31 - 1
+"""The minimum length before a token that is forbidden."""
+
+assert [*kernels.STATUSES] == [RUNNING, FINISHED, TRUNCATED, INVALID], "kernels know the same numbers"
+
+
+def why_no_kernels(search: object) -> str | None:
+    """Why the kernels cannot run a search; None if they can."""
+    if isinstance(search, TokenSearch):
+        if search.choose is not most_probable:
+            return "the search samples tokens"
+    elif type(search) is not BeamSearch:
+        return "the search is neither greedy nor a beam search"
+    elif (search.groups, search.coverage, search.terms) != (1, None, None):
+        return "the search has beam groups, a coverage penalty or required terms"
+    elif type(search.length_penalty) not in (NoLengthPenalty, MeanLengthPenalty, PowerLengthPenalty):
+        return "the search has a length penalty of the user"
+    elif search.beams > MAX_BEAMS or search.beams * (search.beams + len(search.request.ends)) > MAX_CANDIDATES:
+        return f"the search has more than {MAX_BEAMS} beams or {MAX_CANDIDATES} candidates"
+    if not all(type(one) in (ForbiddenTokens, MinLength, NoRepeatNgram) for one in search.request.constraints):
+        return "the search has other constraints than forbidden tokens, a minimum length and no-repeat n-grams"
+    return None
+
+
+def search_kind(search: Any) -> tuple[Any, ...]:
+    """A hashable key: searches with equal keys can share CUDA graphs."""
+    constraints = tuple(map(_constraint_kind, search.request.constraints))
+    if isinstance(search, TokenSearch):
+        return ("greedy", *search.request.ends, *constraints)
+    penalty = search.length_penalty
+    return ("beam", search.beams, search.nbest, type(penalty), getattr(penalty, "alpha", None), *search.request.ends,
+            *constraints)
+
+
+def _constraint_kind(constraint: Constraint) -> tuple[Any, ...]:
+    if isinstance(constraint, ForbiddenTokens):
+        return (ForbiddenTokens, *constraint.ids)
+    if isinstance(constraint, MinLength):
+        return (MinLength, constraint.min_length, *constraint.forbidden.ids)
+    assert isinstance(constraint, NoRepeatNgram)
+    return NoRepeatNgram, constraint.size
+
+
+def search_state(search: Any, rows: int, capacity: int, logits: Tensor) -> "SearchState":
+    """Storage for a search of a model whose logits are these, (R, V)."""
+    if isinstance(search, BeamSearch):
+        return BeamState(search, rows, capacity, logits)
+    return GreedyState(search.request, rows, capacity, logits)
+
+
+class SearchState(ABC):
+    """What greedy search and beam search share."""
+
+    dtype: torch.dtype
+    """The dtype of log-probabilities."""
+    mirror: HostMirror
+
+    def __init__(self, request: SearchRequest, rows: int, width: int, capacity: int, each: int, logits: Tensor) -> None:
+        self.request, self.sequences, self.width, self.steps = request, list[int](), width, 0
+        vocabulary, device = logits.shape[1], logits.device
+        check_vocabulary("end", request.ends, vocabulary)
+        with torch.inference_mode(False):
+            number = torch.zeros(rows, dtype=torch.int32, device=device)
+            self.status = RowStatus(number.clone(), number.clone(), number.clone())
+            self.ends = torch.tensor(request.ends, dtype=torch.int32, device=device)
+            self.best = TopTokens.allocate(logits, min(each, vocabulary))
+            self.parents = torch.arange(rows * width, dtype=torch.int32, device=device)
+            self.tokens = torch.zeros(rows * width, dtype=torch.long, device=device)
+            tokens = torch.zeros(rows, width, capacity, dtype=torch.int32, device=device)
+            self.pointers = BackPointers(tokens, torch.zeros_like(tokens, dtype=self.dtype), tokens.clone())
+            self.ngrams = [one for one in request.constraints
+                           if isinstance(one, NoRepeatNgram) and one.size <= capacity]
+            self.common_min_lengths = _min_lengths(request.constraints, vocabulary, device)
+            self.min_lengths = self.common_min_lengths
+            if self.ngrams:
+                self.min_lengths = torch.zeros(rows * width, vocabulary, dtype=torch.int32, device=device)
+            self.given = torch.zeros(3, rows, dtype=torch.int32, device=device)
+            self.staged = torch.zeros(3, rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+            self.readback, self.known = AsyncReadback(self.status.status), 0
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the largest tensors."""
+        return self.min_lengths.nbytes if self.ngrams and self.min_lengths is not None else 0
+
+    def begin(self, sequences: Sequence[int], prompts: Sequence[int], search: Any) -> None:
+        """Start with sequences that have no tokens, each with the token that it reads first; then call `clear`."""
+        rows, count = len(self.status.lengths), self._know(sequences, [0] * len(sequences), search)
+        max_lengths, nothing = self._max_lengths(sequences), [0] * (rows - count)
+        status = [RUNNING] * count + [FINISHED] * (rows - count)
+        self.staged.copy_(torch.tensor([[*max_lengths, *nothing], status, [*prompts, *nothing]], dtype=torch.int32))
+        self.given.copy_(self.staged, non_blocking=True)
+
+    def clear(self) -> None:
+        """Remove all tokens, and take over what `begin` was given."""
+        max_lengths, status, prompts = self.given
+        self.status.lengths.zero_()
+        self.status.max_lengths.copy_(max_lengths)
+        self.status.status.copy_(status)
+        self.tokens.view(-1, self.width).copy_(prompts.unsqueeze(-1))
+
+    @abstractmethod
+    def load(self, batch: Any, search: Any) -> None:
+        """Start with a batch of running sequences."""
+
+    def take(self, other: Any, slots: Sequence[int]) -> None:
+        """Start with the running sequences in these slots of another state."""
+        count = len(slots)
+        self.sequences, self.request = [other.sequences[slot] for slot in slots], other.request
+        self.steps, self.max_steps = 0, other.max_steps - other.steps
+        index = torch.tensor(slots, dtype=torch.long).to(self.ends.device, non_blocking=True)
+        for mine, theirs in zip(self._row_tensors(), other._row_tensors(), strict=True):
+            mine[:count] = theirs[index]
+        self.status.status[count:] = FINISHED
+
+    @abstractmethod
+    def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        """One step from logits (R, V): the row that each hypothesis continues, and the token that it reads."""
+
+    @abstractmethod
+    def batch(self, slots: Sequence[int]) -> Any:
+        """The sequences in these slots as an ordinary batch."""
+
+    @abstractmethod
+    def results(self, slots: Sequence[int], search: Any) -> list[tuple[int, Any]]:
+        """The results of the finished sequences in these slots, with their numbers."""
+
+    def poll(self) -> list[bool] | None:
+        """After a step: which slots were running before it; None if that was the first step.
+
+        After the last step that the maximum lengths allow, which are running now.
+        """
+        self.steps += 1
+        self.readback.send()
+        if self.steps == 1 and self.steps < self.max_steps:
+            return None
+        return self._read_status(0 if self.steps >= self.max_steps else 1)
+
+    def poll_now(self) -> list[bool]:
+        """Which slots are running after the last step."""
+        return self._read_status(0)
+
+    def _read_status(self, back: int) -> list[bool]:
+        status = self.readback.read(back)[:len(self.sequences)]
+        self.known = back
+        if INVALID in status:
+            slot = status.index(INVALID)
+            raise self.request.invalid_logits(self.sequences[slot], int(self.status.lengths[slot]))
+        return [one == RUNNING for one in status]
+
+    def _know(self, sequences: Sequence[int], lengths: Sequence[int], search: Any) -> int:
+        """Remember what is known without asking the device; the number of rows."""
+        self.sequences, self.request, self.steps = [*sequences], search.request, 0
+        left = (most - length for most, length in zip(self._max_lengths(sequences), lengths, strict=True))
+        self.max_steps = max(left) + 1
+        return len(sequences)
+
+    def _max_lengths(self, sequences: Sequence[int]) -> list[int]:
+        return [self.request.max_length_of(sequence) for sequence in sequences]
+
+    def _load_status(self, batch: Any, search: Any) -> int:
+        """Copy the lengths of a batch to the device; the number of rows."""
+        count, rows = self._know(batch.sequences, batch.lengths, search), len(self.status.lengths)
+        padded = [[*some, *[0] * (rows - count)] for some in (batch.lengths, self._max_lengths(batch.sequences))]
+        padded.append([RUNNING] * count + [FINISHED] * (rows - count))
+        given = torch.tensor(padded, dtype=torch.int32).to(self.ends.device)
+        for mine, theirs in zip(self.status, given, strict=True):
+            mine.copy_(theirs)
+        return count
+
+    def _row_tensors(self) -> list[Tensor]:
+        """All tensors with a row for each sequence, (B, ...)."""
+        return [*self.status, *self.pointers, self.tokens.view(-1, self.width)]
+
+    def _read_mirror(self, slots: Sequence[int]) -> list[Tensor]:
+        """The mirrored rows of these slots, as they were when the status was last read."""
+        shown = self.mirror.read(len(self.sequences), self.readback.event(self.known) if self.steps else None)
+        return [torch.from_numpy(part.numpy()[[*slots]]) for part in shown]  # torch would wake all its threads
+
+    def _find_top_tokens(self, logits: Tensor) -> None:
+        if self.ngrams:
+            self._forbid_ngrams()
+        kernels.find_top_tokens(logits, self.min_lengths, self.status.lengths, self.width, self.best)
+
+    def _forbid_ngrams(self) -> None:
+        """Write the minimum length before each token of each hypothesis: repeated n-grams are never allowed."""
+        assert self.min_lengths is not None
+        if self.common_min_lengths is None:
+            self.min_lengths.zero_()
+        else:
+            self.min_lengths.copy_(self.common_min_lengths.expand_as(self.min_lengths))
+        lengths_R = self.status.lengths.long().unsqueeze(-1).expand(-1, self.width).reshape(-1)
+        none_R = torch.zeros_like(lengths_R)
+        prefixes = Prefixes(self._prefix_ids(), none_R, lengths_R, none_R)
+        for ngram in self.ngrams:
+            tokens_RW, repeated_RW = ngram.completions(prefixes)
+            self.min_lengths.scatter_reduce_(-1, tokens_RW, repeated_RW.int() * NEVER_ALLOWED, "amax")
+
+    @abstractmethod
+    def _prefix_ids(self) -> Tensor:
+        """(R, T): the tokens of each hypothesis."""
+
+
+class GreedyState(SearchState):
+    """The state of a greedy search."""
+
+    def __init__(self, request: SearchRequest, rows: int, capacity: int, logits: Tensor) -> None:
+        self.dtype = torch.promote_types(logits.dtype, torch.float32)
+        super().__init__(request, rows, 1, capacity, 1, logits)
+        self.mirror = HostMirror([self.status.lengths, self.status.status, *self.pointers[:2]])
+
+    def load(self, batch: TokenBatch, search: TokenSearch) -> None:
+        """Start with a batch of running sequences."""
+        count, width = self._load_status(batch, search), batch.ids.shape[1]
+        self.tokens[:count] = batch.tokens
+        if width:
+            self.pointers.tokens[:count, 0, :width] = batch.ids.int()
+            self.pointers.logs[:count, 0, :width] = batch.logs
+
+    def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        """One step from logits (B, V)."""
+        self._find_top_tokens(logits)
+        kernels.greedy_step(self.best, self.ends, self.status, self.tokens, self.pointers)
+        return None, self.tokens
+
+    def batch(self, slots: Sequence[int]) -> TokenBatch:
+        """The sequences in these slots as an ordinary batch."""
+        index = torch.tensor(slots, dtype=torch.long, device=self.ends.device)
+        lengths, statuses = torch.stack([self.status.lengths[index], self.status.status[index]]).tolist()
+        width = max(lengths, default=0)
+        ids, logs = self.pointers.tokens[index, 0, :width].long(), self.pointers.logs[index, 0, :width]
+        return TokenBatch(ids, logs, [self.sequences[slot] for slot in slots], lengths, statuses, self.tokens[index])
+
+    def results(self, slots: Sequence[int], search: TokenSearch) -> list[tuple[int, Hypothesis]]:
+        """The results of the finished sequences in these slots."""
+        lengths, statuses, ids, logs = self._read_mirror(slots)
+        width = int(lengths.max())
+        sequences = [self.sequences[slot] for slot in slots]
+        return search.results(TokenBatch(ids[:, 0, :width], logs[:, 0, :width], sequences, lengths.tolist(),
+                                         statuses.tolist(), ids[:, 0, 0]))
+
+    def _prefix_ids(self) -> Tensor:
+        return self.pointers.tokens[:, 0].long()
+
+
+class BeamState(SearchState):
+    """The state of a beam search."""
+
+    dtype = torch.float64
+
+    def __init__(self, search: BeamSearch, rows: int, capacity: int, logits: Tensor) -> None:
+        each = search.beams + len(search.request.ends)
+        super().__init__(search.request, rows, search.beams, capacity, each, logits)
+        penalty, device = search.length_penalty, logits.device
+        assert isinstance(penalty, NoLengthPenalty | MeanLengthPenalty | PowerLengthPenalty)
+        with torch.inference_mode(False):
+            self.totals = torch.zeros(rows, search.beams, dtype=self.dtype, device=device)
+            self.divisors = penalty.divisor(torch.arange(capacity + 2, dtype=self.dtype, device=device))
+            scores = torch.zeros(rows, search.nbest, dtype=self.dtype, device=device)
+            number = scores.int()
+            self.pool = PoolBuffers(scores, number, number.clone(), number.clone(), number.clone(), scores.clone())
+            self.loaded_ids = torch.zeros(rows, search.nbest, capacity, dtype=torch.long, device=device)
+            self.loaded_logs = torch.zeros_like(self.loaded_ids, dtype=self.dtype)
+            self.rows = torch.arange(rows, device=device)
+            self.beams = torch.arange(search.beams, dtype=torch.int32, device=device).unsqueeze(0)
+            self.loaded_beams = (-1 - torch.arange(search.nbest, dtype=torch.int32, device=device)).unsqueeze(0)
+            self.mirror = HostMirror([*self.pointers, *self.pool])
+
+    def clear(self) -> None:
+        """Remove all tokens, and take over what `begin` was given."""
+        super().clear()
+        self.totals.fill_(-torch.inf)
+        self.totals[:, 0].zero_()
+        self.pool.scores.fill_(-torch.inf)
+        self.pool.truncated.fill_(1)
+        self.pool.lengths.zero_()
+
+    def load(self, batch: BeamBatch, search: BeamSearch) -> None:
+        """Start with a batch of running sequences."""
+        count = self._load_status(batch, search)
+        self.totals[:count], self.tokens[:count * self.width] = batch.live.totals, batch.tokens
+        width, longest = batch.live.ids.shape[-1], batch.pool.ids.shape[-1]
+        if width:
+            self.pointers.tokens[:count, :, :width] = batch.live.ids.int()
+            self.pointers.logs[:count, :, :width] = batch.live.logs
+            self.pointers.parents[:count, :, :width] = self.beams.unsqueeze(-1)
+        self.pool.scores[:count], self.pool.truncated[:count] = batch.pool.scores, batch.pool.truncated.int()
+        self.pool.lengths[:count], self.pool.beams[:count] = batch.pool.lengths.int(), self.loaded_beams
+        if longest:
+            self.loaded_ids[:count, :, :longest] = batch.pool.ids
+            self.loaded_logs[:count, :, :longest] = batch.pool.logs
+
+    def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
+        """One step from logits (R, V)."""
+        self._find_top_tokens(logits)
+        kernels.beam_step(self.best, self.ends, self.totals, self.status, self.parents, self.tokens, self.divisors,
+                          self.pointers, self.pool)
+        return self.parents, self.tokens
+
+    def batch(self, slots: Sequence[int]) -> BeamBatch:
+        """The sequences in these slots as an ordinary batch."""
+        index = torch.tensor(slots, dtype=torch.long, device=self.ends.device)
+        lengths_B, pool = self.status.lengths[index], PoolBuffers(*(part[index] for part in self.pool))
+        lengths, longest = lengths_B.tolist(), max(1, int(pool.lengths.max()))
+        return BeamBatch([self.sequences[slot] for slot in slots], lengths, self._live(index, lengths_B, max(lengths)),
+                         self._pool(index, pool, longest))
+
+    def results(self, slots: Sequence[int], search: BeamSearch) -> list[tuple[int, list[Hypothesis]]]:
+        """The results of the finished sequences in these slots."""
+        def loaded(row: int, place: int, length: int) -> tuple[list[int], list[float]]:
+            return (self.loaded_ids[slots[row], place, :length].tolist(),
+                    self.loaded_logs[slots[row], place, :length].tolist())
+
+        parts = self._read_mirror(slots)
+        found = read_pool(BackPointers(*parts[:3]), PoolBuffers(*parts[3:]), loaded)
+        return [(self.sequences[slot], several) for slot, several in zip(slots, found, strict=True)]
+
+    def _row_tensors(self) -> list[Tensor]:
+        return [*super()._row_tensors(), self.totals, *self.pool, self.loaded_ids, self.loaded_logs]
+
+    def _prefix_ids(self) -> Tensor:
+        beams_BK = self.beams.expand(len(self.rows), -1)
+        lengths_BK = self.status.lengths.unsqueeze(-1).expand_as(beams_BK)
+        ids, _ = kernels.follow_back_pointers(self.pointers, self.rows, beams_BK, lengths_BK,
+                                              self.pointers.tokens.shape[-1])
+        return ids.flatten(0, 1)
+
+    def _live(self, index: Tensor, lengths: Tensor, longest: int) -> LiveHypotheses:
+        B, K = len(index), self.width
+        ids, logs = kernels.follow_back_pointers(self.pointers, index, self.beams.expand(B, K),
+                                                 lengths.unsqueeze(-1).expand(B, K), longest)
+        totals = self.totals[index]
+        return LiveHypotheses(totals, ids, logs, self.tokens.view(-1, K)[index],
+                              torch.zeros_like(totals, dtype=torch.long), totals.new_zeros(B, K, 0))
+
+    def _pool(self, index: Tensor, pool: PoolBuffers, longest: int) -> HypothesisPool:
+        """Loaded entries as they were loaded, all others by their back pointers, followed by the end token."""
+        here = pool.beams >= 0
+        ended = here & (pool.truncated == 0)
+        lengths = pool.lengths - ended.int()  # without the end token
+        ids, logs = kernels.follow_back_pointers(self.pointers, index, pool.beams, lengths.clamp(min=0), longest)
+        places = torch.arange(longest, device=index.device)
+        at_end = ended.unsqueeze(-1) & (places == lengths.unsqueeze(-1))
+        ids = torch.where(at_end, pool.tokens.unsqueeze(-1).long(), ids)
+        logs = torch.where(at_end, pool.logs.unsqueeze(-1), logs)
+        loaded = (-1 - pool.beams).clamp(min=0).long().unsqueeze(-1).expand(-1, -1, longest)
+        is_here = here.unsqueeze(-1)
+        ids = torch.where(is_here, ids, self.loaded_ids[index, :, :longest].gather(1, loaded))
+        logs = torch.where(is_here, logs, self.loaded_logs[index, :, :longest].gather(1, loaded))
+        return HypothesisPool(pool.scores, pool.truncated.bool(), pool.lengths.long(), ids, logs)
+
+
+def _min_lengths(constraints: Sequence[Constraint], vocabulary: int, device: torch.device) -> Tensor | None:
+    """(V,), int32: the number of tokens that must come before each token; None if no constraint says so."""
+    least = torch.zeros(vocabulary, dtype=torch.int32)
+    for constraint in constraints:
+        if isinstance(constraint, NoRepeatNgram):
+            continue
+        forbidden, count = constraint, NEVER_ALLOWED
+        if isinstance(constraint, MinLength):
+            forbidden, count = constraint.forbidden, constraint.min_length
+        assert isinstance(forbidden, ForbiddenTokens)
+        check_vocabulary("ids", forbidden.ids, vocabulary)
+        least[forbidden.ids] = least[forbidden.ids].clamp(min=count)
+    return least.to(device) if least.any() else None
+
+
+class PoolEntry(NamedTuple):
+    """One place of a pool, in the order of `PoolBuffers`."""
+
+    score: float
+    truncated: int
+    length: int
+    beam: int
+    token: int
+    log: float
+
+    @property
+    def steps_back(self) -> int:
+        """The number of tokens that back pointers lead to: without the end token, and none of a loaded entry."""
+        return 0 if self.beam < 0 else self.length - (self.truncated == 0)
+
+
+LoadedEntry = Callable[[int, int, int], tuple[list[int], list[float]]]
+"""Row, place and length -> the tokens and log-probabilities of an entry that was loaded with a batch."""
+
+
+def read_pool(pointers: BackPointers, pool: PoolBuffers, loaded: LoadedEntry) -> list[list[Hypothesis]]:
+    """The hypotheses in the pool (B, P) of each row, from back pointers (B, K, T) on the host."""
+    rows = [[PoolEntry(*one) for one in zip(*row, strict=True)]
+            for row in zip(*(part.tolist() for part in pool), strict=True)]
+    taken = [(row, one) for row, several in enumerate(rows) for one in several if one.score > -torch.inf]
+    texts, found = _follow_on_host(pointers, taken), [list[Hypothesis]() for _ in rows]
+    for (row, one), (ids, logs) in zip(taken, texts, strict=True):
+        if one.beam < 0:
+            ids, logs = loaded(row, -1 - one.beam, one.length)
+        elif not one.truncated:
+            ids, logs = [*ids, one.token], [*logs, one.log]
+        found[row].append(make_hypothesis(one.score, bool(one.truncated), one.length, ids, logs))
+    return found
+
+
+def _follow_on_host(pointers: BackPointers,
+                    taken: list[tuple[int, PoolEntry]]) -> list[tuple[list[int], list[float]]]:
+    """Tokens and log-probabilities of entries in rows, without end tokens. NumPy wakes no threads."""
+    rows, beams, lengths = (np.array(some, np.int64) for some in (
+        [row for row, _ in taken], [one.beam for _, one in taken], [one.steps_back for _, one in taken]))
+    longest = int(lengths.max(initial=0))
+    tokens, logs, parents = (part[:, :, :longest].numpy() for part in pointers)
+    ids = np.zeros((len(taken), longest), tokens.dtype)
+    values = np.zeros_like(ids, logs.dtype)
+    for place in range(longest - 1, -1, -1):
+        there = np.flatnonzero(lengths > place)
+        at = rows[there], beams[there], place
+        ids[there, place], values[there, place], beams[there] = tokens[at], logs[at], parents[at]
+    return [(line[:length], log[:length])
+            for line, log, length in zip(ids.tolist(), values.tolist(), lengths.tolist(), strict=True)]
