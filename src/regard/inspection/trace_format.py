@@ -534,4 +534,4 @@ def _bias_tensor(problem: AttentionProblem, name: str) -> dict[str, Tensor]:
 def _check_size(name: str, what: str, problem: AttentionProblem) -> None:
     if problem.n_pairs > MAX_MATRIX_ENTRIES:
         raise ValueError(f'"{name}" cannot be written: its {what} would be a matrix of {problem.n_pairs:,} numbers, '
-                         f"more than {MAX_MATRIX_ENTRIES:,}. Masks, scores and normalisers of regard take little space.")
+                         f"more than {MAX_MATRIX_ENTRIES:,}. Masks, scores and normalisers of regard are small.")

@@ -31,8 +31,15 @@ from regard.inspection.page.document import load_bundle
 from regard.inspection.page.tiles import TileCache, TileWindow
 from regard.inspection.trace import Trace
 
+HOST = "127.0.0.1"
+HOST_NAMES = (HOST, "localhost")
+MAX_REQUEST_BYTES = 1 << 20
+TIMEOUT_SECONDS = 30
+"""The time in which a request must arrive, and an answer must be received."""
+MAX_CONNECTIONS = 64
+"""The number of simultaneous connections; a browser opens six. Further ones are closed at once."""
 MAX_CHARACTERS = 20_000
-"""Characters of a text in a question."""
+"""The number of characters of a text in a request."""
 MAX_BEAMS = 64
 WINDOW_FIELDS = ("trace", "attention", "head", "top", "left", "rows", "columns", "size")
 WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trace": int}
@@ -40,23 +47,23 @@ WHAT_IF_FIELDS = {"text": str, "prefix": str, "beams": int, "choice": int, "trac
 
 @dataclass(frozen=True)
 class WhatIfRequest:
-    """What if: another text, a beginning that what is written must have, and which of the results is shown."""
+    """A request of the view "What if": another text, a prefix of the output, or another hypothesis."""
 
     text: str
     prefix: str = ""
     beams: int | None = None
-    """None for as many as before."""
+    """The beam size; None for the same as before."""
     choice: int = 0
-    """The best is 0."""
+    """The rank of the hypothesis to show; 0 is the best."""
     trace: int = 0
-    """Of two models, which."""
+    """The number of the model, if there are two."""
 
 
 WhatIf = Callable[[WhatIfRequest], Trace]
 
 
 class RefusedRequestError(ValueError):
-    """A request that is not answered, with its status of HTTP."""
+    """A request that is refused, with its HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -64,25 +71,26 @@ class RefusedRequestError(ValueError):
 
 
 def parse_window(query: str) -> dict[str, int]:
-    """The numbers of a question for a window, all of them and nothing else."""
+    """The numbers of a request for a window: all fields, and no others."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(WINDOW_FIELDS))
     except ValueError:
         pairs = []
     found = {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= 9}
     if len(pairs) != len(WINDOW_FIELDS) or sorted(found) != sorted(WINDOW_FIELDS):
-        raise RefusedRequestError(400, f"A window is asked for with whole numbers {', '.join(WINDOW_FIELDS)}.")
+        raise RefusedRequestError(400, f"A window needs the whole numbers {', '.join(WINDOW_FIELDS)}.")
     return found
 
 
 def parse_what_if(body: bytes) -> WhatIfRequest:
-    """What is asked, of the right types and sizes."""
+    """A what-if request, with types and sizes checked."""
     try:
         table = json.loads(body.decode("utf-8"), parse_constant=_refuse_json_constant)
     except (ValueError, RecursionError):
-        raise RefusedRequestError(400, "A question is a JSON object in UTF-8.") from None
+        raise RefusedRequestError(400, "The body must be a JSON object in UTF-8.") from None
     if not isinstance(table, dict) or table.get("text") is None or set(table) - set(WHAT_IF_FIELDS):
-        raise RefusedRequestError(400, f"A question is a JSON object with a text, and no other keys than {', '.join(WHAT_IF_FIELDS)}.")
+        keys = ", ".join(WHAT_IF_FIELDS)
+        raise RefusedRequestError(400, f"The body must be a JSON object with a text, and no other keys than {keys}.")
     given = {name: value for name, value in table.items() if value is not None}
     for name, value in given.items():
         if type(value) is not WHAT_IF_FIELDS[name]:
@@ -90,7 +98,7 @@ def parse_what_if(body: bytes) -> WhatIfRequest:
         if isinstance(value, str) and len(value) > MAX_CHARACTERS:
             raise checks.wrong(name, f"at most {MAX_CHARACTERS:,} characters long", f"{len(value):,} long")
         if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-            raise checks.wrong(name, "text of whole characters", "text with half a surrogate pair")
+            raise checks.wrong(name, "text without unpaired surrogates", "text with one")
     for name, least, most in (("beams", 1, MAX_BEAMS), ("choice", 0, MAX_BEAMS - 1), ("trace", 0, 1)):
         if not least <= given.get(name, least) <= most:
             raise checks.wrong(name, f"from {least} to {most}", given[name])
@@ -98,81 +106,58 @@ def parse_what_if(body: bytes) -> WhatIfRequest:
 
 
 def _refuse_json_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-# ---- server: The page served to this machine alone, over HTTP on 127.0.0.1.
-#
-#     GET  /TOKEN/                  the page
-#     GET  /TOKEN/map.json?…        block means of a window of one head, or its weights
-#     POST /TOKEN/translate.json    another trace: of another text, after a beginning, or of another result
-#
-# Other programs on the machine, and pages of other sites in the same browser, can send requests to a port too. So an
-# address holds a random token, which is not told to anybody; a request must name this host, and may not come from another
-# origin; answers are HTML once and JSON otherwise, never of a type that somebody else chose; what comes in is limited in
-# size, in time and in number. A policy lets the page ask this server and nobody else.
-#
-# It does not know models: whoever starts it gives a function that answers "what if".
-
-HOST = "127.0.0.1"
-HOST_NAMES = (HOST, "localhost")
-MAX_REQUEST_BYTES = 1 << 20
-"""Bytes of a request."""
-TIMEOUT_SECONDS = 30
-"""That a request may take to come in, and an answer to be taken."""
-MAX_CONNECTIONS = 64
-"""Connections at once; a browser opens six. One more is closed at once."""
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 class PageServer:
-    """Traces on a port of this machine.
+    """A server that shows traces on a port of this machine.
 
     Args:
-        traces: one, or two to be compared.
-        title: above all.
-        what_if: answers questions; a ValueError of it is told to whoever asked.
-        port: 0 for any that is free.
+        traces: one, or two to compare.
+        title: the title of the page.
+        what_if: makes the trace of a what-if request; the message of its ValueError is sent to the page.
+        port: 0 for any free port.
     """
 
     def __init__(self, traces: Sequence[Trace], *, title: str = "", what_if: WhatIf | None = None,
                  port: int = 0) -> None:
         if not 0 <= port < 1 << 16:
             raise checks.wrong("port", "from 0 to 65535", port)
-        self.traces, self.what_if, self.maps = list(traces), what_if, TileCache()
+        self.traces, self.what_if, self.tiles = list(traces), what_if, TileCache()
         table = document.served_document(self.traces, title)
         table["asks"] = what_if is not None
-        parts = load_bundle()
-        # The page's own policy and that of the answer are the same, but for what only an answer may say.
-        policy = parts.policy("connect-src 'self'")
+        bundle = load_bundle()
+        # The policy in the page and in the HTTP header differ only in what a page must not contain.
+        policy = bundle.policy("connect-src 'self'")
         self.policy = f"{policy}; frame-ancestors 'none'"
-        self.html = parts.page(table["title"], document.dump_document(table), policy).encode()
-        self.token, self.asking = secrets.token_urlsafe(24), threading.Lock()
+        self.html = bundle.page(table["title"], document.dump_document(table), policy).encode()
+        self.token, self.model_lock = secrets.token_urlsafe(24), threading.Lock()
         self.http = _PageHttpServer((HOST, port), type("Handler", (_PageRequestHandler,), {"page": self}))
         self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self.http.server_address[1])
 
     @property
     def address(self) -> str:
-        """What a browser opens. Whoever has it may ask."""
+        """The address of the page, with the token that allows requests."""
         return f"http://{HOST}:{self.port}/{self.token}/"
 
     def run(self, waiting: Callable[[], None] = lambda: None) -> None:
-        """Answer until interrupted (Ctrl-C); `waiting` is called where the end has to wait for an answer of a model."""
+        """Serve until interrupted (Ctrl-C); `waiting` is called if the shutdown has to wait for the model."""
         try:
             self.http.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             pass
         finally:
-            if self.asking.locked():
+            if self.model_lock.locked():
                 waiting()
             self._close()
 
     def __enter__(self) -> Self:
-        """Answer in a thread of its own until the block ends."""
+        """Serve in a thread until the block ends."""
         self._thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
         return self
@@ -184,45 +169,45 @@ class PageServer:
             self._thread.join()
 
     def _close(self) -> None:
-        """Take no more questions, and end when nothing is being computed."""
+        """Refuse further requests, and wait for running computations."""
         self.http.server_close()
-        self.maps.close()
-        with self.asking:
+        self.tiles.close()
+        with self.model_lock:
             self.what_if = None
 
     def map(self, query: str) -> dict[str, Any]:
-        """The answer to a question for a window."""
-        asked = parse_window(query)
-        trace = _pick_item("trace", self.traces, asked["trace"])
-        attention = _pick_item("attention", trace.attentions, asked["attention"])
-        window = TileWindow(asked["top"], asked["left"], asked["rows"], asked["columns"])
-        found = self.maps.window(attention, asked["head"], window, asked["size"])
+        """The answer to a request for a window."""
+        wanted = parse_window(query)
+        trace = _pick_item("trace", self.traces, wanted["trace"])
+        attention = _pick_item("attention", trace.attentions, wanted["attention"])
+        window = TileWindow(wanted["top"], wanted["left"], wanted["rows"], wanted["columns"])
+        found = self.tiles.window(attention, wanted["head"], window, wanted["size"])
         finite = found[found.isfinite()]
         lowest, highest = (finite.min().item(), finite.max().item()) if finite.numel() else (None, None)
-        return {"rows": found.shape[0], "columns": found.shape[1], "size": asked["size"],
+        return {"rows": found.shape[0], "columns": found.shape[1], "size": wanted["size"],
                 "values": document.encode_numbers(found), "smallest": lowest, "largest": highest}
 
     def translate(self, body: bytes) -> dict[str, Any]:
-        """The answer to "what if"."""
-        wanted = parse_what_if(body)
-        _pick_item("trace", self.traces, wanted.trace)
-        with self.asking:  # one at a time: a model has the machine for itself
+        """The answer to a what-if request."""
+        request = parse_what_if(body)
+        _pick_item("trace", self.traces, request.trace)
+        with self.model_lock:  # one at a time: a model uses the whole machine
             if self.what_if is None:
-                raise RefusedRequestError(404, "There is no model here to ask, only traces. `regard look MODEL TEXT` has one.")
-            return {"trace": document.trace_tables([self.what_if(wanted)])[0]}
+                raise RefusedRequestError(404, "This page has traces and no model. Start `regard look MODEL TEXT`.")
+            return {"trace": document.trace_tables([self.what_if(request)])[0]}
 
 
 class _PageHttpServer(ThreadingHTTPServer):
     daemon_threads = True
-    allow_reuse_address = os.name == "posix"  # elsewhere it would let another program listen too
+    allow_reuse_address = os.name == "posix"  # on Windows it would let another program listen too
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, *given: Any) -> None:
-        self.free = threading.Semaphore(MAX_CONNECTIONS)
+        self.slots = threading.Semaphore(MAX_CONNECTIONS)
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self.free.acquire(blocking=False):
+        if self.slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -231,24 +216,24 @@ class _PageHttpServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.free.release()
+            self.slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # whoever asked has gone
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # the client is gone
             super().handle_error(request, client_address)
 
 
 class _RequestStream(io.RawIOBase):
-    """What a connection sends, until a moment: whoever sends a byte now and then does not keep it for ever."""
+    """The bytes of a connection up to a deadline, so that a client that sends a byte now and then does not hold it."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection, self.until = connection, 0.0
+        self.connection, self.deadline = connection, 0.0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self.connection.settimeout(max(0.001, self.until - time.monotonic()))
+        self.connection.settimeout(max(0.001, self.deadline - time.monotonic()))
         return self.connection.recv_into(buffer)
 
 
@@ -259,12 +244,12 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.incoming = _RequestStream(self.connection)
-        self.rfile = io.BufferedReader(self.incoming)
+        self.stream = _RequestStream(self.connection)
+        self.rfile = io.BufferedReader(self.stream)
 
     def handle_one_request(self) -> None:
-        """One request, which comes in whole before its time is over; the next one has as much."""
-        self.incoming.until = time.monotonic() + TIMEOUT_SECONDS
+        """Read one request, which must arrive before the deadline; the next one gets a new deadline."""
+        self.stream.deadline = time.monotonic() + TIMEOUT_SECONDS
         super().handle_one_request()
 
     def do_GET(self) -> None:
@@ -280,38 +265,38 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             self._check_sender()
             path, query = self._target()
             if path in others:
-                raise RefusedRequestError(405, f"This is asked with {other}.")
+                raise RefusedRequestError(405, f"This address needs the method {other}.")
             if path not in known:
-                raise RefusedRequestError(404, "There is nothing here.")
+                raise RefusedRequestError(404, "There is nothing at this address.")
             known[path](query)
         except RefusedRequestError as error:
             self._refuse(error.status, str(error))
         except ValueError as error:
             self._refuse(400, str(error))
-        except (MemoryError, RuntimeError) as error:  # torch says the latter, on a CPU too
+        except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter, on a CPU too
             if isinstance(error, RuntimeError) and "memory" not in str(error):
                 raise
-            self._refuse(500, "There is not enough memory for this. Ask for a shorter text, or for fewer beams.")
+            self._refuse(500, "There is not enough memory for this. Try a shorter text, or fewer beams.")
 
     def _check_sender(self) -> None:
-        """Refuse who does not speak to this host, or speaks for another page."""
+        """Refuse a request for another host name, or from another page."""
         hosts = self.headers.get_all("Host", [])
         if hosts not in [[f"{name}:{self.page.port}"] for name in HOST_NAMES]:
             raise RefusedRequestError(403, "This server answers to its own name only.")
         origin, site = self.headers.get_all("Origin", []), self.headers.get("Sec-Fetch-Site")
         if origin not in ([], [f"http://{hosts[0]}"]):
             raise RefusedRequestError(403, "This server does not answer to other pages.")
-        # A link to the page, with its token, may stand anywhere: in a terminal that is itself a page, say.
+        # A link to the page, with its token, may be anywhere, such as in a terminal inside another page.
         followed = self.command == "GET" and self.headers.get("Sec-Fetch-Mode") == "navigate"
         if site is not None and site not in ("same-origin", "none") and not followed:
             raise RefusedRequestError(403, "This server does not answer to other pages.")
 
     def _target(self) -> tuple[str, str]:
-        """The path behind the token, and the query; no other form of a path is known."""
+        """The path after the token, and the query."""
         parts = urlsplit(self.path)
         start = f"/{self.page.token}/"
         if not secrets.compare_digest(parts.path[:len(start)].encode("utf-8", "replace"), start.encode()):
-            raise RefusedRequestError(404, "There is nothing here.")
+            raise RefusedRequestError(404, "There is nothing at this address.")
         return parts.path[len(start):], parts.query
 
     def _page(self, query: str) -> None:
@@ -322,16 +307,16 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
 
     def _translate(self, query: str) -> None:
         if self.headers.get_content_type() != "application/json":
-            raise RefusedRequestError(415, "A question is application/json.")
+            raise RefusedRequestError(415, "The body must be application/json.")
         length = self.headers.get("Content-Length", "")
         if self.headers.get("Transfer-Encoding") is not None or not (length.isascii() and length.isdigit()):
-            raise RefusedRequestError(411, "A question says its length.")
+            raise RefusedRequestError(411, "The request needs a Content-Length.")
         if len(length) > 12 or int(length) > MAX_REQUEST_BYTES:
-            raise RefusedRequestError(413, f"A question has at most {MAX_REQUEST_BYTES:,} bytes.")
+            raise RefusedRequestError(413, f"The body may have at most {MAX_REQUEST_BYTES:,} bytes.")
         self._send_json(200, self.page.translate(self.rfile.read(int(length))))
 
     def _refuse(self, status: int, reason: str) -> None:
-        self.close_connection = True  # what else it sent is not read
+        self.close_connection = True  # the rest of the request is not read
         self._send_json(status, {"error": reason})
 
     def _send_json(self, status: int, table: dict[str, Any]) -> None:
@@ -353,14 +338,14 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the standard library refuses is refused in JSON too, without a word of what was sent."""
+        """Send errors of the standard library as JSON, without any part of the request."""
         self.close_connection = True
         if not hasattr(self, "headers"):
             self.command = self.command or "GET"
-        self._send_json(code, {"error": f"This is no request that is known here: {HTTPStatus(code).phrase}."})
+        self._send_json(code, {"error": f"Bad request: {HTTPStatus(code).phrase}."})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: addresses hold the token."""
+        """Log nothing, because addresses contain the token."""
 
 
 def _pick_item(name: str, several: Sequence[Any], number: int) -> Any:

@@ -34,19 +34,20 @@ from regard.inspection.records import head_rows, single_head
 from regard.inspection.trace_format import TracedAttention
 
 WEIGHTS_AT_ONCE = 1 << 22
-"""Weights that are computed at once."""
+"""The number of weights or scores computed at once."""
 MAX_ANSWER = 1 << 20
-"""Numbers of an answer."""
+"""The number of blocks of a window."""
 STRIPE_BLOCKS = 64
-"""Rows of blocks that are computed together."""
+"""The number of block rows computed together."""
 CACHE_BYTES = 64 << 20
-"""Bytes of what is remembered."""
 MAX_OVERVIEW = 1 << 18
-"""Numbers of a map that is made whole."""
+"""The number of blocks up to which the map of a head is computed whole."""
+SAMPLED_ROWS = 64
+"""The number of rows in which rounded weights are compared with exact ones."""
 
 
 class TileWindow(NamedTuple):
-    """A part of a matrix: where it begins, and how many tokens it has."""
+    """A window of a matrix, in tokens."""
 
     top: int
     left: int
@@ -55,82 +56,80 @@ class TileWindow(NamedTuple):
 
 
 class TileCache:
-    """Windows of attentions. Several threads may ask; one is answered at a time."""
+    """Computes and caches windows of attentions. Threads may share it; it serves one at a time."""
 
-    def __init__(self, kept: int = CACHE_BYTES) -> None:
-        self.kept = kept
-        self._found: OrderedDict[Hashable, Tensor] = OrderedDict()
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self.limit = limit
+        self._cache: OrderedDict[Hashable, Tensor] = OrderedDict()
         self._lock, self._closed = threading.Lock(), False
 
     def close(self) -> None:
-        """Wait for what is being computed, and compute nothing more: a process must not end in the middle of it."""
+        """Wait for the current computation, and refuse further ones: a process must not end in the middle of one."""
         with self._lock:
             self._closed = True
 
     @torch.no_grad()
     def window(self, attention: TracedAttention, head: int, window: TileWindow, size: int = 1) -> Tensor:
-        """The means of blocks of `size` × `size` weights of a window, (rows of blocks, columns of blocks), float32.
+        """The means of `size` × `size` blocks of a window, (block rows, block columns), float32.
 
-        The window begins where a block begins, and is cut where the matrix ends. The last blocks may be smaller.
+        The window must begin at the edge of a block, and is cut at the end of the matrix, where blocks may be smaller.
         """
         window = _check_window(attention, head, window, size)
         with self._lock:
             if self._closed:
-                raise ValueError("The server is ending.")
+                raise ValueError("The server is shutting down.")
             if size == 1:
                 return _window_weights(attention, head, window)
-            down, across = (-(-count // size) for count in (attention.rows, attention.columns))
             top, left = window.top // size, window.left // size
             rows, columns = -(-window.rows // size), -(-window.columns // size)
-            if down * across <= MAX_OVERVIEW:
-                return self._whole(attention, head, size)[top:top + rows, left:left + columns]
+            if _block_count(attention, size) <= MAX_OVERVIEW:
+                return self._head_map(attention, head, size)[top:top + rows, left:left + columns]
             first, last = top // STRIPE_BLOCKS, -(-(top + rows) // STRIPE_BLOCKS)
             stripes = torch.cat([self._stripe(attention, head, size, number) for number in range(first, last)])
             return stripes[top - first * STRIPE_BLOCKS:top - first * STRIPE_BLOCKS + rows, left:left + columns]
 
-    def _whole(self, attention: TracedAttention, head: int, size: int) -> Tensor:
-        """The map of one head: of the finest that is made whole, all coarser ones are made."""
+    def _head_map(self, attention: TracedAttention, head: int, size: int) -> Tensor:
+        """The whole map of one head, computed from the finest one that is small enough, which is cached."""
         finest = size
-        while finest % 2 == 0 and -(-attention.rows // (finest // 2)) * -(-attention.columns // (finest // 2)) <= MAX_OVERVIEW:
+        while finest % 2 == 0 and _block_count(attention, finest // 2) <= MAX_OVERVIEW:
             finest //= 2
-        if finest == 1:  # the weights themselves are nobody's overview
+        if finest == 1:  # single weights are not an overview
             finest = size
-        fine = self._remembered((attention, head, finest), lambda: head_overview(attention, head, finest))
+        fine = self._cached((attention, head, finest), lambda: head_overview(attention, head, finest))
         return fine if finest == size else _coarser(fine, attention, finest, size)
 
     def _stripe(self, attention: TracedAttention, head: int, size: int, number: int) -> Tensor:
         first = number * STRIPE_BLOCKS * size
         last = min(attention.rows, first + STRIPE_BLOCKS * size)
-        return self._remembered((attention, head, size, number),
-                                lambda: _block_means(attention, head, first, last, size))
+        return self._cached((attention, head, size, number), lambda: _block_means(attention, head, first, last, size))
 
-    def _remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        found = self._found.pop(key, None)
+    def _cached(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        found = self._cache.pop(key, None)
         if found is None:
             found = make()
-        self._found[key] = found
-        while len(self._found) > 1 and sum(one.nbytes for one in self._found.values()) > self.kept:
-            self._found.popitem(last=False)
+        self._cache[key] = found
+        while len(self._cache) > 1 and sum(one.nbytes for one in self._cache.values()) > self.limit:
+            self._cache.popitem(last=False)
         return found
 
 
 @torch.no_grad()
 def head_overview(attention: TracedAttention, head: int, size: int) -> Tensor:
-    """The means of all blocks of one head, (rows of blocks, columns of blocks), float32."""
+    """The means of all blocks of one head, (block rows, block columns), float32."""
     alone = single_head(attention.look, head)
     if alone is None:
         return _block_means(attention, head, 0, attention.rows, size)
     return alone.block_map(size)[0].float().cpu()
 
 
-def overview_block_size(attention: TracedAttention, most: int) -> int:
-    """The smallest power of two whose map of blocks is at most `most` blocks high and wide."""
+def overview_block_size(attention: TracedAttention, blocks: int) -> int:
+    """The smallest power of two with at most this number of blocks in each direction."""
     longest = max(attention.rows, attention.columns)
-    return 1 << max(0, math.ceil(math.log2(longest / most)) if longest > most else 0)
+    return 1 << max(0, math.ceil(math.log2(longest / blocks)) if longest > blocks else 0)
 
 
 def _coarser(fine: Tensor, attention: TracedAttention, finest: int, size: int) -> Tensor:
-    """Means of larger blocks from means of smaller ones, each with as many weights as it has."""
+    """Means of larger blocks from means of smaller ones, weighted by their numbers of weights."""
     counts = _block_counts(attention.rows, attention.columns, finest)
     sums, times = fine.double() * counts, size // finest
     for dim in (0, 1):
@@ -140,8 +139,12 @@ def _coarser(fine: Tensor, attention: TracedAttention, finest: int, size: int) -
     return (sums / _block_counts(attention.rows, attention.columns, size)).float()
 
 
+def _block_count(attention: TracedAttention, size: int) -> int:
+    return -(-attention.rows // size) * -(-attention.columns // size)
+
+
 def _block_counts(rows: int, columns: int, size: int) -> Tensor:
-    """How many weights each block has; those at the ends may be smaller."""
+    """The number of weights of each block; the last blocks may be smaller."""
     heights, widths = ((count - torch.arange(0, count, size)).clamp(max=size) for count in (rows, columns))
     return heights.unsqueeze(-1) * widths
 
@@ -156,7 +159,7 @@ def _window_weights(attention: TracedAttention, head: int, window: TileWindow) -
 
 
 def _block_means(attention: TracedAttention, head: int, first: int, last: int, size: int) -> Tensor:
-    """Means of blocks of the rows from `first`, where a block begins, to `last`."""
+    """The means of the blocks of rows `first` to `last`; a block begins at `first`."""
     rows, across = head_rows(attention.look, head), -(-attention.columns // size)
     sums = torch.zeros(-(-(last - first) // size), across, dtype=torch.float64)
     block_of_column = torch.arange(attention.columns) // size
@@ -174,7 +177,7 @@ def _row_slices(first: int, last: int, columns: int) -> Iterator[list[int]]:
 
 
 def _check_window(attention: TracedAttention, head: int, window: TileWindow, size: int) -> TileWindow:
-    """The window, cut to the matrix."""
+    """Check a window, and cut it to the matrix."""
     if not 0 <= head < attention.heads:
         raise checks.wrong("head", f"one of the {attention.heads} heads, from 0", head)
     if size < 1:
@@ -191,58 +194,40 @@ def _check_window(attention: TracedAttention, head: int, window: TileWindow, siz
     columns = min(window.columns, attention.columns - window.left)
     if -(-rows // size) * -(-columns // size) > MAX_ANSWER:
         raise checks.wrong("window", f"of at most {MAX_ANSWER:,} blocks", f"{rows:,} × {columns:,} tokens by {size}",
-                           "Ask for less, or for larger blocks.")
+                           "Request a smaller window, or larger blocks.")
     return TileWindow(window.top, window.left, rows, columns)
 
 
-# ---- projecting: Queries and keys from which a page computes weights itself, at any length, to the digits there is room for.
-#
-#     weight of row i for key j = exp(scale · query_i · key_j − normalizer_i)
-#
-# That is so where the score is a product and the normaliser a softmax. The normalizer of a row is the logarithm of what
-# its exponentials add up to; it is computed here, because it needs all keys, and so are the means of blocks for an
-# overview, in the same pass. How far the rounding has moved the weights is measured, and told.
-#
-# It knows attentions. It does not know documents, nor how a page computes.
-#
-# Legend: H heads, h heads of keys, n rows, N columns, D width, S size of a block.
-
-SCORES_AT_ONCE = 1 << 22
-"""Scores that are computed at once."""
-SAMPLED_ROWS = 64
-"""Rows in which rounded weights are compared with those that were used."""
-
-
 def projected_forms(attention: TracedAttention) -> Iterator["ProjectedWeights"]:
-    """The queries and keys of an attention, each form more exact than the one before, and larger; none where its
-    weights are no softmax of products, or where half precision has no such numbers.
+    """Queries and keys in half precision, and then a more exact and larger form.
 
-    The second has what rounding has left over, q = q' + q", beside what was rounded, in three times the width:
-    [q', q', q"] · [k', k", k'] = q·k but for q"·k", which is smaller than single precision tells.
+    There is none if the weights are not a softmax of dot products, or if the numbers exceed half precision. The second
+    form adds the rounding errors, q = q' + q", in three times the width: [q', q', q"] · [k', k", k'] = q·k except for
+    q"·k", which is below single precision.
     """
     look = attention.look
     if not isinstance(look, Look) or look.bias is not None:
         return
     problem, mask = look.problem, None if look.mask is None else as_mask(look.mask)
-    found = problem.score.as_dot(problem.query)
-    if found is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
+    dot = problem.score.as_dot(problem.query)
+    if dot is None or type(problem.normalize) is not Softmax or type(mask) not in (Causal, Window, type(None)):
         return
-    query, key = (part.float().cpu() for part in (found[0].expand(*problem.leading, -1, -1), problem.key))
-    (q, q_left), (k, k_left) = _round_to_half(query), _round_to_half(key)
+    query, key = (part.float().cpu() for part in (dot[0].expand(*problem.leading, -1, -1), problem.key))
+    (q, q_error), (k, k_error) = _round_to_half(query), _round_to_half(key)
     if bool(q.isfinite().all()) and bool(k.isfinite().all()):
-        yield ProjectedWeights(q, k, found[1], mask)
-        yield ProjectedWeights(torch.cat([q, q, q_left], -1), torch.cat([k, k_left, k], -1), found[1], mask)
+        yield ProjectedWeights(q, k, dot[1], mask)
+        yield ProjectedWeights(torch.cat([q, q, q_error], -1), torch.cat([k, k_error, k], -1), dot[1], mask)
 
 
 def _round_to_half(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers in half precision, and what is left over."""
+    """Numbers in half precision, and their rounding errors."""
     rounded = numbers.half()
     return rounded, (numbers - rounded.float()).half()
 
 
 @dataclass(frozen=True)
 class ProjectedWeights:
-    """What weights are made from."""
+    """Queries and keys from which the page computes weights."""
 
     query: Tensor
     """(H, n, D), float16."""
@@ -253,24 +238,24 @@ class ProjectedWeights:
 
     @property
     def nbytes(self) -> int:
-        """Of all that a page needs, but for an overview."""
+        """The size in bytes without the overview."""
         return self.query.nbytes + self.key.nbytes + 4 * self.query.shape[0] * self.query.shape[1]
 
     @torch.no_grad()
-    def summed(self, size: int) -> tuple[Tensor, Tensor]:
-        """The normalizers (H, n), −∞ for a row that sees nothing, and the means of blocks, float32."""
+    def normalizers_and_means(self, size: int) -> tuple[Tensor, Tensor]:
+        """The normalizers (H, n), −∞ for a row without visible keys, and the means of blocks (H, ...), float32."""
         H, n, _ = self.query.shape
         N = self.key.shape[1]
         normalizers = torch.empty(H, n)
         sums = torch.zeros(H, -(-n // size), -(-N // size))
-        step = size * max(1, SCORES_AT_ONCE // max(1, N * size))
+        step = size * max(1, WEIGHTS_AT_ONCE // max(1, N * size))
         for head in range(H):
             query, key = self._head(head)
             for first in range(0, n, step):
                 rows = slice(first, min(n, first + step))
                 start, stop = (0, N) if self.mask is None else self.mask.span(rows.start, rows.stop, n, N)
                 start, stop = start // size * size, min(N, -(-stop // size) * size)
-                if start >= stop:  # with fewer keys than queries, the first ones see nothing
+                if start >= stop:  # with fewer keys than queries, the first queries see none
                     normalizers[head, rows] = -torch.inf
                     continue
                 scores = self._scores(query, key, rows, slice(start, stop))
@@ -279,27 +264,26 @@ class ProjectedWeights:
                                                 (0, -scores.shape[1] % size, 0, -scores.shape[0] % size))
                 blocks = whole.view(-1, size, whole.shape[1] // size, size).sum(dim=(1, 3))
                 sums[head, first // size:first // size + len(blocks), start // size:-(-stop // size)] = blocks
-        heights, widths = ((count - torch.arange(0, count, size)).clamp(max=size) for count in (n, N))
-        return normalizers, sums / (heights.unsqueeze(-1) * widths)
+        return normalizers, sums / _block_counts(n, N, size)
 
     @torch.no_grad()
     def error(self, attention: TracedAttention, normalizers: Tensor) -> float:
-        """The largest difference to the weights that were used, in rows from everywhere."""
+        """The largest difference to the exact weights, in evenly spaced rows."""
         n, N = attention.rows, attention.columns
         indices = sorted({n * part // SAMPLED_ROWS for part in range(SAMPLED_ROWS)} | {n - 1})
-        used, largest = attention.look.rows(indices).float().cpu(), 0.0
+        exact, largest = attention.look.rows(indices).float().cpu(), 0.0
         for head in range(attention.heads):
             query, key = self._head(head)
             for place, row in enumerate(indices):
                 scores = self._scores(query, key, slice(row, row + 1), slice(0, N))
-                mine = _weights_from_scores(scores, normalizers[head, row:row + 1])
-                largest = max(largest, float((mine[0] - used[head, place]).abs().max()))
+                rounded = _weights_from_scores(scores, normalizers[head, row:row + 1])
+                largest = max(largest, float((rounded[0] - exact[head, place]).abs().max()))
         return largest
 
     def _head(self, head: int) -> tuple[Tensor, Tensor]:
-        """Queries, scaled, and keys of one head, in single precision."""
-        own = head // (len(self.query) // len(self.key))
-        return self.query[head].float() * self.scale, self.key[own].float()
+        """The scaled queries and the keys of one head, in single precision."""
+        key_head = head // (len(self.query) // len(self.key))
+        return self.query[head].float() * self.scale, self.key[key_head].float()
 
     def _scores(self, query: Tensor, key: Tensor, rows: slice, columns: slice) -> Tensor:
         scores = query[rows] @ key[columns].T
@@ -313,5 +297,5 @@ class ProjectedWeights:
 
 
 def _weights_from_scores(scores: Tensor, normalizers: Tensor) -> Tensor:
-    """Softmax of scores, in place; 0 in a row that sees nothing."""
+    """The softmax of scores, in place; 0 in a row without visible keys."""
     return scores.sub_(normalizers.masked_fill(normalizers == -torch.inf, 0.0).unsqueeze(-1)).exp_()

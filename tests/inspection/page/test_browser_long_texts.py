@@ -109,7 +109,7 @@ def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
 
 def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
     trace = traced.long(1500)
-    with browsing.visiting(chromium, filed(trace, room=200_000, file="mine.safetensors")) as visit:
+    with browsing.visiting(chromium, filed(trace, size_limit=200_000, file="mine.safetensors")) as visit:
         page = visit.open("long")
         assert_seen(page)
         assert "regard look mine.safetensors" in page.locator("#view").inner_text()

@@ -1,22 +1,28 @@
-"""The server: it answers this page on this machine, and refuses everybody else."""
+"""The page's server: routes, requests that are refused, limits, and what-if requests."""
 
 import base64
+import contextlib
 import http.client
 import json
 import re
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
 import torch
 import traced
 
-from regard.inspection.page import document
-from regard.inspection.page import document as bundle
-from regard.inspection.page import document as server
-from regard.inspection.page import server as page_server
-from regard.inspection.page.server import PageServer
+from regard.inspection.page import document, server
+from regard.inspection.page.server import (
+    WINDOW_FIELDS,
+    PageServer,
+    RefusedRequestError,
+    WhatIfRequest,
+    parse_what_if,
+    parse_window,
+)
 
 LARGE = 300
 SKELETON = ('<title>{{title}}</title><meta content="{{policy}}"><style>{{style}}</style>'
@@ -33,8 +39,8 @@ def asked(question):
 @pytest.fixture(scope="module", autouse=True)
 def _plain_parts():
     """A page of no parts: what is served is tested here, and not what is shown."""
-    whole, server.load_bundle = server.load_bundle, lambda: bundle.make_bundle(SKELETON, "",
-                                                                               {"a.js": "const one = 1;" + " " * 1000})
+    empty = document.make_bundle(SKELETON, "", {"a.js": "const one = 1;" + " " * 1000})
+    whole, server.load_bundle = server.load_bundle, lambda: empty
     yield
     server.load_bundle = whole
 
@@ -54,7 +60,7 @@ def serving(traces, _plain_parts):
 
 def call(serving, path="", method="GET", body=None, **headers):
     """Status, headers and body of the answer."""
-    connection = http.client.HTTPConnection(page_server.HOST, serving.port, timeout=10)
+    connection = http.client.HTTPConnection(server.HOST, serving.port, timeout=10)
     path = f"/{serving.token}/{path}" if not path.startswith("/") else path
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, headers)
@@ -129,7 +135,7 @@ def test_a_window_without_numbers():
 def test_there_is_nothing_else(serving, path):
     status, headers, body = call(serving, path)
     assert status == 404
-    assert json.loads(body) == {"error": "There is nothing here."}
+    assert json.loads(body) == {"error": "There is nothing at this address."}
     assert headers["Content-Type"] == "application/json"
 
 
@@ -253,7 +259,7 @@ def test_traces_alone_have_nobody_to_ask():
 @pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",
                                   b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"G" * 70_000 + b"\r\n"])
 def test_what_is_no_request_does_no_harm(serving, sent):
-    with socket.create_connection((page_server.HOST, serving.port), timeout=10) as connection:
+    with socket.create_connection((server.HOST, serving.port), timeout=10) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         try:
@@ -265,7 +271,7 @@ def test_what_is_no_request_does_no_harm(serving, sent):
 
 
 def test_who_leaves_does_no_harm(serving, capfd):
-    with socket.create_connection((page_server.HOST, serving.port)) as connection:
+    with socket.create_connection((server.HOST, serving.port)) as connection:
         connection.sendall(f"GET /{serving.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n".encode())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert call(serving)[0] == 200
@@ -330,7 +336,7 @@ def test_it_ends_when_nothing_is_being_computed(traces):
         threading.Timer(0.2, go_on.set).start()
     assert ended == [True]
     asking.join()
-    with pytest.raises(ValueError, match="ending"):
+    with pytest.raises(ValueError, match="shutting down"):
         running.map(window().removeprefix("map.json?"))
 
 
@@ -339,3 +345,154 @@ def test_weights_on_the_page_are_those_of_the_trace(serving, traces):
     data = table["traces"][0]["attentions"][5]["data"]
     got = torch.frombuffer(bytearray(base64.b64decode(data["values"])), dtype=torch.float32)
     torch.testing.assert_close(got.view(4, 6, 7), traces[0].attentions[5].look.weights())
+
+
+WINDOW = "map.json?trace=0&attention=0&head=1&top=0&left=0&rows=6&columns=6&size=1"
+
+
+@pytest.fixture(scope="module")
+def serving_limit():
+    with PageServer([traced.translation()], what_if=lambda question: traced.one_token()) as running:
+        yield running
+
+
+def connected(serving_limit):
+    return socket.create_connection((server.HOST, serving_limit.port), timeout=10)
+
+
+def head(serving_limit, path="", method="GET", **headers):
+    """A request as it is sent, without what it might bring."""
+    lines = {"Host": f"127.0.0.1:{serving_limit.port}"} | headers
+    return f"{method} /{serving_limit.token}/{path} HTTP/1.1\r\n".encode() + b"".join(
+        f"{name.replace('_', '-')}: {value}\r\n".encode() for name, value in lines.items()) + b"\r\n"
+
+
+def ended(connection):
+    """Whether the other side closes it; what it says before does not matter."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("where", ["before the end of the headers", "inside of the body", "before a second request"])
+def test_who_sends_a_byte_now_and_then_is_not_waited_for(serving_limit, where, monkeypatch):
+    monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.4)
+    post = head(serving_limit, "translate.json", "POST", Content_Type="application/json", Content_Length=1000)
+    start = {"before the end of the headers": post[:-2], "inside of the body": post,
+             "before a second request": head(serving_limit, WINDOW)}[where]
+    began = time.monotonic()
+    with connected(serving_limit) as connection:
+        connection.sendall(start)
+        connection.settimeout(0.05)
+        while not ended(connection) and time.monotonic() < began + 5:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"x")
+    assert time.monotonic() - began < 3
+
+
+def answered(serving_limit):
+    """Whether somebody else is answered, at last."""
+    for _ in range(100):
+        with connected(serving_limit) as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(head(serving_limit, "nothing"))
+            if connection.recv(12) == b"HTTP/1.1 404":
+                return True
+        time.sleep(0.05)
+    return False
+
+
+def test_who_does_not_take_an_answer_is_not_waited_for(monkeypatch, capfd):
+    monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    with PageServer([traced.one_token()]) as running:
+        running.html = b"x" * (64 << 20)
+        with connected(running) as connection:
+            connection.sendall(head(running))
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            assert answered(running)
+    assert capfd.readouterr().err == ""
+
+
+def test_so_many_connect_at_once_and_no_more(monkeypatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with PageServer([traced.one_token()]) as running, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connected(running)) for _ in range(3)]
+        for connection in held:
+            connection.sendall(head(running, "x")[:10])
+        with connected(running) as more:
+            assert ended(more)
+        held[0].close()
+        assert answered(running)
+
+
+@pytest.mark.parametrize("names", [("127.0.0.1", "localhost"), ("localhost", "127.0.0.1")])
+def test_a_page_under_the_other_name_of_this_host_is_another_page(serving_limit, names):
+    host, origin = (f"{name}:{serving_limit.port}" for name in names)
+    for allowed in (host, origin):
+        connection = http.client.HTTPConnection(server.HOST, serving_limit.port, timeout=10)
+        connection.request("GET", f"/{serving_limit.token}/{WINDOW}",
+                           headers={"Host": host, "Origin": f"http://{allowed}"})
+        assert connection.getresponse().status == (200 if allowed == host else 403)
+        connection.close()
+
+
+def test_two_origins_are_refused(serving_limit):
+    with connected(serving_limit) as connection:
+        sent = head(serving_limit, "map.json", Origin=f"http://127.0.0.1:{serving_limit.port}", Connection="close")
+        connection.sendall(sent[:-2] + b"Origin: http://example.org\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 403"
+
+
+@pytest.mark.parametrize("sent", [b"<wicked> / HTTP/1.1\r\n\r\n", b"GET / <wicked>/1.1\r\n\r\n", b"<wicked>\r\n\r\n"])
+def test_what_was_sent_is_not_sent_back(serving_limit, sent):
+    with connected(serving_limit) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        said = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"wicked" not in said
+    assert json.loads(said.partition(b"\r\n\r\n")[2] or said)["error"].startswith("Bad request")
+
+
+ASKED = "&".join(f"{name}={place}" for place, name in enumerate(WINDOW_FIELDS))
+
+
+def test_a_window_request():
+    assert parse_window(ASKED) == {name: place for place, name in enumerate(WINDOW_FIELDS)}
+
+
+@pytest.mark.parametrize("query", ["", "trace=0", ASKED + "&size=2", ASKED + "&more=1", ASKED.replace("=3", "=-3"),
+                                   ASKED.replace("=3", "=3.0"), ASKED.replace("=3", "="), ASKED.replace("=3", "=٣"),
+                                   ASKED.replace("=3", "=" + "9" * 10), ASKED.replace("=3", "=%00"), "&" * 99,
+                                   ASKED.replace("size", "trace")])
+def test_no_window(query):
+    with pytest.raises(RefusedRequestError, match="whole numbers") as error:
+        parse_window(query)
+    assert error.value.status == 400
+
+
+def test_what_if_request():
+    assert parse_what_if(b'{"text": "Two dogs."}') == WhatIfRequest("Two dogs.", "", None, 0, 0)
+    asked = {"text": "é<", "prefix": "Deux", "beams": 3, "choice": 2, "trace": 1}
+    assert parse_what_if(json.dumps(asked).encode()) == WhatIfRequest(**asked)
+    assert parse_what_if(b'{"text": "a", "prefix": null, "beams": null}') == WhatIfRequest("a")
+
+
+@pytest.mark.parametrize(("body", "said"), [
+    (b"", "JSON object"), (b"[]", "JSON object"), (b"{}", "with a text"), (b'{"text": null}', "with a text"),
+    (b'{"text": 3}', "`text` must be text"), (b'{"text": "a", "more": 1}', "no other keys"),
+    (b'{"text": "a", "beams": true}', "`beams` must be a whole number"), (b'{"text": "a", "beams": 2.0}', "`beams`"),
+    (b'{"text": "a", "beams": 0}', "from 1 to 64"), (b'{"text": "a", "beams": 65}', "from 1 to 64"),
+    (b'{"text": "a", "choice": -1}', "`choice`"), (b'{"text": "a", "trace": 2}', "`trace`"),
+    (b'{"text": "\\ud800"}', "surrogate"), (b'{"text": "\xff"}', "UTF-8"), (b'{"text": "a", "beams": NaN}', "JSON"),
+    (b'{"text": "' + b"a" * 20_001 + b'"}', "20,000 characters"), (b"[" * 100_000, "JSON object"),
+    (b'{"text": ["a"]}', "`text`"),
+])
+def test_what_is_no_question(body, said):
+    with pytest.raises(ValueError, match=r"must be|JSON") as error:
+        parse_what_if(body)
+    assert said in str(error.value)

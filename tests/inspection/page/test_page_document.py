@@ -1,7 +1,9 @@
-"""The document of a page: what stands in it is what the model used, fits into its room, and is inert."""
+"""The page as a document: data forms, size limits, the bundle of script and style, and one self-contained file."""
 
 import base64
+import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
 from regard.attention.score import Bilinear
 from regard.inspection.page import document
+from regard.inspection.page import document as bundles
+from regard.inspection.page.document import page_html
 from regard.inspection.records import WeightMatrix
 from regard.inspection.trace import Trace
 from regard.inspection.trace_format import AlignmentPointer, TracedAttention, TraceSide
@@ -77,7 +81,7 @@ def test_digits_are_left_out_where_there_is_no_room(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     plain = traced.looks(2, 40, 40)
     trace = alone(Look(plain.query * 9, plain.key))
-    found = {room: only(document.embedded_document([trace], room=room)) for room in (1 << 20, 25_000, 5_000)}
+    found = {room: only(document.embedded_document([trace], size_limit=room)) for room in (1 << 20, 25_000, 5_000)}
     assert [found[room]["kind"] for room in found] == ["projected", "projected", "overview"]
     assert [found[room].get("width") for room in found] == [24, 8, None]
     assert found[1 << 20]["error"] < document.VISIBLE_ERROR < found[25_000]["error"]
@@ -115,7 +119,7 @@ def test_there_is_so_much_room_and_the_alignment_goes_first():
     one = 4 * -(-4 * 2 * 36 // 3)
     kinds = {}
     for pointer in (None, AlignmentPointer(2)):
-        table = document.embedded_document([Trace(side, attentions, alignment=pointer)], room=one + 10)
+        table = document.embedded_document([Trace(side, attentions, alignment=pointer)], size_limit=one + 10)
         kinds[pointer] = [told["data"]["kind"] for told in table["traces"][0]["attentions"]]
     assert kinds == {None: ["weights", "overview", "overview"],
                      AlignmentPointer(2): ["overview", "overview", "weights"]}
@@ -125,7 +129,7 @@ def test_an_overview_is_as_fine_as_there_is_room(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     trace = alone(WeightMatrix(torch.rand(1, 600, 600)))
     for room, size in ((1 << 30, 2), (4 * 4 * 90_000 * 4 // 3 + 100, 2), (4 * 4 * 90_000, 4), (0, 16)):
-        assert only(document.embedded_document([trace], room=room))["overview"]["size"] == size
+        assert only(document.embedded_document([trace], size_limit=room))["overview"]["size"] == size
 
 
 def test_a_page_knows_its_file():
@@ -181,3 +185,102 @@ def test_a_look_that_no_file_could_hold_has_a_page():
 def test_a_model_without_attention_has_no_page():
     with pytest.raises(ValueError, match="no attention"):
         document.embedded_document([Trace({"text": TraceSide(("a",))})])
+
+
+SKELETON = "<title>{{title}}</title><meta {{policy}}><style>{{style}}</style><x>{{page}}</x><script>{{script}}</script>"
+MODULES = {"a.js": "// A\nexport const one = 1;\nexport function two() {\n  return one;\n}\n",
+           "b.js": 'import {\n  one,\n  two,\n} from "./a.js";\n\nclass Three {}\nexport async function four() {}\n'}
+
+
+def made(**changes):
+    return bundles.make_bundle(SKELETON, changes.pop("style", "a { b: c }"), MODULES | changes.pop("modules", {}))
+
+
+def test_modules_become_one_script():
+    assert made().script == ('"use strict";\n// A\nconst one = 1;\nfunction two() {\n  return one;\n}\nclass Three {}\n'
+                             "async function four() {}\n")
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("c.js", "const one = 2;\n", "one is declared in a.js and in c.js"),
+    ("c.js", 'import { one } from "./d.js";\n', "d.js, which must come before"),
+    ("c.js", 'import { six } from "./a.js";\n', "six"),
+    ("c.js", 'import { Three } from "./b.js";\n', "Three"),
+    ("c.js", 'import * as all from "./a.js";\n', "import"),
+    ("c.js", 'import { one as uno } from "./a.js";\n', "one as uno"),
+    ("c.js", "export default 3;\n", "export default"),
+    ("c.js", "export { five };\n", "export"),
+    ("c.js", 'const text = "</SCRIPT>";\n', "must not contain </script"),
+    ("c.js", 'const text = "<!--";\n', "must not contain <!--"),
+])
+def test_what_cannot_be_joined_is_found(name, text, said):
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        made(modules={name: text})
+
+
+def test_a_style_cannot_end_itself():
+    with pytest.raises(AssertionError, match="must not contain </style"):
+        made(style="</style><script>")
+
+
+def test_a_skeleton_has_every_place_once():
+    with pytest.raises(AssertionError, match="once"):
+        bundles.make_bundle(SKELETON.replace("{{page}}", ""), "", MODULES)
+
+
+def test_the_policy_knows_script_and_style_by_their_hashes():
+    parts = made()
+    script, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+                     for text in (parts.script, parts.style))
+    assert parts.policy() == (f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
+                              "base-uri 'none'; form-action 'none'")
+    assert parts.policy("connect-src 'self'").endswith("; connect-src 'self'")
+    assert "unsafe" not in parts.policy()
+
+
+def test_titles_are_escaped_and_nothing_is_put_in_twice():
+    page = made(style="{{script}}").page('</title><script>"', '{"a":"{{script}}"}', "p")
+    assert "<title>&lt;/title&gt;&lt;script&gt;&quot;</title>" in page
+    assert page.count("const one") == 1
+    assert '{"a":"{{script}}"}' in page
+    with pytest.raises(AssertionError):
+        made().page("", '"</script>"', "")
+
+
+def test_a_page_without_a_title_has_one():
+    assert "<title>regard</title>" in made().page("", "{}", "")
+
+
+def test_the_package_has_the_parts():
+    parts = bundles.load_bundle()
+    assert len(parts.style) + len(parts.script) + len(parts.skeleton) < 160_000
+    assert "innerHTML" not in parts.script
+    assert not re.search(r"https?://(?!www\.w3\.org/)", parts.script + parts.style)  # only names of namespaces
+    assert bundles.load_bundle() is parts
+
+
+SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
+
+
+def test_one_file_has_everything():
+    text = page_html([traced.translation()])
+    document, script = SCRIPT.findall(text)
+    assert json.loads(document)["title"] == "The black cat sleeps."
+    assert "src=" not in re.sub(SCRIPT, "", text)
+    assert "href=" not in re.sub(SCRIPT, "", text)
+    assert len(script) > 10_000
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1].replace("&#x27;", "'")
+    assert "default-src 'none'" in policy
+    assert "connect-src" not in policy  # a file asks nobody
+
+
+def test_what_was_typed_is_no_markup():
+    text = page_html([traced.hostile()])
+    assert len(SCRIPT.findall(text)) == 2
+    assert "alert(1)</script>" not in text
+    assert "<img" not in text
+    assert "<title>&lt;script&gt;alert(&quot;title&quot;)&lt;/script&gt;</title>" in text
+
+
+def test_the_same_traces_give_the_same_bytes():
+    assert page_html([traced.translation()]) == page_html([traced.translation()])

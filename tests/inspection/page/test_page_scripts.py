@@ -1,0 +1,391 @@
+"""The page's JavaScript, run by Node: numbers, tiles, words, trees; and rules for its source files."""
+
+import base64
+import random
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+
+import noded
+import numpy as np
+import pytest
+import torch
+from noded import ASSETS
+
+from regard.attention.look import Look
+from regard.attention.mask import Causal, Window
+from regard.inspection import labels
+from regard.inspection.page.document import load_bundle
+from regard.inspection.records import WeightMatrix
+
+MODULES = sorted(path.name for path in ASSETS.glob("*.js"))
+TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "--noUnusedParameters", "--skipLibCheck",
+         "--target", "es2023", "--module", "esnext", "--moduleResolution", "bundler",
+         "--lib", "es2023,dom,dom.iterable"]
+typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
+
+
+def test_the_page_is_under_160_kilobytes():
+    assert sum(len(part.encode()) for part in load_bundle()) < 160_000
+
+
+def test_every_module_is_in_the_order():
+    assert sorted((ASSETS / "order.txt").read_text().split()) == MODULES
+
+
+@pytest.mark.parametrize("name", [*MODULES, "style.css", "types.d.ts"])
+def test_a_file_says_what_it_is_for(name):
+    lines = (ASSETS / name).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 800
+    assert lines[0].startswith(("// ", "/* "))
+    assert max(len(line) for line in lines if not line.startswith("import ")) <= 120
+
+
+FORBIDDEN = {
+    "a text becomes markup":
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc",
+    "a text becomes code": r"\beval\b|new Function|setTimeout\(\s*[\"'`]|javascript:|import\(\s*[^\"]",
+    "a style in markup, which the policy forbids": r"setAttribute\(\s*[\"']style|[{,] ?style: ",
+    "an address": r"https?://(?!www\.w3\.org/2000/svg\")|wss?://|XMLHttpRequest|WebSocket|EventSource|sendBeacon",
+    "something kept in the browser": r"localStorage|sessionStorage|indexedDB|document\.cookie",
+}
+
+
+@pytest.mark.parametrize("what", sorted(FORBIDDEN))
+def test_nothing_dangerous_is_written(what):
+    found = [f"{name}: {line}" for name in MODULES for line in (ASSETS / name).read_text(encoding="utf-8").splitlines()
+             if re.search(FORBIDDEN[what], line)]
+    assert found == []
+
+
+@pytest.mark.parametrize(("what", "line"), [
+    ("a text becomes markup", "room.innerHTML = token;"),
+    ("a text becomes code", "setTimeout('go()', 3)"),
+    ("a style in markup, which the policy forbids", 'make("p", { style: "x" })'),
+    ("an address", 'fetch("https://example.org")'),
+    ("something kept in the browser", "localStorage.theme = 1"),
+])
+def test_what_is_dangerous_would_be_found(what, line):
+    assert re.search(FORBIDDEN[what], line)
+
+
+@typed
+def test_types_are_right_and_a_wrong_one_is_found(tmp_path):
+    folder = shutil.copytree(ASSETS, tmp_path / "assets")
+    (folder / "wrong.js").write_text('import { seen } from "./text.js";\nseen(7);\n')
+    files = [*sorted(path.name for path in folder.glob("*.js")), "types.d.ts"]
+    done = subprocess.run(["tsc", *TYPES, *files], capture_output=True, text=True, check=False, cwd=folder)
+    complaints = [line for line in done.stdout.splitlines() if "error" in line]
+    assert [line.partition(":")[0] for line in complaints] == ["wrong.js(2,6)"], done.stdout
+
+
+def lightness(colour):
+    """Relative luminance, as WCAG has it."""
+    parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize(("ink", "paper"), [
+    ("ink", "paper"), ("ink", "raised"), ("ink", "tint"), ("soft", "paper"), ("soft", "raised"), ("accent", "paper"),
+    ("accent", "raised"), ("accent", "tint"), ("on-accent", "accent"), ("wrong", "paper"), ("gone", "paper"),
+    ("new", "paper"),
+])
+def test_texts_stand_out_from_what_is_behind_them(theme, ink, paper):
+    rules = (ASSETS / "style.css").read_text(encoding="utf-8").split("}")
+    rule = next(one for one in rules if f"color-scheme: {theme}" in one)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", rule))
+    high, low = sorted((lightness(colours[ink]), lightness(colours[paper])), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+pytestmark = noded.needed
+
+
+def packed(numbers, kind="<f4"):
+    return base64.b64encode(np.asarray(numbers).astype(kind).tobytes()).decode()
+
+
+def traced(rows, columns, heads, data, **more):
+    """A trace of one attention; the sides are one where rows and columns are."""
+    sides = {"a": {"tokens": [f"t{i}" for i in range(rows)]}, "b": {"tokens": [f"u{i}" for i in range(columns)]}}
+    return {"sides": sides, "attentions": [{"name": "one", "queries": "a", "keys": "b", "heads": heads, "data": data,
+                                            **more}]}
+
+
+def test_every_half_is_decoded(tmp_path):
+    bits = np.arange(1 << 16, dtype="<u2")
+    lines = "return [...bytes.singlesOfHalves(bytes.halves(given.text))].map(String);"
+    told = noded.run(tmp_path, ["bytes"], lines, text=packed(bits, "<u2"))
+    found = np.array([float(one.replace("Infinity", "inf")) for one in told])
+    np.testing.assert_array_equal(found, bits.view("<f2").astype(float))
+
+
+@pytest.mark.parametrize("kind", ["singles", "halves"])
+def test_half_a_number_is_refused(tmp_path, kind):
+    lines = "try { bytes[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
+    assert "cut off" in noded.run(tmp_path, ["bytes"], lines, kind=kind)
+
+
+def projected(look, allowed, kind):
+    """Queries and keys as a page has them; the normaliser in double precision."""
+    heads, _, width = look.query.shape
+    key = look.key.double().repeat_interleave(heads // look.key.shape[0], 0)
+    scores = look.query.double() @ key.mT * width ** -0.5
+    normalizer = scores.masked_fill(~allowed, -torch.inf).logsumexp(-1)
+    return {"kind": "projected", "query": packed(look.query, "<f2"), "key": packed(look.key, "<f2"),
+            "scale": width ** -0.5, "normalizer": packed(normalizer), "width": width,
+            "key_heads": look.key.shape[0], "mask": kind}
+
+
+@pytest.mark.parametrize(("rows", "columns", "key_heads", "kind"), [
+    (37, 37, 4, "causal"), (9, 31, 2, None), (31, 9, 1, "causal"), (40, 40, 4, {"left": 5, "right": 2}),
+    (17, 30, 2, {"left": None, "right": 3}), (1, 1, 1, None),
+])
+@pytest.mark.parametrize("size", [1, 4])
+def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, key_heads, kind, size):
+    masks = {"causal": Causal()}
+    mask = None if kind is None else masks[kind] if isinstance(kind, str) else Window(kind["left"], kind["right"])
+    look = Look(torch.randn(4, rows, 6).half().float(), torch.randn(key_heads, columns, 6).half().float(), mask=mask)
+    data = projected(look, look.weights()[0] > 0, kind)
+    top, left = (8, 4) if min(rows, columns) > 8 else (0, 0)
+    pane = {"top": top, "left": left, "rows": min(13, rows - top), "columns": min(15, columns - left)}
+    lines = "const block = await new source.Embedded([given.trace]).map(0, 0, 3, given.pane, given.size);" \
+            "return { ...block, values: [...block.values] };"
+    told = noded.run(tmp_path, ["source"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
+    whole = look.weights()[3:, top:top + pane["rows"], left:left + pane["columns"]]
+    expected = WeightMatrix(whole).block_map(size)[0]
+    assert (told["rows"], told["columns"]) == tuple(expected.shape)
+    found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["overview", "overview inside", "weights"])
+@pytest.mark.parametrize("size", [2, 4, 16])
+def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size):
+    weights = WeightMatrix(torch.randn(3, 37, 21))
+    coarse = weights.block_map(2)
+    overview = {"size": 2, "rows": coarse.shape[1], "columns": coarse.shape[2], "values": packed(coarse)}
+    data = {"overview": {"kind": "overview", **overview}, "overview inside": {"kind": "overview", "overview": overview},
+            "weights": {"kind": "weights", "values": packed(weights.weights())}}[kind]
+    lines = "const pane = { top: 0, left: 0, rows: 37, columns: 21 };" \
+            "const block = await new source.Embedded([given.trace]).map(0, 0, 2, pane, given.size);" \
+            "return { values: [...block.values], levels: source.levelsOf(given.trace.attentions[0].data, 37) };"
+    told = noded.run(tmp_path, ["source"], lines, trace=traced(37, 21, 3, data), size=size)
+    expected = weights.block_map(size)[2]
+    found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert told["levels"] == ([1, 2, 4, 8, 16, 32] if kind == "weights" else [2, 4, 8, 16, 32])
+
+
+def test_a_page_with_too_few_numbers_says_so(tmp_path):
+    lines = "const pane = { top: 0, left: 0, rows: 2, columns: 2 };" \
+            "return new source.Embedded([given.trace]).map(0, 0, 0, pane, 1).catch((error) => error.message);"
+    data = {"kind": "weights", "values": packed(torch.ones(3))}
+    told = noded.run(tmp_path, ["source"], lines, trace=traced(2, 2, 1, data))
+    assert told == "one: expected 4 numbers, but the page has 3: write it again"
+
+
+def test_words_are_means_of_rows_and_sums_of_columns(tmp_path):
+    values = torch.rand(5, 4)
+    down = [{"first": 0, "last": 1}, {"first": 2, "last": 2}, {"first": 3, "last": 4}]
+    across = [{"first": 0, "last": 0}, {"first": 1, "last": 3}]
+    lines = "return [...planes.grouped(new Float32Array(given.values), 4, given.down, given.across)];"
+    told = noded.run(tmp_path, ["planes"], lines, values=values.flatten().tolist(), down=down, across=across)
+    rows = torch.stack([values[one["first"]:one["last"] + 1].mean(0) for one in down])
+    expected = torch.stack([rows[:, one["first"]:one["last"] + 1].sum(1) for one in across], 1)
+    torch.testing.assert_close(torch.tensor(told).reshape(3, 2), expected)
+
+
+def test_rows_that_lie_later_are_those_of_the_tokens(tmp_path):
+    lines = "const units = [0, 1, 2].map((i) => ({ first: i, last: i }));" \
+            "return [1, 0, -1].map((offset) => planes.moved(units, 3, offset).moved.map((one) => one.first));"
+    assert noded.run(tmp_path, ["planes"], lines) == [[1, 2], [0, 1, 2], [0, 1]]
+
+
+MEASURE = """
+const desk = { traces: [given.trace], source: new source.Embedded([given.trace]) };
+return measure.measured(desk, 0, 0, 0);
+"""
+PATTERNS = {
+    "itself": torch.eye(8), "previous token": torch.diag(torch.ones(7), -1), "next token": torch.diag(torch.ones(7), 1),
+    "first token": torch.eye(8)[:1].expand(8, 8), "everywhere alike": torch.full((8, 8), 0.125),
+    "": torch.eye(8).flip(0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PATTERNS))
+def test_what_a_head_looks_at_is_measured(tmp_path, name):
+    weights = 0.8 * PATTERNS[name] + 0.2 / 8
+    trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
+    told = noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)
+    assert told["name"] == name
+    assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
+    shares = {share["name"]: share["share"] for share in told["shares"]}
+    assert shares["itself"] == pytest.approx(float(weights.diagonal().sum() / weights.sum()), rel=1e-5)
+    before = float(weights.diagonal(-1).sum() / weights[1:].sum())
+    assert shares["previous token"] == pytest.approx(before, rel=1e-5)
+
+
+def test_from_one_side_to_another_there_is_a_diagonal(tmp_path):
+    weights = 0.8 * torch.nn.functional.interpolate(torch.eye(5)[None, None], (5, 9))[0, 0] / 2 + 0.02
+    trace = traced(5, 9, 1, {"kind": "weights", "values": packed(weights)})
+    assert noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)["name"] == "diagonal ±1"
+
+
+def test_a_place_that_few_rows_may_see_gives_no_name(tmp_path):
+    weights = torch.softmax(torch.randn(8, 8), -1).tril()
+    weights[-1] = torch.eye(8)[-1]
+    trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a", mask="causal")
+    trace["sides"]["a"]["tokens"][-1] = "</s>"
+    told = noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)
+    assert not {"separators", "last token"} & {one["name"] for one in told["shares"]}
+
+
+@pytest.mark.parametrize(("shape", "value", "part"), [
+    ("linear", 0.25, 0.25), ("root", 0.25, 0.5), ("log", 1e-3, 0.5), ("log", 1e-9, 0), ("linear", 3, 1),
+])
+def test_a_scale_runs_from_zero_to_its_largest(tmp_path, shape, value, part):
+    lines = "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
+    along, ticks = noded.run(tmp_path, ["scale"], lines, shape=shape, value=value)
+    assert along == pytest.approx(part, abs=1e-6)
+    assert ticks[-1] == {"value": 1, "at": 1}
+    assert [tick["at"] for tick in ticks] == sorted(tick["at"] for tick in ticks)
+
+
+def test_numbers_on_both_sides_of_zero_have_a_scale_that_is_the_same_to_both(tmp_path):
+    lines = "globalThis.document = { documentElement: { dataset: {} } };" \
+            "const one = new scale.Scale('linear', -2, 1);" \
+            "return [one.low, one.high, one.colour(-2) === one.ramp[0], one.colour(2) === one.ramp[255]];"
+    assert noded.run(tmp_path, ["scale"], lines) == [-2, 2, True, True]
+
+
+def test_a_single_place_names_a_head_before_the_diagonal_does(tmp_path):
+    near = sum(torch.diag(torch.ones(20 - abs(step)), step) for step in (-2, -1, 0, 1, 2))
+    for weights, name in ((near / near.sum(1, keepdim=True), "diagonal ±2"), (0.1 * near + torch.eye(20), "itself")):
+        trace = traced(20, 20, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
+        assert noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)["name"] == name
+
+
+def test_confidence_is_the_geometric_mean_of_the_tokens(tmp_path):
+    logs = [-0.1, -2.0, -0.5]
+    units = [{"first": 0, "last": 1}, {"first": 2, "last": 2}]
+    lines = "return alignment.confidence({ log_probabilities: given.logs }, given.units);"
+    told = noded.run(tmp_path, ["alignment"], lines, logs=logs, units=units)
+    assert told == pytest.approx([float(np.sqrt(np.exp(-0.1) * np.exp(-2.0))), float(np.exp(-0.5))])
+
+
+SHOWN = {
+    "▁dog": "▁dog", "": "∅", "\u200b": "‹U+200B›", "a\u200db": "a\u200db", "a\u200d": "a‹U+200D›",
+    "👩\u200d👧": "👩\u200d👧", "\u200d": "‹U+200D›", "a\nb": "a‹U+000A›b", "\u0000": "‹U+0000›",
+    "\u001b[2J": "‹U+001B›[2J", " ": "␣", "\u00a0": "␣", "\u2003": "␣", "\u3164": "‹U+3164›",
+    "\u202eabc": "‹U+202E›abc", "\u0301": "◌\u0301", "e\u0301": "e\u0301", "<script>": "<script>", "שלום": "שלום",
+    "\u200f": "‹U+200F›", "\U000e0041": "‹U+E0041›", "\ufeff": "‹U+FEFF›", "👍🏽": "👍🏽", "\u2028": "‹U+2028›",
+    "\ue000": "‹U+E000›", "می\u200cخواهم": "می\u200cخواهم", "❤\ufe0f\ufe0f": "❤\ufe0f‹U+FE0F›",
+}
+PARTS = ("a", " ", "é", "e", "\u0301", "\u200b", "\u200c", "\u200d", "\u200f", "\ufe0f", "👩", "👧", "🏽", "🏴",
+         "\U000e0067", "\u2003", "\u3164", "\n", "ש", "\U000e0100", "\u20e3", "ी")
+WEIGHTS = {"0.5": "0.5000", "0": "0", "1e-9": "1.00e−9", "-0.25": "−0.2500", "NaN": "NaN", "1/0": "∞",
+           "0.0123": "0.0123", "0.000999": "9.99e−4"}
+
+
+def test_what_has_no_shape_is_shown(tmp_path):
+    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=list(SHOWN))
+    assert dict(zip(SHOWN, told, strict=True)) == SHOWN
+
+
+def assert_as_in_pictures(tmp_path, tokens):
+    """Compared in NFC, which pictures bring texts to."""
+    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=tokens)
+    other = [(token, got, labels.word_label(token, 10_000)) for token, got in zip(tokens, told, strict=True)
+             if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", labels.word_label(token, 10_000))]
+    assert other == []
+
+
+def test_every_character_has_the_same_name_as_in_pictures(tmp_path):
+    """As far as this Python knows it: another version of Unicode may have given it a shape."""
+    known = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]
+    assert_as_in_pictures(tmp_path, known)
+
+
+def test_what_belongs_together_is_the_same_as_in_pictures(tmp_path):
+    chance = random.Random(0)
+    assert_as_in_pictures(tmp_path, ["".join(chance.choices(PARTS, k=chance.randint(1, 6))) for _ in range(20_000)])
+
+
+def test_words_are_cut_by_code_points(tmp_path):
+    side = {"tokens": ["▁👩", "‍💻", "▁ok", "</s>"], "text": "👩‍💻 ok",
+            "words": [{"start": 0, "end": 3, "first": 0, "last": 1}, {"start": 4, "end": 6, "first": 2, "last": 2}]}
+    told = noded.run(tmp_path, ["text"], "return text.wordUnits(given.side);", side=side)
+    found = [(one["name"], one["first"], one["last"]) for one in told]
+    assert found == [("👩‍💻", 0, 1), ("ok", 2, 2), ("</s>", 3, 3)]
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [
+    ("a b c", "a x c", "a -b +x c"), ("a", "a b", "a +b"), ("a b", "", "-a -b"), ("", "a", "+a"), ("a b", "a b", "a b"),
+])
+def test_differences_keep_what_is_common(tmp_path, before, after, expected):
+    lines = "return text.differences(given.before, given.after);"
+    told = noded.run(tmp_path, ["text"], lines, before=before.split(), after=after.split())
+    signs = {"same": "", "gone": "-", "new": "+"}
+    assert " ".join(signs[one["kind"]] + one["text"] for one in told) == expected
+
+
+def test_nothing_but_zero_reads_as_zero(tmp_path):
+    told = noded.run(tmp_path, ["numbers"], f"return [{', '.join(WEIGHTS)}].map(numbers.weight);")
+    assert dict(zip(WEIGHTS, told, strict=True)) == WEIGHTS
+
+
+def tree(seed):
+    chance, nodes = random.Random(seed), []
+    for number in range(60):
+        parent = chance.randrange(-1, number) if number > 3 else number - 1
+        total = (nodes[parent]["total"] if parent >= 0 else 0) - chance.random()
+        nodes.append({"parent": parent, "token": str(number), "log_probability": -1, "total": total,
+                      "ended": chance.random() < 0.2, "kept": chance.random() < 0.6})
+    return {"beams": 3, "nodes": nodes, "best": [59, 3]}
+
+
+LAYOUT = """
+const shown = tree_layout.shownNodes(given.search, true, 1000);
+const { placed, lines, depths } = tree_layout.placeNodes(given.search, shown);
+const few = [...tree_layout.shownNodes(given.search, false, 1000)];
+return { placed, lines, depths, few, path: tree_layout.pathTo(given.search, 59) };
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
+    search = tree(seed)
+    told = noded.run(tmp_path, ["tree_layout"], LAYOUT, search=search)
+    places = {one["number"]: (one["depth"], one["line"]) for one in told["placed"]}
+    assert sorted(places) == list(range(60))
+    assert len(set(places.values())) == 60
+    for number, (depth, line) in places.items():
+        parent = search["nodes"][number]["parent"]
+        assert depth == (0 if parent < 0 else places[parent][0] + 1)
+        assert parent < 0 or line >= places[parent][1]
+        assert 0 <= line < told["lines"]
+        assert depth < told["depths"]
+    assert {places[number][1] for number in told["path"]} == {0}
+    few = set(told["few"])
+    assert set(told["path"]) <= few
+    assert all(search["nodes"][number]["parent"] in few | {-1} for number in few)
+
+
+def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
+    nodes = [{"parent": number - 1, "token": "x", "log_probability": 0, "total": 0, "ended": False, "kept": True}
+             for number in range(10_000)]
+    lines = "const shown = tree_layout.shownNodes(given.search, true, 3000);" \
+            "return tree_layout.placeNodes(given.search, shown).depths;"
+    told = noded.run(tmp_path, ["tree_layout"], lines, search={"beams": 1, "nodes": nodes, "best": []})
+    assert told == 3000
+
+
+def test_a_path_shares_what_was_written(tmp_path):
+    nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
+    lines = "return tree_layout.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
+    assert noded.run(tmp_path, ["tree_layout"], lines, search={"nodes": nodes}) == 2
