@@ -106,7 +106,7 @@ def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, t
 def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
     asked = []
     monkeypatch.setattr("regard.cli.compare.compare_memory", lambda task, **given: asked.append((task, given)))
-    assert call("compare", "--task", "copy", "--ways", "rnn,attention", "--lengths", "8", "--seeds", "2", "--long",
+    assert call("compare", "--task", "copy", "--mixers", "rnn,attention", "--lengths", "8", "--seeds", "2", "--long",
                 "--device", "cpu")[0] == 0
     assert asked == [("copy", {"ways": "rnn,attention", "lengths": "8", "seeds": 2, "scale": "long", "as_json": False,
                                "output": None, "device": "cpu"})]
@@ -117,7 +117,7 @@ def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--task", "copy", "pairs.tsv"], "DATA: a task of memory takes none"),
     (["--task", "copy", "--road", "--beam", "3"], "--road, --beam: a task of memory takes none"),
-    (["--road", "--ways", "rnn"], "--ways: this goes with --task"),
+    (["--road", "--mixers", "rnn"], "--mixers: this goes with --task"),
     (["--road", "--long", "--lengths", "3"], "--lengths, --long: this goes with --task"),
 ])
 def test_what_does_not_go_with_a_task(arguments, words):

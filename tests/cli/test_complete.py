@@ -15,23 +15,23 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("options", "asked"), [
-    ([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}), (["--least", "5"], {"least": 5}),
-    (["--no-repeat", "1"], {"no_repeat": 1}), (["--beam", "2", "--length-penalty", "none"], {"beams": 2}),
+    ([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}), (["--min-length", "5"], {"min_length": 5}),
+    (["--no-repeat-ngram-size", "1"], {"no_repeat_ngram_size": 1}), (["--beam", "2", "--length-penalty", "none"], {"beams": 2}),
 ])
 def test_prompts_come_out_with_what_follows(folder, options, asked):
-    want = regard.load(folder).complete(["the dog", "a"], limit=6, **asked)
-    code, out, said = call("complete", folder, "the dog", "a", "--limit", "6", *options)
+    want = regard.load(folder).complete(["the dog", "a"], max_length=6, **asked)
+    code, out, said = call("complete", folder, "the dog", "a", "--max-length", "6", *options)
     assert (code, said) == (0, "")
     assert out == "".join(f"{one.prompt}{one.text}\n" for one in want)
-    found = tables("complete", folder, "the dog", "--limit", "6", *options)
+    found = tables("complete", folder, "the dog", "--max-length", "6", *options)
     assert found == [{"prompt": "the dog", "text": want[0].text, "score": pytest.approx(want[0].score),
                       "cut": want[0].cut}]
 
 
 def test_ten_tries(folder):
-    want = regard.load(folder).sample("the dog", tries=10, seed=3, limit=5)
+    want = regard.load(folder).sample("the dog", num_samples=10, seed=3, max_length=5)
     every = [want, *want.alternatives]
-    options = ["-n", "10", "--seed", "3", "--limit", "5"]
+    options = ["-n", "10", "--seed", "3", "--max-length", "5"]
     code, out, said = call("complete", folder, "the dog", *options)
     assert (code, said) == (0, "")
     assert out == "\n".join(f"{one.prompt}{one.text}\n" for one in every)
@@ -45,21 +45,21 @@ def test_ten_tries(folder):
 
 
 def test_the_best_of_beam_search(folder):
-    want = regard.load(folder).complete("the dog", beams=4, nbest=3, length_penalty="mean", limit=5)
-    code, out, _ = call("complete", folder, "the dog", "-n", "3", "--beam", "4", "--limit", "5", "--scores")
+    want = regard.load(folder).complete("the dog", beams=4, nbest=3, length_penalty="mean", max_length=5)
+    code, out, _ = call("complete", folder, "the dog", "-n", "3", "--beam", "4", "--max-length", "5", "--scores")
     assert code == 0
     assert out == "\n".join(f"{one.score:.4f}\t{one.prompt}{one.text}\n" for one in (want, *want.alternatives))
 
 
-@pytest.mark.parametrize("options", [[], ["--sample", "--seed", "4", "--top-k", "9"], ["--no-repeat", "2"]])
+@pytest.mark.parametrize("options", [[], ["--sample", "--seed", "4", "--top-k", "9"], ["--no-repeat-ngram-size", "2"]])
 def test_a_stream_is_the_same_text(folder, options):
-    whole = call("complete", folder, "the dog", "a", "--limit", "9", *options)
+    whole = call("complete", folder, "the dog", "a", "--max-length", "9", *options)
     assert whole[0] == 0
-    assert call("complete", folder, "the dog", "a", "--limit", "9", *options, "--stream") == whole
+    assert call("complete", folder, "the dog", "a", "--max-length", "9", *options, "--stream") == whole
 
 
 def test_a_stream_with_a_bad_prompt_goes_on(folder):
-    code, out, said = call("complete", folder, "the dog", "", "a", "--limit", "3", "--stream")
+    code, out, said = call("complete", folder, "the dog", "", "a", "--max-length", "3", "--stream")
     assert code == 1
     assert said.startswith("Error: text 2: `prompts` must be texts that are not empty")
     first, empty, third, end = out.split("\n")
@@ -67,7 +67,7 @@ def test_a_stream_with_a_bad_prompt_goes_on(folder):
 
 
 def test_all_of_standard_input_is_one_prompt(folder):
-    (found,) = tables("complete", folder, "--limit", "2", stdin="the dog\nsleeps\n")
+    (found,) = tables("complete", folder, "--max-length", "2", stdin="the dog\nsleeps\n")
     assert found["prompt"] == "the dog sleeps"
     code, out, said = call("complete", folder, stdin="")
     assert (code, out) == (1, "\n")
@@ -80,7 +80,7 @@ def test_all_of_standard_input_is_one_prompt(folder):
     (["--stream", "--length-penalty", "mean"], "--length-penalty compares texts"),
     (["--top-p", "0.5"], "--top-p has no meaning here"), (["--sample", "--beam", "2"], "--beam has no meaning here"),
     (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
-    (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--least", "9", "--limit", "3"], "`least` must"),
+    (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--min-length", "9", "--max-length", "3"], "`min_length` must"),
     (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no meaning here. -n draws, but where --beam is"),
 ])
 def test_what_does_not_go_together(folder, options, message):
@@ -90,4 +90,4 @@ def test_what_does_not_go_together(folder, options, message):
 
 
 def test_one_line_a_prompt(folder):
-    assert len(lines("complete", folder, "the", "a", "--limit", "1", "--json")) == 2
+    assert len(lines("complete", folder, "the", "a", "--max-length", "1", "--json")) == 2

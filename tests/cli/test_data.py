@@ -241,14 +241,14 @@ def test_entities_are_not_followed(call, entity):
 
 def test_limits_and_rules_can_be_chosen(tables, call):
     files = {"a.tsv": GOOD + "a a a a\tb\nsame\tsame\ncafÃ©\tx\n"}
-    found = tables("a.tsv", "--longest-words", "3", "--keep", "copy", "--drop", "mojibake", files=files)
+    found = tables("a.tsv", "--max-words", "3", "--keep", "copy", "--drop", "mojibake", files=files)
     assert {name: entry["first"] for name, entry in found["dropped"].items() if entry["count"]} == {
         "too_long": ["a.tsv:4"], "mojibake": ["a.tsv:6"]}  # fmt: skip
     assert found["noticed"]["copy"]["count"] == 1
     assert found["filters"]["longest_words"] == 3
-    assert tables("a.tsv", "--longest-characters", "3")["dropped"]["too_long"]["count"] == 5
-    for wrong, said in ((["--keep", "copies"], 'Did you mean "copy"?'), (["--ratio", "0.5"], "--ratio"),
-                        (["--longest-words", "0"], "--longest-words"), (["--source", "1"], "target"),
+    assert tables("a.tsv", "--max-characters", "3")["dropped"]["too_long"]["count"] == 5
+    for wrong, said in ((["--keep", "copies"], 'Did you mean "copy"?'), (["--max-length-ratio", "0.5"], "--max-length-ratio"),
+                        (["--max-words", "0"], "--max-words"), (["--source", "1"], "target"),
                         (["--format", "tvs"], 'Did you mean "tsv"?')):  # fmt: skip
         code, out, err = call("a.tsv", *wrong)
         assert (code, out) == (2, "")
@@ -376,9 +376,9 @@ def test_the_phrasebook_is_written_as_tsv(tmp_path):
     from regard.data import phrasebook
 
     want = list(phrasebook.pairs(50, seed=3, split="test", longest=12))
-    assert written("-n", "50", "--seed", "3", "--split", "test", "--longest", "12") == [
+    assert written("-n", "50", "--seed", "3", "--split", "test", "--max-words", "12") == [
         [pair.source, pair.target] for pair in want]
-    aligned = written("-n", "50", "--seed", "3", "--split", "test", "--longest", "12", "--align")
+    aligned = written("-n", "50", "--seed", "3", "--split", "test", "--max-words", "12", "--align")
     assert [line[2] for line in aligned] == [" ".join(f"{i}-{j}" for i, j in pair.alignment) for pair in want]
 
 
@@ -391,7 +391,7 @@ def test_a_wrong_split_of_the_phrasebook_is_named(tmp_path):
 
 
 def test_more_of_the_phrasebook_than_there_is(tmp_path):
-    result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", "-n", "5", "--longest", "1"],
+    result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", "-n", "5", "--max-words", "1"],
                             cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: `count` must be at most 0 for longest=1")

@@ -22,7 +22,7 @@ def test_what_is_told(folder, tmp_path):
     text = "\n".join(found)
     for part in ("folder", "model.bin", "run by ctranslate2", "at most", "the same after 8 of 8", "2,048 positions"):
         assert part in text
-    assert ctranslate2_engine.open_ctranslate2(folder, tmp_path / "out").translate("a cat", limit=3) is not None
+    assert ctranslate2_engine.open_ctranslate2(folder, tmp_path / "out").translate("a cat", max_length=3) is not None
 
 
 def test_json(folder, tmp_path):

@@ -62,7 +62,7 @@ def document(path):
 
 @pytest.mark.parametrize(("name", "given", "more", "names"), [
     ("translator", TEXT, [], 6), ("translator", TEXT, ["--target", "le chien dort."], 6),
-    ("translator", TEXT, ["--beam", 2], 6), ("completer", "the dog", ["--limit", 4], 2),
+    ("translator", TEXT, ["--beam", 2], 6), ("completer", "the dog", ["--max-length", 4], 2),
     ("completer", "the dog", [], 2),
     ("filler", "the ___ sleeps.", [], 2), ("classifier", TEXT, [], 2)])
 def test_a_page_of_a_model(folders, tmp_path, name, given, more, names):
@@ -73,7 +73,7 @@ def test_a_page_of_a_model(folders, tmp_path, name, given, more, names):
     [trace] = table["traces"]
     assert trace["model"] == name
     assert len(trace["attentions"]) == names
-    assert ("search" in trace) == ((name == "translator" and "--target" not in more) or "--limit" in more)
+    assert ("search" in trace) == ((name == "translator" and "--target" not in more) or "--max-length" in more)
 
 
 def test_a_page_of_an_image(folders, tmp_path):
@@ -158,7 +158,7 @@ def test_a_picture(traces, tmp_path, ending):
     (["{translator}", TEXT, "-o", "a.txt"], ["a.txt", ".html", ".png", ".safetensors"]),
     (["{translator}", TEXT, "-o", "{here}"], ["there is something already"]),
     (["{translator}", TEXT, "-o", "nowhere/a.html"], ["there is no folder nowhere"]),
-    (["{translator}", TEXT, "--limit", "3"], ["--limit is for a Completer", "Translator"]),
+    (["{translator}", TEXT, "--max-length", "3"], ["--max-length is for a Completer", "Translator"]),
     (["{completer}", TEXT, "--target", "x"], ["--target is for a Translator"]),
     (["{filler}", TEXT, "--beam", "3"], ["--beam is for a Translator or a Completer"]),
     (["{translator}", TEXT, "--target", "x", "--beam", "3"], ["leave --beam out"]),

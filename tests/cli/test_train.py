@@ -14,7 +14,7 @@ from regard.training import logging
 from regard.training import train as run
 from regard.training.loop import TrainingError, TrainingState
 
-HELP = ("--task", "--validation", "--recipe", "--set", "--resume", "--track", "--device", "-o", "130")
+HELP = ("--task", "--validation", "--recipe", "--set", "--resume", "--tensorboard", "--device", "-o", "130")
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_curves_for_tensorboard(data, tmp_path, monkeypatch):
             told.append((folder, folder.parent.exists(), self))
 
     monkeypatch.setattr(logging, "TensorBoardLogger", Curves)
-    assert call(*short(data, tmp_path / "model", "--track"))[0] == 0
+    assert call(*short(data, tmp_path / "model", "--tensorboard"))[0] == 0
     [(folder, there, curves)] = told
     assert (folder, there) == (tmp_path / "model" / "track", False)
     assert (len(curves.of("TrainingProgress")), curves.closed) == (2, 1)
@@ -66,7 +66,7 @@ def test_curves_for_tensorboard(data, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
 def test_curves_without_tensorboard(data, tmp_path):
-    code, out, said = call(*short(data, tmp_path / "model", "--track"))
+    code, out, said = call(*short(data, tmp_path / "model", "--tensorboard"))
     assert (code, out) == (2, "")
     assert 'pip install "regard[track]"' in said
     assert not (tmp_path / "model").exists()

@@ -39,8 +39,8 @@ def shown(folder, ask):
     (["--sample"], {}), (["--sample", "--seed", "7"], {"seed": 7}),
     (["--sample", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.9", "--min-p", "0.01", "--seed", "3"],
      {"temperature": 0.7, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "seed": 3}),
-    (["--sample", "--limit", "4", "--least", "2", "--no-repeat", "1", "--prefix", "le"],
-     {"limit": 4, "least": 2, "no_repeat": 1, "prefix": "le"}),
+    (["--sample", "--max-length", "4", "--min-length", "2", "--no-repeat-ngram-size", "1", "--prefix", "le"],
+     {"max_length": 4, "min_length": 2, "no_repeat_ngram_size": 1, "prefix": "le"}),
 ])
 def test_samples(folder, options, asked):
     want = shown(folder, lambda task, texts: task.sample(texts, **asked))
@@ -49,11 +49,11 @@ def test_samples(folder, options, asked):
 
 
 @pytest.mark.parametrize(("options", "asked"), [
-    (["--limit", "5"], {"limit": 5}), (["--least", "7"], {"least": 7}), (["--no-repeat", "2"], {"no_repeat": 2}),
+    (["--max-length", "5"], {"max_length": 5}), (["--min-length", "7"], {"min_length": 7}), (["--no-repeat-ngram-size", "2"], {"no_repeat_ngram_size": 2}),
     (["--prefix", "un gros"], {"prefix": "un gros"}), (["--length-penalty", "none"], {"length_penalty": "none"}),
     (["--length-penalty", "0.6", "--beam", "3"], {"length_penalty": 0.6, "beams": 3}),
-    (["--coverage", "0.3"], {"coverage": 0.3}),
-    (["--beam", "4", "--groups", "2", "--diversity", "2"], {"beams": 4, "groups": 2, "diversity": 2.0}),
+    (["--coverage-penalty", "0.3"], {"coverage_penalty": 0.3}),
+    (["--beam", "4", "--num-beam-groups", "2", "--diversity-penalty", "2"], {"beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.0}),
 ])
 def test_searches(folder, options, asked):
     assert lines("translate", folder, *TEXTS, *options) == shown(
@@ -61,7 +61,7 @@ def test_searches(folder, options, asked):
 
 
 def test_several_samples_of_each(folder):
-    found = regard.load(folder).sample(TEXTS[0], tries=3, seed=5)
+    found = regard.load(folder).sample(TEXTS[0], num_samples=3, seed=5)
     got = tables("translate", folder, TEXTS[0], "--sample", "-n", "3", "--seed", "5", "--scores")[0]
     assert [got["text"], *(one["text"] for one in got["alternatives"])] == [
         one.text for one in (found, *found.alternatives)]
@@ -69,7 +69,7 @@ def test_several_samples_of_each(folder):
 
 
 def test_most_alike(folder):
-    search = regard.Sampling(tries=6, seed=2)
+    search = regard.Sampling(num_samples=6, seed=2)
     want = shown(folder, lambda task, texts: task.mbr(texts, search))
     assert lines("translate", folder, *TEXTS, "--mbr", "6", "--seed", "2") == want
     assert lines("translate", folder, *TEXTS, "--mbr", "6", "--seed", "2", "--sample") == want
@@ -105,7 +105,7 @@ def test_a_glossary_with_placeholders_that_texts_do_not_have(folder, terms):
 
 def test_a_prefix_comes_once(tmp_path):
     without_attention().save(tmp_path / "model")  # a text with placeholders goes piece by piece
-    (found,) = lines("translate", tmp_path / "model", "the dog %s sees {x} a cat", "--prefix", "Voilà", "--limit", "12")
+    (found,) = lines("translate", tmp_path / "model", "the dog %s sees {x} a cat", "--prefix", "Voilà", "--max-length", "12")
     assert found.startswith("Voilà")
     assert found.count("Voilà") == 1
     assert found.index("%s") < found.index("{x}")
@@ -122,9 +122,9 @@ def test_an_alignment_needs_a_model_that_looks(tmp_path):
 WRONG = [
     (["--temperature", "0.5"], "--temperature has no meaning here. Give --sample"),
     (["--top-k", "5", "--seed", "1"], "--top-k and --seed have no meaning here"),
-    (["--sample", "--beam", "3", "--coverage", "1"], "--beam and --coverage have no meaning here. --sample draws"),
+    (["--sample", "--beam", "3", "--coverage-penalty", "1"], "--beam and --coverage-penalty have no meaning here. --sample draws"),
     (["--sample", "--glossary", "TERMS"], "--glossary has no meaning here"),
-    (["--diversity", "1"], "--diversity is for --groups"),
+    (["--diversity-penalty", "1"], "--diversity-penalty is for --num-beam-groups"),
     (["--sample", "--temperature", "0"], "`temperature` must be a number above 0"),
     (["--mbr", "4", "--nbest", "5"], "--nbest must be at most --mbr, 4"),
     (["--mbr", "9", "--beam", "4"], "--mbr must be at most --beam, 4"),
@@ -137,8 +137,8 @@ WRONG = [
     (["--engine", "ctranslate2", "--sample"], "`sampling` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--coverage", "1"], "`coverage` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--beam", "4", "--groups", "2"], "`groups` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--coverage-penalty", "1"], "`coverage_penalty` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--beam", "4", "--num-beam-groups", "2"], "`num_beam_groups` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--length-penalty", "0.6"], '`length_penalty` must be "none" or "mean"'),
     (["--engine", "ctranslate2", "--quantization", "int3"], "`--quantization` must be one of"),
     (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no meaning here. --mbr draws, but where --beam"),
@@ -180,7 +180,7 @@ def test_an_engine_that_cannot_hold_the_model(tmp_path):
 
 
 def test_a_glossary_that_does_not_fit_is_named_with_the_text(folder, terms):
-    code, out, said = call("translate", folder, "Emma sees.", "Emma sees a cat.", "--glossary", terms, "--limit", "1")
+    code, out, said = call("translate", folder, "Emma sees.", "Emma sees a cat.", "--glossary", terms, "--max-length", "1")
     assert code == 1
     assert out.count("\n") == 2
     assert said.startswith("Error: text 2: `glossary` must be terms that fit into a translation, here into 1 token,")
@@ -190,11 +190,11 @@ def test_a_glossary_that_does_not_fit_is_named_with_the_text(folder, terms):
 def test_another_engine(folder, tmp_path):
     pytest.importorskip("ctranslate2")
     ending.translator().save(tmp_path / "model")
-    options = ["--beam", "1", "--limit", "9"]  # a limit that is not given is another one there
+    options = ["--beam", "1", "--max-length", "9"]  # a limit that is not given is another one there
     code, out, said = call("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options)
     assert (code, out.split("\n")) == (0, [*lines("translate", folder, *TEXTS, *options), ""])
     assert said == f"Making an export for CTranslate2 (float32) in {tmp_path / 'model' / 'ctranslate2'}, once.\n"
-    for more in (["--prefix", "un gros"], ["--no-repeat", "2", "--least", "4"]):
+    for more in (["--prefix", "un gros"], ["--no-repeat-ngram-size", "2", "--min-length", "4"]):
         found = lines("translate", tmp_path / "model", *TEXTS, "--engine", "ctranslate2", *options, *more)
         assert found == lines("translate", folder, *TEXTS, *options, *more)
     code, _, said = call("translate", tmp_path / "model", "no", "--engine", "ctranslate2", "--quantization", "int8")
@@ -214,9 +214,9 @@ def test_a_file_goes_on_only_with_all_the_same_options(folder, terms, tmp_path, 
     monkeypatch.undo()
     for others, message in ((["--beam", "3"], "beams was 2 and is 3"), (["--seed", "3", "--sample"], "search was beam"),
                             (["--prefix", "une"], "prefix was un and is une"),
-                            (["--least", "3"], "least was 0 and is 3"),
-                            (["--no-repeat", "4"], "no_repeat was not there and is 4"),
-                            (["--coverage", "1"], "coverage was not there and is 1.0")):
+                            (["--min-length", "3"], "least was 0 and is 3"),
+                            (["--no-repeat-ngram-size", "4"], "no_repeat was not there and is 4"),
+                            (["--coverage-penalty", "1"], "coverage was not there and is 1.0")):
         kept = [] if "--sample" in others else ["--beam", "2", "--glossary", terms, "--prefix", "un"]
         code, _, said = call("translate", folder, path, "-o", tmp_path / "b.tsv", *kept, *others)
         assert (code, said.count("\n")) == (2, 1)

@@ -60,7 +60,7 @@ def test_texts_can_be_given():
     task = texting.translator()
     assert make_check_inputs(task, ["the dog", "", "a cat"]).rows == task.tokenizer.encode_sources(["the dog", "", "a cat"])
     assert make_check_inputs(texting.completer(), ["ab", ""]).rows == [texting.characters().encode("ab")]
-    assert make_check_inputs(texting.filler(), ["the dog"]).rows == texting.filler().text_ids(["the dog"])
+    assert make_check_inputs(texting.filler(), ["the dog"]).rows == texting.filler().encode_texts(["the dog"])
     with pytest.raises(ValueError, match="`texts` must be texts that are not all empty"):
         make_check_inputs(texting.completer(), [""])
 

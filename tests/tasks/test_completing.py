@@ -14,14 +14,14 @@ PROMPTS = ["the big dog", "a", "we sing"]
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_prompt_and_what_follows_make_the_text_of_all_ids(of, beams):
     task, prompts = texting.completer(of=of), ["the big dog", "a", "we sing"]
-    found = task.complete(prompts, limit=7, beams=beams)
+    found = task.complete(prompts, max_length=7, beams=beams)
     for prompt, one in zip(prompts, found, strict=True):
         ids = task.tokenizer.encode(prompt)
-        ((want,),) = task.complete_ids([ids], limit=7, beams=beams)
+        ((want,),) = task.complete_ids([ids], max_length=7, beams=beams)
         assert (list(one.ids), one.cut) == (want.ids, want.cut)
         assert one.prompt == prompt
         assert one.prompt + one.text == task.tokenizer.decode([*ids, *want.ids])
-    assert task.complete(prompts[0], limit=7, beams=beams).text == found[0].text
+    assert task.complete(prompts[0], max_length=7, beams=beams).text == found[0].text
 
 
 def test_a_continuation_keeps_the_space_that_it_begins_with(monkeypatch):
@@ -35,10 +35,10 @@ def test_a_continuation_keeps_the_space_that_it_begins_with(monkeypatch):
 def test_prompts_near_the_end_of_the_positions():
     task = texting.completer(embedding="learned")  # 12 positions
     prompts = ["abc", "abcdefghij", "abcdefgh", "abcdefghijkl", "b"]
-    found = task.complete(prompts, limit=5)
+    found = task.complete(prompts, max_length=5)
     assert [len(one.ids) <= most for one, most in zip(found, (5, 2, 4, 0, 5), strict=True)] == [True] * 5
     for prompt, one in zip(prompts, found, strict=True):
-        assert task.complete(prompt, limit=5).ids == one.ids
+        assert task.complete(prompt, max_length=5).ids == one.ids
     with pytest.raises(ValueError, match=r"`prompts` must be at most 12 tokens long, .*13 tokens long in text 1 "):
         task.complete(["a", "abcdefghijklm"])
     with pytest.raises(ValueError, match="13 tokens long instead"):  # which one it is, is plain
@@ -47,15 +47,15 @@ def test_prompts_near_the_end_of_the_positions():
 
 def test_one_prompt_is_one_and_a_search_is_a_search():
     task = texting.completer()
-    search = Beam(beams=2, limit=4)
-    assert task.searched("abc", search) == task.searched(["abc"], search)
+    search = Beam(beams=2, max_length=4)
+    assert task.search("abc", search) == task.search(["abc"], search)
     with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling, but is a int"):
-        task.searched(["abc"], 5)
+        task.search(["abc"], 5)
 
 
 def test_a_stream_passes_nothing_over():
     with pytest.raises(ValueError, match="`search` must be one text, drawn or by greedy search, for a stream"):
-        texting.completer().stream("abc", Beam(beams=1, length_penalty="none", coverage=0.5))
+        texting.completer().stream("abc", Beam(beams=1, length_penalty="none", coverage_penalty=0.5))
 
 
 def test_an_empty_prompt_is_refused():
@@ -66,28 +66,28 @@ def test_an_empty_prompt_is_refused():
 @pytest.mark.parametrize("of", [texting.characters, texting.tokenizer])
 def test_samples_follow_from_seed_and_prompt_alone(of):
     task = texting.completer(of=of)
-    together = task.sample(PROMPTS, tries=3, seed=4, limit=6)
+    together = task.sample(PROMPTS, num_samples=3, seed=4, max_length=6)
     for prompt, one in zip(PROMPTS, together, strict=True):
-        alone = task.sample(prompt, tries=3, seed=4, limit=6)
+        alone = task.sample(prompt, num_samples=3, seed=4, max_length=6)
         assert [each.ids for each in (alone, *alone.alternatives)] == [each.ids for each in (one, *one.alternatives)]
-        assert task.sample(["x", prompt], seed=4, limit=6)[1].ids == one.ids
+        assert task.sample(["x", prompt], seed=4, max_length=6)[1].ids == one.ids
         assert len(one.alternatives) == 2
-    others = task.sample(PROMPTS, tries=3, seed=5, limit=6)
+    others = task.sample(PROMPTS, num_samples=3, seed=5, max_length=6)
     assert [one.ids for one in others] != [one.ids for one in together]
 
 
 def test_what_may_be_written():
     task = texting.completer()
-    for one in task.complete(PROMPTS, limit=12, no_repeat=2):
+    for one in task.complete(PROMPTS, max_length=12, no_repeat_ngram_size=2):
         found = [*zip(one.ids, one.ids[1:], strict=False)]
         assert len(found) == len({*found})
-    assert all(len(one.ids) >= 5 for one in task.sample(PROMPTS, limit=9, least=5, tries=4))
-    assert all(len(one.ids) == 9 for one in task.complete(PROMPTS, limit=9, least=9))
+    assert all(len(one.ids) >= 5 for one in task.sample(PROMPTS, max_length=9, min_length=5, num_samples=4))
+    assert all(len(one.ids) == 9 for one in task.complete(PROMPTS, max_length=9, min_length=9))
 
 
 def test_words_of_a_completion_are_those_behind_the_prompt():
     task = texting.completer(of=texting.tokenizer)
-    for one in task.complete(PROMPTS, limit=8):
+    for one in task.complete(PROMPTS, max_length=8):
         assert [one.text[word.start:word.end] for word in one.words] == [word.text for word in one.words]
         assert "".join(word.text for word in one.words) == "".join(one.text.split())
         whole = sum(one.log_probabilities[:len(one.ids)])
@@ -98,10 +98,10 @@ def test_words_of_a_completion_are_those_behind_the_prompt():
 def test_a_stream_is_the_completion(of):
     task = texting.completer(of=of)
     for prompt in PROMPTS:
-        whole = task.complete(prompt, limit=9)
-        assert "".join(task.stream(prompt, Beam(beams=1, length_penalty="none", limit=9))) == whole.text
-        search = Sampling(seed=3, temperature=0.8, top_k=20, limit=9, no_repeat=2, least=2)
-        (drawn,) = task.searched([prompt], search)
+        whole = task.complete(prompt, max_length=9)
+        assert "".join(task.stream(prompt, Beam(beams=1, length_penalty="none", max_length=9))) == whole.text
+        search = Sampling(seed=3, temperature=0.8, top_k=20, max_length=9, no_repeat_ngram_size=2, min_length=2)
+        (drawn,) = task.search([prompt], search)
         assert "".join(task.stream(prompt, search)) == drawn.text
     assert "".join(task.stream("a")) == task.complete("a").text
 
@@ -110,7 +110,7 @@ def test_a_stream_comes_as_it_is_written(monkeypatch):
     task, read = texting.completer(), []
     step = task.model.step
     monkeypatch.setattr(task.model, "step", lambda *given, **more: read.append(1) or step(*given, **more))
-    found = task.stream("the", Sampling(limit=20, least=20))
+    found = task.stream("the", Sampling(max_length=20, min_length=20))
     next(found)
     assert len(read) < 8
 
@@ -121,7 +121,7 @@ def test_a_stream_near_the_end_of_the_positions():
     assert "".join(task.stream("abcdefghijkl")) == ""
 
 
-@pytest.mark.parametrize("search", [Beam(), Beam(beams=1), Sampling(tries=2)])
+@pytest.mark.parametrize("search", [Beam(), Beam(beams=1), Sampling(num_samples=2)])
 def test_what_cannot_be_a_stream(search):
     with pytest.raises(ValueError, match="`search` must be one text, drawn or by greedy search"):
         texting.completer().stream("a", search)

@@ -13,9 +13,10 @@ import torch
 
 from regard.data.sources.formats import read_pairs
 from regard.data.sources.text import DataError
-from regard.tasks.documents import TextDocument, isolate_errors, model_fingerprint, split_blocks
+from regard.tasks.documents import TextDocument, model_fingerprint, split_blocks
 from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.placeholders import find_placeholders
+from regard.tasks.task import isolate_errors
 
 ASKED = {"model": "m" * 64, "beam": 5}
 
@@ -26,13 +27,13 @@ class Told:
     def __init__(self):
         self.starts, self.steps, self.errors = [], [], []
 
-    def begun(self, done, total):
+    def begin(self, done, total):
         self.starts.append((done, total))
 
-    def went(self, done):
+    def advance(self, done):
         self.steps.append(done)
 
-    def failed(self, where, error):
+    def fail(self, where, error):
         self.errors.append((where.line, str(error)))
 
 
@@ -49,7 +50,7 @@ WORK = partial(isolate_errors, work=shout)
 
 def translated(path, output, work=WORK, **options):
     told = Told()
-    return TextDocument(str(path), **options).translate(work, str(output), asked=ASKED, watcher=told, block=4), told
+    return TextDocument(str(path), **options).translate(work, str(output), settings=ASKED, watcher=told, block=4), told
 
 
 def test_lines(tmp_path):
@@ -67,7 +68,7 @@ def test_one_bad_line_of_ten_thousand(tmp_path):
     path.write_text("".join("x" * 50 + "\n" if line == 6789 else f"line {line}\n" for line in range(1, 10_001)))
     told = Told()
     outcome = TextDocument(str(path)).translate(partial(isolate_errors, work=lambda texts: calls.append(texts) or shout(texts)),
-                                            str(output), asked=ASKED, watcher=told)
+                                            str(output), settings=ASKED, watcher=told)
     assert outcome == (10_000, 1, 0)
     assert told.errors == [(6789, "too long: xxxxx")]
     found = output.read_text().split("\n")
@@ -187,7 +188,7 @@ def test_killed_at_any_moment_and_called_again(tmp_path, block):
         return translate_with_placeholders(texts, ask)
 
     def run(output):
-        TextDocument(str(path)).translate(work, str(output), asked=ASKED, watcher=Told(), block=block)
+        TextDocument(str(path)).translate(work, str(output), settings=ASKED, watcher=Told(), block=block)
 
     run(tmp_path / "whole.po")
     output = tmp_path / "out.po"
@@ -234,7 +235,7 @@ def test_placeholders_of_two_hundred_entries_survive_any_model(tmp_path):
 def test_flow_gives_targets_as_they_come(tmp_path):
     path, told, seen = tmp_path / "a.txt", Told(), []
     path.write_text("one\ntwo\n" + "x" * 50 + "\n")
-    flow = TextDocument(str(path)).flow(lambda texts: seen.append(texts) or WORK(texts), told, block=2)
+    flow = TextDocument(str(path)).stream(lambda texts: seen.append(texts) or WORK(texts), told, block=2)
     assert next(flow) == "ONE"
     assert len(seen) == 1
     assert [*flow] == ["TWO", ""]

@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def test_greedy_search_is_ours(both):
     translator, engine = both
-    options = {"beams": 1, "length_penalty": "none", "limit": 12}
+    options = {"beams": 1, "length_penalty": "none", "max_length": 12}
     found, want = engine.translate(TEXTS, **options), translator.translate(TEXTS, **options)
     assert [one.ids for one in found] == [one.ids for one in want]
     assert [one.text for one in found] == [one.text for one in want]
@@ -48,17 +48,17 @@ def test_what_ends_with_the_last_token_that_it_may_have_is_not_cut(both, begun):
     """A limit does not count the end: for each text that of its own length, and one less, which cuts it."""
     translator, engine = both
     options, given = {"beams": 1, "length_penalty": "none", "prefix": begun}, translator.tokenizer.target.encode(begun)
-    whole = [(text, one) for text, one in zip(TEXTS, translator.translate(TEXTS, limit=12, **options), strict=True)
+    whole = [(text, one) for text, one in zip(TEXTS, translator.translate(TEXTS, max_length=12, **options), strict=True)
              if one.ids and not one.cut]
     shorter = [(text, one) for text, one in whole if len(one.ids) > max(1, len(given))]
     assert len(whole) > 2
     assert shorter
     for text, one in whole:
-        found = engine.translate(text, limit=len(one.ids), **options)
+        found = engine.translate(text, max_length=len(one.ids), **options)
         assert (found.ids, found.cut) == (one.ids, False)
         assert found.score == pytest.approx(sum(one.log_probabilities[len(given):]), abs=0.01)
     for text, one in shorter:
-        found = engine.translate(text, limit=len(one.ids) - 1, **options)
+        found = engine.translate(text, max_length=len(one.ids) - 1, **options)
         assert (found.ids, found.cut) == (one.ids[:-1], True)
         assert found.score == pytest.approx(sum(one.log_probabilities[len(given):-2]), abs=0.01)
 
@@ -69,7 +69,7 @@ def test_of_several_translations_each_is_cut_or_not(both):
     seen = set()
     for text in TEXTS:
         for limit in (1, 2, 4):
-            one = engine.translate(text, beams=4, nbest=4, limit=limit, length_penalty="none")
+            one = engine.translate(text, beams=4, nbest=4, max_length=limit, length_penalty="none")
             every = [one, *one.alternatives]
             assert max(len(each.ids) for each in every) <= limit
             assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
@@ -84,8 +84,8 @@ def test_of_several_translations_each_is_cut_or_not(both):
 def test_scores_are_those_of_our_model(both, penalty, beams):
     """But for what is never written, which has a probability in ours: little, here."""
     translator, engine = both
-    for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, limit=12), strict=True):
-        source = translator.tokenizer.encode_sources([text])[0]
+    for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, max_length=12), strict=True):
+        source = translator.tokenizer.source_ids([text])[0]
         read = [2, *one.ids]
         memory = translator.model.encode(translator.tokens([source]))
         with torch.no_grad():
@@ -100,7 +100,7 @@ def test_scores_are_those_of_our_model(both, penalty, beams):
 
 def test_several_translations_of_a_text(both):
     _, engine = both
-    one = engine.translate(TEXTS[0], beams=4, nbest=3, limit=12)
+    one = engine.translate(TEXTS[0], beams=4, nbest=3, max_length=12)
     assert len(one.alternatives) == 2
     assert len({one.ids, *(other.ids for other in one.alternatives)}) == 3
     assert one.score >= one.alternatives[0].score >= one.alternatives[1].score
@@ -120,7 +120,7 @@ def test_what_comes_of_a_text_does_not_depend_on_the_others(both):
 
 def test_limits(both):
     _, engine = both
-    endless = {len(one.ids) for one in engine.translate(TEXTS, beams=1, limit=3)}
+    endless = {len(one.ids) for one in engine.translate(TEXTS, beams=1, max_length=3)}
     assert max(endless) == 3
     assert engine.positions == 2048
     with pytest.raises(ValueError, match="`texts` must be at most 2048 tokens long"):
@@ -129,7 +129,7 @@ def test_limits(both):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"length_penalty": 0.6}, '`length_penalty` must be "none" or "mean"'), ({"nbest": 6}, "`nbest` must be at most"),
-    ({"beams": 0}, "`beams`"), ({"limit": 0}, "`limit`"),
+    ({"beams": 0}, "`beams`"), ({"max_length": 0}, "`max_length`"),
 ])
 def test_wrong_calls(both, options, message):
     with pytest.raises(ValueError, match=message):
@@ -138,18 +138,18 @@ def test_wrong_calls(both, options, message):
         both[1].translate(3)
 
 
-@pytest.mark.parametrize("options", [{"least": 5}, {"least": 9}, {"no_repeat": 1}, {"no_repeat": 3},
-                                     {"least": 4, "no_repeat": 2}, {"prefix": "le chien"},
-                                     {"prefix": "le gros chien", "least": 7}, {"prefix": "le le", "no_repeat": 1},
+@pytest.mark.parametrize("options", [{"min_length": 5}, {"min_length": 9}, {"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 3},
+                                     {"min_length": 4, "no_repeat_ngram_size": 2}, {"prefix": "le chien"},
+                                     {"prefix": "le gros chien", "min_length": 7}, {"prefix": "le le", "no_repeat_ngram_size": 1},
                                      {"prefix": ["un", "", "le gros"] * 8}])
 def test_what_it_can_do_is_what_ours_does(both, options):
     translator, engine = both
-    asked = {"beams": 1, "length_penalty": "none", "limit": 12, **options}
+    asked = {"beams": 1, "length_penalty": "none", "max_length": 12, **options}
     found, want = engine.translate(TEXTS, **asked), translator.translate(TEXTS, **asked)
     assert [(one.ids, one.text, one.cut) for one in found] == [
         (one.ids, one.text, one.cut) for one in want]
     assert [one.ids for one in found] != [one.ids for one in engine.translate(TEXTS, beams=1, length_penalty="none",
-                                                                              limit=12)]
+                                                                              max_length=12)]
     if options.keys() == {"prefix"}:  # what is forbidden has no probability there, so that scores differ
         given = [options["prefix"]] * 24 if isinstance(options["prefix"], str) else options["prefix"]
         behind = [one.log_probabilities[len(translator.tokenizer.target.encode(prefix)):]
@@ -162,8 +162,8 @@ def test_what_it_can_do_is_what_ours_does(both, options):
 @pytest.mark.parametrize(("ask", "what"), [
     (lambda engine: engine.sample("a cat"), "sampling"), (lambda engine: engine.mbr("a cat"), "mbr"),
     (lambda engine: engine.mbr("a cat", Beam()), "mbr"),
-    (lambda engine: engine.translate("a cat", coverage=0.2), "coverage"),
-    (lambda engine: engine.translate("a cat", beams=4, groups=2), "groups"),
+    (lambda engine: engine.translate("a cat", coverage_penalty=0.2), "coverage"),
+    (lambda engine: engine.translate("a cat", beams=4, num_beam_groups=2), "groups"),
     (lambda engine: engine.translate("a cat", glossary={"cat": "chat"}), "glossary"),
 ])
 def test_what_it_cannot_do(both, ask, what):
@@ -172,7 +172,7 @@ def test_what_it_cannot_do(both, ask, what):
 
 
 def test_at_least_so_many_is_not_held_up_by_a_limit_that_nobody_gave(both):
-    assert len(both[1].translate("a cat", least=90).ids) >= 90
+    assert len(both[1].translate("a cat", min_length=90).ids) >= 90
 
 
 def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
@@ -192,7 +192,7 @@ def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch,
 
     plain = engine.inner
     monkeypatch.setattr(engine, "inner", Inner())
-    engine.translate(["a cat sees a dog " * 2] * 1301 + ["a cat"], beams=beams, limit=2)
+    engine.translate(["a cat sees a dog " * 2] * 1301 + ["a cat"], beams=beams, max_length=2)
     assert asked
     for longest, count, size, kind in asked:
         assert kind == "examples"
@@ -215,19 +215,19 @@ def test_a_source_that_is_longer_than_a_batch_may_be_is_one_by_itself(folder, mo
 
 
 def test_what_it_does_not_tell(both):
-    one = both[1].translate("a cat", limit=5)
+    one = both[1].translate("a cat", max_length=5)
     for what in ("words", "alignment"):
         with pytest.raises(ValueError, match=r"Translator|translator"):
             getattr(one, what)
     with pytest.raises(ValueError, match="`prefix` must be at most 2 tokens long"):
-        both[1].translate("a cat", prefix="le chien et le chat", limit=2)
+        both[1].translate("a cat", prefix="le chien et le chat", max_length=2)
 
 
 def test_two_tokenizers(tmp_path):
     task = ending.translator(pair=texting.separate)
     task.save(tmp_path / "model")
-    found = open_ctranslate2(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", limit=9)
-    want = task.translate(TEXTS, beams=1, length_penalty="none", limit=9)
+    found = open_ctranslate2(tmp_path / "model").translate(TEXTS, beams=1, length_penalty="none", max_length=9)
+    want = task.translate(TEXTS, beams=1, length_penalty="none", max_length=9)
     assert [one.text for one in found] == [one.text for one in want]
 
 

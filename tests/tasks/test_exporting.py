@@ -99,7 +99,7 @@ def test_a_tokenizer_goes_with_its_model(tmp_path):
     given = read("the dog", return_tensors="pt")
     assert given["input_ids"].tolist() == task.tokenizer.encode_sources(["the dog"])
     written = model.generate(given["input_ids"], num_beams=1, do_sample=False, max_new_tokens=5)[0, 1:].tolist()
-    want = task.translate("the dog", beams=1, length_penalty="none", limit=5)
+    want = task.translate("the dog", beams=1, length_penalty="none", max_length=5)
     assert tuple(written[:len(want.ids)]) == want.ids
     assert len({*want.ids}) > 0
 
@@ -109,7 +109,7 @@ def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
     task = regard.task("bert-tiny", tokenizer=own, vocab_size=own.size, **{"stack.layers": 1})
     export(task, "huggingface", tmp_path / "out")
     again = regard.load(tmp_path / "out")
-    assert again.text_ids(["Two dogs.", "a cat"]) == task.text_ids(["Two dogs.", "a cat"])
+    assert again.encode_texts(["Two dogs.", "a cat"]) == task.encode_texts(["Two dogs.", "a cat"])
     assert again.special.mask == task.special.mask
 
 

@@ -32,7 +32,7 @@ def test_a_text_is_read_as_the_package_reads_it(minilm):
     theirs = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
     theirs.no_padding()
     ids = [one.ids for one in theirs.encode_batch(plain)]
-    assert task.text_ids(plain) == ids
+    assert task.encode_texts(plain) == ids
     torch.testing.assert_close(task.embed(plain), task.embed_ids(ids), rtol=0, atol=1e-5)
     assert 102 not in task.tokenizer.encode(SENTENCES[1])
 
@@ -84,10 +84,10 @@ def test_a_language_model_begins_as_its_template_says(template, tmp_path):
     exported(tmp_path / "gpt", recipe="gpt-tiny", vocab_size={"vocab_size": 300}, special=SpecialTokens(end=(0,)),
              tokenizer_json=data, tokenizer_config_json=json.dumps({"bos_token": "<|end|>"}).encode())
     task = regard.load(tmp_path / "gpt")
-    assert task.special == SpecialTokens(start=0, end=(0,), cls=0 if template else None)
-    found = task.complete("the dog", limit=4)
+    assert task.special == SpecialTokens(start=0, end=(0,), first=0 if template else None)
+    found = task.complete("the dog", max_length=4)
     prompt = [0] * template + task.tokenizer.encode("the dog")
-    assert list(found.ids) == task.complete_ids([prompt], limit=4)[0][0].ids
+    assert list(found.ids) == task.complete_ids([prompt], max_length=4)[0][0].ids
     assert found.prompt == "the dog"
 
 
@@ -114,8 +114,8 @@ def test_a_translator_of_marian(tmp_path):
     assert task.special == SpecialTokens(start=size - 1, end=(0,), padding=size - 1, unknown=1)
     source = task.tokenizer.encode_sources(["the dog"])[0]
     assert source[-1] == 0
-    found = task.translate("the dog", limit=4, beams=1, length_penalty="none")
-    assert list(found.ids) == task.translate_ids([source], limit=4)[0][0].ids
+    found = task.translate("the dog", max_length=4, beams=1, length_penalty="none")
+    assert list(found.ids) == task.translate_ids([source], max_length=4)[0][0].ids
     assert not task.tokenizer.joint
 
 

@@ -52,7 +52,7 @@ def test_every_place_to_be_killed_at(output):
 def test_the_output_gets_its_name_at_the_end(output):
     with Journal(output, WORK, 2) as journal:
         journal.add(["one"])
-        journal.aside.write_text("one\n")
+        journal.partial_output.write_text("one\n")
         assert not output.exists()
         journal.finish()
     assert output.read_text() == "one\n"
@@ -63,7 +63,7 @@ def test_killed_between_the_name_and_the_end(output, monkeypatch):
     monkeypatch.setattr("shutil.rmtree", lambda folder: None)
     with Journal(output, WORK, 2) as journal:
         journal.add(["one", None])
-        journal.aside.write_text("one\n")
+        journal.partial_output.write_text("one\n")
         journal.finish()
     monkeypatch.undo()
     with Journal(output, WORK, 2) as journal:
@@ -77,13 +77,13 @@ def test_killed_before_the_name(output, monkeypatch):
     monkeypatch.setattr("shutil.rmtree", lambda folder: None)
     with Journal(output, WORK, 2) as journal:
         journal.add(["one", "two"])
-        journal.aside.write_text("one\n")
+        journal.partial_output.write_text("one\n")
         journal.finish()
     monkeypatch.undo()
     with Journal(output, WORK, 2) as journal:
         assert (journal.finished, journal.count) == (False, 2)
         assert list(journal.entries()) == ["one", "two"]
-        assert not journal.aside.exists()
+        assert not journal.partial_output.exists()
 
 
 def test_an_output_that_is_there_is_not_written_over(output):
@@ -98,7 +98,7 @@ def test_an_output_that_is_there_is_not_written_over(output):
         Journal(output, WORK, 2)
     output.unlink()
     with Journal(output, WORK, 2) as journal:
-        journal.aside.write_text("x")
+        journal.partial_output.write_text("x")
         output.write_text("mine")
         with pytest.raises(DataError, match="It is there already"):
             journal.finish()

@@ -168,7 +168,7 @@ def test_a_new_model_is_made_used_and_saved(tmp_path):
     assert isinstance(made, regard.Completer)
     made.save(tmp_path / "new")
     found = regard.load(tmp_path / "new")
-    assert found.complete_ids([[5, 6]], limit=3)[0][0].ids == made.complete_ids([[5, 6]], limit=3)[0][0].ids
+    assert found.complete_ids([[5, 6]], max_length=3)[0][0].ids == made.complete_ids([[5, 6]], max_length=3)[0][0].ids
     assert str(found).startswith("Completer(language, ")
 
 

@@ -55,7 +55,7 @@ def crosses(task, text, ids, end):
     memory = task.model.encode(task.tokens(both.encode_sources([text])))
     count = len(ids) + len(end)
     one = Hypothesis(list(ids), [0.0] * count, 0.0, end[0] if end else None)
-    return with_cross(task.model, memory, [one], prompts=[[task.start()]])[0].cross
+    return with_cross(task.model, memory, [one], prompts=[[task.start_id()]])[0].cross
 
 
 @pytest.mark.parametrize("name", sorted(TRANSLATORS))
@@ -64,7 +64,7 @@ def test_a_translation_is_what_the_translator_finds(name, beams):
     task = TRANSLATORS[name]()
     trace = traces.trace_translation(task, TEXT, beams=beams, name="tiny")
     want = task.translate(TEXT, beams=beams, nbest=beams, length_penalty="mean" if beams > 1 else "none")
-    end = [] if want.cut else [task.end()[0]]
+    end = [] if want.cut else [task.end_ids()[0]]
     target = task.pair_tokenizer().target
     assert trace.sides["target"].tokens == tuple(target.pieces([*want.ids, *end]))
     assert (trace.sides["target"].text, trace.title, trace.model) == (want.text, TEXT, "tiny")
@@ -138,9 +138,9 @@ def test_a_translation_of_somebody_else(name):
     trace = traces.trace_forced(task, TEXT, "le grand chat dort.")
     target = task.pair_tokenizer().target
     ids = target.encode("le grand chat dort.")
-    assert trace.sides["target"].tokens == tuple(target.pieces([*ids, task.end()[0]]))
+    assert trace.sides["target"].tokens == tuple(target.pieces([*ids, task.end_ids()[0]]))
     assert trace.search is None
-    cross = crosses(task, TEXT, ids, [task.end()[0]])
+    cross = crosses(task, TEXT, ids, [task.end_ids()[0]])
     maps = [one for one in trace.attentions if one.kind == "cross"]
     torch.testing.assert_close(torch.stack([one.look.weights() for one in maps]), cross, atol=1e-7, rtol=1e-5)
     if not found.cut and target.encode(found.text) == list(found.ids):
@@ -171,8 +171,8 @@ def test_watching_changes_nothing():
 @pytest.mark.parametrize("limit", [0, 7])
 def test_a_completion(limit):
     task = texting.completer()
-    trace = traces.trace_completion(task, "the do", limit=limit, beams=2)
-    want = task.complete("the do", limit=limit, beams=2, nbest=2, length_penalty="mean")
+    trace = traces.trace_completion(task, "the do", max_length=limit, beams=2)
+    want = task.complete("the do", max_length=limit, beams=2, nbest=2, length_penalty="mean")
     ids = [*want.prompt_ids, *want.ids]
     assert trace.sides["text"].tokens == tuple(task.tokenizer.pieces(ids))
     assert (trace.search is None) == (limit == 0)
@@ -190,7 +190,7 @@ def test_a_completion(limit):
 def test_a_text_that_is_read(make):
     task = make()
     trace = traces.trace_input(task, TEXT, name="tiny")
-    [ids] = task.text_ids([TEXT])
+    [ids] = task.encode_texts([TEXT])
     assert trace.sides["text"].tokens == tuple(task.tokenizer.pieces(ids))
     assert len(trace.attentions) == 2
     assert all(one.look.weights().shape == (2, len(ids), len(ids)) for one in trace.attentions)
@@ -199,7 +199,7 @@ def test_a_text_that_is_read(make):
 def test_a_blank_is_a_hidden_token():
     task = texting.filler()
     trace = traces.trace_input(task, "the ___ sleeps.")
-    assert task.tokenizer.pieces([task.mask()])[0] in trace.sides["text"].tokens
+    assert task.tokenizer.pieces([task.mask_id()])[0] in trace.sides["text"].tokens
 
 
 def test_an_image():
@@ -219,7 +219,7 @@ def test_nothing_to_look_at_is_named(text):
 
 def test_a_trace_of_everything_can_be_stored(tmp_path):
     for number, trace in enumerate([traces.trace_translation(texting.translator(), TEXT),
-                                    traces.trace_completion(texting.completer(), "the", limit=3),
+                                    traces.trace_completion(texting.completer(), "the", max_length=3),
                                     traces.trace_input(texting.filler(), TEXT),
                                     traces.trace_image(texting.seer(), torch.rand(1, 8, 8))]):
         path = tmp_path / f"{number}.safetensors"

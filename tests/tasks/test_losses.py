@@ -12,7 +12,7 @@ from tiny import LANGUAGE, built
 from regard.data.batches.batch import MaskingConfig
 from regard.tasks import evaluation
 from regard.tasks import task as batching
-from regard.tasks.evaluation import mean_translation_loss
+from regard.tasks.evaluation import translation_loss
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
 
@@ -44,7 +44,7 @@ def test_pairs(pair):
     found = evaluation.translation_loss(task, iter(pairs))
     assert found.tokens == count
     assert found.nll == pytest.approx(total, rel=1e-6)
-    assert mean_translation_loss(task, pairs) == pytest.approx(total / count, rel=1e-6)
+    assert translation_loss(task, pairs).mean == pytest.approx(total / count, rel=1e-6)
     assert found.perplexity == pytest.approx(math.exp(total / count), rel=1e-6)
 
 
@@ -105,4 +105,4 @@ def test_a_model_in_training_mode_is_refused():
     task = texting.translator(order="post")
     task.model.train()
     with pytest.raises(ValueError, match="`model` must be in evaluation mode"):
-        mean_translation_loss(task, [("a", "b")])
+        translation_loss(task, [("a", "b")])

@@ -14,7 +14,7 @@ ROWS = [[4, 5, 9, 6], [9, 7], [3, 8, 9, 9, 4]]
 def test_hidden_tokens_are_named():
     config = READING["masked"]
     filler = make_task(built(config), config, SpecialTokens(mask=9, padding=0))
-    found = filler.fill_ids(ROWS, count=3)
+    found = filler.fill_ids(ROWS, top_k=3)
     assert [len(row) for row in found] == [1, 1, 2]
     for row, guesses in zip(ROWS, found, strict=True):
         want = torch.softmax(filler.model(Tokens(torch.tensor([row])))[0].float(), -1)
@@ -66,11 +66,11 @@ def test_what_is_no_rows_of_ids(rows, said):
 def test_as_many_guesses_as_there_are():
     config = READING["masked"]
     filler = make_task(built(config), config, SpecialTokens(mask=9))
-    ((guesses,),) = filler.fill_ids([[9]], count=50)
-    assert sorted(guess.id for guess in guesses) == list(range(config.vocab_size))
+    ((guesses,),) = filler.fill_ids([[9]], top_k=50)
+    assert sorted(guess.id for guess in guesses) == list(range(config.vocabulary))
     for count in (0, -1, 1.5):
         with pytest.raises(ValueError, match="`count` must be a whole number, at least 1"):
-            filler.fill_ids([[9]], count=count)
+            filler.fill_ids([[9]], top_k=count)
 
 
 def test_images_of_any_precision_and_nothing_else():

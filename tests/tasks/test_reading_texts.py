@@ -24,7 +24,7 @@ TEXTS = ["the dog sleeps.", "", "no", "Emma sees a big cat."]
 def test_blanks_are_filled_with_the_most_probable_tokens(of):
     task = texting.filler(of)
     mask, apart = task.special.mask, task.special.ids()
-    for text, found in zip(BLANKS, task.fill(BLANKS, count=3), strict=True):
+    for text, found in zip(BLANKS, task.fill(BLANKS, top_k=3), strict=True):
         row = encode_with_blanks(task.tokenizer, text, mask)
         probabilities = torch.softmax(task.model(Tokens(torch.tensor([row])))[0], -1)
         best = []
@@ -37,7 +37,7 @@ def test_blanks_are_filled_with_the_most_probable_tokens(of):
             best.append(order[0])
         whole = iter(best)
         assert found.text == task.tokenizer.decode([next(whole) if id_ == mask else id_ for id_ in row])
-    assert task.fill(BLANKS[0], count=3).text == task.fill(BLANKS, count=3)[0].text
+    assert task.fill(BLANKS[0], top_k=3).text == task.fill(BLANKS, top_k=3)[0].text
 
 
 def test_nothing_is_suggested_that_is_no_token():
@@ -53,7 +53,7 @@ def test_nothing_is_suggested_that_is_no_token():
 
 
 def test_a_suggestion_that_is_no_text_is_named():
-    names = {each.text for blank in texting.filler(ByteTokenizer).fill("___", count=256).blanks for each in blank}
+    names = {each.text for blank in texting.filler(ByteTokenizer).fill("___", top_k=256).blanks for each in blank}
     assert len(names) == 256
     assert {"a", "<0x20>", "<0xFF>"} <= names
 
@@ -63,14 +63,14 @@ def test_a_text_without_a_blank_is_named():
         texting.filler().fill(["a ___", "a __ <mask>"])
     for count in (0, 1.5):
         with pytest.raises(ValueError, match="`count` must be a whole number"):
-            texting.filler().fill("___", count=count)
+            texting.filler().fill("___", top_k=count)
 
 
 def test_texts_have_what_the_model_has_around_them():
     made = texting.classifier()
-    framed = make_task(made.model, made.config, replace(made.special, cls=2, separator=3), tokenizer=made.tokenizer)
-    assert framed.text_ids(["the dog", ""]) == [[2, *made.tokenizer.encode("the dog"), 3], [2, 3]]
-    assert made.text_ids(["the dog", ""]) == [made.tokenizer.encode("the dog"), []]
+    framed = make_task(made.model, made.config, replace(made.special, first=2, separator=3), tokenizer=made.tokenizer)
+    assert framed.encode_texts(["the dog", ""]) == [[2, *made.tokenizer.encode("the dog"), 3], [2, 3]]
+    assert made.encode_texts(["the dog", ""]) == [made.tokenizer.encode("the dog"), []]
 
 
 @torch.no_grad()
@@ -117,10 +117,10 @@ def test_a_text_beyond_the_positions_is_cut_but_not_where_it_has_blanks():
     tokenizer, long = texting.tokenizer(), "the big dog sees the big cat. " * 3
     config = texting.resized(texting.reading(texting.ClassifierConfig, labels=3), tokenizer)  # 12 positions
     task = make_task(texting.built(config), config, tokenizer=tokenizer)
-    assert task.text_ids(["no", long]) == [tokenizer.encode("no"), tokenizer.encode(long)[:12]]
+    assert task.encode_texts(["no", long]) == [tokenizer.encode("no"), tokenizer.encode(long)[:12]]
     assert len(task.classify(long)) == 3
-    framed = make_task(task.model, config, replace(task.special, cls=2, separator=3), tokenizer=tokenizer)
-    assert framed.text_ids([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
+    framed = make_task(task.model, config, replace(task.special, first=2, separator=3), tokenizer=tokenizer)
+    assert framed.encode_texts([long]) == [[2, *tokenizer.encode(long)[:10], 3]]
     config = texting.resized(texting.reading(texting.MaskedConfig), tokenizer)
     filler = make_task(texting.built(config), config, tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"`texts` must be at most 12 tokens long, .* in text 1"):

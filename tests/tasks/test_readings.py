@@ -39,9 +39,9 @@ def assert_silent(task):
 
 def test_a_translator(tmp_path):
     task = texting.translator()
-    plain = task.translate(TEXTS, beams=3, limit=5)
+    plain = task.translate(TEXTS, beams=3, max_length=5)
     with regard.watch(task) as seen:
-        found = task.translate(TEXTS, beams=3, limit=5)
+        found = task.translate(TEXTS, beams=3, max_length=5)
         assert not any(tap.listeners for tap in find_taps(task.model).values())  # the search runs as always
     assert_silent(task)
     assert found == plain
@@ -70,7 +70,7 @@ def test_the_stored_choice_of_a_translator_is_told(layer, expected):
     task = make_task(made.model, made.config, tokenizer=made.tokenizer)
     task.aligned_by = AlignmentConfig(layer=layer, head=1, offset=1)
     with regard.watch(task) as seen:
-        task.translate(TEXTS[0], limit=4)
+        task.translate(TEXTS[0], max_length=4)
     pointer = seen.trace().alignment
     assert (None if pointer is None else (pointer.attention, pointer.head, pointer.offset)) == (
         None if expected is None else (expected, 1, 1))
@@ -79,9 +79,9 @@ def test_the_stored_choice_of_a_translator_is_told(layer, expected):
 def test_samples_prefixes_and_blank_texts_of_a_translator():
     task = texting.translator()
     with regard.watch(task) as seen:
-        task.sample("the dog", tries=2, limit=4)
+        task.sample("the dog", num_samples=2, max_length=4)
         task.translate(["", "  "])
-        found = task.translate(TEXTS[0], prefix="a", limit=6)
+        found = task.translate(TEXTS[0], prefix="a", max_length=6)
     assert len(seen.calls) == 2
     assert seen.calls[1].trace().sides["target"].text == found.text
 
@@ -90,7 +90,7 @@ def test_ids_of_a_translator_without_a_tokenizer():
     made = texting.translator()
     task = make_task(made.model, made.config, made.special)
     with regard.watch(task) as seen:
-        [[one]] = task.translate_ids([[5, 6, 7]], limit=3)
+        [[one]] = task.translate_ids([[5, 6, 7]], max_length=3)
     assert seen.trace().sides["source"].tokens == ("5", "6", "7")
     assert len(seen.trace().sides["target"].tokens) == len(one.log_probabilities)
 
@@ -98,7 +98,7 @@ def test_ids_of_a_translator_without_a_tokenizer():
 def test_of_several_samples_the_one_is_told_that_was_chosen():
     task = texting.translator()
     with regard.watch(task) as seen:
-        found = task.mbr(TEXTS, regard.Sampling(tries=4, limit=5))
+        found = task.mbr(TEXTS, regard.Sampling(num_samples=4, max_length=5))
     assert [call.trace().sides["target"].text for call in seen.calls] == [one.text for one in found]
     assert [call.trace().written.score for call in seen.calls] == [one.score for one in found]
 
@@ -106,16 +106,16 @@ def test_of_several_samples_the_one_is_told_that_was_chosen():
 def test_nothing_was_written():
     task = texting.translator()
     with regard.watch(task) as seen:
-        found = task.translate(TEXTS[0], limit=0)
+        found = task.translate(TEXTS[0], max_length=0)
     assert found.ids == ()
     assert seen.trace().attentions[-1].rows == 1
 
 
 def test_a_completer():
     task = texting.completer()
-    plain = task.complete(TEXTS, limit=4)
+    plain = task.complete(TEXTS, max_length=4)
     with regard.watch(task) as seen:
-        found = task.complete(TEXTS, limit=4)
+        found = task.complete(TEXTS, max_length=4)
     assert found == plain
     assert_silent(task)
     for call, one in zip(seen.calls, found, strict=True):
@@ -143,12 +143,12 @@ def test_a_filler():
 @pytest.mark.parametrize("use", ["classify", "label_ids", "embed"])
 def test_readers_of_texts(use):
     task = texting.classifier()
-    rows = task.text_ids(TEXTS)
+    rows = task.encode_texts(TEXTS)
     if use == "embed":
         config = replace(texting.filler().config)
         encoder = texting.filler().model.encoder
         task = regard.Embedder(encoder, config, task.special, tokenizer=task.tokenizer)
-        rows = task.text_ids(TEXTS)
+        rows = task.encode_texts(TEXTS)
     with regard.watch(task) as seen:
         getattr(task, use)(rows if use == "label_ids" else TEXTS)
     assert_silent(task)
@@ -179,7 +179,7 @@ def test_a_classifier_of_images():
 def test_nothing_is_made_where_nobody_watches(monkeypatch):
     task = texting.classifier()
     made = []
-    monkeypatch.setattr("regard.tasks.replay.SequenceInfo", lambda *parts: made.append(parts))
+    monkeypatch.setattr("regard.tasks.traces.About", lambda *parts: made.append(parts))
     task.classify(TEXTS)
     assert not made
 

@@ -15,7 +15,7 @@ TEXTS = ["the big dog sleeps.", "", "Emma sees a cat."]
 
 def test_an_alignment_is_that_of_the_translator():
     task = texting.translator()
-    found = task.translate(TEXTS, beams=3, nbest=2, limit=6)
+    found = task.translate(TEXTS, beams=3, nbest=2, max_length=6)
     for text, best in zip(TEXTS, found, strict=True):
         for one in (best, *best.alternatives):
             (want,) = task.align([text], [one])
@@ -27,7 +27,7 @@ def test_an_alignment_is_that_of_the_translator():
 
 
 def test_samples_and_their_alternatives_have_one_too():
-    one = texting.translator().sample(TEXTS[0], tries=2, limit=4)
+    one = texting.translator().sample(TEXTS[0], num_samples=2, max_length=4)
     assert one.alternatives[0].alignment.source == one.alignment.source
 
 
@@ -38,7 +38,7 @@ def test_an_alignment_that_nobody_can_find_is_an_error():
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_a_copy_leaves_the_model_behind(copied):
-    one = texting.translator().translate(TEXTS[0], limit=4)
+    one = texting.translator().translate(TEXTS[0], max_length=4)
     assert copied(one) == one
     assert copied(one).look is None
     assert copied(one).words == one.words

@@ -12,15 +12,15 @@ from regard.tasks.search import GREEDY, Beam, Sampling
 WRONG = [
     (Beam, {"beams": 0}, ["`beams`", "at least 1"]),
     (Beam, {"beams": 2, "nbest": 3}, ["`nbest`", "at most the 2 beams", "3"]),
-    (Beam, {"beams": 4, "groups": 3}, ["`groups`", "divides the 4 beams"]),
-    (Beam, {"diversity": -1.0}, ["`diversity`", "-1.0"]),
-    (Beam, {"diversity": float("nan")}, ["`diversity`", "nan"]),
+    (Beam, {"beams": 4, "num_beam_groups": 3}, ["`num_beam_groups`", "divides the 4 beams"]),
+    (Beam, {"diversity_penalty": -1.0}, ["`diversity_penalty`", "-1.0"]),
+    (Beam, {"diversity_penalty": float("nan")}, ["`diversity_penalty`", "nan"]),
     (Beam, {"length_penalty": "long"}, ["`length_penalty`", '"none", "mean"', '"long"']),
-    (Beam, {"coverage": "all"}, ["`coverage_penalty`", "a number β"]),
-    (Beam, {"limit": -1}, ["`limit`", "at least 0"]),
-    (Beam, {"limit": 4, "least": 5}, ["`least`", "at most the limit, 4"]),
-    (Beam, {"no_repeat": 0}, ["`no_repeat`", "at least 1"]),
-    (Sampling, {"tries": 0}, ["`tries`", "at least 1"]),
+    (Beam, {"coverage_penalty": "all"}, ["`coverage_penalty`", "a number β"]),
+    (Beam, {"max_length": -1}, ["`max_length`", "at least 0"]),
+    (Beam, {"max_length": 4, "min_length": 5}, ["`min_length`", "at most the limit, 4"]),
+    (Beam, {"no_repeat_ngram_size": 0}, ["`no_repeat_ngram_size`", "at least 1"]),
+    (Sampling, {"num_samples": 0}, ["`num_samples`", "at least 1"]),
     (Sampling, {"seed": -1}, ["`seed`", "at least 0"]),
     (Sampling, {"temperature": 0}, ["`temperature`", "above 0", "greedy search"]),
     (Sampling, {"top_k": 0}, ["`top_k`", "at least 1"]),
@@ -51,9 +51,9 @@ def test_seeds_follow_from_the_seed_and_the_ids():
 
 def test_a_table_has_all_that_is_asked():
     assert GREEDY.table() == {
-        "search": "beam", "limit": None, "least": 0, "no_repeat": None, "beams": 1, "nbest": 1,
-        "length_penalty": "none", "coverage": None, "groups": 1, "diversity": 0.5}
+        "search": "beam", "max_length": None, "min_length": 0, "no_repeat_ngram_size": None, "beams": 1, "nbest": 1,
+        "length_penalty": "none", "coverage_penalty": None, "num_beam_groups": 1, "diversity_penalty": 0.5}
     assert Sampling(seed=3, top_p=0.5).table() == {
-        "search": "sampling", "limit": None, "least": 0, "no_repeat": None, "tries": 1, "temperature": 1.0,
+        "search": "sampling", "max_length": None, "min_length": 0, "no_repeat_ngram_size": None, "num_samples": 1, "temperature": 1.0,
         "top_k": None, "top_p": 0.5, "min_p": None, "seed": 3}
-    assert Beam(coverage=CoveragePenalty(0.2, 1)).table()["coverage"] == "CoveragePenalty(weight=0.2, layer=1)"
+    assert Beam(coverage_penalty=CoveragePenalty(0.2, 1)).table()["coverage"] == "Coverage(weight=0.2, layer=1)"

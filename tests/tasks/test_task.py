@@ -103,7 +103,7 @@ def test_without_a_tokenizer_ids_are_taken_and_text_is_refused(tmp_path):
     make_task(made.model, made.config, made.special).save(tmp_path / "model")
     found = regard.load(tmp_path / "model")
     assert found.tokenizer is None
-    assert found.translate_ids([[300, 3]], limit=2)
+    assert found.translate_ids([[300, 3]], max_length=2)
     with pytest.raises(ValueError, match=r"`tokenizer` must be there, to read text, but is missing.*_ids"):
         found.translate("a dog")
     uses = {"complete": texting.completer(), "fill": texting.filler(), "classify": texting.classifier()}
@@ -164,6 +164,6 @@ def test_a_new_task_with_a_tokenizer(tmp_path):
     both = texting.joint()
     made = regard.task("transformer-tiny", tokenizer=both, source_vocab_size=400, target_vocab_size=400)
     made.save(tmp_path / "model")
-    assert regard.load(tmp_path / "model").translate("the dog", limit=3) == made.translate("the dog", limit=3)
-    named = regard.task("vit-tiny", num_labels=3, label_names=LABELS)
+    assert regard.load(tmp_path / "model").translate("the dog", max_length=3) == made.translate("the dog", max_length=3)
+    named = regard.task("vit-tiny", labels=3, label_names=LABELS)
     assert named.labels == LABELS

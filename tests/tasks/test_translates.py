@@ -25,43 +25,43 @@ def ids(found):
 
 
 def test_a_call_is_its_search(task):
-    options = {"beams": 4, "nbest": 3, "length_penalty": 0.6, "coverage": 0.1, "groups": 2, "diversity": 0.7,
-               "limit": 9, "least": 2, "no_repeat": 2}
-    assert ids(task.translate(TEXTS, **options)) == ids(task.searched(TEXTS, Beam(**options)))
-    options = {"tries": 3, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.001, "seed": 7, "limit": 9,
-               "least": 2, "no_repeat": 2}
-    assert ids(task.sample(TEXTS, **options)) == ids(task.searched(TEXTS, Sampling(**options)))
+    options = {"beams": 4, "nbest": 3, "length_penalty": 0.6, "coverage_penalty": 0.1, "num_beam_groups": 2, "diversity_penalty": 0.7,
+               "max_length": 9, "min_length": 2, "no_repeat_ngram_size": 2}
+    assert ids(task.translate(TEXTS, **options)) == ids(task.search(TEXTS, Beam(**options)))
+    options = {"num_samples": 3, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.001, "seed": 7, "max_length": 9,
+               "min_length": 2, "no_repeat_ngram_size": 2}
+    assert ids(task.sample(TEXTS, **options)) == ids(task.search(TEXTS, Sampling(**options)))
 
 
-@pytest.mark.parametrize("options", [{"least": 6}, {"no_repeat": 1}, {"coverage": 2.0}, {"length_penalty": "none"},
-                                     {"groups": 4, "diversity": 9.0}])
+@pytest.mark.parametrize("options", [{"min_length": 6}, {"no_repeat_ngram_size": 1}, {"coverage_penalty": 2.0}, {"length_penalty": "none"},
+                                     {"num_beam_groups": 4, "diversity_penalty": 9.0}])
 def test_every_option_counts(task, options):
-    plain = {"beams": 4, "limit": 9, "nbest": 4}
+    plain = {"beams": 4, "max_length": 9, "nbest": 4}
     assert ids(task.translate(TEXTS, **plain)) != ids(task.translate(TEXTS, **plain, **options))
 
 
 def test_samples_follow_from_seed_and_text_alone(task):
-    together = task.sample(TEXTS, tries=4, seed=11, limit=9)
+    together = task.sample(TEXTS, num_samples=4, seed=11, max_length=9)
     assert together[0].ids == together[4].ids
     assert together[1].text == ""
     for text, one in zip(TEXTS, together, strict=True):
-        assert ids([task.sample(text, tries=4, seed=11, limit=9)]) == ids([one])
-        assert task.sample(text, seed=11, limit=9).ids == one.ids  # the first does not depend on how many there are
-    assert ids(task.sample(TEXTS[::-1], tries=4, seed=11, limit=9)) == ids(together[::-1])
-    assert ids(task.sample(TEXTS, tries=4, seed=12, limit=9)) != ids(together)
+        assert ids([task.sample(text, num_samples=4, seed=11, max_length=9)]) == ids([one])
+        assert task.sample(text, seed=11, max_length=9).ids == one.ids  # the first does not depend on how many there are
+    assert ids(task.sample(TEXTS[::-1], num_samples=4, seed=11, max_length=9)) == ids(together[::-1])
+    assert ids(task.sample(TEXTS, num_samples=4, seed=12, max_length=9)) != ids(together)
     assert len({(one.ids, *(other.ids for other in one.alternatives)) for one in together}) == 4
 
 
 def test_a_sample_has_the_probability_that_the_model_gives_it(task):
-    one = task.sample(TEXTS[0], temperature=0.5, top_k=3, seed=2, limit=9)
+    one = task.sample(TEXTS[0], temperature=0.5, top_k=3, seed=2, max_length=9)
     assert one.score == pytest.approx(sum(one.log_probabilities))
     assert one.log_probabilities == pytest.approx(by_force(task, TEXTS[0], one), abs=1e-4)
 
 
 def test_mbr_takes_the_one_most_like_the_others(task):
     """Against sacrebleu's chrF of every pair."""
-    search = Sampling(tries=6, seed=1, limit=9)
-    (sampled,) = task.searched(TEXTS[:1], search)
+    search = Sampling(num_samples=6, seed=1, max_length=9)
+    (sampled,) = task.search(TEXTS[:1], search)
     texts = [one.text for one in (sampled, *sampled.alternatives)]
     chrf = CHRF(eps_smoothing=False)
     utilities = {one: sum(chrf.sentence_score(one, [other]).score for other in texts) / 6 for one in texts}
@@ -85,8 +85,8 @@ def test_of_equal_ones_mbr_takes_the_first(task, monkeypatch):
 
 
 def test_mbr_of_an_nbest_list_weighs_by_probability(task):
-    search = Beam(beams=4, nbest=4, limit=9)
-    (best,) = task.searched(TEXTS[:1], search)
+    search = Beam(beams=4, nbest=4, max_length=9)
+    (best,) = task.search(TEXTS[:1], search)
     every = [best, *best.alternatives]
     shares = [math.exp(sum(one.log_probabilities)) for one in every]
     chrf = CHRF(eps_smoothing=False)
@@ -102,8 +102,8 @@ def test_mbr_of_an_nbest_list_weighs_by_probability(task):
 def test_a_prefix_is_how_a_translation_begins(task, drawn):
     """It has its probabilities, and does not count for the score."""
     given, texts = ["le chien", "la", "un gros"], [TEXTS[0], TEXTS[2], TEXTS[3]]
-    search = Sampling(tries=2, limit=12) if drawn else Beam(beams=3, nbest=2, limit=12)
-    for text, prefix, one in zip(texts, given, task.searched(texts, search, prefix=given), strict=True):
+    search = Sampling(num_samples=2, max_length=12) if drawn else Beam(beams=3, nbest=2, max_length=12)
+    for text, prefix, one in zip(texts, given, task.search(texts, search, prefix=given), strict=True):
         begun = len(task.tokenizer.target.encode(prefix))
         for each in (one, *one.alternatives):
             assert each.text.startswith(prefix)
@@ -112,8 +112,8 @@ def test_a_prefix_is_how_a_translation_begins(task, drawn):
             behind = each.log_probabilities[begun:]
             assert each.score == pytest.approx(sum(behind) / (1 if drawn else len(behind)), abs=1e-4)
             assert each.words[0].text == prefix.split()[0]
-    every = task.searched(texts, search, prefix="la")
-    assert ids(every) == [ids(task.searched([text], search, prefix="la"))[0] for text in texts]
+    every = task.search(texts, search, prefix="la")
+    assert ids(every) == [ids(task.search([text], search, prefix="la"))[0] for text in texts]
     assert task.translate("", prefix="la").text == ""
 
 
@@ -123,30 +123,30 @@ def test_a_prefix_counts_as_written(task, drawn):
     kind = Sampling if drawn else Beam
     texts, given = [TEXTS[3], TEXTS[0]], ["le chien voit", "la"]
     begun = [len(task.tokenizer.target.encode(prefix)) for prefix in given]
-    plain = task.searched(texts, kind(limit=20), prefix=given)
-    assert task.searched(texts, kind(limit=20, least=min(begun)), prefix=given) == plain
-    assert all(18 <= len(one.ids) <= 20 for one in task.searched(texts, kind(limit=20, least=18), prefix=given))
+    plain = task.search(texts, kind(max_length=20), prefix=given)
+    assert task.search(texts, kind(max_length=20, min_length=min(begun)), prefix=given) == plain
+    assert all(18 <= len(one.ids) <= 20 for one in task.search(texts, kind(max_length=20, min_length=18), prefix=given))
     assert any(len(one.ids) < 18 for one in plain)
-    for one, count in zip(task.searched(texts, kind(least=20, no_repeat=1), prefix=given), begun, strict=True):
+    for one, count in zip(task.search(texts, kind(min_length=20, no_repeat_ngram_size=1), prefix=given), begun, strict=True):
         behind = one.ids[count:]
         assert len({*behind} - {*one.ids[:count]}) == len(behind) >= 20 - count
 
 
 
 def test_at_least_so_many_is_not_held_up_by_a_limit_that_nobody_gave(task):
-    assert len(task.translate("no", least=70).ids) >= 70
+    assert len(task.translate("no", min_length=70).ids) >= 70
 
 
 def test_wrong_calls(task):
     for options, message in (({"prefix": ["a"]}, "`prefix` must be one text, or one for each of the 2"),
                              ({"prefix": [1, 2]}, "`prefix` must be a text, or a list of texts"),
-                             ({"prefix": "la " * 9, "limit": 4}, "`prefix` must be at most 4 tokens long"),
+                             ({"prefix": "la " * 9, "max_length": 4}, "`prefix` must be at most 4 tokens long"),
                              ({"beams": 2, "nbest": 3}, "`nbest` must be at most the 2 beams"),
                              ({"glossary": 5}, "`entries` must be terms with what they become")):
         with pytest.raises(ValueError, match=message):
             task.translate(["the dog", "no"], **options)
     with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling"):
-        task.searched(["no"], "beam")
+        task.search(["no"], "beam")
     with pytest.raises(ValueError, match="`among` must be a Sampling, or a Beam, but is a int"):
         task.mbr("no", 8)
     short = texting.translator(embedding="learned")  # 12 positions
@@ -155,5 +155,5 @@ def test_wrong_calls(task):
             short.translate("no", **{name: 12})
     with pytest.raises(ValueError, match="`glossary` must be left out, where translations are drawn"):
         task.mbr("no", glossary={"no": "non"})
-    with pytest.raises(ValueError, match="`coverage` must be None for a model that does not look"):
-        without_attention().translate("no", coverage=0.2)
+    with pytest.raises(ValueError, match="`coverage_penalty` must be None for a model that does not look"):
+        without_attention().translate("no", coverage_penalty=0.2)

@@ -18,27 +18,27 @@ TEXTS = ["the big dog sleeps.", "", "Emma sees a cat.", " \u00a0\u200b\n", "no",
 @pytest.mark.parametrize("pair", [texting.joint, texting.separate])
 def test_a_text_is_translated_as_its_ids_are(beams, pair):
     task = texting.translator(pair=pair)
-    found = task.translate(TEXTS, beams=beams, limit=6, length_penalty="none")
+    found = task.translate(TEXTS, beams=beams, max_length=6, length_penalty="none")
     for text, one in zip(TEXTS, found, strict=True):
         if not text.strip() or text.isspace() or text == TEXTS[3]:
             assert one == Translation("", 0.0, (), False)
             continue
         source = [*task.tokenizer.source.encode(text), task.tokenizer.source.special.end[0]]
-        ((want,),) = task.translate_ids([source], beams=beams, limit=6)
+        ((want,),) = task.translate_ids([source], beams=beams, max_length=6)
         assert (list(one.ids), one.text, one.cut) == (want.ids, task.tokenizer.target.decode(want.ids), want.cut)
         assert one.score == pytest.approx(want.score)
-        assert task.translate(text, beams=beams, limit=6, length_penalty="none").ids == one.ids
+        assert task.translate(text, beams=beams, max_length=6, length_penalty="none").ids == one.ids
 
 
 def test_small_batches_change_nothing(monkeypatch):
     task = texting.translator()
     sources = [source for source, _ in texting.pairs()[:40]]
-    whole = task.translate(sources, beams=2, limit=8)
+    whole = task.translate(sources, beams=2, max_length=8)
     sizes = []
     real = task._hypotheses
     monkeypatch.setattr(task, "_hypotheses", lambda rows, search: sizes.append(rows) or real(rows, search))
     monkeypatch.setattr(batching.map_batches, "__defaults__", (60,))
-    assert [one.ids for one in task.translate(sources, beams=2, limit=8)] == [one.ids for one in whole]
+    assert [one.ids for one in task.translate(sources, beams=2, max_length=8)] == [one.ids for one in whole]
     assert len(sizes) > 5
     assert all(len(rows) * max(len(row.source) for row in rows) <= 60 for rows in sizes if len(rows) > 1)
 
@@ -52,7 +52,7 @@ def test_blank_texts_ask_no_model(monkeypatch):
 
 
 def test_the_best_has_the_others_beside_it():
-    found = texting.translator().translate("the dog", beams=4, nbest=3, limit=5)
+    found = texting.translator().translate("the dog", beams=4, nbest=3, max_length=5)
     assert len(found.alternatives) == 2
     scores = [found.score, *(one.score for one in found.alternatives)]
     assert scores == sorted(scores, reverse=True)
@@ -79,7 +79,7 @@ def test_a_model_of_more_ids_than_tokens_writes_tokens_alone():
             model.output.bias[both.target.size:] = 50.0
         task = make_task(model, config, tokenizer=both if use == "translate" else both.source)
         for beams in (1, 2):
-            found = getattr(task, use)("the dog", limit=4, beams=beams)
+            found = getattr(task, use)("the dog", max_length=4, beams=beams)
             assert max(found.ids) < both.target.size
 
 
@@ -92,13 +92,13 @@ def test_a_model_in_training_mode_is_refused():
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=3))
 def test_any_text_is_translated_to_one_text(texts):
-    found = texting.translator().translate(texts, beams=1, limit=3, length_penalty="none")
+    found = texting.translator().translate(texts, beams=1, max_length=3, length_penalty="none")
     assert [type(one.text) for one in found] == [str] * len(texts)
 
 
 def test_overloads_give_what_was_given():
     task: Translator = texting.translator()
-    assert isinstance(task.translate("no", limit=1), Translation)
-    assert isinstance(task.translate(["no"], limit=1), list)
+    assert isinstance(task.translate("no", max_length=1), Translation)
+    assert isinstance(task.translate(["no"], max_length=1), list)
     with pytest.raises(ValueError, match="`texts` must be a text, or a list of texts, but is a int"):
         task.translate(5)

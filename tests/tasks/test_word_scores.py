@@ -22,7 +22,7 @@ def test_a_word_is_as_probable_as_its_tokens_together():
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_words_of_a_translation_add_up_to_its_score(beams):
-    found = texting.translator(pair=texting.separate).translate("the big dog", beams=beams, nbest=beams, limit=6,
+    found = texting.translator(pair=texting.separate).translate("the big dog", beams=beams, nbest=beams, max_length=6,
                                                                 length_penalty="none")
     for one in (found, *found.alternatives):
         end = one.log_probabilities[len(one.ids):]

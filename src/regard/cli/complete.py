@@ -1,9 +1,7 @@
-"""`regard complete`: prompts, or all of standard input as one, each with what a language model writes after it.
+"""`regard complete`: continue prompts, or all of standard input as one prompt, with a language model.
 
-    regard complete model "The cat" -n 10                 ten texts, drawn by chance
-    regard complete model "The cat" --stream              one, as it is written
-
-How is searched, `regard.cli.options` says.
+    regard complete model "The cat" -n 10                 ten random texts
+    regard complete model "The cat" --stream              one, printed as it is generated
 """
 
 import sys
@@ -14,124 +12,143 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options, terminal
-from regard.cli.options import expand_options
+from regard.cli.options import (
+    AUTO_DEVICE,
+    CONSTRAINTS_PANEL,
+    SAMPLING_HINT,
+    BeamOptions,
+    DeviceOption,
+    JsonOption,
+    LengthOptions,
+    ModelArgument,
+    SamplingOptions,
+    expand_options,
+    make_beam,
+    make_sampling,
+    open_task,
+    process_each,
+    refuse_options,
+    text_blocks,
+    text_label,
+)
+from regard.cli.terminal import fail, write_json, write_part, write_text
 
 if TYPE_CHECKING:
     from regard.tasks.completer import Completer, Completion
     from regard.tasks.search import DecodingStrategy
 
-
 DEFAULT_BEAM_SIZE, DEFAULT_MAX_LENGTH = 1, 200
 
 
 @dataclass(frozen=True)
-class CompletionLengthOptions(options.LengthOptions):
-    """What may be written, where nothing is read that would say how long it becomes."""
+class CompletionLengthOptions(LengthOptions):
+    """Length options with a default maximum: there is no source that would determine it."""
 
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, rich_help_panel=options.CONSTRAINTS_PANEL,
-                     help="At most so many tokens.")] = DEFAULT_MAX_LENGTH
+    max_length: Annotated[int, typer.Option("--max-length", metavar="N", min=0, rich_help_panel=CONSTRAINTS_PANEL,
+                                            help="Maximum number of tokens.")] = DEFAULT_MAX_LENGTH
 
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """What comes out."""
+    """What is printed."""
 
-    nbest: Annotated[int, typer.Option("-n", "--nbest", metavar="N", min=1, help="How many texts for each prompt: so "
-                     "many are drawn, as with --sample; where --beam is given, the best.")] = 1
-    stream: Annotated[bool, typer.Option("--stream", help="Show the text while it is written.")] = False
-    scores: Annotated[bool, typer.Option("--scores", help="In front of each text its score, and a tab; with --json "
+    nbest: Annotated[int, typer.Option("-n", "--nbest", metavar="N", min=1, help="Number of texts for each prompt: "
+                     "samples, as with --sample; with --beam, the N best.")] = 1
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is generated.")] = False
+    scores: Annotated[bool, typer.Option("--scores", help="Print the score and a tab before each text; with --json "
                       "also the log-probability of each of its words.")] = False
-    as_json: options.JsonOption = False
+    as_json: JsonOption = False
 
 
 @expand_options
 def complete(
-    model: options.ModelArgument,
+    model: ModelArgument,
     *,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Where each text begins; without any, "
-                       "or with -, all of standard input.", show_default=False)] = None,
-    shown: CompletionOutput,
-    device: options.DeviceOption = options.AUTO_DEVICE,
-    following: options.BeamOptions,
-    drawing: options.SamplingOptions,
-    bounds: CompletionLengthOptions,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; without any, or with "
+                       "-, all of standard input as one.", show_default=False)] = None,
+    output: CompletionOutput,
+    device: DeviceOption = AUTO_DEVICE,
+    beam_options: BeamOptions,
+    sampling: SamplingOptions,
+    lengths: CompletionLengthOptions,
 ) -> None:
-    """Go on with a text.
+    """Continue a text.
 
-    The prompt comes out, and what the model writes after it; where -n asks for several texts of a prompt, an empty line
-    stands between all of them. Each word is the most probable one, but where --beam, --sample or -n say otherwise.
+    Prints each prompt with its continuation; if -n asks for several, an empty line separates all texts. The default is
+    greedy search; --beam, --sample and -n change that.
     """
     from regard.tasks.completer import Completer
 
     try:
-        search = _make_search(following, drawing, bounds, shown.nbest)
-        if shown.stream and (shown.as_json or shown.scores or shown.nbest > 1 or following.beam not in (None, 1)):
-            terminal.fail("--stream shows one text while it is written, and goes neither with --json, --scores and "
-                        "--nbest, nor with --beam, which changes its mind until the end.")
-        if shown.stream and following.length_penalty is not None:
-            terminal.fail("--length-penalty compares texts that have ended, and has no meaning with --stream.")
+        strategy = _make_strategy(beam_options, sampling, lengths, output.nbest)
+        if output.stream and (output.as_json or output.scores or output.nbest > 1 or beam_options.beam not in (None, 1)):
+            fail("--stream prints one text while it is generated. It cannot be combined with --json, --scores or "
+                 "--nbest, nor with --beam, which revises the text until the end.")
+        if output.stream and beam_options.length_penalty is not None:
+            fail("--length-penalty compares finished texts, and has no effect with --stream.")
     except ValueError as error:
-        terminal.fail(str(error))
-    task = options.open_task(model, device, "Completer")
+        fail(str(error))
+    task = open_task(model, device, "Completer")
     assert isinstance(task, Completer)
-    if shown.stream:
-        _stream_completions(task, _read_prompts(prompts), search)
+    if output.stream:
+        _stream_completions(task, _read_prompts(prompts), strategy)
     else:
-        _write_completions(task, _read_prompts(prompts), search, shown)
+        _write_completions(task, _read_prompts(prompts), strategy, output)
 
 
-def _make_search(following: options.BeamOptions, drawing: options.SamplingOptions, bounds: CompletionLengthOptions, nbest: int) -> "DecodingStrategy":
-    if drawing.sample or (nbest > 1 and following.beam is None):
-        options.refuse_options(following, options.SAMPLING_HINT if drawing.sample else "-n draws, but where --beam is given.")
-        return options.make_sampling(drawing, bounds, nbest)
-    options.refuse_options(drawing, "Give --sample, which draws.")
-    return options.make_beam(following, bounds, nbest, DEFAULT_BEAM_SIZE)
+def _make_strategy(beam_options: BeamOptions, sampling: SamplingOptions, lengths: LengthOptions,
+                   nbest: int) -> "DecodingStrategy":
+    if sampling.sample or (nbest > 1 and beam_options.beam is None):
+        refuse_options(beam_options, SAMPLING_HINT if sampling.sample else "-n samples, unless --beam is given.")
+        return make_sampling(sampling, lengths, nbest)
+    refuse_options(sampling, "Add --sample.")
+    return make_beam(beam_options, lengths, nbest, DEFAULT_BEAM_SIZE)
 
 
-def _write_completions(completer: "Completer", prompts: list[str], search: "DecodingStrategy", shown: CompletionOutput) -> None:
-    """Each prompt with what follows it, when all is written."""
-    several = shown.nbest > 1 and not shown.as_json
+def _write_completions(completer: "Completer", prompts: list[str], strategy: "DecodingStrategy",
+                       output: CompletionOutput) -> None:
+    """Print each prompt with its finished continuations."""
+    several = output.nbest > 1 and not output.as_json
 
     def work(some: list[str]) -> "list[Completion]":
-        return completer.searched(some, search)
+        return completer.search(some, strategy)
 
-    for number, (prompt, found) in enumerate(options.process_each([prompts], work, options.text_label)):
-        if shown.as_json:
-            terminal.write_json({"prompt": prompt, "text": None} if found is None else _completion_table(found, shown))
+    for number, (prompt, found) in enumerate(process_each([prompts], work, text_label)):
+        if output.as_json:
+            write_json({"prompt": prompt, "text": None} if found is None else _completion_table(found, output))
             continue
         for place, one in enumerate([None] if found is None else [found, *found.alternatives]):
             if several and number + place:
-                terminal.write_text("")
-            score = f"{one.score:.4f}\t" if one is not None and shown.scores else ""
-            terminal.write_text("" if one is None else f"{score}{one.prompt}{one.text}")
+                write_text("")
+            score = f"{one.score:.4f}\t" if one is not None and output.scores else ""
+            write_text("" if one is None else f"{score}{one.prompt}{one.text}")
 
 
-def _completion_table(found: "Completion", shown: CompletionOutput) -> dict[str, Any]:
-    every = []
+def _completion_table(found: "Completion", output: CompletionOutput) -> dict[str, Any]:
+    tables = []
     for one in (found, *found.alternatives):
-        every.append({"text": one.text, "score": one.score, "cut": one.cut})
-        if shown.scores:
-            every[-1]["words"] = [word._asdict() for word in one.words]
-    return {"prompt": found.prompt, **every[0], **({"alternatives": every[1:]} if shown.nbest > 1 else {})}
+        tables.append({"text": one.text, "score": one.score, "cut": one.cut})
+        if output.scores:
+            tables[-1]["words"] = [word._asdict() for word in one.words]
+    return {"prompt": found.prompt, **tables[0], **({"alternatives": tables[1:]} if output.nbest > 1 else {})}
 
 
-def _stream_completions(completer: "Completer", prompts: list[str], search: "DecodingStrategy") -> None:
-    """Each prompt, and what follows it as it is written."""
-    def started(some: list[str]) -> list[tuple[str, Iterator[str]]]:
+def _stream_completions(completer: "Completer", prompts: list[str], strategy: "DecodingStrategy") -> None:
+    """Print each prompt, and its continuation while it is generated."""
+    def start(some: list[str]) -> list[tuple[str, Iterator[str]]]:
         tokenizer = completer.text_tokenizer()
-        return [(tokenizer.decode(tokenizer.encode(one)), completer.stream(one, search)) for one in some]
+        return [(tokenizer.decode(tokenizer.encode(one)), completer.stream(one, strategy)) for one in some]
 
-    for _, found in options.process_each([prompts], started, options.text_label):
+    for _, found in process_each([prompts], start, text_label):
         before, pieces = found or ("", iter(()))
         for piece in chain([before], pieces):
-            terminal.write_part(piece)
+            write_part(piece)
             sys.stdout.flush()
-        terminal.write_text("")
+        write_text("")
 
 
 def _read_prompts(prompts: Sequence[str] | None) -> list[str]:
-    """The prompts; all of standard input is one, without the end of its last line."""
+    """The prompts; all of standard input is one, without its last line break."""
     if prompts and list(prompts) != ["-"]:
         return list(prompts)
-    return ["\n".join(line for block in options.text_blocks(None) for line in block)]
+    return ["\n".join(line for block in text_blocks(None) for line in block)]

@@ -1,7 +1,7 @@
-"""`regard evaluate`: how good a model is on data that it did not learn from.
+"""`regard evaluate`: score a model on data that it was not trained on.
 
-What the data must be, and what is told, follows from the model. The data is read here, `regard.tasks.evaluation` and
-`regard.tasks.evaluation` judge, and what they find is drawn.
+The task of the model decides what the data must be and what is computed. The data is read here; `regard.tasks.evaluation`
+computes the scores.
 """
 
 import os
@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options as models
-from regard.cli import terminal as cli_terminal
-from regard.cli.terminal import Terminal
+from regard.cli.options import (
+    AUTO_DEVICE,
+    TASK_COMMANDS,
+    DeviceOption,
+    FormatOption,
+    JsonReportOption,
+    ModelArgument,
+    SourceOption,
+    TargetOption,
+    open_task,
+)
+from regard.cli.terminal import Terminal, fail, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,38 +37,34 @@ if TYPE_CHECKING:
     from regard.tasks.filler import Filler
     from regard.tasks.translator import Translator
 
-
 Table = dict[str, Any]
 
 
 def evaluate(
-    model: models.ModelArgument,
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="For a translator pairs (TSV, JSONL, PO, TMX, or "
-                    "plain files in twos: sources, then targets). For a language model or a masked model plain text. "
-                    "For a classifier a TSV of text and label, a folder with a folder of images for each class, or "
-                    "two IDX files.", show_default=False)],
-    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="Of the search of a translator.")] = 5,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Upper and lower case count as the same.")] = False,
-    tokenize: Annotated[str, typer.Option("--tokenize", metavar="NAME", help="How BLEU cuts texts into words: 13a, "
-                        "intl, zh, char, or none for texts that are cut already.")] = "13a",
+    model: ModelArgument,
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="For a translator sentence pairs (TSV, JSONL, PO, "
+                    "TMX, or two plain files: sources, then targets). For a language model or a masked model plain "
+                    "text. For a classifier a TSV of text and label, a folder with a folder of images for each class, "
+                    "or two IDX files.", show_default=False)],
+    beam: Annotated[int, typer.Option("--beam", metavar="N", min=1, help="Beam size of a translator.")] = 5,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
+    tokenize: Annotated[str, typer.Option("--tokenize", metavar="NAME", help="Tokenizer of BLEU: 13a, intl, zh, char, "
+                        "or none for tokenized texts.")] = "13a",
     window: Annotated[int | None, typer.Option("--window", metavar="N", min=1, help="Tokens that a language model "
-                      "reads at once.", show_default="as in training")] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) "
-                      "or language (TMX).", show_default=False)] = None,
-    target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.",
-                      show_default=False)] = None,
-    format: Annotated[str | None, typer.Option(metavar="NAME", help="plain, tsv, jsonl, po or tmx, whatever the names "
-                      "of the files say.", show_default=False)] = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the translations there, "
-                      "one on each line. The file must not be there yet.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
-    device: models.DeviceOption = models.AUTO_DEVICE,
+                      "reads at a time.", show_default="as in training")] = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
+    format: FormatOption = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the translations to a new "
+                      "file, one on each line.", show_default=False)] = None,
+    as_json: JsonReportOption = False,
+    device: DeviceOption = AUTO_DEVICE,
 ) -> None:
-    """Tell how good a model is on data that it did not learn from.
+    """Score a model on data that it was not trained on.
 
-    Of a translator BLEU and chrF with their signatures, the loss, and all of it by the length of the source; of a
-    language model loss, perplexity and bits per character; of a masked model the loss of hidden tokens; of a
-    classifier the share of labels that are right.
+    For a translator BLEU and chrF with their signatures and the loss, also by the length of the source; for a language
+    model loss, perplexity and bits per character; for a masked model the loss of masked tokens; for a classifier the
+    accuracy and the loss.
     """
     from regard.tasks.classifier import Classifier
     from regard.tasks.completer import Completer
@@ -67,18 +72,19 @@ def evaluate(
     from regard.tasks.translator import Translator
 
     if output is not None and os.path.lexists(output):
-        cli_terminal.fail(f"{output}: It is there already, and is not written over. Choose another name.")
+        fail(f"{output}: It exists already, and is not overwritten. Choose another name.")
     if output is not None and not os.path.isdir(os.path.dirname(output) or "."):
-        cli_terminal.fail(f"{output}: There is no such folder. Make it first.")
-    task = models.open_task(model, device, *models.TASK_COMMANDS)
+        fail(f"{output}: There is no such folder. Make it first.")
+    task = open_task(model, device, *TASK_COMMANDS)
     if output is not None and not isinstance(task, Translator):
-        cli_terminal.fail(f"{output}: Only a translator writes translations. Leave out -o.")
+        fail(f"{output}: Only a translator writes translations. Leave out -o.")
     try:
         if isinstance(task, Translator):
             from regard.data.sources import formats
 
             pairs = formats.read_pairs(data, source=source, target=target, format=format)
-            found = _evaluate_translator(task, pairs, output, {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
+            found = _evaluate_translator(task, pairs, output,
+                                         {"beams": beam, "lowercase": lowercase, "tokenize": tokenize})
         elif isinstance(task, Completer):
             found = _evaluate_completer(task, data, window)
         elif isinstance(task, Filler):
@@ -87,11 +93,11 @@ def evaluate(
             assert isinstance(task, Classifier)
             found = _evaluate_classifier(task, data)
     except ValueError as error:
-        cli_terminal.fail(str(error))
+        fail(str(error))
     except OSError as error:
-        cli_terminal.fail(f"{error.filename or output}: {error.strerror}", 1)
+        fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
-        cli_terminal.write_json(found)
+        write_json(found)
     else:
         _draw_table(found, Terminal.of(sys.stdout))
 
@@ -114,15 +120,15 @@ def _evaluate_translator(task: "Translator", pairs: "PairCorpus", output: str | 
 
 def _evaluate_completer(task: "Completer", data: Sequence[str], window: int | None) -> Table:
     from regard.data.sources.text import DataError, InputFile
-    from regard.tasks import evaluation
+    from regard.tasks.evaluation import stream_loss
     from regard.training.tasks import language
 
     pieces = [*language.read_pieces([InputFile(path) for path in data])]
     ids = [id_ for some in language.encode_pieces(task.text_tokenizer(), pieces) for id_ in some]
     if len(ids) < 2:
-        raise DataError(f"{', '.join(data)}: There is not enough text in it, of which a token could be foretold.")
-    asked = window or task.record.get("training", {}).get("windows", {}).get("length")
-    loss = evaluation.stream_loss(task, ids, window=asked)
+        raise DataError(f"{', '.join(data)}: There is not enough text in it: at least two tokens are needed.")
+    length = window or task.record.get("training", {}).get("windows", {}).get("length")
+    loss = stream_loss(task, ids, window=length)
     characters = sum(len(piece) for piece in pieces if piece is not language.FILE_END)
     return {"task": "completer", "characters": characters, **_loss_table(loss),
             "bits_per_character": loss.nll / log(2) / max(1, characters)}
@@ -131,12 +137,12 @@ def _evaluate_completer(task: "Completer", data: Sequence[str], window: int | No
 def _evaluate_filler(task: "Filler", data: Sequence[str]) -> Table:
     from regard.data.sources import formats
     from regard.data.sources.text import DataError
-    from regard.tasks import evaluation
+    from regard.tasks.evaluation import masked_loss
 
     texts = [line.text for line in formats.read_texts(data, format="plain")]
-    loss = evaluation.masked_loss(task, texts)
+    loss = masked_loss(task, texts)
     if not loss.tokens:
-        raise DataError(f"{', '.join(data)}: All lines are empty, so that nothing can be hidden. Give some with text.")
+        raise DataError(f"{', '.join(data)}: All lines are empty, so no token can be masked. Give some with text.")
     return {"task": "filler", "texts": len(texts), **_loss_table(loss)}
 
 
@@ -152,8 +158,9 @@ def _evaluate_classifier(task: "Classifier", data: Sequence[str]) -> Table:
     else:
         examples = [example for path in data for example in read_labelled_texts(InputFile(path))]
         if not examples:
-            raise DataError(f"{', '.join(data)}: There is not a single line in it. Give a file with some.")
-        found = evaluate_classifier(task, [example.text for example in examples], [example.label for example in examples])
+            raise DataError(f"{', '.join(data)}: There are no lines in it. Give a file with some.")
+        found = evaluate_classifier(task, [example.text for example in examples],
+                                    [example.label for example in examples])
     return {"task": "classifier", **asdict(found), "accuracy": found.accuracy}
 
 
@@ -161,19 +168,17 @@ def _read_images(task: "Classifier", data: Sequence[str]) -> "tuple[Tensor, list
     """The bytes of all images, and their labels."""
     import torch
 
-    from regard.data import images as folders
-    from regard.data import images as idx
-    from regard.data import images as reading
+    from regard.data import images
 
     config = task.config
-    shape = reading.ImageShape(config.image_height, config.image_width, config.channels)  # type: ignore[union-attr]
+    shape = images.ImageShape(config.image_height, config.image_width, config.channels)  # type: ignore[union-attr]
     if len(data) == 2 and all(Path(path).is_file() for path in data):
-        both = idx.read_idx_images(data)
-        arrays, labels = [reading.resize_image(image, shape) for image in both.images], [str(one) for one in both.labels]
+        both = images.read_idx_images(data)
+        arrays, labels = [images.resize_image(image, shape) for image in both.images], [*map(str, both.labels)]
     else:
-        every = [folders.read_image_folder(path) for path in data]
-        arrays = [reading.read_pixels(file, shape) for folder in every for file in folder.files]
-        labels = [label for folder in every for label in folder.labels]
+        folders = [images.read_image_folder(path) for path in data]
+        arrays = [images.read_pixels(file, shape) for folder in folders for file in folder.files]
+        labels = [label for folder in folders for label in folder.labels]
     return torch.stack([torch.tensor(array) for array in arrays]), labels
 
 
@@ -187,11 +192,11 @@ def _draw_table(found: Table, terminal: Terminal) -> None:
     for key, value in rows.items():
         shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         terminal.text(f"{key.replace('_', ' ').ljust(width)}  {shown}")
-    table = found.get("by_length", ())
-    if table:
+    buckets = found.get("by_length", ())
+    if buckets:
         terminal.heading("By the words of the source")
         cells = [["words", "pairs", "BLEU", "chrF"]]
-        for row in table:
+        for row in buckets:
             words = f"{row['least']}-{row['most']}" if row["most"] is not None else f"{row['least']} or more"
             cells.append([words, f"{row['pairs']:,}", f"{row['bleu']:.2f}", f"{row['chrf']:.2f}"])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -1,6 +1,6 @@
-"""`regard export`: a model for other programs, compared with ours on the spot.
+"""`regard export`: export a model for other programs, and verify the export.
 
-It opens the model, hands it to `regard.tasks.export`, and tells what came of the comparison.
+It opens the model, calls `regard.tasks.export`, and prints the result of the comparison.
 """
 
 import sys
@@ -9,54 +9,51 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import options
-from regard.cli import terminal as models
-from regard.cli.terminal import Terminal, escape_unprintable
+from regard.cli.options import TASK_COMMANDS, JsonReportOption, ModelArgument, open_task
+from regard.cli.terminal import Terminal, escape_unprintable, fail, write_json
 
 if TYPE_CHECKING:
     from regard.tasks.export import ExportReport
 
 
 def export(
-    model: options.ModelArgument,
+    model: ModelArgument,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="ctranslate2, onnx or huggingface.",
                                     show_default=False)],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Where it is written: a folder that "
-                      "is not there yet, or that an export was written to before.", show_default=False)],
-    quantization: Annotated[str, typer.Option("--quantization", metavar="NAME", help="As what numbers matrices are "
-                            "stored: float32, float16, bfloat16 or int8; others than float32 for ctranslate2 "
-                            "alone.")] = "float32",
-    check: Annotated[str | None, typer.Option("--check", metavar="FILE", help="Sentences, one on each line, of which "
-                     "the first hundred are given to both models.", show_default="ids drawn at random")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FOLDER", help="Folder of the export: a new one, or "
+                      "one of an earlier export.", show_default=False)],
+    quantization: Annotated[str, typer.Option("--quantization", metavar="NAME", help="Number format of stored "
+                            "matrices: float32, float16, bfloat16 or int8; for ctranslate2 only.")] = "float32",
+    check: Annotated[str | None, typer.Option("--check", metavar="FILE", help="Sentences, one on each line, to compare "
+                     "both models on; the first hundred are used.", show_default="random ids")] = None,
+    as_json: JsonReportOption = False,
 ) -> None:
-    """Write a model for CTranslate2, ONNX or the package transformers.
+    """Export a model for CTranslate2, ONNX or the package transformers.
 
-    The other program runs what was written, on the spot, and what it says is compared with what our own model says.
-    Where they differ there is no folder, and the exit code is 1. A model that the target cannot hold is refused, with
-    the keys of its config that are in the way.
+    The target program runs the export, and its outputs are compared with those of the model. If they differ, nothing is
+    written, and the exit code is 1. A model that the target does not support is refused, with the keys of its config
+    that are the reason.
     """
     from regard.tasks import export as exporting
 
-    task = options.open_task(model, "cpu", *options.TASK_COMMANDS, "Embedder")
+    task = open_task(model, "cpu", *TASK_COMMANDS, "Embedder")
     try:
         texts = [] if check is None else _read_sentences(check)
         report = exporting.export(task, to, output, quantization=quantization, texts=texts,
                                   origin=exporting.model_identity(model))
     except ValueError as error:
-        models.fail(str(error))
+        fail(str(error))
     except exporting.ExportError as error:
-        models.fail(str(error), 1)
+        fail(str(error), 1)
     except OSError as error:
-        models.fail(f"{error.filename or output}: {error.strerror}", 1)
+        fail(f"{error.filename or output}: {error.strerror}", 1)
     if as_json:
-        models.write_json({**asdict(report), "folder": output})
+        write_json({**asdict(report), "folder": output})
     else:
         _draw_report(report, output, Terminal.of(sys.stdout))
 
 
 def _read_sentences(path: str) -> list[str]:
-    """The sentences of a file."""
     from regard.data.sources import formats
 
     return [line.text for line in formats.read_texts([path], format="plain")]

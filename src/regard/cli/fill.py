@@ -1,40 +1,50 @@
-"""`regard fill`: texts with blanks, "The ___ sleeps.", and what may stand in them."""
+"""`regard fill`: fill in the blanks of texts, "The ___ sleeps."."""
 
 from typing import Annotated
 
 import typer
 
-from regard.cli import options, terminal
+from regard.cli.options import (
+    AUTO_DEVICE,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    TextsArgument,
+    open_task,
+    process_each,
+    text_blocks,
+    text_label,
+)
+from regard.cli.terminal import write_json, write_line
 
 
 def fill(
-    model: options.ModelArgument,
-    texts: options.TextsArgument = None,
-    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many suggestions a blank "
-                                       "gets.")] = 5,
-    as_json: options.JsonOption = False,
-    device: options.DeviceOption = options.AUTO_DEVICE,
+    model: ModelArgument,
+    texts: TextsArgument = None,
+    top_k: Annotated[int, typer.Option("-n", "--top-k", metavar="N", min=1, help="Suggestions for each blank.")] = 5,
+    as_json: JsonOption = False,
+    device: DeviceOption = AUTO_DEVICE,
 ) -> None:
     """Fill in blanks. A blank is three underscores: "The ___ sleeps."
 
-    Each text comes out with its blanks filled in; below it is a line for each blank, with what may stand there and how
-    probable that is. A blank stands for one token: a word, or a part of one.
+    Prints each text with its blanks filled in, and below it a line for each blank with the suggestions and their
+    probabilities. A blank stands for one token: a word, or a part of one.
     """
     from regard.tasks.filler import FilledText, Filler
 
-    task = options.open_task(model, device, "Filler")
+    task = open_task(model, device, "Filler")
     assert isinstance(task, Filler)
     filler = task
 
     def work(some: list[str]) -> list[FilledText]:
-        return filler.fill(some, count=count)
+        return filler.fill(some, top_k=top_k)
 
-    for text, found in options.process_each(options.text_blocks(texts), work, options.text_label):
+    for text, found in process_each(text_blocks(texts), work, text_label):
         blanks = () if found is None else found.blanks
         if as_json:
             filled = [[each._asdict() for each in blank] for blank in blanks]
-            terminal.write_json({"source": text, "text": None if found is None else found.text, "blanks": filled})
+            write_json({"source": text, "text": None if found is None else found.text, "blanks": filled})
             continue
-        terminal.write_line("" if found is None else found.text)
+        write_line("" if found is None else found.text)
         for blank in blanks:
-            terminal.write_line("  " + ", ".join(f"{each.text} {100 * each.probability:.1f}%" for each in blank))
+            write_line("  " + ", ".join(f"{each.text} {100 * each.probability:.1f}%" for each in blank))

@@ -11,43 +11,48 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
-# ---- models: What the commands that use a model share: its device, its task, texts from arguments or from standard input, results.
-#
-# Results go to stdout as UTF-8 with LF, whatever the system prefers; where stdout is a terminal, what it would obey is
-# written out. A text that a model cannot take is named on stderr, its line is empty, and the others are done. Torch is
-# imported inside the functions. It knows no command by itself.
+BLOCK_SHADES = " ░▒▓█"
+ASCII_SHADES = " .:+#"
+# Mathematical signs for terminals that print ASCII only; any other character becomes a question mark.
+ASCII_SPELLING = str.maketrans(
+    {"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum "})
+REDRAW_SECONDS, LINE_SECONDS, NEVER = 0.2, 30.0, math.inf
+"""Seconds between two updates of a meter on a terminal, and between two plain lines."""
+CLEAR_LINE = "\r\x1b[K"
+COUNT_INTERVAL = 1 << 16
+"""Items between two updates of a count."""
+ItemT = TypeVar("ItemT")
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
-    """Say on stderr what is wrong, and end: with 2 where the call or its input was, with 1 where the work failed."""
+    """Print an error on stderr, and exit: with 2 for a wrong call or input, with 1 if the work failed."""
     say(f"Error: {message}")
     raise typer.Exit(code)
 
 
 def say(message: str) -> None:
-    """A message on stderr, in which nothing is obeyed by a terminal."""
+    """Print a message on stderr, without control characters."""
     typer.echo("\n".join(map(escape_unprintable, message.split("\n"))), err=True)
 
 
 def write_line(text: str) -> None:
-    """A result on one line of stdout."""
-    line = text.replace("\r", " ").replace("\n", " ")
-    write_text(line)
+    """Write a result as one line of stdout."""
+    write_text(text.replace("\r", " ").replace("\n", " "))
 
 
 def write_text(text: str) -> None:
-    """A result of one line or several, and the end of the last."""
+    """Write a result of one or several lines, and a line break."""
     write_part(f"{text}\n")
 
 
 def write_part(text: str) -> None:
-    """A part of a result, as it is."""
+    """Write a part of a result."""
     if sys.stdout.isatty():
         text = "\n".join("".join(char if char >= " " and not "\x7f" <= char < "\xa0" else escape_unprintable(char)
                                  for char in line) for line in text.split("\n"))
@@ -55,14 +60,33 @@ def write_part(text: str) -> None:
 
 
 def write_json(table: Any) -> None:
-    """A result as JSON on one line."""
+    """Write a result as one line of JSON."""
     sys.stdout.buffer.write(json.dumps(table, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
 
-BLOCK_SHADES = " ░▒▓█"
-ASCII_SHADES = " .:+#"
-# How mathematics is written where only ASCII can be printed; any other character becomes a question mark.
-ASCII_SPELLING = str.maketrans({"×": "x", "·": "*", "²": "^2", "√": "sqrt ", "≤": "<=", "≥": ">=", "→": "->", "Σ": "sum "})
+def escape_unprintable(text: str) -> str:
+    """A text on one line, with every unprintable character written out."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def show_count(items: Iterable[ItemT], noun: str, out: TextIO) -> Iterator[ItemT]:
+    """The items; on a terminal, their number so far is shown now and then."""
+    if not out.isatty():
+        yield from items
+        return
+    count = 0
+    try:
+        for count, item in enumerate(items, 1):
+            if not count % COUNT_INTERVAL:
+                out.write(f"\r{count:,} {noun}")
+                out.flush()
+            yield item
+    finally:
+        if count >= COUNT_INTERVAL:  # leave the line empty
+            out.write("\r" + " " * len(f"{count:,} {noun}") + "\r")
+            out.flush()
 
 
 @dataclass(frozen=True)
@@ -77,25 +101,25 @@ class Terminal:
     @classmethod
     def of(cls, out: TextIO) -> "Terminal":
         """Ask the stream and the environment."""
-        # At most 100 columns: longer lines are hard to read. COLUMNS, where set, wins over the terminal's answer.
+        # At most 100 columns: longer lines are hard to read. COLUMNS, if set, wins over the terminal's answer.
         width = max(10, min(100, shutil.get_terminal_size().columns))
         bold = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(out, width, BLOCK_SHADES if _can_print(BLOCK_SHADES, out) else ASCII_SHADES, bold)
 
     def heading(self, text: str) -> None:
-        """A line that stands out, after an empty one."""
+        """Print a bold line after an empty one."""
         lines = "\n".join(textwrap.wrap(self._printable(text), self.width))
         self.out.write(f"\n\x1b[1m{lines}\x1b[0m\n" if self.bold else f"\n{lines}\n")
 
     def text(self, text: str, indent: str = "") -> None:
-        """Text, each of its lines wrapped on its own."""
+        """Print a text, each of its lines wrapped on its own."""
         for line in self._printable(text).splitlines():
             margin = indent + line[: len(line) - len(line.lstrip())]
             wrapped = textwrap.wrap(line.strip(), self.width, initial_indent=margin, subsequent_indent=margin)
             self.out.write("\n".join(wrapped) + "\n")
 
     def beside(self, blocks: Sequence[Sequence[str]], gap: int = 3) -> None:
-        """Blocks of lines beside each other, as many as the width allows, the rest below."""
+        """Print blocks of lines side by side, as many as the width allows, the rest below."""
         row: list[Sequence[str]] = []
         for block in blocks:
             if row and _total_width([*row, block], gap) > self.width:
@@ -117,7 +141,9 @@ class Terminal:
             self.out.write(self._printable(line.rstrip()) + "\n")
 
     def _printable(self, text: str) -> str:
-        return text if self.shades == BLOCK_SHADES else text.translate(ASCII_SPELLING).encode("ascii", "replace").decode("ascii")
+        if self.shades == BLOCK_SHADES:
+            return text
+        return text.translate(ASCII_SPELLING).encode("ascii", "replace").decode("ascii")
 
 
 def _total_width(blocks: Sequence[Sequence[str]], gap: int) -> int:
@@ -125,7 +151,7 @@ def _total_width(blocks: Sequence[Sequence[str]], gap: int) -> int:
 
 
 def _can_print(text: str, out: TextIO) -> bool:
-    """Whether the stream takes `text`, and the person has not asked for the C locale.
+    """Whether the stream takes `text`, and the locale is not C.
 
     In the C locale Python itself switches its streams to UTF-8, so the encoding alone does not tell.
     """
@@ -138,22 +164,14 @@ def _can_print(text: str, out: TextIO) -> bool:
     return True
 
 
-# ---- meter: How far a long work is, on stderr: one line that is drawn anew on a terminal, a plain line now and then elsewhere.
-#
-# It counts entries and time, and knows nothing of the work.
-
-REDRAW_SECONDS, LINE_SECONDS = 0.2, 30.0
-"""Seconds between two drawings on a terminal, and between two plain lines."""
-NEVER = math.inf
-CLEAR_LINE = "\r\x1b[K"
-
-
 class ProgressMeter:
-    """Shows how many of how many entries are done; a total of None is not known.
+    """Shows how many entries of a total are done; None is an unknown total.
+
+    On a terminal it is one line that is redrawn, elsewhere a plain line now and then.
 
     Args:
-        results: where results go. Where that is a terminal, they are what is seen; a stream that is no file, such as a
-            pipe, has a reader who sees them come, so that only a terminal is told.
+        results: the stream of the results. If it is a terminal, the results themselves show the progress. If it is not
+            a file, its reader sees the results come, so no plain lines are printed.
     """
 
     def __init__(self, stream: TextIO, results: TextIO | None = None,
@@ -165,12 +183,12 @@ class ProgressMeter:
         self.begin(0, None)
 
     def begin(self, done: int, total: int | None) -> None:
-        """From here time and entries are counted."""
+        """Start to count time and entries."""
         self.first, self.total, self.begun = done, total, self.clock()
         self.last = -math.inf if self.drawn else self.begun
 
     def show(self, done: int) -> None:
-        """So many are done; shown where it is time."""
+        """Show the number of finished entries, if the last update is long enough ago."""
         now = self.clock()
         if now - self.last < self.pause:
             return
@@ -179,7 +197,7 @@ class ProgressMeter:
         self.stream.flush()
 
     def clear(self) -> None:
-        """Make room for something else."""
+        """Clear the line for other output."""
         if self.drawn and self.last > -math.inf:
             self.stream.write(CLEAR_LINE)
             self.stream.flush()
@@ -196,17 +214,3 @@ def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-# ---- data: `regard data`: what is in a corpus, before a model is made of it; and sentences to begin with.
-#
-# The commands read their arguments, hand them to `regard.data.doctor`, and draw what comes back; nothing is judged here.
-# Texts of the corpus are shown with everything that a terminal would obey written out (`\x1b`), never as markup. The
-# doctor is imported inside the functions: the command's help answers at once, and torch is not needed at all.
-
-
-def escape_unprintable(text: str) -> str:
-    """A text on one line, with every character that is not seen written out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

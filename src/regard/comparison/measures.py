@@ -67,7 +67,7 @@ def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientF
     chance = torch.Generator().manual_seed(1)
     found: dict[str, list[np.ndarray]] = {"last": [], "all": []}
     for source, target in rows:
-        norms = _jacobian_norms(task, source, [task.start(), *target], chance)
+        norms = _jacobian_norms(task, source, [task.start_id(), *target], chance)
         for name, norms_N in zip(found, norms, strict=True):
             found[name].append(_resample_shares(norms_N))
     mean = {name: tuple(float(value) for value in np.mean(one, axis=0)) for name, one in found.items()}
@@ -128,8 +128,8 @@ COPIES_PER_PARAMETER = 4
 def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
     """Bytes, for a batch of these pairs, padded."""
     both, model = task.pair_tokenizer(), task.model
-    sources = both.encode_sources([pair[0] for pair in pairs])
-    targets = [[task.start(), *ids] for ids in both.encode_targets([pair[1] for pair in pairs])]
+    sources = both.source_ids([pair[0] for pair in pairs])
+    targets = [[task.start_id(), *ids] for ids in both.target_ids([pair[1] for pair in pairs])]
     parameters = [*model.parameters()]
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}

@@ -3,88 +3,90 @@
 Both read texts in batches of similar length; the result for one text does not depend on the others.
 """
 
-from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple, overload
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from regard import checks
-from regard.data.images import scale_pixels
 from regard.models.classification import Tagger
 from regard.models.contract import Memory
 from regard.models.vision import ImageClassifier
-from regard.tasks.replay import replay_image, replay_sequence
 from regard.tasks.task import EncoderTask, Ids, as_texts, map_batches
 
+if TYPE_CHECKING:
+    from regard.inspection.watch import Replay
+
 IMAGE_BATCH_SIZE = 256
-"""Of a batch."""
 
 
 class Label(NamedTuple):
-    """A label, by its name or else its number, and how probable it is."""
+    """A label and its probability. A label without a name has its number as name."""
 
     name: str
     probability: float
 
 
 class Classifier(EncoderTask):
-    """A model that gives labels: to images, to sequences, or to every token of a sequence."""
+    """A model that assigns labels: to images, to texts, or to every token of a text."""
 
     @overload
     def classify(self, given: str) -> list[Label]: ...  # type: ignore[overload-overlap]
     @overload
     def classify(self, given: Sequence[str] | Tensor) -> list[list[Label]]: ...
     def classify(self, given: str | Sequence[str] | Tensor) -> list[Label] | list[list[Label]]:
-        """The labels of a text, the most probable first; or of each of several texts, or images.
+        """The labels of a text, the most probable first; or of each of several texts or images.
 
-        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images` does. A text that is
-        longer than the model has positions is read as far as they go, as in training.
+        Images are (B, C, H, W), bytes from 0 to 255 or scaled as `regard.data.images` does. A text beyond the positions
+        of the model is truncated, as in training.
         """
         if isinstance(self.model, Tagger):
-            raise checks.wrong("model", "one that gives a label to a whole text", "a tagger",
-                               "label_ids(...) gives the labels of its tokens.")
+            raise checks.wrong("model", "one that labels whole texts", "a tagger",
+                               "label_ids(...) gives the labels of tokens.")
         if isinstance(given, Tensor):
+            from regard.data.images import scale_pixels
+
             images = scale_pixels(given) if given.dtype == torch.uint8 else given
             numbers = [*range(len(images))]
-            found = map_batches(numbers, [1] * len(numbers), lambda some: [*self._image_labels(images[some])], IMAGE_BATCH_SIZE)
-            self.tell(lambda: map(partial(replay_image, self), images))
+            found = map_batches(numbers, [1] * len(numbers), lambda some: [*self._image_probabilities(images[some])],
+                                IMAGE_BATCH_SIZE)
+            self._notify_images(images)
         else:
             self._check_reads_text("given")
             texts = as_texts("given", given)
-            rows = self.text_ids(texts)
-            found = map_batches(rows, [*map(len, rows)], self._labels)
-            self.tell(lambda: map(partial(replay_sequence, self), rows, texts))
+            rows = self.encode_texts(texts)
+            found = map_batches(rows, [*map(len, rows)], self._probabilities)
+            self._notify_sequences(rows, texts)
         names = self.label_names()
         results = [[Label(names[index], value) for value, index in zip(*(part.tolist() for part in one.sort(
             descending=True, stable=True)), strict=True)] for one in found]
         return results[0] if isinstance(given, str) else results
 
     def label_ids(self, rows: Ids) -> list[Tensor]:
-        """The probabilities of the labels for each sequence, (labels,); from a tagger for each token, (N, labels)."""
-        found = self._labels(rows)
-        self.tell(lambda: map(partial(replay_sequence, self), rows))
+        """The label probabilities of each row, (labels,); from a tagger of each token, (N, labels)."""
+        found = self._probabilities(rows)
+        self._notify_sequences(rows)
         return found
 
     @torch.inference_mode()
-    def _labels(self, rows: Ids) -> list[Tensor]:
+    def _probabilities(self, rows: Ids) -> list[Tensor]:
         self._check_reads_text("rows")
         probabilities = torch.softmax(self.model(self.tokens(rows)).float(), -1)
-        one_each = probabilities.dim() == 2
-        return [given if one_each else given[:len(row)] for given, row in zip(probabilities, rows, strict=True)]
+        per_row = probabilities.dim() == 2
+        return [one if per_row else one[:len(row)] for one, row in zip(probabilities, rows, strict=True)]
 
     def label_images(self, images: Tensor) -> Tensor:
-        """The probabilities of the labels, (images, labels), for images (B, C, H, W)."""
-        found = self._image_labels(images)
-        self.tell(lambda: map(partial(replay_image, self), images))
+        """The label probabilities, (images, labels), of images (B, C, H, W)."""
+        found = self._image_probabilities(images)
+        self._notify_images(images)
         return found
 
     @torch.inference_mode()
-    def _image_labels(self, images: Tensor) -> Tensor:
+    def _image_probabilities(self, images: Tensor) -> Tensor:
         if not isinstance(self.model, ImageClassifier):
             raise checks.wrong("images", "ids, for a model of sequences", "images", "label_ids(...) takes them.")
-        self.check_mode()
+        self.check_eval_mode()
         if not isinstance(images, Tensor) or not images.is_floating_point():
             got = f"of {images.dtype}" if isinstance(images, Tensor) else checks.kind(images)[0]
             raise checks.wrong("images", "a tensor of floating-point numbers, scaled as in training", got)
@@ -92,8 +94,17 @@ class Classifier(EncoderTask):
         return torch.softmax(self.model(images.to(weight)).float(), -1)
 
     def label_names(self) -> tuple[str, ...]:
-        """The names of the labels; their numbers where they have none."""
+        """The names of the labels, or their numbers."""
         return tuple(map(str, range(self.config.num_labels))) if self.labels is None else self.labels  # type: ignore[union-attr]
+
+    def _notify_images(self, images: Tensor) -> None:
+        def replays() -> "Iterator[Replay]":
+            from regard.tasks.traces import replay_image
+
+            for image in images:
+                yield replay_image(self, image)
+
+        self.notify(replays)
 
     def _check_reads_text(self, argument: str) -> None:
         if isinstance(self.model, ImageClassifier):
@@ -102,22 +113,22 @@ class Classifier(EncoderTask):
 
 
 class Embedder(EncoderTask):
-    """An encoder alone: it gives a vector for a text."""
+    """An encoder that computes a vector for a text."""
 
     def embed(self, texts: str | Sequence[str]) -> Tensor:
-        """A vector of length 1 for each text: (texts, D). Their dot products are cosines."""
+        """A vector of length 1 for each text, (texts, D). Their dot products are cosines."""
         given = as_texts("texts", texts)
-        rows = self.text_ids(given)
+        rows = self.encode_texts(given)
         if not rows:
             return next(self.model.parameters()).new_zeros(0, self.config.width)
         found = torch.stack(map_batches(rows, [*map(len, rows)], lambda some: [*self._vectors(some)]))
-        self.tell(lambda: map(partial(replay_sequence, self), rows, given))
+        self._notify_sequences(rows, given)
         return found
 
     def embed_ids(self, rows: Ids) -> Tensor:
-        """The mean of the states of each row, of length 1: (rows, D). Their dot products are cosines."""
+        """The mean state of each row, scaled to length 1, (rows, D). Their dot products are cosines."""
         found = self._vectors(rows)
-        self.tell(lambda: map(partial(replay_sequence, self), rows))
+        self._notify_sequences(rows)
         return found
 
     @torch.inference_mode()

@@ -2,15 +2,18 @@
 
     complete    beam search or greedy search
     sample      random continuations
-    stream      one continuation, in pieces of text as the model writes them
+    stream      one continuation, in pieces of text as the model generates them
 
-A token may end in the middle of a character, and its leading space may depend on its neighbours. `stream_text` therefore
-yields a piece of text only when later tokens cannot change it.
+A token may end in the middle of a character, and its leading space may depend on its neighbours. `stream_text`
+therefore yields a piece of text only when later tokens cannot change it:
+
+    exact tokenizers     everything but the first bytes of an incomplete character
+    other tokenizers     whole words, up to the last white space, and no run of single bytes
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,8 +23,16 @@ from regard.decoding.constraints import Constraint, ForbiddenTokens
 from regard.decoding.request import Hypothesis
 from regard.decoding.sampling import TokenSampler, most_probable, seed_tensor, stream
 from regard.decoding.scoring import LengthPenalty
-from regard.tasks.replay import replay_completion
-from regard.tasks.search import GREEDY, Beam, DecodingStrategy, GeneratedText, Sampling, SearchInputs, with_alternatives
+from regard.tasks.search import (
+    GREEDY,
+    RENAMED,
+    Beam,
+    DecodingStrategy,
+    GeneratedText,
+    Sampling,
+    SearchInputs,
+    with_alternatives,
+)
 from regard.tasks.task import (
     Ids,
     TextTask,
@@ -34,179 +45,158 @@ from regard.tasks.task import (
     text_suffix,
 )
 
-# ---- results: What a model wrote: a text with its score, its tokens, its words, and where the model looked.
-#
-#     translation.text, .score, .words, .alignment, .alternatives
-#
-# Words and alignment are found when they are asked for: words from the tokens, an alignment by the model, which reads
-# what it wrote once more. Nothing here knows how a text was found.
+if TYPE_CHECKING:
+    from regard.inspection.watch import Replay
+
+DEFAULT_MAX_LENGTH = 100
+"""Tokens that are generated at most."""
+MAX_PARTIAL_BYTES = 3
+"""Bytes of an incomplete character; each is decoded as one replacement character."""
+REPLACEMENT_CHARACTER = "\ufffd"
 
 
 @dataclass(frozen=True)
 class Completion(GeneratedText):
-    """What follows a prompt: `prompt + text` is the whole."""
+    """The continuation of a prompt: `prompt + text` is the whole text."""
 
     prompt: str = ""
-    """As the tokenizer sees it."""
+    """The prompt as the tokenizer decodes it."""
     prompt_ids: tuple[int, ...] = field(default=(), repr=False)
 
     @property
-    def before(self) -> tuple[int, ...]:
+    def context_ids(self) -> tuple[int, ...]:
         """The ids of the prompt."""
         return self.prompt_ids
 
 
-MAX_PARTIAL_BYTES = 3
-"""Of a character that is not whole there are at most so many bytes, each of which is shown by a sign of its own."""
-REPLACEMENT_CHARACTER = "\ufffd"
-
-
-def stream_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Iterable[int]) -> Iterator[str]:
-    """What ids add to the text of a prompt, piece by piece; together that is `added` of all of them."""
-    written, given = list[int](), 0
-    for id_ in ids:
-        written.append(id_)
-        text = settled_text(tokenizer, prompt, written)
-        if len(text) > given:
-            yield text[given:]
-            given = len(text)
-    text = added_text(tokenizer, prompt, written)
-    if len(text) > given:
-        yield text[given:]
-
-
-def added_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
-    """What ids add to the text of a prompt: decoded together, because the first may begin with a space."""
-    before, together = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
-    return together[len(before):] if together.startswith(before) else tokenizer.decode(ids)
-
-
-def settled_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
-    """How the text begins that ids, and others behind them, add to that of a prompt."""
-    if tokenizer.lossless:
-        text = added_text(tokenizer, prompt, ids)
-        return text[:len(text) - next((n for n in range(MAX_PARTIAL_BYTES) if not text[:len(text) - n].endswith(REPLACEMENT_CHARACTER)), MAX_PARTIAL_BYTES)]
-    named = tokenizer.pieces(ids)
-    whole = next((count for count in range(len(ids), 0, -1) if not named[count - 1].startswith("<0x")), 0)
-    text = added_text(tokenizer, prompt, ids[:whole])
-    return text[:next((at for at in range(len(text) - 1, -1, -1) if text[at].isspace()), 0)]
-
-
-# ---- completing: `Completer`: a language model and its tokenizer, ready to go on with a text: at once, by chance, or piece by piece.
-#
-# Prompts are gone on with in batches of like lengths; what comes of one does not depend on the others. How is searched is
-# a value, `regard.tasks.search` has them.
-
-DEFAULT_MAX_LENGTH = 100
-"""Tokens that are written at most, where nothing else is said."""
-
-
 class Completer(TextTask):
-    """A language model that completes a text."""
+    """A language model that completes a text.
+
+    Prompts are completed in batches of similar length; the result for one prompt does not depend on the others.
+    """
 
     @one_or_many
-    def complete(self, prompts: Sequence[str], *, limit: int = DEFAULT_MAX_LENGTH, beams: int = 1, nbest: int = 1,
-                 length_penalty: str | float | LengthPenalty = "none", groups: int = 1, diversity: float = 0.5,
-                 least: int = 0, no_repeat: int | None = None) -> list[Completion]:
-        """What follows a prompt, or each of several in their order.
+    @checks.renamed_arguments(**RENAMED)
+    def complete(self, prompts: Sequence[str], *, max_length: int = DEFAULT_MAX_LENGTH, beams: int = 1,
+                 nbest: int = 1, length_penalty: str | float | LengthPenalty = "none", num_beam_groups: int = 1,
+                 diversity_penalty: float = 0.5, min_length: int = 0,
+                 no_repeat_ngram_size: int | None = None) -> list[Completion]:
+        """Complete a prompt, or each of several in their order, by beam search; one beam is greedy search.
 
         Args:
-            limit: how many tokens are written at most; fewer where the model has fewer positions.
-            least: how many tokens are written at least.
-            no_repeat: no sequence of so many tokens is written twice; what stands in the prompt does not count.
-            beams, nbest, length_penalty, groups, diversity: as for `Translator.translate`.
+            max_length: the maximum number of generated tokens; fewer if the model has fewer positions.
+            min_length: the minimum number of generated tokens.
+            no_repeat_ngram_size: no n-gram of this size is generated twice; the prompt does not count.
+            beams, nbest, length_penalty, num_beam_groups, diversity_penalty: as for `Translator.translate`.
         """
-        return self.searched(prompts, Beam(beams=beams, nbest=nbest, length_penalty=length_penalty, groups=groups,
-                                           diversity=diversity, limit=limit, least=least, no_repeat=no_repeat))
+        return self.search(prompts, Beam(
+            beams=beams, nbest=nbest, length_penalty=length_penalty, num_beam_groups=num_beam_groups,
+            diversity_penalty=diversity_penalty, max_length=max_length, min_length=min_length,
+            no_repeat_ngram_size=no_repeat_ngram_size))
 
     @one_or_many
-    def sample(self, prompts: Sequence[str], *, tries: int = 1, temperature: float = 1.0, top_k: int | None = None,
-               top_p: float | None = None, min_p: float | None = None, seed: int = 0, limit: int = DEFAULT_MAX_LENGTH,
-               least: int = 0, no_repeat: int | None = None) -> list[Completion]:
-        """What follows each prompt, drawn by chance; the first of several has the others as alternatives.
+    @checks.renamed_arguments(**RENAMED)
+    def sample(self, prompts: Sequence[str], *, num_samples: int = 1, temperature: float = 1.0,
+               top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, seed: int = 0,
+               max_length: int = DEFAULT_MAX_LENGTH, min_length: int = 0,
+               no_repeat_ngram_size: int | None = None) -> list[Completion]:
+        """Random completions of each prompt; the first sample has the others as alternatives.
 
         Args:
-            tries, temperature, top_k, top_p, min_p, seed: as for `Translator.sample`.
-            limit, least, no_repeat: as for `complete`.
+            num_samples, temperature, top_k, top_p, min_p, seed: as for `Translator.sample`.
+            max_length, min_length, no_repeat_ngram_size: as for `complete`.
         """
-        return self.searched(prompts, Sampling(tries=tries, temperature=temperature, top_k=top_k, top_p=top_p,
-                                               min_p=min_p, seed=seed, limit=limit, least=least, no_repeat=no_repeat))
+        return self.search(prompts, Sampling(
+            num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+            max_length=max_length, min_length=min_length, no_repeat_ngram_size=no_repeat_ngram_size))
 
-    def stream(self, prompt: str, search: DecodingStrategy | None = None) -> Iterator[str]:
-        """What follows a prompt, in pieces of text, each as soon as nothing can change it; together all of it.
+    def stream(self, prompt: str, strategy: DecodingStrategy | None = None) -> Iterator[str]:
+        """Complete a prompt, and yield the text in pieces, each as soon as later tokens cannot change it.
 
         Args:
-            search: a `Sampling` of one try, or a `Beam` of one beam without a length penalty, which is greedy search.
+            strategy: a `Sampling` of one sample, or a greedy `Beam`, the default.
         """
-        asked = GREEDY if search is None else search
-        self.check_stream(asked)
+        strategy = GREEDY if strategy is None else strategy
+        self.check_stream(strategy)
         if not isinstance(prompt, str):
             raise checks.wrong("prompt", "a text", *checks.kind(prompt))
-        (row,), tokenizer = self._rows([prompt]), self.text_tokenizer()
-        (limit,) = self._limits([row], asked)
-        self.check_mode()
-        choose = (TokenSampler(asked.filters, seed_tensor(asked.seeds([row]), self.device)) if isinstance(asked, Sampling)
-                  else most_probable)
-        ids = stream(self.model, row, choose, end=self.special.end, max_length=limit,  # type: ignore[arg-type]
-                     min_length=min(asked.least, limit), constraints=[*self._rules(), *asked.rules()])
+        (row,), tokenizer = self._encode_prompts([prompt]), self.text_tokenizer()
+        (max_length,) = self._max_lengths([row], strategy)
+        self.check_eval_mode()
+        choose = (TokenSampler(strategy.filters, seed_tensor(strategy.seeds([row]), self.device))
+                  if isinstance(strategy, Sampling) else most_probable)
+        ids = stream(self.model, row, choose, end=self.special.end, max_length=max_length,  # type: ignore[arg-type]
+                     min_length=min(strategy.min_length, max_length),
+                     constraints=[*self._constraints(), *strategy.constraints()])
         return stream_text(tokenizer, row, ids)
 
-    def check_stream(self, search: DecodingStrategy) -> None:
-        """Refuse a search that changes its mind until the end."""
-        if isinstance(search, Beam) and search.is_greedy:
+    def check_stream(self, strategy: DecodingStrategy) -> None:
+        """Refuse a strategy that revises tokens until the end."""
+        if isinstance(strategy, Beam) and strategy.is_greedy:
             return
-        if not isinstance(search, Sampling) or search.tries > 1:
-            raise checks.wrong("search", "one text, drawn or by greedy search, for a stream", search)
+        if not isinstance(strategy, Sampling) or strategy.num_samples > 1:
+            raise checks.wrong("strategy", "one sample or greedy search, for a stream", strategy)
 
-    def searched(self, prompts: Sequence[str], search: DecodingStrategy) -> list[Completion]:
-        """What a search, a `Beam` or a `Sampling`, finds for each prompt, in their order."""
-        if not isinstance(search, DecodingStrategy):
-            raise checks.wrong("search", "a Beam, or a Sampling", *checks.kind(search))
-        tokenizer, rows = self.text_tokenizer(), self._rows(as_texts("prompts", prompts))
-        most, results = self._limits(rows, search), dict[int, Completion]()
-        # Prompts that leave room for all of the limit go together; of the others only those of one length can.
-        for count in {*most}:
-            numbers = [number for number, one in enumerate(most) if one == count]
+    def search(self, prompts: Sequence[str], strategy: DecodingStrategy) -> list[Completion]:
+        """Complete each prompt by a `Beam` or a `Sampling`, in their order."""
+        if not isinstance(strategy, DecodingStrategy):
+            raise checks.wrong("strategy", "a Beam, or a Sampling", *checks.kind(strategy))
+        tokenizer, rows = self.text_tokenizer(), self._encode_prompts(as_texts("prompts", prompts))
+        max_lengths, results = self._max_lengths(rows, strategy), dict[int, Completion]()
+        # Prompts that leave room for the whole maximum length share batches; the others only with their equals.
+        for length in {*max_lengths}:
+            numbers = [number for number, one in enumerate(max_lengths) if one == length]
             some = [rows[number] for number in numbers]
-            found = map_batches(some, [(len(row) + count) * search.rows for row in some],
-                               lambda rows, count=count: self._hypotheses(rows, search, count))  # type: ignore[misc]
-            for number, hypotheses in zip(numbers, found, strict=True):
-                results[number] = with_alternatives([_make_completion(tokenizer, rows[number], one) for one in hypotheses])
+            hypotheses = map_batches(
+                some, [(len(row) + length) * strategy.rows_per_text for row in some],
+                lambda rows, length=length: self._hypotheses(rows, strategy, length))  # type: ignore[misc]
+            for number, nbest in zip(numbers, hypotheses, strict=True):
+                results[number] = with_alternatives([_make_completion(tokenizer, rows[number], one) for one in nbest])
         ordered = [results[number] for number in range(len(rows))]
-        self.tell(lambda: map(partial(replay_completion, self), rows, ordered))
+        self._notify_completions(rows, ordered)
         return ordered
 
-    def complete_ids(self, prompts: Ids, *, limit: int, beams: int = 1, nbest: int = 1,
+    @checks.renamed_arguments(**RENAMED)
+    def complete_ids(self, prompts: Ids, *, max_length: int, beams: int = 1, nbest: int = 1,
                      length_penalty: "str | float" = "none") -> list[list[Hypothesis]]:
-        """For each prompt its `nbest` continuations, the best first; at most `limit` tokens each."""
-        found = self._hypotheses(prompts, Beam(beams=beams, nbest=nbest, length_penalty=length_penalty), limit)
-        self.tell(lambda: map(partial(replay_completion, self), prompts, [some[0] for some in found]))
-        return found
+        """For each prompt its `nbest` continuations, the best first, of at most `max_length` tokens."""
+        strategy = Beam(beams=beams, nbest=nbest, length_penalty=length_penalty)
+        hypotheses = self._hypotheses(prompts, strategy, max_length)
+        self._notify_completions(prompts, [nbest[0] for nbest in hypotheses])
+        return hypotheses
+
+    def _notify_completions(self, prompts: Ids, results: "Sequence[Completion | Hypothesis]") -> None:
+        def replays() -> "Iterator[Replay]":
+            from regard.tasks.traces import replay_completion
+
+            for prompt, result in zip(prompts, results, strict=True):
+                yield replay_completion(self, prompt, result)
+
+        self.notify(replays)
 
     @torch.inference_mode()
-    def _hypotheses(self, prompts: Ids, search: DecodingStrategy, limit: int) -> list[list[Hypothesis]]:
-        fitting = replace(search, limit=limit, least=min(search.least, limit))
-        return fitting.run(SearchInputs(self.model, None, prompts, prompts, self.special.end, [limit] * len(prompts),
-                                   self._rules()))
+    def _hypotheses(self, prompts: Ids, strategy: DecodingStrategy, max_length: int) -> list[list[Hypothesis]]:
+        fitting = replace(strategy, max_length=max_length, min_length=min(strategy.min_length, max_length))
+        return fitting.run(SearchInputs(self.model, None, prompts, prompts, self.special.end,
+                                        [max_length] * len(prompts), self._constraints()))
 
-    def _rows(self, prompts: Sequence[str]) -> list[list[int]]:
-        """What the model reads of each prompt."""
+    def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
         first = [] if self.special.cls is None else [self.special.cls]
         rows = [[*first, *ids] for ids in self.text_tokenizer().encode_batch(prompts)]
         for number, row in enumerate(rows):
             if not row:
                 raise checks.wrong("prompts", "texts that are not empty",
-                                   f"{prompts[number]!r:.80}{text_suffix(number, prompts)}",
-                                   "A model goes on from something: give at least one word.")
+                                   f"{prompts[number]!r:.80}{text_suffix(number, prompts)}", "Give at least one word.")
         check_lengths("prompts", rows, max_positions(self.model.decoder))
         return rows
 
-    def _limits(self, rows: Ids, search: DecodingStrategy) -> list[int]:
+    def _max_lengths(self, rows: Ids, strategy: DecodingStrategy) -> list[int]:
         """How many tokens may follow each prompt."""
-        limit, positions = DEFAULT_MAX_LENGTH if search.limit is None else search.limit, max_positions(self.model.decoder)
-        return [limit if positions is None else min(limit, positions - len(row)) for row in rows]
+        length = DEFAULT_MAX_LENGTH if strategy.max_length is None else strategy.max_length
+        positions = max_positions(self.model.decoder)
+        return [length if positions is None else min(length, positions - len(row)) for row in rows]
 
-    def _rules(self) -> list[Constraint]:
+    def _constraints(self) -> list[Constraint]:
         never = [] if self.tokenizer is None else ids_without_token(self.text_tokenizer(), self.vocabularies[-1])
         return [ForbiddenTokens(never)] if never else []
 
@@ -215,3 +205,37 @@ def _make_completion(tokenizer: Tokenizer, prompt: Sequence[int], found: Hypothe
     return Completion(added_text(tokenizer, prompt, found.ids), found.score, tuple(found.ids), found.cut,
                       log_probabilities=tuple(found.log_probabilities), tokenizer=tokenizer,
                       prompt=tokenizer.decode(prompt), prompt_ids=tuple(prompt))
+
+
+def stream_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Iterable[int]) -> Iterator[str]:
+    """The text that ids add to a prompt, piece by piece; joined, the pieces equal `added_text` of all ids."""
+    written, length = list[int](), 0
+    for id_ in ids:
+        written.append(id_)
+        text = settled_text(tokenizer, prompt, written)
+        if len(text) > length:
+            yield text[length:]
+            length = len(text)
+    text = added_text(tokenizer, prompt, written)
+    if len(text) > length:
+        yield text[length:]
+
+
+def added_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """The text that ids add to a prompt. Both are decoded together, because the first id may begin with a space."""
+    before, together = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
+    return together[len(before):] if together.startswith(before) else tokenizer.decode(ids)
+
+
+def settled_text(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """The beginning of the added text that no later id can change."""
+    if tokenizer.lossless:
+        text = added_text(tokenizer, prompt, ids)
+        for partial in range(MAX_PARTIAL_BYTES):
+            if not text[:len(text) - partial].endswith(REPLACEMENT_CHARACTER):
+                return text[:len(text) - partial]
+        return text[:len(text) - MAX_PARTIAL_BYTES]
+    pieces = tokenizer.pieces(ids)
+    whole = next((count for count in range(len(ids), 0, -1) if not pieces[count - 1].startswith("<0x")), 0)
+    text = added_text(tokenizer, prompt, ids[:whole])
+    return text[:next((at for at in range(len(text) - 1, -1, -1) if text[at].isspace()), 0)]

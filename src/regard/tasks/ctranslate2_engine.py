@@ -1,16 +1,20 @@
-"""Translating with another engine than torch: the same texts in, the same `Translation`s out.
+"""Translate with CTranslate2 instead of torch: the same texts in, the same `Translation`s out.
 
-    engine = opened("model")           the export is made at the first use, in model/ctranslate2
-    engine.translate(["Two dogs."])    as `Translator.translate`
+    engine = open_ctranslate2("model")   the export is made at the first use, in model/ctranslate2
+    engine.translate(["Two dogs."])      as `Translator.translate`
 
-CTranslate2 computes the model and searches; cutting texts into tokens, batches and joining are ours. What is different:
-its beam search ends when as many translations have ended as there are beams, where ours goes on while a better one can
-come; a score is that of its search, in which what is never written has no probability at all; and a limit that is not
-given follows from the length of a source rounded up, so that sentences of like lengths go together. Its own limit
-counts the end too, so it is asked for one token more than may be written; what becomes longer than it may is searched
-for once more without that token, and is cut. What comes of a text does not depend on the others. It does beam search,
-with `nbest`, `limit`, `least`, `no_repeat` and a `prefix`, and refuses what else may be asked for; it tells neither
-log-probabilities nor alignments. It does not know files of text.
+CTranslate2 runs the model and the search; tokenizing, batching and detokenizing are ours. The differences:
+
+- Its beam search stops when as many translations have ended as there are beams; ours continues while a better one can
+  come.
+- A score is that of its search, in which forbidden tokens have no probability at all.
+- The default maximum length is computed from the source length rounded up to LENGTH_STEP, so that sentences of similar
+  length share batches. Its own limit counts the end token, so it is given one token more; a translation that becomes
+  too long is searched again without that token, and is truncated.
+
+It does beam search with `nbest`, `max_length`, `min_length`, `no_repeat_ngram_size` and a `prefix`, and refuses the
+other options; it returns neither log-probabilities nor alignments. The result for one text does not depend on the
+others.
 """
 
 import json
@@ -24,10 +28,7 @@ from regard import checks
 from regard.checks import whole_number
 from regard.data.filters import is_blank
 from regard.storage import ctranslate2
-from regard.storage import ctranslate2 as fit
-from regard.storage import ctranslate2 as spec
 from regard.storage import folder as folders
-from regard.tasks import export as comparing
 from regard.tasks import export as exporting
 from regard.tasks.load import load
 from regard.tasks.search import Beam, DecodingStrategy, with_alternatives
@@ -44,33 +45,33 @@ from regard.tasks.translator import (
 )
 
 EXPORT_FOLDER = "ctranslate2"
-"""Where the export of a model is kept, in its folder."""
+"""The folder of the export, inside the model folder."""
 LENGTH_PENALTIES = {"none": 0.0, "mean": 1.0}
 LENGTH_STEP = 16
-"""Sources are as long as the next multiple of it, where the limit is reckoned."""
+"""Source lengths are rounded up to a multiple of this for the default maximum length."""
 BATCH_TOKENS = {"float32": (6144, 2048), "int8_float32": (512, 384), "default": (4096, 4096)}
-"""Of the sources of a batch, by what it computes with, with one beam and with several. At every step the weights are
-read once for a batch, and what is remembered of each beam: where weights are small, small batches stay near the
-processor. "default", on a GPU, was not measured."""
+"""Source tokens of a batch, by compute type, with one beam and with several.
+
+Each step reads all weights once and the cache of each beam: with small weights, small batches stay in the processor's
+cache. "default", on a GPU, was not measured."""
 
 
 class EngineRow(NamedTuple):
-    """What is to be translated, in ids."""
+    """The ids of a source and of the prefix of its translation."""
 
     source: Sequence[int]
-    beginning: Sequence[int]
-    """Of the translation."""
+    prefix: Sequence[int]
     limit: int
-    """How many tokens its search may write, the beginning and an end counted."""
+    """The maximum number of tokens of its search, the prefix and an end token included."""
 
 
 class CTranslate2Engine(TranslatorMixin):
     """A translator that CTranslate2 runs.
 
     Args:
-        translator: whose export it is; its tokenizer and special ids are used, and not its model.
-        folder: of the export.
-        threads: how many threads compute; all processors where not given.
+        translator: the exported translator; only its tokenizer and special ids are used.
+        folder: the folder of the export.
+        threads: the number of threads; by default all cores.
         device: "cpu" or "cuda".
     """
 
@@ -78,168 +79,168 @@ class CTranslate2Engine(TranslatorMixin):
                  device: str = "cpu") -> None:
         record = _read_record(Path(folder))
         self.tokenizer, self.special = translator.pair_tokenizer(), translator.special
-        self.names, self.positions = exporting.vocabulary_names(translator), ctranslate2.max_positions(translator.config)
+        self.names = exporting.vocabulary_names(translator)
+        self.positions = ctranslate2.max_positions(translator.config)
         self.ids = {name: id_ for id_, name in enumerate(self.names.target)}
-        self.never = [[self.names.target[id_]] for id_ in comparing.find_stop_tokens(translator).never]
+        self.forbidden = [[self.names.target[id_]] for id_ in exporting.find_stop_tokens(translator).forbidden]
         self.threads = whole_number("threads", threads, 1) if threads is not None else _core_count()
         compute = ctranslate2.QUANTIZATIONS[record["quantization"]] if device == "cpu" else "default"
-        self.tokens = BATCH_TOKENS[compute]
+        self.batch_tokens = BATCH_TOKENS[compute]
         # One thread each for several batches is faster than several threads for one.
-        self.inner = spec.import_ctranslate2().Translator(str(folder), device=device, compute_type=compute,
-                                               inter_threads=self.threads, intra_threads=1)
+        self.inner = ctranslate2.import_ctranslate2().Translator(
+            str(folder), device=device, compute_type=compute, inter_threads=self.threads, intra_threads=1)
 
-    def searched(self, texts: Sequence[str], search: DecodingStrategy, *, prefix: str | Sequence[str] = "",
-                 glossary: GlossaryLike | None = None) -> list[Translation]:
-        """What beam search finds for each text, in their order."""
-        self.check(search, prefix=prefix, glossary=glossary)
-        assert isinstance(search, Beam)
-        given = as_texts("texts", texts)
-        sources, beginnings = self.tokenizer.encode_sources(given), self.tokenizer.encode_targets(prefix_for_each(prefix, given))
+    def _search(self, texts: Sequence[str], strategy: DecodingStrategy, *, prefix: str | Sequence[str] = "",
+                glossary: GlossaryLike | None = None) -> list[Translation]:
+        self.check_search(strategy, glossary=glossary)
+        assert isinstance(strategy, Beam)
+        texts = as_texts("texts", texts)
+        sources, prefixes = self.tokenizer.encode_sources(texts), self.tokenizer.encode_targets(prefix_for_each(prefix, texts))
         check_lengths("texts", sources, self.positions)
-        limits = {number: self._limit(len(sources[number]), search) for number, text in enumerate(given)
+        limits = {number: self._max_length(len(sources[number]), strategy) for number, text in enumerate(texts)
                   if not is_blank(text)}
-        for number, most in limits.items():
-            check_prefix_length(beginnings[number], most, text_suffix(number, given))
-        rows = {number: EngineRow(sources[number], beginnings[number], most + 1) for number, most in limits.items()}
-        found = self._found(rows, search)
+        for number, limit in limits.items():
+            check_prefix_length(prefixes[number], limit, text_suffix(number, texts))
+        rows = {number: EngineRow(sources[number], prefixes[number], limit + 1) for number, limit in limits.items()}
+        found = self._translate_rows(rows, strategy)
         long = {number: row._replace(limit=row.limit - 1) for number, row in rows.items()
                 if any(len(one.ids) > limits[number] for one in found[number])}
-        for number, shorter in self._found(long, search).items():
+        for number, shorter in self._translate_rows(long, strategy).items():
             found[number] = _mark_ended(shorter, found[number])
         blank = Translation("", 0.0, (), False)
-        return [with_alternatives(found[number]) if number in found else blank for number in range(len(given))]
+        return [with_alternatives(found[number]) if number in found else blank for number in range(len(texts))]
 
-    def _found(self, rows: Mapping[int, EngineRow], search: Beam) -> dict[int, list[Translation]]:
-        """What its search finds for rows, by their numbers, the best first."""
+    def check_search(self, strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
+        """Refuse what CTranslate2 cannot do, or does differently."""
+        check_search(strategy, glossary=glossary)
+
+    def check_mbr(self) -> None:
+        """Refuse `mbr`."""
+        refuse_mbr()
+
+    def _translate_rows(self, rows: Mapping[int, EngineRow], strategy: Beam) -> dict[int, list[Translation]]:
+        """The translations of rows, by their numbers, the best first."""
         groups = defaultdict[int, list[int]](list)
         for number, row in rows.items():
             groups[row.limit].append(number)
-        options = {"beam_size": search.beams, "num_hypotheses": search.nbest, "min_decoding_length": search.least,
-                   "length_penalty": LENGTH_PENALTIES[str(search.length_penalty)],
-                   "no_repeat_ngram_size": search.no_repeat or 0}
-        # All groups are asked for before any is waited for: the longest first, so that no thread has one at the end.
-        asked = [(numbers, self._asked([rows[number] for number in numbers], most, options))
-                 for most, numbers in sorted(groups.items(), reverse=True)]
-        return {number: self._translations(one.result(), len(rows[number].beginning), search)
-                for numbers, waiting in asked for number, one in zip(numbers, waiting, strict=True)}
+        options = {"beam_size": strategy.beams, "num_hypotheses": strategy.nbest,
+                   "min_decoding_length": strategy.min_length,
+                   "length_penalty": LENGTH_PENALTIES[str(strategy.length_penalty)],
+                   "no_repeat_ngram_size": strategy.no_repeat_ngram_size or 0}
+        # All groups are submitted before the first result is awaited: the longest first, so that no thread ends late.
+        submitted = [(numbers, self._submit([rows[number] for number in numbers], limit, options))
+                     for limit, numbers in sorted(groups.items(), reverse=True)]
+        return {number: self._translations(one.result(), len(rows[number].prefix), strategy)
+                for numbers, results in submitted for number, one in zip(numbers, results, strict=True)}
 
-    def check(self, search: DecodingStrategy, *, prefix: str | Sequence[str] = "", glossary: GlossaryLike | None = None) -> None:
-        """Refuse what CTranslate2 cannot do, or does otherwise."""
-        check_search(search, glossary=glossary)
+    def _max_length(self, source_length: int, strategy: DecodingStrategy) -> int:
+        """The maximum number of tokens of a translation."""
+        if strategy.max_length is not None:
+            return min(whole_number("max_length", strategy.max_length, 1), self.positions - 1)  # the start has one too
+        rounded = -(-source_length // LENGTH_STEP) * LENGTH_STEP
+        return min(max(LENGTH_FACTOR * rounded + EXTRA_LENGTH, strategy.min_length), self.positions - 1)
 
-    def check_mbr(self, among: DecodingStrategy) -> None:
-        """Refuse everything."""
-        refuse_mbr()
-
-    def _limit(self, length: int, search: DecodingStrategy) -> int:
-        """How many tokens the translation of a source may have."""
-        if search.limit is not None:
-            return min(whole_number("limit", search.limit, 1), self.positions - 1)  # the start has a position too
-        rounded = -(-length // LENGTH_STEP) * LENGTH_STEP
-        return min(max(LENGTH_FACTOR * rounded + EXTRA_LENGTH, search.least), self.positions - 1)
-
-    def _asked(self, rows: Sequence[EngineRow], limit: int, options: dict[str, Any]) -> list[Any]:
-        """What is to come of each row, at most so many tokens long, the end counted."""
+    def _submit(self, rows: Sequence[EngineRow], limit: int, options: dict[str, Any]) -> list[Any]:
+        """Futures of the translations of rows, of at most `limit` tokens, the end token included."""
         names = self.names.source
-        begun = [[self.names.target[id_] for id_ in row.beginning] for row in rows]
-        size = _batch_size(rows, self.tokens[options["beam_size"] > 1], self.threads)
+        prefixes = [[self.names.target[id_] for id_ in row.prefix] for row in rows]
+        size = _batch_size(rows, self.batch_tokens[options["beam_size"] > 1], self.threads)
         return self.inner.translate_batch(
-            [[names[id_] for id_ in row.source] for row in rows], begun if any(begun) else None,
+            [[names[id_] for id_ in row.source] for row in rows], prefixes if any(prefixes) else None,
             max_batch_size=size, batch_type="examples", asynchronous=True, max_input_length=0,
             max_decoding_length=limit, end_token=[*self.special.end], return_end_token=True, return_scores=True,
-            suppress_sequences=self.never or None, **options)
+            suppress_sequences=self.forbidden or None, **options)
 
-    def _translations(self, found: Any, begun: int, search: Beam) -> list[Translation]:
-        """All that was found, the best first. So many tokens of each are the prefix."""
-        made = []
-        for pieces, score in zip(found.hypotheses, found.scores, strict=True):
+    def _translations(self, result: Any, prefix_length: int, strategy: Beam) -> list[Translation]:
+        """All hypotheses of a result, the best first."""
+        translations = []
+        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
             ids = [self.ids[piece] for piece in pieces]
             cut = not ids or ids[-1] not in self.special.end
-            if search.length_penalty == "mean":  # its mean is over the prefix too, of which it adds nothing up
-                score *= len(ids) / max(1, len(ids) - begun)
+            if strategy.length_penalty == "mean":  # its mean counts the tokens of the prefix, but not their scores
+                score *= len(ids) / max(1, len(ids) - prefix_length)
             ids = ids if cut else ids[:-1]
-            made.append(Translation(self.tokenizer.target.decode(ids), score, tuple(ids), cut))
-        return made
+            translations.append(Translation(self.tokenizer.target.decode(ids), score, tuple(ids), cut))
+        return translations
 
 
 def open_ctranslate2(model: str | os.PathLike[str], export: str | os.PathLike[str] | None = None, *,
-           quantization: str = "float32", threads: int | None = None, device: str = "cpu",
-           tell: Callable[[str], None] = lambda message: None) -> CTranslate2Engine:
-    """The engine of a translator in a folder.
+                     quantization: str = "float32", threads: int | None = None, device: str = "cpu",
+                     report: Callable[[str], None] = lambda message: None) -> CTranslate2Engine:
+    """The engine of the translator in a model folder.
 
     Args:
-        export: the folder of its export. Without it that is `ctranslate2` in the model's folder, and is made there
-            where it is missing, or of another model or quantization.
-        quantization: of an export that is made here.
-        tell: is told when an export is made, which takes a while.
+        export: the folder of its export. By default it is `ctranslate2` in the model folder, and is made there if it
+            is missing, or of another model or quantization.
+        quantization: the quantization of an export that is made here.
+        report: called with a message before an export is made, which takes a while.
     """
     translator = load(model)
     if not isinstance(translator, Translator):
         raise checks.wrong(str(model), "a translator", f"a {type(translator).__name__}")
-    origin = exporting.model_identity(model)
+    identity = exporting.model_identity(model)
     if export is not None:
-        if _read_record(Path(export)).get("model") != origin:
-            raise checks.wrong(str(export), f"an export of {model}", "of another model, or of one that was changed",
-                               f"Make it anew: regard export {model} --to ctranslate2 -o FOLDER.")
+        if _read_record(Path(export)).get("model") != identity:
+            raise ValueError(f"{export} is not an export of {model}, or the model was changed since. Make a new one: "
+                             f"regard export {model} --to ctranslate2 -o FOLDER.")
         return CTranslate2Engine(translator, export, threads=threads, device=device)
-    place = Path(model) / EXPORT_FOLDER
-    known = _read_record(place) if place.exists() else {}
-    if (known.get("model"), known.get("quantization")) != (origin, quantization):
-        fit.check_supported(translator.config)  # before anybody is told that it begins
-        tell(f"Making an export for CTranslate2 ({quantization}) in {place}, once.")
-        exporting.export(translator, "ctranslate2", place, quantization=quantization, origin=origin)
-    return CTranslate2Engine(translator, place, threads=threads, device=device)
+    folder = Path(model) / EXPORT_FOLDER
+    known = _read_record(folder) if folder.exists() else {}
+    if (known.get("model"), known.get("quantization")) != (identity, quantization):
+        ctranslate2.check_supported(translator.config)  # before the message that an export begins
+        report(f"Making an export for CTranslate2 ({quantization}) in {folder}, once.")
+        exporting.export(translator, "ctranslate2", folder, quantization=quantization, origin=identity)
+    return CTranslate2Engine(translator, folder, threads=threads, device=device)
 
 
-def check_search(search: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
-    """Refuse what CTranslate2 cannot do, or does otherwise, whatever the model."""
-    if not isinstance(search, Beam):
-        raise _unsupported("sampling", "what it draws for a text depends on what is beside it")
+def check_search(strategy: DecodingStrategy, *, glossary: GlossaryLike | None = None) -> None:
+    """Refuse what CTranslate2 cannot do, or does differently, for any model."""
+    if not isinstance(strategy, Beam):
+        raise _unsupported("sampling", "its samples depend on the other texts of a batch")
     if glossary is not None:
-        raise _unsupported("glossary", "its search cannot be made to write terms")
-    if search.coverage is not None:
-        raise _unsupported("coverage", "it reckons it otherwise")
-    if search.groups > 1:
-        raise _unsupported("groups", "its beams are not parted")
-    if search.length_penalty not in LENGTH_PENALTIES:
-        raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(search.length_penalty))
+        raise _unsupported("glossary", "its search cannot enforce terms")
+    if strategy.coverage_penalty is not None:
+        raise _unsupported("coverage_penalty", "it computes it differently")
+    if strategy.num_beam_groups > 1:
+        raise _unsupported("num_beam_groups", "it has no diverse beam search")
+    if strategy.length_penalty not in LENGTH_PENALTIES:
+        raise checks.wrong("length_penalty", '"none" or "mean", for CTranslate2', repr(strategy.length_penalty))
 
 
 def refuse_mbr() -> None:
-    """Refuse minimum Bayes risk: how much each of an n-best list counts is how probable it is."""
-    raise _unsupported("mbr", "it tells no probabilities of an n-best list, and does not draw")
+    """Refuse minimum Bayes risk, which needs the probabilities of an n-best list."""
+    raise _unsupported("mbr", "it returns no probabilities of an n-best list, and does not sample")
 
 
 def _batch_size(rows: Sequence[EngineRow], tokens: int, threads: int) -> int:
-    """How many rows a batch has: such that it has at most so many tokens where that can be, and all have about as many.
+    """The number of rows of a batch: about equal batches of at most `tokens` tokens, the same number for each thread.
 
-    Where there are enough rows each thread has as many batches as the others: none waits at the end for one that is
-    large.
+    So no thread waits at the end for one with a large batch.
     """
-    most = max(1, tokens // max(1, *(len(row.source) for row in rows)))
-    batches = -(-len(rows) // (most * threads)) * threads
+    largest = max(1, tokens // max(1, *(len(row.source) for row in rows)))
+    batches = -(-len(rows) // (largest * threads)) * threads
     return -(-len(rows) // batches)
 
 
 def _mark_ended(found: Sequence[Translation], longer: Sequence[Translation]) -> list[Translation]:
-    """Translations as long as they may be, of which those are not cut that have an end in a longer search."""
-    ends = {one.ids: one for one in longer if not one.cut}
-    return sorted((ends.get(one.ids, one) for one in found), key=lambda one: -one.score)
+    """Translations of the maximum length, of which those are not truncated that ended in a longer search."""
+    ended = {one.ids: one for one in longer if not one.cut}
+    return sorted((ended.get(one.ids, one) for one in found), key=lambda one: -one.score)
 
 
 def _core_count() -> int:
-    """How many cores this process may use; not every system tells."""
+    """The number of cores that this process may use; not every system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _unsupported(what: str, why: str) -> ValueError:
-    return checks.wrong(what, "left out, for CTranslate2", "asked for",
-                        f"{why[0].upper()}{why[1:]}. The model itself, the engine torch, can do it.")
+def _unsupported(option: str, why: str) -> ValueError:
+    return checks.wrong(option, "left out, for CTranslate2", "given",
+                        f"{why[0].upper()}{why[1:]}. The engine torch supports it.")
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """What an export for CTranslate2 says of itself; a FolderError where it is not whole, or something else."""
+    """The export.json of an export for CTranslate2; a FolderError if the folder is damaged."""
     record: dict[str, Any] = json.loads(folders.load(folder, lambda saved: saved.read_text(exporting.RECORD_FILE)))
     if record["target"] != "ctranslate2":
-        raise checks.wrong(str(folder), "an export for CTranslate2", f"one for {record['target']}")
+        raise ValueError(f"{folder} is an export for {record['target']}, not for CTranslate2.")
     return record

@@ -36,21 +36,88 @@ from regard.tasks.task import Ids, Task, check_lengths, length_batches, max_posi
 from regard.tasks.translator import Translator
 from regard.tokens import IGNORED_LABEL, Tokens
 
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+"""The tokenizers of sacrebleu that need no further package and no network."""
+LENGTH_EDGES = (10, 20, 30, 40, 50)
+"""The upper ends of length buckets, in words of the source; the last bucket has no end."""
 MIN_PROBABILITY = 1e-30
-"""A probability below it counts as this one: float32 has none near 0, and its logarithm would be infinite."""
+"""Smaller probabilities count as this one: a float32 softmax may be 0, and its logarithm infinite."""
+MAX_LOGITS = 1 << 23
+"""Logits that are in memory at a time."""
+DEFAULT_WINDOW = 512
+"""Tokens of a window, if the model has that many positions."""
 
 
-# ---- scores: BLEU and chrF of translations, by sacrebleu, each with the signature that says how it was computed.
-#
-#     corpus_scores(hypotheses, references)           Scores(bleu=41.67, chrf=65.20, and the signature of each)
-#     by_length(sources, hypotheses, references)      the same for short sources, longer ones, and so on
-#
-# There must be as many hypotheses as references: sacrebleu leaves out what is too many without a word, and gives 100 for
-# two hypotheses against one reference that the first of them equals. It knows texts alone, and no models.
+@dataclass(frozen=True)
+class TranslationEvaluation:
+    """The evaluation of a translator."""
+
+    hypotheses: tuple[str, ...]
+    """The translation of each source."""
+    cut: int
+    """How many translations reached the maximum length."""
+    scores: "TranslationScores"
+    loss: "TokenLoss"
+    by_length: tuple["LengthBucket", ...]
+
+
+@dataclass(frozen=True)
+class ClassificationEvaluation:
+    """The evaluation of a classifier."""
+
+    examples: int
+    correct: int
+    loss: float
+    """The mean of -log p of the correct labels."""
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of examples whose most probable label is correct."""
+        return self.correct / self.examples
+
+
+def evaluate_translator(task: Translator, pairs: Sequence[tuple[str, str]], *, beams: int = 5, lowercase: bool = False,
+                        tokenize: str = "13a") -> TranslationEvaluation:
+    """Translate the sources of pairs (source, target), and score the translations against the targets.
+
+    Args:
+        beams: the beam size; several beams have the length penalty "mean".
+        lowercase, tokenize: as for `bleu`.
+    """
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    check_counts(pairs=sources)
+    translations = task.translate(sources, beams=beams, length_penalty="mean" if beams > 1 else "none")
+    hypotheses = [one.text for one in translations]
+    scores = corpus_scores(hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
+    buckets = scores_by_length(sources, hypotheses, targets, lowercase=lowercase, tokenize=tokenize)
+    loss = translation_loss(task, zip(sources, targets, strict=True))
+    return TranslationEvaluation(tuple(hypotheses), sum(one.cut for one in translations), scores, loss, tuple(buckets))
+
+
+def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor,
+                        labels: Sequence[str]) -> ClassificationEvaluation:
+    """Classify texts, or images (B, C, H, W), and compare with the names of their correct labels."""
+    known = {*task.label_names()}
+    unknown = sorted({*labels} - known)
+    if unknown:
+        raise checks.wrong("labels", f"labels of the model, {', '.join(sorted(known))[:200]}", repr(unknown[0]))
+    if len(inputs) != len(labels) or not len(labels):
+        raise checks.wrong("labels", f"one for each of the {len(inputs)} inputs, at least one", len(labels))
+    found: list[list[Label]] = task.classify(inputs)
+    correct = sum(one[0].name == label for one, label in zip(found, labels, strict=True))
+    nll = math.fsum(-math.log(max(MIN_PROBABILITY, dict(one)[label])) for one, label in zip(found, labels, strict=True))
+    return ClassificationEvaluation(len(labels), correct, nll / len(labels))
+
+
+class MetricScore(NamedTuple):
+    """A score from 0 to 100, and the sacrebleu signature that says how it was computed."""
+
+    value: float
+    signature: str
 
 
 class TranslationScores(NamedTuple):
-    """Both scores, from 0 to 100, and how they were computed."""
+    """BLEU and chrF, from 0 to 100, and their sacrebleu signatures."""
 
     bleu: float
     chrf: float
@@ -63,113 +130,10 @@ class LengthBucket(NamedTuple):
 
     least: int
     most: int | None
-    """None where there is no end."""
+    """None for the last bucket, which has no end."""
     pairs: int
     bleu: float
     chrf: float
-
-
-# ---- losses: How probable a model finds texts: the mean of -log p of their tokens, on data that it did not learn from.
-#
-#     of_pairs(translator, pairs)       every token of the targets and their ends, given the source and what is before it
-#     of_text(completer, text)          every token of a text but the first, given those before it in its window, or all
-#                                       those before it where a model has a state that does not grow with them
-#     of_lines(filler, texts)           tokens that are hidden at random, always the same ones
-#
-# No logits are held for more than some tokens at a time. It does not know how a model was trained; the loss of a training
-# with label smoothing is another number.
-
-
-@dataclass(frozen=True)
-class TokenLoss:
-    """A sum over tokens."""
-
-    nll: float
-    """Of -log p, in natural logarithms."""
-    tokens: int
-
-    @property
-    def mean(self) -> float:
-        """For each token; 0 where there is none."""
-        return self.nll / max(1, self.tokens)
-
-    @property
-    def perplexity(self) -> float:
-        """Among how many equally probable tokens the model would have had to choose."""
-        return math.exp(min(self.mean, 700.0))
-
-
-@dataclass(frozen=True)
-class TranslationEvaluation:
-    """What is told of a translator."""
-
-    hypotheses: tuple[str, ...]
-    """The translation of each source."""
-    cut: int
-    """How many of them did not come to an end."""
-    scores: TranslationScores
-    loss: TokenLoss
-    by_length: tuple[LengthBucket, ...]
-
-
-@dataclass(frozen=True)
-class ClassificationEvaluation:
-    """What is told of a classifier."""
-
-    examples: int
-    correct: int
-    loss: float
-    """The mean of -log p of the right labels."""
-
-    @property
-    def accuracy(self) -> float:
-        """The share of labels that are right."""
-        return self.correct / self.examples
-
-
-def evaluate_translator(task: Translator, pairs: Sequence[tuple[str, str]], *, beams: int = 5, lowercase: bool = False,
-               tokenize: str = "13a") -> TranslationEvaluation:
-    """Translate the sources of pairs (source, target), and compare with the targets.
-
-    Args:
-        beams: of the search, with a length penalty where there are several.
-        lowercase, tokenize: as for `regard.tasks.evaluation.bleu`.
-    """
-    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
-    check_counts(pairs=sources)
-    found = task.translate(sources, beams=beams, length_penalty="mean" if beams > 1 else "none")
-    made = [one.text for one in found]
-    scores = corpus_scores(made, targets, lowercase=lowercase, tokenize=tokenize)
-    table = scores_by_length(sources, made, targets, lowercase=lowercase, tokenize=tokenize)
-    loss = translation_loss(task, zip(sources, targets, strict=True))
-    return TranslationEvaluation(tuple(made), sum(one.cut for one in found), scores, loss, tuple(table))
-
-
-def evaluate_classifier(task: Classifier, inputs: Sequence[str] | Tensor, labels: Sequence[str]) -> ClassificationEvaluation:
-    """Classify texts, or images (B, C, H, W), and compare with these labels, given by their names."""
-    known = {*task.label_names()}
-    unknown = sorted({*labels} - known)
-    if unknown:
-        raise checks.wrong("labels", f"labels of the model, {', '.join(sorted(known))[:200]}", repr(unknown[0]))
-    if len(inputs) != len(labels) or not len(labels):
-        raise checks.wrong("labels", f"one for each of the {len(inputs)} inputs, at least one", len(labels))
-    found: list[list[Label]] = task.classify(inputs)
-    right = sum(one[0].name == label for one, label in zip(found, labels, strict=True))
-    nll = math.fsum(-math.log(max(MIN_PROBABILITY, dict(one)[label])) for one, label in zip(found, labels, strict=True))
-    return ClassificationEvaluation(len(labels), right, nll / len(labels))
-
-
-BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
-"""How sacrebleu may cut texts into words for BLEU; its others need further packages, or a network."""
-LENGTH_EDGES = (10, 20, 30, 40, 50)
-"""Words of a source: up to the first, above that up to the second, and so on, and above the last."""
-
-
-class MetricScore(NamedTuple):
-    """A score from 0 to 100, and how it was computed."""
-
-    value: float
-    signature: str
 
 
 def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
@@ -185,12 +149,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     """BLEU of hypotheses, each with one reference (Papineni et al. 2002; Post 2018).
 
     Args:
-        lowercase: upper and lower case count as the same.
-        tokenize: how texts are cut into words, one of TOKENIZERS; "none" for texts that are cut already.
+        lowercase: ignore case.
+        tokenize: the tokenizer, one of BLEU_TOKENIZERS; "none" for texts that are already tokenized.
     """
     checks.pick("tokenize", tokenize, dict.fromkeys(BLEU_TOKENIZERS))
     check_counts(hypotheses=hypotheses, references=references)
-    # Forced: otherwise a hundred lines that end with " ." are remarked upon through a logger.
+    # Without `force` sacrebleu logs a warning about a hundred lines that end with " .".
     return _metric_score(BLEU(lowercase=lowercase, tokenize=tokenize, force=True), hypotheses, references)
 
 
@@ -200,23 +164,27 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     return _metric_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
-def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False,
-              tokenize: str = "13a", edges: Sequence[int] = LENGTH_EDGES) -> list[LengthBucket]:
-    """The scores by the length of the source, in words between spaces; lengths that no source has are left out."""
+def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *,
+                     lowercase: bool = False, tokenize: str = "13a",
+                     edges: Sequence[int] = LENGTH_EDGES) -> list[LengthBucket]:
+    """The scores by the length of the source in words between spaces, without empty buckets."""
     check_counts(sources=sources, hypotheses=hypotheses, references=references)
-    lengths, found = [len(source.split()) for source in sources], []
+    lengths, buckets = [len(source.split()) for source in sources], []
     for least, most in zip((0, *(edge + 1 for edge in edges)), (*edges, None), strict=True):
-        here = [number for number, length in enumerate(lengths)
-                if least <= length and (most is None or length <= most)]
-        if here:
-            some, wanted = ([texts[number] for number in here] for texts in (hypotheses, references))
-            scores = corpus_scores(some, wanted, lowercase=lowercase, tokenize=tokenize)
-            found.append(LengthBucket(least, most, len(here), scores.bleu, scores.chrf))
-    return found
+        inside = [number for number, length in enumerate(lengths)
+                  if least <= length and (most is None or length <= most)]
+        if inside:
+            some, expected = ([texts[number] for number in inside] for texts in (hypotheses, references))
+            scores = corpus_scores(some, expected, lowercase=lowercase, tokenize=tokenize)
+            buckets.append(LengthBucket(least, most, len(inside), scores.bleu, scores.chrf))
+    return buckets
 
 
 def check_counts(**texts: Sequence[str]) -> None:
-    """Refuse lists of different lengths, and empty ones; the first is named, and what the others must equal."""
+    """Refuse lists of different lengths, and empty ones.
+
+    sacrebleu silently ignores surplus texts: two hypotheses against one reference may score 100.
+    """
     (first, given), *others = texts.items()
     for name, other in texts.items():
         if isinstance(other, str):
@@ -233,26 +201,34 @@ def _metric_score(metric: "BLEU | CHRF", hypotheses: Sequence[str], references: 
     return MetricScore(float(value), str(metric.get_signature()))
 
 
-MAX_LOGITS = 1 << 23
-"""Logits that are held at a time."""
-DEFAULT_WINDOW = 512
-"""Tokens of a window, where nothing else is said and the model has no fewer positions."""
+@dataclass(frozen=True)
+class TokenLoss:
+    """A loss summed over tokens."""
 
+    nll: float
+    """The sum of -log p, in natural logarithms."""
+    tokens: int
 
-def mean_translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> float:
-    """The mean of -log p of the tokens of targets, their ends among them, for pairs (source, target)."""
-    return translation_loss(task, pairs).mean
+    @property
+    def mean(self) -> float:
+        """The loss per token; 0 without tokens."""
+        return self.nll / max(1, self.tokens)
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean."""
+        return math.exp(min(self.mean, 700.0))
 
 
 @torch.inference_mode()
 def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> TokenLoss:
-    """The loss of a translator on pairs (source, target)."""
-    task.check_mode()
+    """The loss of a translator on pairs (source, target), the end of each target included."""
+    task.check_eval_mode()
     tokenizer, given = task.pair_tokenizer(), list(pairs)
     sources = tokenizer.encode_sources([source for source, _ in given])
     targets = tokenizer.encode_targets([target for _, target in given])
-    inputs = [[task.start(), *ids] for ids in targets]
-    labels = [[*ids, task.end()[0]] for ids in targets]
+    inputs = [[task.start_id(), *ids] for ids in targets]
+    labels = [[*ids, task.end_ids()[0]] for ids in targets]
     check_lengths("sources", sources, max_positions(task.model.encoder))
     check_lengths("targets", inputs, max_positions(task.model.decoder))
     parts = []
@@ -264,23 +240,23 @@ def translation_loss(task: Translator, pairs: Iterable[tuple[str, str]]) -> Toke
 
 
 def text_loss(task: Completer, text: str, *, window: int | None = None) -> TokenLoss:
-    """The loss of a language model on one text; see `of_stream`."""
+    """The loss of a language model on one text; see `stream_loss`."""
     return stream_loss(task, task.text_tokenizer().encode(text), window=window)
 
 
 @torch.inference_mode()
 def stream_loss(task: Completer, ids: Sequence[int], *, window: int | None = None) -> TokenLoss:
-    """The loss of a language model on the ids of one text, read in windows of so many tokens, one after another.
+    """The loss of a language model on the ids of one text, read in consecutive windows of `window` tokens.
 
-    A recurrent model keeps its state from window to window, as in training, and so do convolutions.
+    A recurrent or convolutional model keeps its state from window to window, as in training.
     """
-    task.check_mode()
+    task.check_eval_mode()
     positions = max_positions(task.model.decoder)
     length = min(DEFAULT_WINDOW, positions or DEFAULT_WINDOW) if window is None else whole_number("window", window, 1)
     if positions is not None and length > positions:
-        raise checks.wrong("window", f"at most {positions}, the positions that the model knows", length)
+        raise checks.wrong("window", f"at most {positions}, the positions of the model", length)
     if len(ids) < 2:
-        raise checks.wrong("ids", "at least two, for the second to be foretold", len(ids))
+        raise checks.wrong("ids", "at least two, so that the second can be predicted", len(ids))
     starts = range(0, len(ids) - 1, length)
     inputs = [ids[start:min(start + length, len(ids) - 1)] for start in starts]
     labels = [ids[start + 1:start + 1 + length] for start in starts]
@@ -288,9 +264,9 @@ def stream_loss(task: Completer, ids: Sequence[int], *, window: int | None = Non
     assert isinstance(model, LanguageModel)
     state, parts = model.start(rows=1, capacity=length), []
     if positions is None and all(isinstance(block.mixer, RowState) for block in state.stack.blocks):
-        for some, wanted in zip(inputs, labels, strict=True):
+        for some, expected in zip(inputs, labels, strict=True):
             features, state = model.step_features(state, task.tokens([some]).ids)
-            parts.append(_token_loss(task, features, _label_tensor(task, [wanted])))
+            parts.append(_token_loss(task, features, _label_tensor(task, [expected])))
         return _total_loss(parts)
     for numbers in length_batches([*map(len, inputs)]):
         features = model.features(task.tokens([inputs[number] for number in numbers]))
@@ -299,14 +275,16 @@ def stream_loss(task: Completer, ids: Sequence[int], *, window: int | None = Non
 
 
 @torch.inference_mode()
-def masked_loss(task: Filler, texts: Sequence[str], *, masking: MaskingConfig | None = None, seed: int = 0) -> TokenLoss:
-    """The loss of a masked model on texts, some of whose tokens are hidden; the same ones for the same seed."""
-    task.check_mode()
-    rows = task.text_ids(texts)
-    masked = MaskedCollator(_EncodedRows(rows), task.special, task.vocabularies[0], masking or MaskingConfig(), pad_sequences, seed)
+def masked_loss(task: Filler, texts: Sequence[str], *, masking: MaskingConfig | None = None,
+                seed: int = 0) -> TokenLoss:
+    """The loss of a masked model on random masked tokens of texts; the same tokens for the same seed."""
+    task.check_eval_mode()
+    rows = task.encode_texts(texts)
+    collate = MaskedCollator(_EncodedRows(rows), task.special, task.vocabularies[0], masking or MaskingConfig(),
+                             pad_sequences, seed)
     parts = []
     for numbers in length_batches([*map(len, rows)]):
-        batch = masked(np.array(numbers, np.int64), 0).to(task.device)
+        batch = collate(np.array(numbers, np.int64), 0).to(task.device)
         features = task.model.features(batch.inputs)  # type: ignore[operator]
         parts.append(_token_loss(task, features, batch.labels))
     return _total_loss(parts)
@@ -328,7 +306,7 @@ def _label_tensor(task: Task, rows: Ids) -> Tensor:
 
 
 def _token_loss(task: Task, features: Tensor, labels: Tensor) -> TokenLoss:
-    """The sum over the labels that count, some of them at a time."""
+    """The loss of the labels that are not ignored."""
     counted = labels != IGNORED_LABEL
     nll = sum((part.item() for part in _loss_chunks(task, features[counted], labels[counted])), 0.0)
     return TokenLoss(nll, int(counted.sum()))
@@ -338,10 +316,10 @@ def _loss_chunks(task: Task, features: Tensor, labels: Tensor) -> Iterator[Tenso
     output = task.model.output
     assert isinstance(output, torch.nn.Linear)
     count = max(1, MAX_LOGITS // output.out_features)
-    for some, wanted in zip(features.split(count), labels.split(count), strict=True):
-        yield F.cross_entropy(output(some).float(), wanted, reduction="sum")
+    for some, expected in zip(features.split(count), labels.split(count), strict=True):
+        yield F.cross_entropy(output(some).float(), expected, reduction="sum")
 
 
 def _total_loss(parts: Iterable[TokenLoss]) -> TokenLoss:
-    every = list(parts)
-    return TokenLoss(math.fsum(part.nll for part in every), sum(part.tokens for part in every))
+    losses = list(parts)
+    return TokenLoss(math.fsum(part.nll for part in losses), sum(part.tokens for part in losses))

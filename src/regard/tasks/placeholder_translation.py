@@ -12,12 +12,13 @@ one, and the white space around each is kept.
 
 Where a placeholder belongs, by the alignment (a_ts is the weight of the link between words t and s):
 
-    h_t = sum over s of +-a_ts          + for words s that a mark encloses, or for its stand-in; - for others
-    h_t = sum over s of +-a_ts 2^-d_s   for a mark without a stand-in: + for words before it, - for words after it, with
-                                        d_s words between
-    score of a place = sum of h_t over the words t before it; for an opening mark, the negative
+    h_t = Σ_s ±a_ts           + for words s that a mark encloses, or for its stand-in; − for others
+    h_t = Σ_s ±a_ts 2^-d_s    for a mark without a stand-in: + for words before it, − for words after it, with d_s words
+                              between
+    score of a place = Σ h_t over the words t before it; for an opening mark, the negative
 
-Of all ways to put the marks between the words of the translation, in their order, the one with the highest sum wins.
+Of all ways to put the marks between the words of the translation, in their order, with a word in each tag, the one with
+the highest sum wins. A mark at an end of the text stays there, and a mark before the last signs stays before such.
 
 Legend: s, t words of source and translation; g the place before word g of the translation.
 """
@@ -46,32 +47,38 @@ from regard.tasks.placeholders import (
     split_pieces,
 )
 
-# What ends a line or a column somewhere; and what no text of XML holds.
-_SPACING = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
-_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+APOSTROPHES = "'’"
+_OPENING_SIGNS = "([{«“„¿¡/" + APOSTROPHES
+_SPACING = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # ends a line or a column in some format
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
+_UNLINKED_COST = 0.05
+"""The cost of enclosing a word without a link."""
+_NEIGHBOUR_WEIGHT = 0.01
+"""The weight of the neighbours of a mark whose stand-in was not translated."""
+_NOWHERE = float("-inf")
 
 
 class TranslatedText(Protocol):
-    """What is needed of a translation."""
+    """A translation: any object with these properties."""
 
     @property
     def text(self) -> str:
-        """As the model wrote it."""
+        """The generated text."""
 
     @property
     def score(self) -> float:
-        """By which the search ranked it."""
+        """The score of the search."""
 
     @property
     def cut(self) -> bool:
-        """The model did not come to an end."""
+        """Whether the maximum length was reached."""
 
 
 TranslatedT = TypeVar("TranslatedT", bound=TranslatedText)
 TranslateFunction = Callable[[list[str]], Sequence[TranslatedT]]
-"""Gives the translations of texts, in their order."""
+"""Returns the translations of texts, in their order."""
 AlignTexts = Callable[[list[str], list[TranslatedT]], Sequence[Alignment]]
-"""Tells of texts and their translations which words belong together, as `Translator.align`."""
+"""Aligns texts with their translations, as `Translator.align` does."""
 
 
 @dataclass(frozen=True)
@@ -80,106 +87,111 @@ class PlaceholderTranslation:
 
     text: str
     score: float
-    """Where several texts were translated for it, the lowest of theirs; 0 where none was."""
+    """The lowest score of the translated parts; 0 if nothing was translated."""
     cut: bool
-    how: str
-    """The way that it came about; of several lines the last that was needed."""
+    strategy: str
+    """The strategy that worked; for several lines the last one that was needed."""
 
 
 class _TranslatedPart(NamedTuple):
-    """A translation, and which of its words belong to which of the source, where that was asked for."""
+    """A translation, and its alignment if it was computed."""
 
     text: str
     alignment: Alignment | None
 
 
 class _LinePlan(NamedTuple):
-    """What is asked for a line, and what is made of the answers: None where a placeholder is lost."""
+    """The texts to translate for a line, and a function that joins them: None if a placeholder is lost."""
 
-    asked: list[str]
-    """The first begins the line, the others stand within it."""
+    texts: list[str]
+    """The first begins the line, the others do not."""
     join: Callable[[list[_TranslatedPart]], str | None]
 
 
-def translate_with_placeholders(texts: Sequence[str], ask: TranslateFunction[TranslatedT], align: AlignTexts[TranslatedT] | None = None,
-         within: TranslateFunction[TranslatedT] | None = None) -> list[PlaceholderTranslation]:
-    """The translation of each text. Of one that is blank it is empty.
+def translate_with_placeholders(texts: Sequence[str], translate: TranslateFunction[TranslatedT],
+                                align: AlignTexts[TranslatedT] | None = None,
+                                translate_inner: TranslateFunction[TranslatedT] | None = None,
+                                ) -> list[PlaceholderTranslation]:
+    """The translation of each text; that of a blank text is empty.
 
     Args:
-        align: for what was asked of `ask`, and what it gave. Without it no placeholder is put where its neighbours are.
-        within: as `ask`, for pieces that do not begin a line, where that makes a difference.
+        align: aligns texts with the results of `translate`. Without it the strategy `placed` is skipped.
+        translate_inner: as `translate`, for pieces that do not begin a line, if that makes a difference.
     """
-    cut = [split_lines(text) for text in texts]
-    lines = dict.fromkeys(line.strip() for parts in cut for line in parts[::2] if not is_blank(line))
-    known = _translate_lines(list(lines), ask, align, within)
-    return [_join_lines(parts, known) for parts in cut]
+    split = [split_lines(text) for text in texts]
+    lines = dict.fromkeys(line.strip() for parts in split for line in parts[::2] if not is_blank(line))
+    known = _translate_lines(list(lines), translate, align, translate_inner)
+    return [_join_lines(parts, known) for parts in split]
 
 
 def _join_lines(parts: list[str], known: dict[str, PlaceholderTranslation]) -> PlaceholderTranslation:
-    """A text of its lines, every second part of which is a line break."""
+    """The translation of a text from those of its lines; every second part is a line break."""
     found = [known[line.strip()] for line in parts[::2] if not is_blank(line)]
     if not found:
         return PlaceholderTranslation("", 0.0, False, "whole")
     text = "".join(part if number % 2 or is_blank(part) else _with_outer_space(part, known[part.strip()].text)
                    for number, part in enumerate(parts))
-    last = max(found, key=lambda one: list(ALIGNED_STRATEGIES).index(one.how))
+    last = max(found, key=lambda one: list(ALIGNED_STRATEGIES).index(one.strategy))
     whole = "".join(parts)
-    if len(found) > 1 and find_placeholders(text) != find_placeholders(whole):  # one has come about between two lines
+    if len(found) > 1 and find_placeholders(text) != find_placeholders(whole):  # a new one between two lines
         return PlaceholderTranslation(whole, 0.0, False, "source")
-    return PlaceholderTranslation(text, min(one.score for one in found), any(one.cut for one in found), last.how)
+    return PlaceholderTranslation(text, min(one.score for one in found), any(one.cut for one in found), last.strategy)
 
 
 def _with_outer_space(line: str, text: str) -> str:
-    """A translation with the white space that is around its source."""
+    """A translation with the white space around its source."""
     inner = line.strip()
     begin = line.index(inner)
     return f"{line[:begin]}{text}{line[begin + len(inner):]}"
 
 
-def _translate_lines(lines: list[str], ask: TranslateFunction[TranslatedT], align: AlignTexts[TranslatedT] | None,
-           within: TranslateFunction[TranslatedT] | None) -> dict[str, PlaceholderTranslation]:
-    """The translations of different lines that are not blank."""
+def _translate_lines(lines: list[str], translate: TranslateFunction[TranslatedT],
+                     align: AlignTexts[TranslatedT] | None,
+                     translate_inner: TranslateFunction[TranslatedT] | None) -> dict[str, PlaceholderTranslation]:
+    """The translations of distinct lines that are not blank."""
     known = dict[str, PlaceholderTranslation]()
-    for how, planned in (STRATEGIES if align is None else ALIGNED_STRATEGIES).items():
-        plans = {line: planned(line) for line in lines if line not in known}
-        alike = 1 if within else None  # where it makes no difference, all are asked for together
-        answers = _translate_once([text for plan in plans.values() for text in plan.asked[:alike]], ask)
-        others = _translate_once([text for plan in plans.values() for text in plan.asked[1:]], within) if within else answers
-        looked = dict[str, Alignment]()
-        if how == "placed" and align is not None and answers:
-            looked = dict(zip(answers, align(list(answers), list(answers.values())), strict=True))
+    for strategy, make_plan in (STRATEGIES if align is None else ALIGNED_STRATEGIES).items():
+        plans = {line: make_plan(line) for line in lines if line not in known}
+        first = 1 if translate_inner else None  # without it all texts are translated together
+        outer = _translate_once([text for plan in plans.values() for text in plan.texts[:first]], translate)
+        inner = outer
+        if translate_inner:
+            inner = _translate_once([text for plan in plans.values() for text in plan.texts[1:]], translate_inner)
+        alignments = dict[str, Alignment]()
+        if strategy == "placed" and align is not None and outer:
+            alignments = dict(zip(outer, align(list(outer), list(outer.values())), strict=True))
         for line, plan in plans.items():
-            found = [(others if number else answers)[text] for number, text in enumerate(plan.asked)]
-            text = plan.join([_TranslatedPart(_one_line(one.text), looked.get(text))
-                              for text, one in zip(plan.asked, found, strict=True)])
-            if text is not None and find_placeholders(text) == find_placeholders(line):
+            found = [(inner if number else outer)[text] for number, text in enumerate(plan.texts)]
+            joined = plan.join([_TranslatedPart(_one_line(one.text), alignments.get(text))
+                                for text, one in zip(plan.texts, found, strict=True)])
+            if joined is not None and find_placeholders(joined) == find_placeholders(line):
                 score = min((one.score for one in found), default=0.0)
-                known[line] = PlaceholderTranslation(text, score, any(one.cut for one in found), how)
+                known[line] = PlaceholderTranslation(joined, score, any(one.cut for one in found), strategy)
     return known
 
 
-def _translate_once(texts: Sequence[str], ask: TranslateFunction[TranslatedT]) -> dict[str, TranslatedT]:
-    """The translation of each text, each asked for once."""
-    different = list(dict.fromkeys(texts))
-    return dict(zip(different, ask(different) if different else [], strict=True))
+def _translate_once(texts: Sequence[str], translate: TranslateFunction[TranslatedT]) -> dict[str, TranslatedT]:
+    """The translations of distinct texts."""
+    distinct = list(dict.fromkeys(texts))
+    return dict(zip(distinct, translate(distinct) if distinct else [], strict=True))
 
 
 def _one_line(text: str) -> str:
-    """What a model wrote, as every format can hold it."""
+    """A generated text without characters that some format cannot hold."""
     return _CONTROL.sub("", _SPACING.sub(" ", text)).strip()
 
 
 def _plan_whole(line: str) -> _LinePlan:
     if find_placeholders(line) and not any(piece.core for piece in split_pieces(line)):
-        return _LinePlan([], lambda found: line)  # without words there is nothing to translate
+        return _LinePlan([], lambda found: line)  # no words to translate
     return _LinePlan([line], lambda found: found[0].text)
 
 
 def _plan_codes(line: str) -> _LinePlan:
-    hidden = CodedText.of(line)
-    if hidden is None or not hidden.placeholders:
+    coded = CodedText.of(line)
+    if coded is None or not coded.placeholders:
         return _LinePlan([], lambda found: None)
-    return _LinePlan([hidden.text], lambda found: hidden.shown(found[0].text))
+    return _LinePlan([coded.text], lambda found: coded.restore(found[0].text))
 
 
 def _plan_codes_without_tags(line: str) -> _LinePlan:
@@ -189,112 +201,158 @@ def _plan_codes_without_tags(line: str) -> _LinePlan:
 
 
 def _plan_placement(line: str) -> _LinePlan:
-    bare = StrippedText.of(line)
-    if not bare.marks or not any(map(str.isalpha, bare.text)):
+    stripped = StrippedText.of(line)
+    if not stripped.marks or not any(map(str.isalpha, stripped.text)):
         return _LinePlan([], lambda found: None)
-    return _LinePlan([bare.text], lambda found: _restore(bare, found[0]))
+    return _LinePlan([stripped.text], lambda found: _restore(stripped, found[0]))
 
 
-def _restore(bare: StrippedText, answer: _TranslatedPart) -> str | None:
-    """A translation with its placeholders; None where its aligned words are not all that is left of its text."""
-    alignment = answer.alignment
-    if alignment is None or "".join(alignment.target) != "".join(answer.text.split()):
+def _restore(stripped: StrippedText, part: _TranslatedPart) -> str | None:
+    """A translation with its placeholders; None if its aligned words are not its whole text."""
+    alignment = part.alignment
+    if alignment is None or "".join(alignment.target) != "".join(part.text.split()):
         return None
-    return restore_placeholders(bare, alignment)
+    return restore_placeholders(stripped, alignment)
 
 
 def _plan_pieces(line: str) -> _LinePlan:
-    parts = split_pieces(line)
-    return _LinePlan([part.core for part in parts if part.core], lambda found: join_pieces(parts, [one.text for one in found]))
+    pieces = split_pieces(line)
+    return _LinePlan([piece.core for piece in pieces if piece.core],
+                     lambda found: join_pieces(pieces, [one.text for one in found]))
 
 
 def _plan_source(line: str) -> _LinePlan:
     return _LinePlan([], lambda found: line)
 
 
-STRATEGIES: dict[str, Callable[[str], _LinePlan]] = {"whole": _plan_whole, "stand-ins": _plan_codes, "pieces": _plan_pieces,
-                                           "source": _plan_source}
+STRATEGIES: dict[str, Callable[[str], _LinePlan]] = {
+    "whole": _plan_whole, "stand-ins": _plan_codes, "pieces": _plan_pieces, "source": _plan_source,
+}
 """From the one that reads best to the one that cannot fail."""
+ALIGNED_STRATEGIES = {
+    "whole": _plan_whole, "stand-ins": _plan_codes_without_tags, "placed": _plan_placement, "pieces": _plan_pieces,
+    "source": _plan_source,
+}
+"""The strategies with an alignment."""
 
 
-# ---- placed: A translation written with its placeholders: in place of words, or between two, with the spaces that belong there.
-#
-#     le | gros | chien     <b> in front of gros, </b> behind it      le <b>gros</b> chien
-#     Ouvrir | 12 | .       %s in place of 12                         Ouvrir %s.
-#
-# Spaces are those of the translation. Where it has none, between a word and a sign, those of the source decide. A tag is
-# next to what it encloses. Where each placeholder belongs is for `regard.tasks.placeholder_translation`.
+# Placeholders put back into a translation
 
+def restore_placeholders(stripped: StrippedText, alignment: Alignment) -> str | None:
+    """A translation of a stripped text with its marks: instead of their stand-ins, or between two words.
 
-def restore_placeholders(bare: StrippedText, alignment: Alignment) -> str | None:
-    """A translation with the marks of its source.
+        le | gros | chien     <b> before gros, </b> after it      le <b>gros</b> chien
+        Ouvrir | 12 | .       %s instead of 12                    Ouvrir %s.
 
-    None where there are not enough words to put them between, where marks would take the place of all words although
-    they are not all that there was, or where tags that enclosed words would enclose signs alone.
+    Spaces are those of the translation; between a word and a sign, where it has none, those of the source decide. A tag
+    adjoins what it encloses.
+
+    None if there are not enough words to put the marks between, if marks would replace all words although the source
+    has others, or if tags that enclosed words would enclose only signs.
     """
-    spans = place_marks(bare, alignment)
-    if spans is None or not _words_remain(bare, spans, alignment) or not _words_in_tags(bare, spans, alignment):
+    ranges = place_marks(stripped, alignment)
+    if ranges is None or not _words_remain(stripped, ranges, alignment) or not _words_in_tags(stripped, ranges,
+                                                                                              alignment):
         return None
-    taken = {span.first: (mark.text, span.behind) for mark, span in zip(bare.marks, spans, strict=True)
-             if span.first < span.behind}
-    between = [(span.first, mark) for mark, span in zip(bare.marks, spans, strict=True) if span.first == span.behind]
+    placed = list(zip(stripped.marks, ranges, strict=True))
+    replaced = {words.first: (mark.text, words.end) for mark, words in placed if words.first < words.end}
+    between = [(words.first, mark) for mark, words in placed if words.first == words.end]
     text, last, g = "", "", 0
     while g < len(alignment.target):
-        word, behind = taken.get(g, (alignment.target[g], g + 1))
-        space = " " if has_space(alignment, g) else ""
+        word, end = replaced.get(g, (alignment.target[g], g + 1))
+        space = " " if _has_space(alignment, g) else ""
         text += _gap_text(last, [mark for place, mark in between if place == g], space, word) + word
-        last, g = word, behind
+        last, g = word, end
     return text + _gap_text(last, [mark for place, mark in between if place == g], "", "")
 
 
-ALIGNED_STRATEGIES = {"whole": _plan_whole, "stand-ins": _plan_codes_without_tags, "placed": _plan_placement, "pieces": _plan_pieces,
-                "source": _plan_source}
-"""Those where something tells which words belong together."""
-
-
-# ---- placing: Where placeholders belong in the translation of a text without them: where the words beside them were translated to.
-#
-#     h_t = Σ_s ±a_ts            + for words s that a mark encloses, or for the one that it left behind; − for others
-#     h_t = Σ_s ±a_ts 2^-d_s     of a mark that left nothing: + for words in front of it, − for those behind it, with d_s
-#                                words between
-#     score of a place = Σ_(t in front of it) h_t; of one where something opens, the negative
-#
-# a_ts is the weight of the link between the words t and s. Of all ways to put the marks between the words of the
-# translation, in their order, with a word in each tag and between others, the one with the highest sum is taken.
-# A mark that left a word behind opens and closes, and what is between belongs to it. What stood at an end of the text
-# stays at that end, and what stood in front of its last signs stays in front of such. It does not know what translates,
-# what aligns, and how a text is written: that is for `regard.tasks.placeholder_translation`.
-#
-# Legend: s, t words of source and translation; g the place in front of word g of the translation.
-
-APOSTROPHES = "'’"
-_UNLINKED_COST = 0.05
-"""What it costs to enclose a word that belongs to none."""
-_NEIGHBOUR_WEIGHT = 0.01
-"""How much the words beside a mark that left a word behind count, where nothing was made of that word."""
-_NOWHERE = float("-inf")
-
-
 class WordRange(NamedTuple):
-    """The words of a translation that a mark takes the place of, from the first to the one behind the last."""
+    """The words of a translation that a mark replaces; an empty range is a place between two words."""
 
     first: int
-    behind: int
+    end: int
 
 
-def place_marks(bare: StrippedText, alignment: Alignment) -> list[WordRange] | None:
-    """Where each mark belongs; None where there are not enough words to put them between."""
-    found = best_places(_placement_scores(bare, _AlignmentView.of(alignment)))
+def _words_remain(stripped: StrippedText, ranges: Sequence[WordRange], alignment: Alignment) -> bool:
+    """Whether words remain beside the marks, if there were any in the source."""
+    stand_ins = {number for mark in stripped.marks for number in range(mark.start, mark.end)}
+    if not any(letter.isalpha() for number, letter in enumerate(stripped.text) if number not in stand_ins):
+        return True
+    replaced = {number for words in ranges for number in range(*words)}
+    return any(any(map(str.isalnum, word)) for number, word in enumerate(alignment.target) if number not in replaced)
+
+
+def _words_in_tags(stripped: StrippedText, ranges: Sequence[WordRange], alignment: Alignment) -> bool:
+    """Whether tags enclose words, if they did in the source. A stand-in counts as a word."""
+    for mark, words in zip(stripped.marks, ranges, strict=True):
+        if mark.kind != OPEN:
+            continue
+        close, last = stripped.marks[mark.partner], ranges[mark.partner]
+        if any(map(str.isalnum, stripped.text[mark.start:close.start])) and not any(
+                map(str.isalnum, "".join(alignment.target[words.first:last.first]))):
+            return False
+    return True
+
+
+def _gap_text(before: str, marks: Sequence[PlaceholderMark], space: str, after: str) -> str:
+    """The text between two words, of which one may be missing."""
+    text, waiting, last = "", list[PlaceholderMark](), None
+    for mark in marks:
+        waiting.append(mark)
+        if mark.kind in (WORD, ALONE):
+            gap = _space_between(last, mark) if last else _space_before(before, mark, space)
+            text += _with_tags(gap, waiting[:-1]) + mark.text
+            waiting, last = [], mark
+    return text + _with_tags(_space_after(last, space, after) if last else space, waiting)
+
+
+def _with_tags(space: str, tags: Sequence[PlaceholderMark]) -> str:
+    """Tags and a space: after closing tags, before opening ones."""
+    closing = "".join(tag.text for tag in tags if tag.kind == CLOSE)
+    return closing + space + "".join(tag.text for tag in tags if tag.kind == OPEN)
+
+
+def _space_before(before: str, mark: PlaceholderMark, space: str) -> str:
+    if not before or mark.text[0] in CLOSING_SIGNS or mark.text[0].isspace():
+        return ""
+    if _adjoins(mark, mark.before, before[-1], space):
+        return ""
+    return space if space or before[-1] in _OPENING_SIGNS else " "
+
+
+def _space_between(one: PlaceholderMark, other: PlaceholderMark) -> str:
+    adjacent = one.end == other.start and not (one.after.isspace() or other.before.isspace())
+    return "" if adjacent else " "
+
+
+def _space_after(mark: PlaceholderMark, space: str, after: str) -> str:
+    if not after or _adjoins(mark, mark.after, after[0], space):
+        return ""
+    return space if space or after[0] in CLOSING_SIGNS else " "
+
+
+def _adjoins(mark: PlaceholderMark, old: str, new: str, space: str) -> bool:
+    """Whether a mark adjoins its new neighbour without a space, given its old neighbour in the source."""
+    if not old or old.isspace():
+        return False
+    return mark.glued or (not space and (old == new or (old.isalpha() and new.isalpha())))
+
+
+# Where the marks belong
+
+def place_marks(stripped: StrippedText, alignment: Alignment) -> list[WordRange] | None:
+    """The place of each mark in the translation; None if there are not enough words to put them between."""
+    found = best_places(_placement_scores(stripped, _AlignmentView.of(alignment)))
     if found is None:
         return None
     remaining = iter(found)
     return [WordRange(place, next(remaining) if mark.kind == WORD else place)
-            for mark, place in ((mark, next(remaining)) for mark in bare.marks)]
+            for mark, place in ((mark, next(remaining)) for mark in stripped.marks)]
 
 
 @dataclass(frozen=True)
 class _AlignmentView:
-    """What is known of both texts."""
+    """An alignment with corrected links."""
 
     alignment: Alignment
     links: tuple[Link, ...]
@@ -303,24 +361,24 @@ class _AlignmentView:
 
     @classmethod
     def of(cls, alignment: Alignment) -> "_AlignmentView":
-        """The links as they are, but of last signs and of stand-ins, which the texts themselves say more of."""
+        """Replace the links of last signs and copied stand-ins, which are certain from the texts."""
         signs = tuple([not any(map(str.isalnum, word)) for word in side]
                       for side in (alignment.source, alignment.target))
         copied = _copied_stand_ins(alignment.source, alignment.target)
-        sure = dict(copied)
+        certain = dict(copied)
         for back in range(1, 1 + min(_leading_run(reversed(side)) for side in signs)):
-            sure[len(alignment.target) - back] = len(alignment.source) - back
-        links = [link for link in alignment.links if link.target not in sure and link.source not in copied.values()]
-        links += [Link(source, target, 1.0) for target, source in sure.items()]
+            certain[len(alignment.target) - back] = len(alignment.source) - back
+        links = [link for link in alignment.links if link.target not in certain and link.source not in copied.values()]
+        links += [Link(source, target, 1.0) for target, source in certain.items()]
         return cls(alignment, tuple(links), (signs[0], signs[1]))
 
     @property
     def count(self) -> int:
-        """Of words of the translation."""
+        """The number of words of the translation."""
         return len(self.alignment.target)
 
     def enclosing(self, start: int, end: int) -> list[float]:
-        """What is gained where a span ends behind each place, rather than at the beginning."""
+        """For each place the score of enclosing the words before it, for source characters from start to end."""
         spans = self.alignment.source_spans
         gains = [-_UNLINKED_COST] * self.count
         for link in self.links:
@@ -329,7 +387,7 @@ class _AlignmentView:
         return _prefix_sums(gains)
 
     def beside(self, start: int, end: int) -> list[float]:
-        """What is gained at each place by standing behind what was in front."""
+        """For each place the score of standing after the words that were before the mark."""
         spans = self.alignment.source_spans
         front = [number for number, span in enumerate(spans) if span.end <= start]
         back = [number for number, span in enumerate(spans) if span.start >= end]
@@ -342,64 +400,64 @@ class _AlignmentView:
 
 
 class PlacementScores(NamedTuple):
-    """The scores of one place to be found, and whether it must be behind the one before."""
+    """The score of each place for one end of a mark, and whether it must come after the previous end."""
 
     scores: list[float]
     apart: bool
 
 
-def _placement_scores(bare: StrippedText, looked: _AlignmentView) -> list[PlacementScores]:
-    """One for each mark, and two for one that left a word."""
+def _placement_scores(stripped: StrippedText, view: _AlignmentView) -> list[PlacementScores]:
+    """One for each mark, and two for one with a stand-in, which begins and ends."""
     rows = list[PlacementScores]()
-    for number, mark in enumerate(bare.marks):
-        apart = number > 0 and _must_be_apart(bare, number)
+    for number, mark in enumerate(stripped.marks):
+        apart = number > 0 and _must_be_apart(stripped, number)
         if mark.kind == ALONE:
-            rows.append(PlacementScores(_single_mark_scores(mark, looked), apart))
+            rows.append(PlacementScores(_single_mark_scores(mark, view), apart))
         elif mark.kind == WORD:
-            inside, beside = looked.enclosing(mark.start, mark.end), looked.beside(mark.start, mark.end)
+            inside, beside = view.enclosing(mark.start, mark.end), view.beside(mark.start, mark.end)
             opening = [_NEIGHBOUR_WEIGHT * near - score for score, near in zip(inside, beside, strict=True)]
             rows += [PlacementScores(opening, apart), PlacementScores(inside, False)]
         else:
-            rows.append(PlacementScores(_tag_scores(bare, mark, looked), apart))
+            rows.append(PlacementScores(_tag_scores(stripped, mark, view), apart))
     return rows
 
 
-def _must_be_apart(bare: StrippedText, number: int) -> bool:
-    """Whether a word is to be between a mark and the one before: in a tag, and between two that enclose nothing."""
-    before, mark = bare.marks[number - 1], bare.marks[number]
+def _must_be_apart(stripped: StrippedText, number: int) -> bool:
+    """Whether a word must stand between a mark and the one before: inside a tag, and between two single marks."""
+    before, mark = stripped.marks[number - 1], stripped.marks[number]
     if {before.kind, mark.kind}.isdisjoint((OPEN, CLOSE)):
-        return any(map(str.isalnum, bare.text[before.end:mark.start]))
+        return any(map(str.isalnum, stripped.text[before.end:mark.start]))
     return mark.partner == number - 1
 
 
-def _single_mark_scores(mark: PlaceholderMark, looked: _AlignmentView) -> list[float]:
-    signs, count = looked.signs, looked.count
-    left = sum(span.end <= mark.start for span in looked.alignment.source_spans)  # words in front of it
+def _single_mark_scores(mark: PlaceholderMark, view: _AlignmentView) -> list[float]:
+    signs, count = view.signs, view.count
+    left = sum(span.end <= mark.start for span in view.alignment.source_spans)  # words before the mark
     if all(signs[0][left:]):
         return _fixed_place(count, count - min(len(signs[0]) - left, _leading_run(reversed(signs[1]))))
     if all(signs[0][:left]):
         return _fixed_place(count, min(left, _leading_run(signs[1])))
-    scores = looked.beside(mark.start, mark.end)
-    return [_NOWHERE if _is_elision(looked.alignment, g) else score for g, score in enumerate(scores)]
+    scores = view.beside(mark.start, mark.end)
+    return [_NOWHERE if _is_elision(view.alignment, g) else score for g, score in enumerate(scores)]
 
 
-def _tag_scores(bare: StrippedText, mark: PlaceholderMark, looked: _AlignmentView) -> list[float]:
-    other = bare.marks[mark.partner]
+def _tag_scores(stripped: StrippedText, mark: PlaceholderMark, view: _AlignmentView) -> list[float]:
+    other = stripped.marks[mark.partner]
     start, end = min(mark.start, other.start), max(mark.end, other.end)
-    if not bare.text[:start] and not bare.text[end:]:
-        return _fixed_place(looked.count, 0 if mark.kind == OPEN else looked.count)
-    inside = looked.enclosing(start, end)
+    if not stripped.text[:start] and not stripped.text[end:]:
+        return _fixed_place(view.count, 0 if mark.kind == OPEN else view.count)
+    inside = view.enclosing(start, end)
     return inside if mark.kind == CLOSE else [-score for score in inside]
 
 
 def _copied_stand_ins(source: Sequence[str], target: Sequence[str]) -> dict[int, int]:
-    """For each stand-in of the translation that of the source, where the model has copied all of them."""
-    there = [[number for number, word in enumerate(side) if word == STAND_IN] for side in (target, source)]
-    return dict(zip(*there, strict=True)) if len(there[0]) == len(there[1]) else {}
+    """The source word of each stand-in of the translation, if the model copied all of them."""
+    places = [[number for number, word in enumerate(side) if word == STAND_IN] for side in (target, source)]
+    return dict(zip(*places, strict=True)) if len(places[0]) == len(places[1]) else {}
 
 
 def _fixed_place(count: int, place: int) -> list[float]:
-    """The scores of what can be at one place alone."""
+    """The scores of a mark that can stand at one place only."""
     return [0.0 if g == place else _NOWHERE for g in range(count + 1)]
 
 
@@ -411,111 +469,41 @@ def _prefix_sums(gains: Sequence[float]) -> list[float]:
 
 
 def _leading_run(signs: Iterable[bool]) -> int:
-    """How many there are before the first that is none."""
+    """The number of True values at the beginning."""
     return sum(1 for _ in takewhile(bool, signs))
 
 
 def best_places(rows: Sequence[PlacementScores]) -> list[int] | None:
-    """The places, never falling, that together have the highest score; the first of equals."""
+    """The non-decreasing places with the highest total score, by dynamic programming; the first of equals."""
     if not rows:
         return []
-    total, ways = list(rows[0].scores), list[list[int]]()
+    total, paths = list(rows[0].scores), list[list[int]]()
     for scores, apart in rows[1:]:
-        best, way, at = list[float](), list[int](), 0
+        best, path, at = list[float](), list[int](), 0
         for g, score in enumerate(scores):
             last = g - 1 if apart else g
             at = last if last >= 0 and total[last] > total[at] else at
             best.append(score + total[at] if last >= 0 else _NOWHERE)
-            way.append(at)
+            path.append(at)
         total = best
-        ways.append(way)
+        paths.append(path)
     place = max(range(len(total)), key=lambda g: (total[g], -g))
     if total[place] == _NOWHERE:
         return None
     places = [place]
-    for way in reversed(ways):
-        places.append(way[places[-1]])
+    for path in reversed(paths):
+        places.append(path[places[-1]])
     return places[::-1]
 
 
 def _is_elision(alignment: Alignment, g: int) -> bool:
-    """Whether an apostrophe holds the words of this place together."""
-    if not 0 < g < len(alignment.target) or has_space(alignment, g):
+    """Whether an apostrophe joins the words at this place."""
+    if not 0 < g < len(alignment.target) or _has_space(alignment, g):
         return False
     return alignment.target[g - 1][-1:] in APOSTROPHES or alignment.target[g][:1] in APOSTROPHES
 
 
-def has_space(alignment: Alignment, g: int) -> bool:
-    """Whether there is white space in front of word g. At both ends there is none."""
+def _has_space(alignment: Alignment, g: int) -> bool:
+    """Whether white space precedes word g; there is none at both ends."""
     inner = 0 < g < len(alignment.target)
     return inner and alignment.target_spans[g - 1].end < alignment.target_spans[g].start
-
-
-_OPENING_SIGNS = "([{«“„¿¡/" + APOSTROPHES
-
-
-def _words_remain(bare: StrippedText, spans: Sequence[WordRange], alignment: Alignment) -> bool:
-    """Whether there are words beside marks, as there were in the source, if there were any."""
-    here = {number for mark in bare.marks for number in range(mark.start, mark.end)}
-    if not any(letter.isalpha() for number, letter in enumerate(bare.text) if number not in here):
-        return True
-    there = {number for span in spans for number in range(*span)}
-    return any(any(map(str.isalnum, word)) for number, word in enumerate(alignment.target) if number not in there)
-
-
-def _words_in_tags(bare: StrippedText, spans: Sequence[WordRange], alignment: Alignment) -> bool:
-    """Whether tags enclose words, if they did in the source: their own are none, and a placeholder's are."""
-    for mark, span in zip(bare.marks, spans, strict=True):
-        if mark.kind != OPEN:
-            continue
-        close, last = bare.marks[mark.partner], spans[mark.partner]
-        if any(map(str.isalnum, bare.text[mark.start:close.start])) and not any(
-                map(str.isalnum, "".join(alignment.target[span.first:last.first]))):
-            return False
-    return True
-
-
-def _gap_text(before: str, marks: Sequence[PlaceholderMark], space: str, after: str) -> str:
-    """What stands between two words, of which one may be missing."""
-    text, waiting, last = "", list[PlaceholderMark](), None
-    for mark in marks:
-        waiting.append(mark)
-        if mark.kind in (WORD, ALONE):
-            text += _with_tags(_space_between(last, mark) if last else _space_before(before, mark, space), waiting[:-1]) + mark.text
-            waiting, last = [], mark
-    return text + _with_tags(_space_after(last, space, after) if last else space, waiting)
-
-
-def _with_tags(space: str, tags: Sequence[PlaceholderMark]) -> str:
-    """Tags and a space, where it belongs: behind those that close, in front of those that open."""
-    closing = "".join(tag.text for tag in tags if tag.kind == CLOSE)
-    return closing + space + "".join(tag.text for tag in tags if tag.kind == OPEN)
-
-
-def _space_before(before: str, mark: PlaceholderMark, space: str) -> str:
-    """The space in front of a mark."""
-    if not before or mark.text[0] in CLOSING_SIGNS or mark.text[0].isspace():
-        return ""
-    if _written_together(mark, mark.before, before[-1], space):
-        return ""
-    return space if space or before[-1] in _OPENING_SIGNS else " "
-
-
-def _space_between(one: PlaceholderMark, other: PlaceholderMark) -> str:
-    """The space between two marks."""
-    near = one.end == other.start and not (one.after.isspace() or other.before.isspace())
-    return "" if near else " "
-
-
-def _space_after(mark: PlaceholderMark, space: str, after: str) -> str:
-    """The space behind a mark."""
-    if not after or _written_together(mark, mark.after, after[0], space):
-        return ""
-    return space if space or after[0] in CLOSING_SIGNS else " "
-
-
-def _written_together(mark: PlaceholderMark, was: str, now: str, space: str) -> bool:
-    """Whether there is no space between a mark and what is beside it now, where there was this before."""
-    if not was or was.isspace():
-        return False
-    return mark.glued or (not space and (was == now or (was.isalpha() and now.isalpha())))

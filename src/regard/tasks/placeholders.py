@@ -31,14 +31,25 @@ PATTERNS = {
     "conversion": r"%(?:\([^()\s]*\))?(?:[0-9]{1,3}\$)?[-+#0']{0,5}(?:[0-9]{1,4}|\*)?(?:\.(?:[0-9]{1,4}|\*)?)?"
                   r"(?:hh|h|ll|l|L|q|j|z|t)?[diouxXeEfFgGaAcCsSpn@%]|%L?[0-9]{1,3}",
 }
-"""What is found, by kind; where two begin at one place, the first of this list. None of them goes far without an end:
-a long text takes a time in proportion to its length."""
+"""Patterns by kind; of two that match at one place the first wins. Each is bounded, so that matching takes linear time."""
 _PLACEHOLDER = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()))
 _LINE_BREAK = re.compile(rf"{_PLACEHOLDER.pattern}|(?P<end>\r?\n)")
 _CODE_LETTERS = "XQZKJW"
-"""What stand-ins begin with: capital letters that few words have."""
+"""Codes begin with one of these rare capital letters."""
 _PLACEHOLDER_SIGNS = re.compile(r"[%${}<>&@:/\\#;.]")
-"""Without these nothing is a placeholder."""
+"""Every placeholder has one of these signs."""
+OPEN, CLOSE, WORD, ALONE = "open", "close", "word", "alone"
+"""Kinds of marks: an opening and a closing tag, a word of the sentence, and a mark that leaves nothing."""
+STAND_IN = "12"
+"""The word that stands for a placeholder: models translate a number better than a single letter."""
+CLOSING_SIGNS = ".,:;!?…)]}»”"
+"""Signs without a space before them."""
+_SENTENCE_ENDS = (".", "!", "?", "…")
+_TAG = re.compile(r"<(/?)([A-Za-z0-9][\w:.-]*)[^<>]*?(/?)>")
+_QUOTE = "&quot;"
+_CODE_CHARACTERS = f"{string.ascii_letters}{string.digits}_=/#+-"
+_BRACKETS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`", "«": "»", "“": "”", "‘": "’", "„": "“"}
+_SEPARATORS = (",", ":", ";", "|", "=", "/", "–", "—", "-")
 
 
 def find_placeholders(text: str) -> list[str]:
@@ -47,7 +58,7 @@ def find_placeholders(text: str) -> list[str]:
 
 
 def split_at_placeholders(text: str) -> tuple[list[str], list[str]]:
-    """What stands between the placeholders of a text, one text more than there are of these; and they themselves."""
+    """The texts between the placeholders, one more than there are placeholders; and the placeholders."""
     texts, place = list[str](), 0
     found = list(_PLACEHOLDER.finditer(text))
     for match in found:
@@ -57,7 +68,7 @@ def split_at_placeholders(text: str) -> tuple[list[str], list[str]]:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, and between each two what breaks them. A placeholder of several lines is not cut."""
+    """The lines of a text, alternating with their line breaks. A placeholder of several lines is not split."""
     parts, place = list[str](), 0
     for match in _LINE_BREAK.finditer(text):
         if match["end"]:
@@ -67,7 +78,7 @@ def split_lines(text: str) -> list[str]:
 
 
 class CodedText(NamedTuple):
-    """A text in which every placeholder is a short code that a model may copy: X1, X2."""
+    """A text whose placeholders are replaced by short codes that a model may copy: X1, X2."""
 
     text: str
     letter: str
@@ -75,7 +86,7 @@ class CodedText(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "CodedText | None":
-        """The text with codes; None where it has every such code already."""
+        """The text with codes; None if it has codes of every letter already."""
         found = find_placeholders(text)
         between = _PLACEHOLDER.sub(" ", text)
         letter = next((one for one in _CODE_LETTERS if not _code_pattern(one).search(between)), None)
@@ -84,8 +95,8 @@ class CodedText(NamedTuple):
         numbers = iter(range(1, len(found) + 1))
         return cls(_PLACEHOLDER.sub(lambda _: f"{letter}{next(numbers)}", text), letter, tuple(found))
 
-    def shown(self, translation: str) -> str | None:
-        """A translation with the placeholders in place of their codes; None where these are not all there, in order."""
+    def restore(self, translation: str) -> str | None:
+        """A translation with placeholders instead of codes; None unless it has all codes in order."""
         codes = _code_pattern(self.letter)
         if codes.findall(translation) != [f"{self.letter}{number + 1}" for number in range(len(self.placeholders))]:
             return None
@@ -94,7 +105,7 @@ class CodedText(NamedTuple):
 
 
 class TextPiece(NamedTuple):
-    """A part of a text: `core` is for the model, what is around it stays. Of a placeholder all is in `before`."""
+    """A part of a text: only `core` is translated. A placeholder is a piece with only `before`."""
 
     before: str
     core: str = ""
@@ -102,10 +113,9 @@ class TextPiece(NamedTuple):
 
 
 def split_pieces(text: str) -> list[TextPiece]:
-    """The text cut at its placeholders: together the pieces are the text.
+    """Split a text at its placeholders; joined, the pieces are the text.
 
-    White space stays where it is, and so do signs at the beginning of a part, which belong to what is before it. A part
-    without a letter has no core.
+    White space and signs at the beginning of a part are not translated. A part without a letter has no core.
     """
     found, place = list[TextPiece](), 0
     for match in _PLACEHOLDER.finditer(text):
@@ -115,10 +125,10 @@ def split_pieces(text: str) -> list[TextPiece]:
 
 
 def join_pieces(parts: Sequence[TextPiece], cores: Sequence[str]) -> str | None:
-    """The text of these pieces with other cores, in which the placeholders are those that were there.
+    """Join pieces with translated cores, so that the text has exactly the original placeholders.
 
-    What looks like a placeholder in a core is left out; where one comes about between two pieces, so is every sign that
-    can be part of one. None where even that does not help.
+    Anything in a core that looks like a placeholder is removed; if a new one appears between two pieces, so are all
+    signs that can be part of one. None if even that does not help.
     """
     kept = [part.before for part in parts if not (part.core or part.after) and find_placeholders(part.before)]
     for clean in (_remove_placeholders, lambda core: _PLACEHOLDER_SIGNS.sub("", core)):
@@ -143,76 +153,60 @@ def _make_piece(text: str) -> TextPiece:
 
 
 def _remove_placeholders(core: str) -> str:
-    """A text without what looks like a placeholder, also where one comes about when another is gone."""
+    """A text without placeholders, even those that appear when others are removed."""
     while (shorter := _PLACEHOLDER.sub("", core)) != core:
         core = shorter
     return core
 
 
-# ---- placeless: A text without its placeholders, for a model to translate, and what belongs back into it.
-#
-#     Open <b>%s files</b>, {name}!     Open 12 files!
-#
-# A tag and the one that closes it enclose words; so do two &quot;. A placeholder in a sentence stands for a word, and
-# leaves a number behind, which fits where a name or a noun does: what the model makes of that shows where the placeholder
-# belongs, and makes room for it. Other placeholders leave nothing: tags by themselves, and what signs set apart from the
-# sentence, as a name that is called, or an address at the end. Each takes along what makes no sense without it: letters
-# that it is written together with (%sKB), brackets around it, a colon behind it at the beginning, a sign in front where
-# another follows. Placeholders without a word between them are one.
-#
-# What stands where in a translation is for `regard.tasks.placeholder_translation`; nothing is translated here.
-
-OPEN, CLOSE, WORD, ALONE = "open", "close", "word", "alone"
-STAND_IN = "12"
-"""A model that has seen neither makes more of a number than of a letter."""
-CLOSING_SIGNS = ".,:;!?…)]}»”"
-"""Signs that have no space in front of them."""
-_SENTENCE_ENDS = (".", "!", "?", "…")
-_TAG = re.compile(r"<(/?)([A-Za-z0-9][\w:.-]*)[^<>]*?(/?)>")
-_QUOTE = "&quot;"
-_CODE_CHARACTERS = f"{string.ascii_letters}{string.digits}_=/#+-"
-_BRACKETS = {"(": ")", "[": "]", "{": "}", '"': '"', "'": "'", "`": "`", "«": "»", "“": "”", "‘": "’", "„": "“"}
-_SEPARATORS = (",", ":", ";", "|", "=", "/", "–", "—", "-")
-
-
 class PlaceholderMark(NamedTuple):
-    """What is put back, and where it stood."""
+    """A placeholder, or several joined ones, and where it stood in the text."""
 
     text: str
     kind: str
     start: int
     end: int
-    """The characters of the text without placeholders that it left behind; none but for a word."""
+    """The characters of its stand-in in the stripped text; empty unless the kind is WORD."""
     partner: int
-    """The number of the mark that it encloses words with; its own where there is none."""
+    """The number of the mark that closes or opens this tag; its own number if there is none."""
     before: str
     after: str
-    """The characters beside it, tags left out: a space, a letter or a sign; "" at an end of the text."""
+    """The characters beside it, tags ignored: a space, a letter or a sign; "" at an end of the text."""
     glued: bool
-    """It is of tags alone, and stays written together with whatever comes to stand beside it."""
+    """Whether it consists of tags only, and so never gets a space of its own."""
 
 
 class StrippedText(NamedTuple):
-    """A text without its placeholders, and these, in order."""
+    """A text without its placeholders, and its placeholders in order.
+
+        Open <b>%s files</b>, {name}!     Open 12 files!
+
+    A tag and its closing tag enclose words; so do two &quot;. A placeholder in a sentence stands for a word, and is
+    replaced by a number, which fits where a name or a noun does: its translation shows where the placeholder belongs.
+    Other placeholders are removed: single tags, and placeholders that signs separate from the sentence, such as a name
+    at the end. Each takes along what makes no sense without it: adjoining letters (%sKB), brackets around it, a colon
+    after it at the beginning, a sign before it if another sign follows. Placeholders without a word between them are
+    joined.
+    """
 
     text: str
     marks: tuple[PlaceholderMark, ...]
 
     @classmethod
     def of(cls, line: str) -> "StrippedText":
-        """What becomes of a line."""
+        """Strip a line."""
         parts = _MarkedText(*split_at_placeholders(line))
-        parts.pair()
-        parts.empty()
-        parts.wrap()
-        parts.close_up()
-        parts.wrap()
-        parts.set_apart()
-        return parts.placeless()
+        parts.pair_tags()
+        parts.join_empty_tags()
+        parts.absorb_neighbours()
+        parts.join_adjacent()
+        parts.absorb_neighbours()
+        parts.absorb_separators()
+        return parts.stripped()
 
 
 class _MarkedText:
-    """Placeholders and the texts around them, while they grow together: text, mark, text, mark, text."""
+    """Placeholders and the texts around them while they are merged: text, mark, text, mark, text."""
 
     def __init__(self, texts: list[str], marks: list[str]) -> None:
         self.texts, self.marks = texts, marks
@@ -220,8 +214,8 @@ class _MarkedText:
         self.kinds = [ALONE if tags else WORD for tags in self.markup]
         self.partners = [*range(len(marks))]
 
-    def pair(self) -> None:
-        """Find the tags that belong together."""
+    def pair_tags(self) -> None:
+        """Pair opening and closing tags."""
         waiting = list[tuple[str, int]]()
         for number, mark in enumerate(self.marks):
             tag = _TAG.fullmatch(mark)
@@ -237,8 +231,8 @@ class _MarkedText:
             elif tag is None or not tag[1]:
                 waiting.append((name, number))
 
-    def empty(self) -> None:
-        """Make one mark of tags that enclose no word, with all that they enclose."""
+    def join_empty_tags(self) -> None:
+        """Join tags that enclose no word into one mark."""
         number = 0
         while number < len(self.marks):
             end = self.partners[number]
@@ -247,25 +241,25 @@ class _MarkedText:
             else:
                 number += 1
 
-    def wrap(self) -> None:
-        """Let marks take letters that they are written together with, and brackets around them."""
+    def absorb_neighbours(self) -> None:
+        """Extend marks by letters that adjoin them, and by brackets around them."""
         for number in self._single():
             if self.kinds[number] == WORD:
                 left, right = self.texts[number:number + 2]
-                self._take(number, left.rstrip(_CODE_CHARACTERS), right.lstrip(_CODE_CHARACTERS))
+                self._absorb(number, left.rstrip(_CODE_CHARACTERS), right.lstrip(_CODE_CHARACTERS))
             while _BRACKETS.get(self.texts[number][-1:], "no sign") == self.texts[number + 1][:1]:
                 if self.texts[number][-1] in "([":
                     self.kinds[number] = ALONE
-                self._take(number, self.texts[number][:-1], self.texts[number + 1][1:])
+                self._absorb(number, self.texts[number][:-1], self.texts[number + 1][1:])
 
-    def close_up(self) -> None:
-        """Make one mark of those that have no word between them."""
+    def join_adjacent(self) -> None:
+        """Join marks without a word between them."""
         for number in reversed(range(1, len(self.marks))):
             if not _has_words(self.texts[number]) and {OPEN, CLOSE}.isdisjoint(self.kinds[number - 1:number + 1]):
                 self._join(number - 1, number)
 
-    def set_apart(self) -> None:
-        """Let marks take the signs that part them from a sentence, and leave nothing behind then."""
+    def absorb_separators(self) -> None:
+        """Extend marks by the signs that separate them from the sentence; such marks need no stand-in."""
         for number in self._single():
             text, following = self.texts[number:number + 2]
             left, right = text.rstrip(), following.lstrip()
@@ -275,13 +269,13 @@ class _MarkedText:
             else:
                 taken = left.endswith(_SEPARATORS) and not right[:1].isalnum()
                 text = left.rstrip("".join(_SEPARATORS)).rstrip() if taken else text
-            self._take(number, text, following)
+            self._absorb(number, text, following)
             last = number + 1 == len(self.marks)
             if taken or (last and not right and left.endswith(_SENTENCE_ENDS)):
                 self.kinds[number] = ALONE
 
-    def placeless(self) -> StrippedText:
-        """The texts put together, without two spaces and without one in front of a sign where there was none."""
+    def stripped(self) -> StrippedText:
+        """Join the texts, without double spaces and without new spaces before signs."""
         text, spans = self.texts[0], list[tuple[int, int]]()
         for number, following in enumerate(self.texts[1:]):
             left = STAND_IN if self.kinds[number] == WORD else ""
@@ -296,29 +290,29 @@ class _MarkedText:
                 following = f" {following}"
             text += following
         text = text.rstrip()
-        marks = [PlaceholderMark(mark, self.kinds[number], min(start, len(text)), min(end, len(text)), self.partners[number],
-                      self._before(number), self._after(number), self.markup[number])
+        marks = [PlaceholderMark(mark, self.kinds[number], min(start, len(text)), min(end, len(text)),
+                                 self.partners[number], self._before(number), self._after(number), self.markup[number])
                  for number, (mark, (start, end)) in enumerate(zip(self.marks, spans, strict=True))]
         return StrippedText(text, tuple(marks))
 
     def _single(self) -> list[int]:
-        """The numbers of marks that enclose nothing."""
+        """The numbers of marks that are not tags of a pair."""
         return [number for number, kind in enumerate(self.kinds) if kind in (WORD, ALONE)]
 
     def _before(self, number: int) -> str:
-        """The character in front of a mark, whatever encloses it."""
+        """The character before a mark, tags ignored."""
         while number and not self.texts[number] and self.kinds[number - 1] in (OPEN, CLOSE):
             number -= 1
         return self.texts[number][-1:]
 
     def _after(self, number: int) -> str:
-        """The character behind a mark, whatever encloses it."""
+        """The character after a mark, tags ignored."""
         while number + 1 < len(self.marks) and not self.texts[number + 1] and self.kinds[number + 1] in (OPEN, CLOSE):
             number += 1
         return self.texts[number + 1][:1]
 
     def _join(self, first: int, last: int) -> None:
-        """Make one mark of several."""
+        """Join several marks into one."""
         between = [*self.texts[first + 1:last + 1], ""]
         mark = "".join(mark + text for mark, text in zip(self.marks[first:last + 1], between, strict=True))
         markup, gone = all(self.markup[first:last + 1]), last - first
@@ -328,8 +322,8 @@ class _MarkedText:
         self.partners = [partner - gone if partner > last else partner
                          for partner in [*self.partners[:first], first, *self.partners[last + 1:]]]
 
-    def _take(self, number: int, left: str, right: str) -> None:
-        """Leave only these of the texts beside a mark, and move the rest into it."""
+    def _absorb(self, number: int, left: str, right: str) -> None:
+        """Keep `left` and `right` of the texts beside a mark, and move the rest into the mark."""
         before, after = self.texts[number:number + 2]
         self.marks[number] = f"{before[len(left):]}{self.marks[number]}{after[:len(after) - len(right)]}"
         self.texts[number:number + 2] = left, right

@@ -1,7 +1,7 @@
-"""How a model writes text, and what it wrote: `Beam`, `Sampling` and the base class of their results.
+"""How a model generates text, and what it generated: `Beam`, `Sampling`, and the base class of their results.
 
-    Beam(beams=5, nbest=3)                  the most probable texts; one beam without a length penalty is greedy search
-    Sampling(tries=10, top_p=0.9, seed=1)   random texts, the same for the same seed
+    Beam(beams=5, nbest=3)                       the most probable texts; one beam without a length penalty is greedy
+    Sampling(num_samples=10, top_p=0.9, seed=1)  random texts, the same for the same seed
 
 A strategy checks its values when it is made, so a wrong one is refused before any text is read. The random numbers of a
 text depend on the seed and on the text, not on its position in a list or on other texts.
@@ -26,163 +26,149 @@ from regard.decoding.sampling import SamplingFilters, greedy, row_seeds, sample
 from regard.decoding.scoring import CoveragePenalty, LengthPenalty, as_coverage_penalty, as_length_penalty
 from regard.models.contract import Memory
 
-
-class ScoredWord(NamedTuple):
-    """The characters text[start:end] of what was written, and the log-probability of the word."""
-
-    text: str
-    start: int
-    end: int
-    score: float
-
-
-def scored_words(tokenizer: Tokenizer, ids: Sequence[int], log_probabilities: Sequence[float],
-                 prompt: Sequence[int] = ()) -> tuple[ScoredWord, ...]:
-    """The words of what ids add to the text of a prompt. There may be a log-probability more than ids, the end's."""
-    before, whole = tokenizer.decode(prompt), [*prompt, *ids]
-    text = tokenizer.decode(whole)
-    if not text.startswith(before):  # some join what stands side by side: then the ids are a text of their own
-        return scored_words(tokenizer, ids, log_probabilities)
-    found = []
-    for word in tokenizer.decoded_words(whole):
-        first, start = max(word.first_token - len(prompt), 0), max(word.start, len(before))
-        last = word.last_token - len(prompt)
-        if last >= 0 and start < word.end:
-            found.append(ScoredWord(text[start:word.end], start - len(before), word.end - len(before),
-                                    float(sum(log_probabilities[first:last + 1]))))
-    return tuple(found)
-
-
-# ---- searches: How a model is to write, as values: `Beam` and `Sampling`. Each says what is asked, and runs the search that does it.
-#
-#     Beam(beams=5, nbest=3)                  the most probable texts; one beam without a length penalty is greedy search
-#     Sampling(tries=10, top_p=0.9, seed=1)   texts drawn by chance, the same for the same seed
-#
-# A value is checked when it is made, so that a wrong one is refused before any text is read. What all have in common is
-# how long a text may be, and that it may not repeat itself. What is drawn for a text follows from the seed and from the
-# text itself: not from its place in a list, nor from its neighbours. They know searches and ids; they do not know text.
+RENAMED = {"limit": "max_length", "least": "min_length", "no_repeat": "no_repeat_ngram_size",
+           "groups": "num_beam_groups", "diversity": "diversity_penalty", "coverage": "coverage_penalty",
+           "tries": "num_samples"}
+"""Old names of arguments, which still work with a warning."""
+StrategyT = TypeVar("StrategyT", bound="DecodingStrategy")
+GeneratedTextT = TypeVar("GeneratedTextT", bound="GeneratedText")
 
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """What is written after: rows of ids, each with its limit, and with what must appear, where something must."""
+    """The rows that a search generates text for, each with its own maximum length."""
 
     model: nn.Module
     memory: Memory | None
     keys: Sequence[Sequence[int]]
-    """The ids of each text, from which its chance follows."""
+    """The ids of each input text, which decide its random numbers."""
     prompts: Sequence[Sequence[int]]
     end: Sequence[int]
-    limits: Sequence[int]
-    rules: Sequence[Constraint] = ()
+    max_lengths: Sequence[int]
+    constraints: Sequence[Constraint] = ()
     terms: Sequence[Sequence[TermAlternatives]] | None = None
+    """For each row the terms that must appear."""
+
+
+def _accept_old_names(strategy: type[StrategyT]) -> type[StrategyT]:
+    """Let a dataclass also take its fields by their old names."""
+    strategy.__init__ = checks.renamed_arguments(**RENAMED)(strategy.__init__)  # type: ignore[method-assign]
+    return strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingStrategy(ABC):
-    """What every way to write has.
+    """The options that beam search and sampling share.
 
     Args:
-        limit: how many tokens a text may have.
-        least: how many tokens it has at least.
-        no_repeat: no sequence of so many tokens is written twice; None where all may be.
+        max_length: the maximum number of tokens of a text.
+        min_length: the minimum number of tokens of a text.
+        no_repeat_ngram_size: no n-gram of this size appears twice; None allows all.
     """
 
-    limit: int | None = None
-    least: int = 0
-    no_repeat: int | None = None
+    max_length: int | None = None
+    min_length: int = 0
+    no_repeat_ngram_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None:
-            whole_number("limit", self.limit)
-        if whole_number("least", self.least) > (self.least if self.limit is None else self.limit):
-            raise checks.wrong("least", f"at most the limit, {self.limit}", self.least)
-        if self.no_repeat is not None:
-            whole_number("no_repeat", self.no_repeat, 1)
+        if self.max_length is not None:
+            whole_number("max_length", self.max_length)
+        if whole_number("min_length", self.min_length) > (
+                self.min_length if self.max_length is None else self.max_length):
+            raise checks.wrong("min_length", f"at most max_length, {self.max_length}", self.min_length)
+        if self.no_repeat_ngram_size is not None:
+            whole_number("no_repeat_ngram_size", self.no_repeat_ngram_size, 1)
 
     @property
     @abstractmethod
-    def rows(self) -> int:
-        """How many rows of a batch a text takes, for its share of the memory."""
+    def rows_per_text(self) -> int:
+        """The number of batch rows that a text counts for."""
 
     @abstractmethod
-    def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]: ...
+    def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]: ...
 
-    def run(self, problem: SearchInputs) -> list[list[Hypothesis]]:
-        """For each row what was found, the best, or the first, in front."""
-        return self._run(problem, {"prompts": problem.prompts, "end": problem.end, "max_length": problem.limits,
-                                   "min_length": self.least, "constraints": [*problem.rules, *self.rules()]})
+    def run(self, inputs: SearchInputs) -> list[list[Hypothesis]]:
+        """For each row the hypotheses: of beam search the best first, of sampling in the order drawn."""
+        return self._run(inputs, {"prompts": inputs.prompts, "end": inputs.end, "max_length": inputs.max_lengths,
+                                  "min_length": self.min_length,
+                                  "constraints": [*inputs.constraints, *self.constraints()]})
 
-    def rules(self) -> list[Constraint]:
-        """What may not be written, whatever is read."""
-        return [] if self.no_repeat is None else [NoRepeatNgram(self.no_repeat)]
+    def constraints(self) -> list[Constraint]:
+        """Constraints on the generated text that do not depend on the input."""
+        return [] if self.no_repeat_ngram_size is None else [NoRepeatNgram(self.no_repeat_ngram_size)]
 
     def table(self) -> dict[str, Any]:
-        """All that is asked for, by name, as words and numbers."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {"search": type(self).__name__.lower()} | {name: _plain_value(value) for name, value in named}
+        """All options by name, as text and numbers."""
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {"search": type(self).__name__.lower()} | {
+            name: value if value is None or isinstance(value, str | int | float) else repr(value)
+            for name, value in named}
 
 
+@_accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class Beam(DecodingStrategy):
-    """Beam search: `regard.decoding.beam` says how it goes.
+    """Beam search; see `regard.decoding.beam`.
 
     Args:
-        beams: how many beginnings of a text are followed side by side.
-        nbest: how many texts are given, at most `beams`; the best has the others as alternatives.
+        beams: the beam size.
+        nbest: the number of texts that are returned, at most `beams`; the best has the others as alternatives.
         length_penalty: "none", "mean", or the α of Wu et al. 2016; see `regard.decoding.scoring`.
-        coverage: the β of Wu et al. 2016, for models that look at their source; see `regard.decoding.scoring`.
-        groups: into how many groups the beams are parted that are to differ.
-        diversity: what a token costs that a group before has taken, in log-probability.
+        coverage_penalty: the β of Wu et al. 2016, for models with cross-attention; see `regard.decoding.scoring`.
+        num_beam_groups: the number of groups of diverse beam search.
+        diversity_penalty: subtracted from the log-probability of a token for each use in an earlier group.
     """
 
     beams: int = 5
     nbest: int = 1
     length_penalty: str | float | LengthPenalty = "mean"
-    coverage: float | CoveragePenalty | None = None
-    groups: int = 1
-    diversity: float = 0.5
+    coverage_penalty: float | CoveragePenalty | None = None
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if whole_number("nbest", self.nbest, 1) > whole_number("beams", self.beams, 1):
             raise checks.wrong("nbest", f"at most the {self.beams} beams", self.nbest)
-        if self.beams % whole_number("groups", self.groups, 1):
-            raise checks.wrong("groups", f"a number that divides the {self.beams} beams", self.groups)
-        if isinstance(self.diversity, bool) or not isinstance(self.diversity, int | float) or not self.diversity >= 0:
-            raise checks.wrong("diversity", "a number, at least 0", repr(self.diversity))
+        if self.beams % whole_number("num_beam_groups", self.num_beam_groups, 1):
+            raise checks.wrong("num_beam_groups", f"a number that divides the {self.beams} beams",
+                               self.num_beam_groups)
+        penalty = self.diversity_penalty
+        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not penalty >= 0:
+            raise checks.wrong("diversity_penalty", "a number, at least 0", repr(penalty))
         as_length_penalty(self.length_penalty)
-        as_coverage_penalty(self.coverage)
+        as_coverage_penalty(self.coverage_penalty)
 
     @property
-    def rows(self) -> int:
-        """One: batches are made for beams."""
+    def rows_per_text(self) -> int:
+        """One: batch sizes already allow for beams."""
         return 1
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it takes the most probable token at each step: one beam, of which nothing else is asked."""
-        return (self.beams, self.length_penalty, self.coverage) == (1, "none", None)
+        """Whether this is greedy search: one beam without penalties."""
+        return (self.beams, self.length_penalty, self.coverage_penalty) == (1, "none", None)
 
-    def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
-        if self.is_greedy and problem.terms is None:
-            return [[one] for one in greedy(problem.model, problem.memory, **options)]  # type: ignore[arg-type]
-        return beam(problem.model, problem.memory, **options, beams=self.beams,  # type: ignore[arg-type]
-                    nbest=self.nbest, length_penalty=self.length_penalty, coverage_penalty=self.coverage,
-                    num_beam_groups=self.groups, diversity_penalty=self.diversity, terms=problem.terms)
+    def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
+        if self.is_greedy and inputs.terms is None:
+            return [[one] for one in greedy(inputs.model, inputs.memory, **options)]  # type: ignore[arg-type]
+        return beam(inputs.model, inputs.memory, **options, beams=self.beams, nbest=self.nbest,  # type: ignore[arg-type]
+                    length_penalty=self.length_penalty, coverage_penalty=self.coverage_penalty,
+                    num_beam_groups=self.num_beam_groups, diversity_penalty=self.diversity_penalty, terms=inputs.terms)
 
 
+@_accept_old_names
 @dataclass(frozen=True, kw_only=True)
 class Sampling(DecodingStrategy):
-    """Every token is drawn, with the probability that the model gives it, as filters leave it.
+    """Sampling: each token is drawn from the model's distribution after filtering.
 
     Args:
-        tries: how many texts are drawn. The first ones do not depend on how many there are.
+        num_samples: the number of texts that are drawn. The first ones do not depend on the number.
         temperature, top_k, top_p, min_p: see `regard.decoding.sampling`.
-        seed: the same one gives the same texts.
+        seed: the same seed gives the same texts.
     """
 
-    tries: int = 1
+    num_samples: int = 1
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
@@ -191,83 +177,99 @@ class Sampling(DecodingStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("tries", self.tries, 1)
+        whole_number("num_samples", self.num_samples, 1)
         whole_number("seed", self.seed)
-        _ = self.filters  # which is checked where it is made
+        _ = self.filters  # checked by its constructor
 
     @property
     def filters(self) -> SamplingFilters:
-        """What may be drawn."""
+        """The filters that limit which tokens may be drawn."""
         return SamplingFilters(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
-    def rows(self) -> int:
-        """One for each try."""
-        return self.tries
+    def rows_per_text(self) -> int:
+        """One for each sample."""
+        return self.num_samples
 
     def seeds(self, keys: Sequence[Sequence[int]]) -> list[int]:
-        """A seed for each text, of these ids."""
+        """A seed for each text, given by its ids."""
         hashes = (hashlib.sha256(",".join(map(str, key)).encode()).digest() for key in keys)
         return row_seeds(self.seed, [int.from_bytes(one[:8], "little", signed=True) for one in hashes])
 
-    def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
-        assert problem.terms is None, "a sample cannot be made to hold terms"
-        return sample(problem.model, problem.memory, **options, seed=self.seeds(problem.keys),  # type: ignore[arg-type]
-                      num_samples=self.tries, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p,
+    def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
+        assert inputs.terms is None, "sampling cannot enforce terms"
+        return sample(inputs.model, inputs.memory, **options, seed=self.seeds(inputs.keys),  # type: ignore[arg-type]
+                      num_samples=self.num_samples, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p,
                       min_p=self.min_p)
 
 
 GREEDY = Beam(beams=1, length_penalty="none")
 
 
-def _plain_value(value: object) -> object:
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+class ScoredWord(NamedTuple):
+    """The characters text[start:end] of a generated text, and the log-probability of the word."""
 
-
-# ---- results: What a model wrote: a text with its score, its tokens, its words, and where the model looked.
-#
-#     translation.text, .score, .words, .alignment, .alternatives
-#
-# Words and alignment are found when they are asked for: words from the tokens, an alignment by the model, which reads
-# what it wrote once more. Nothing here knows how a text was found.
-
-GeneratedTextT = TypeVar("GeneratedTextT", bound="GeneratedText")
+    text: str
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A text that a model wrote."""
+    """A text that a model generated; the base class of `Translation` and `Completion`."""
 
     text: str
     score: float
-    """By which the search ranked it; what that is, the search says. Of a sample the sum of its log-probabilities."""
+    """The score by which the search ranked it; of a sample, the sum of its log-probabilities."""
     ids: tuple[int, ...]
     cut: bool
-    """The model had not come to an end when the limit was reached."""
+    """Whether the maximum length was reached before an end token."""
     alternatives: tuple[Self, ...] = ()
-    """What the search found besides, the best first; of samples the others, in the order in which they were drawn."""
+    """The other hypotheses, the best first; the other samples, in the order drawn."""
     log_probabilities: tuple[float, ...] = ()
-    """Of each id given all before it, and of the end last, where it came."""
+    """The log-probability of each id, and last of the end token if there is one."""
     tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
-    """What the ids are of."""
+    """The tokenizer of the ids."""
 
     @property
-    def before(self) -> tuple[int, ...]:
-        """The ids of a prompt that the text goes on from."""
+    def context_ids(self) -> tuple[int, ...]:
+        """The ids of the prompt that the text continues."""
         return ()
 
     @cached_property
     def words(self) -> tuple[ScoredWord, ...]:
-        """The words, where each stands in the text, and its log-probability."""
+        """The words, their positions in the text, and their log-probabilities."""
         if not self.ids:
             return ()
         if self.tokenizer is None or len(self.log_probabilities) < len(self.ids):
-            raise checks.wrong("log_probabilities", "those of all ids, for words with scores", "missing",
-                               "Not everything that translates tells them: `Translator` does.")
-        return scored_words(self.tokenizer, self.ids, self.log_probabilities, self.before)
+            raise ValueError("This text has no log-probabilities, so its words have no scores. `Translator` and "
+                             "`Completer` return them; the CTranslate2 engine does not.")
+        return scored_words(self.tokenizer, self.ids, self.log_probabilities, self.context_ids)
 
 
-def with_alternatives(found: list[GeneratedTextT]) -> GeneratedTextT:
-    """The first, with the others beside it."""
-    first, *others = found
+def with_alternatives(texts: list[GeneratedTextT]) -> GeneratedTextT:
+    """The first text, with the others as its alternatives."""
+    first, *others = texts
     return replace(first, alternatives=tuple(others))
+
+
+def scored_words(tokenizer: Tokenizer, ids: Sequence[int], log_probabilities: Sequence[float],
+                 prompt: Sequence[int] = ()) -> tuple[ScoredWord, ...]:
+    """The words of a text with their log-probabilities, the sums over their tokens.
+
+    Of a word that the prompt began, only the generated tokens count. The end token is not a word, so
+    `log_probabilities` may have one element more than `ids`.
+    """
+    before, all_ids = tokenizer.decode(prompt), [*prompt, *ids]
+    text = tokenizer.decode(all_ids)
+    if not text.startswith(before):  # some tokenizers join neighbours: then the ids are a text of their own
+        return scored_words(tokenizer, ids, log_probabilities)
+    words = []
+    for word in tokenizer.decoded_words(all_ids):
+        first, start = max(word.first_token - len(prompt), 0), max(word.start, len(before))
+        last = word.last_token - len(prompt)
+        if last >= 0 and start < word.end:
+            words.append(ScoredWord(text[start:word.end], start - len(before), word.end - len(before),
+                                    float(sum(log_probabilities[first:last + 1]))))
+    return tuple(words)

@@ -1,58 +1,85 @@
-"""What a model looks at while it reads or writes one text, as a trace: for every task, with the tree of the search.
+"""Traces of tasks: what a model attends to while it reads or generates one text.
 
-    translated(translator, "Two dogs.", beams=5)     the translation, all attentions, and the tree of the search
-    forced(translator, "Two dogs.", "Deux chats.")   the same for a translation of somebody's own
-    completed(completer, "Once upon", limit=20)      a text and what follows
-    read(filler, "The ___ sleeps.")                  a text that is read
-    seen_image(classifier, image)                    an image, in patches
+    trace_translation(translator, "Two dogs.", beams=5)     the translation, all attention, and the search tree
+    trace_forced(translator, "Two dogs.", "Deux chats.")    the same for a given translation
+    trace_completion(completer, "Once upon", max_length=20) a text and its continuation
+    trace_input(filler, "The ___ sleeps.")                  a text that is only read
+    trace_image(classifier, image)                          an image, in patches
 
-`regard.watch` shows what a task did when it was called as always. Here somebody wants to see more of one text: all that
-the search considered, another of its results, another beginning. What is read again, and how its sides are called, is
-known to `regard.tasks.replay`. It draws nothing.
+`regard look` uses these functions: they show more than `regard.watch`, such as the search tree, another result of the
+search, or another prefix.
+
+The `replay_...` functions are what a task tells its observers (`Task.notify`): the tokens that its model read and
+wrote, and how to read them once more. A generated text is read teacher-forced, all tokens at once, which gives the same
+attention weights: row i of the map of a translation is the attention from which token i was predicted.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from regard import checks
 from regard.data.filters import is_blank
-from regard.data.tokenizer.interface import Tokenizer
-from regard.decoding import forced as forcing
+from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
+from regard.decoding.forced import forced
 from regard.decoding.request import Hypothesis
 from regard.decoding.tree import SearchTree, beam_tree
-from regard.inspection.recorder import find_attention_modules
+from regard.inspection.recorder import CROSS, find_attention_modules
 from regard.inspection.trace import Trace
-from regard.inspection.trace_format import SearchNode, TracedSearch
-from regard.inspection.watch import DEFAULT_LIMIT, Replay, TaskRecords, parse_bytes
+from regard.inspection.trace_format import GeneratedTokens, SearchNode, TracedSearch, TraceSide
+from regard.inspection.watch import (
+    DEFAULT_LIMIT,
+    AlignmentAttention,
+    Replay,
+    SequenceInfo,
+    TaskRecords,
+    parse_bytes,
+    patch_side,
+)
 from regard.models.vision import ImageClassifier
-from regard.tasks import replay
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
-from regard.tasks.filler import BLANK_PATTERN, Filler, encode_with_blanks
+from regard.tasks.filler import BLANK_PATTERN, Filler
 from regard.tasks.search import Beam, SearchInputs
 from regard.tasks.task import Task, check_lengths, max_positions
 from regard.tasks.translator import Translator
+from regard.tokens import Tokens
 
 TITLE_LENGTH = 80
-"""Characters of a text that stand above a picture."""
+"""Characters of a text that are shown above a picture."""
+SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE = "source", "target", "read", "text", "written", "image"
+ATTENTION_SIDES = {"encoder.self": (SOURCE, SOURCE), "decoder.self": (TARGET, READ), "decoder.cross": (TARGET, SOURCE)}
+
+
+class WrittenHypothesis(Protocol):
+    """A generated text: a `Hypothesis`, a `Translation` or a `Completion`."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+    @property
+    def log_probabilities(self) -> Sequence[float]: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def cut(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedBeam(Beam):
-    """A beam search whose trees are kept."""
+    """A beam search that keeps its search trees."""
 
     trees: list[SearchTree] = field(default_factory=list)
 
     @staticmethod
-    def of(beams: int, limit: int | None = None) -> "_RecordedBeam":
-        """As the commands search: one beam is greedy search."""
-        return _RecordedBeam(beams=beams, nbest=beams, length_penalty="mean" if beams > 1 else "none", limit=limit)
+    def of(beams: int, max_length: int | None = None) -> "_RecordedBeam":
+        """With the defaults of the commands: one beam is greedy search."""
+        return _RecordedBeam(beams=beams, nbest=beams, length_penalty="mean" if beams > 1 else "none",
+                             max_length=max_length)
 
-    def _run(self, problem: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
-        found = beam_tree(problem.model, problem.memory, beams=self.beams, nbest=self.nbest,  # type: ignore[arg-type]
+    def _run(self, inputs: SearchInputs, options: dict[str, Any]) -> list[list[Hypothesis]]:
+        found = beam_tree(inputs.model, inputs.memory, beams=self.beams, nbest=self.nbest,  # type: ignore[arg-type]
                           length_penalty=self.length_penalty,
                           **{name: value for name, value in options.items() if name != "min_length"})
         self.trees.extend(tree for _, tree in found)
@@ -60,97 +87,100 @@ class _RecordedBeam(Beam):
 
 
 def trace_translation(translator: Translator, text: str, *, beams: int = 5, choice: int = 0, prefix: str = "",
-               name: str = "") -> Trace:
-    """The translation of a text, by a search whose tree is kept.
+                      name: str = "") -> Trace:
+    """Trace the translation of a text, with the search tree.
 
     Args:
-        beams: how many beginnings are followed.
-        choice: which of the results is looked at; 0 is the best.
-        prefix: how the translation begins.
-        name: of the model, for people.
+        beams: the beam size.
+        choice: the number of the result that is traced; 0 is the best.
+        prefix: the beginning of the translation.
+        name: the name of the model, for display.
     """
     _check_text(text)
-    search, both = _RecordedBeam.of(beams), translator.pair_tokenizer()
-    [best] = translator.searched([text], search, prefix=prefix)
+    strategy, both = _RecordedBeam.of(beams), translator.pair_tokenizer()
+    [best] = translator.search([text], strategy, prefix=prefix)
     results = [best, *best.alternatives]
     if not 0 <= choice < len(results):
         raise checks.wrong("choice", f"one of the {len(results)} results of the search, from 0", choice)
-    beginning = both.encode_targets([prefix])[0]
-    tree = _search_tree(search.trees[0], beams, both.target, beginning, best.log_probabilities)
+    prefix_ids = both.encode_targets([prefix])[0]
+    tree = _search_tree(strategy.trees[0], beams, both.target, prefix_ids, best.log_probabilities)
     return _trace_pair(translator, text, results[choice], name, tree)
 
 
 def trace_forced(translator: Translator, text: str, translation: str, *, name: str = "") -> Trace:
-    """A translation that somebody else wrote; its score is the mean of its log-probabilities."""
+    """Trace a given translation; its score is the mean log-probability of its tokens."""
     _check_text(text)
     both = translator.pair_tokenizer()
-    ids, end = both.encode_targets([translation])[0], translator.end()[0]
+    ids, end = both.encode_targets([translation])[0], translator.end_ids()[0]
     memory = translator.model.encode(translator.tokens(both.encode_sources([text])))  # type: ignore[operator]
-    [logs] = forcing.forced(translator.model, memory, [[translator.start()]], [[*ids, end]])  # type: ignore[arg-type]
+    [logs] = forced(translator.model, memory, [[translator.start_id()]], [[*ids, end]])  # type: ignore[arg-type]
     return _trace_pair(translator, text, Hypothesis(ids, logs, sum(logs) / len(logs), end), name)
 
 
-def trace_completion(completer: Completer, text: str, *, limit: int = 0, beams: int = 1, name: str = "") -> Trace:
-    """A text, and what a language model writes after it: at most `limit` tokens. With 0 it is only read."""
-    if not limit:
+def trace_completion(completer: Completer, text: str, *, max_length: int = 0, beams: int = 1,
+                     name: str = "") -> Trace:
+    """Trace a text and a continuation of at most `max_length` tokens. With 0 the text is only read."""
+    if not max_length:
         _check_text(text)
         first = [] if completer.special.cls is None else [completer.special.cls]
         ids = [*first, *completer.text_tokenizer().encode(text)]
         check_lengths("text", [ids], max_positions(completer.model.decoder))
-        return _make_trace(completer, replay.replay_sequence(completer, ids, text), name)
-    search = _RecordedBeam.of(beams, limit)
-    [found] = completer.searched([text], search)
-    tree = _search_tree(search.trees[0], beams, completer.text_tokenizer())
-    return _make_trace(completer, replay.replay_completion(completer, found.prompt_ids, found), name, tree)
+        return _make_trace(completer, replay_sequence(completer, ids, text), name)
+    strategy = _RecordedBeam.of(beams, max_length)
+    [found] = completer.search([text], strategy)
+    tree = _search_tree(strategy.trees[0], beams, completer.text_tokenizer())
+    return _make_trace(completer, replay_completion(completer, found.prompt_ids, found), name, tree)
 
 
 def trace_input(task: Filler | Classifier | Embedder, text: str, *, name: str = "") -> Trace:
-    """A text that a model reads; a blank in it, ___, is a hidden token for a model that fills in."""
+    """Trace a text that a model reads; for a `Filler` a blank in it, ___, is a masked token."""
     if isinstance(task, Filler) and BLANK_PATTERN.search(text):
-        [ids] = task.framed([encode_with_blanks(task.text_tokenizer(), text, task.mask())])
+        ids = task.encode_blanks(text)
     else:
-        [ids] = task.text_ids([text])
-    return _make_trace(task, replay.replay_sequence(task, ids, text), name)
+        [ids] = task.encode_texts([text])
+    return _make_trace(task, replay_sequence(task, ids, text), name)
 
 
 def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name: str = "") -> Trace:
-    """An image (C, H, W), scaled as in training, in patches."""
+    """Trace an image (C, H, W), scaled as in training, in patches."""
     if not isinstance(classifier.model, ImageClassifier):
         raise checks.wrong("classifier", "one of images", "one of texts")
-    return replace(_make_trace(classifier, replay.replay_image(classifier, image), name), title=title)
+    return replace(_make_trace(classifier, replay_image(classifier, image), name), title=title)
 
 
-def _trace_pair(translator: Translator, text: str, found: replay.WrittenHypothesis, name: str, tree: TracedSearch | None = None) -> Trace:
+def _trace_pair(translator: Translator, text: str, found: WrittenHypothesis, name: str,
+                tree: TracedSearch | None = None) -> Trace:
     if not found.ids and found.cut:
-        raise checks.wrong("text", "one that something is written for", "one that nothing came of")
+        raise ValueError("The model generated nothing for this text, so there is no attention to show.")
     [source] = translator.pair_tokenizer().encode_sources([text])
-    return _make_trace(translator, replay.replay_translation(translator, text, source, found, translator.start()), name, tree)
+    replay = replay_translation(translator, text, source, found, translator.start_id())
+    return _make_trace(translator, replay, name, tree)
 
 
-def _make_trace(task: Task, reading: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
-    """What the model looks at when it reads this once more."""
+def _make_trace(task: Task, replay: Replay, name: str, tree: TracedSearch | None = None) -> Trace:
+    """The trace of a model that reads this once more."""
     if not find_attention_modules(task.model):
         raise ValueError("There is nothing to see: this model has no attention.")
     records = TaskRecords(task.model, parse_bytes(DEFAULT_LIMIT))
-    records.replays.append(reading)
+    records.replays.append(replay)
     found = records.trace(model=name)
     title = found.title if len(found.title) <= TITLE_LENGTH else found.title[:TITLE_LENGTH - 1].rstrip() + "…"
     return replace(found, title=title, search=tree)
 
 
-def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, beginning: Sequence[int] = (),
-            logs: Sequence[float] = ()) -> TracedSearch:
-    """The tree in words, behind what was asked to be its beginning, with the log-probabilities of that."""
+def _search_tree(tree: SearchTree, beams: int, tokenizer: Tokenizer, prefix: Sequence[int] = (),
+                 logs: Sequence[float] = ()) -> TracedSearch:
+    """The search tree with token names, after a prefix with its log-probabilities."""
     nodes, total = list[SearchNode](), 0.0
-    for id_, log in zip(beginning, logs, strict=False):
+    for id_, log in zip(prefix, logs, strict=False):
         total += log
         nodes.append(SearchNode(len(nodes) - 1, tokenizer.pieces([id_])[0], log, total, False, True))
     shift, ids = len(nodes), sorted({branch.token for branch in tree.branches})
     pieces = dict(zip(ids, tokenizer.pieces(ids), strict=True))
     for branch in tree.branches:
         parent = branch.parent + shift if branch.parent >= 0 else shift - 1
-        nodes.append(SearchNode(parent, pieces[branch.token], branch.log_probability, total + branch.total, branch.ended,
-                          branch.kept))
+        nodes.append(SearchNode(parent, pieces[branch.token], branch.log_probability, total + branch.total,
+                                branch.ended, branch.kept))
     return TracedSearch(beams, tuple(nodes), tuple(place + shift for place in tree.best), tree.left_out or None)
 
 
@@ -158,4 +188,93 @@ def _check_text(text: str) -> None:
     if not isinstance(text, str):
         raise checks.wrong("text", "a text", *checks.kind(text))
     if is_blank(text):
-        raise checks.wrong("text", "a text with something in it", repr(text))
+        raise checks.wrong("text", "a text that is not blank", repr(text))
+
+
+def replay_translation(task: Task, text: str | None, source: Sequence[int], found: WrittenHypothesis,
+                       start: int) -> Replay:
+    """A source and its translation, after the token `start`."""
+    both = task.tokenizer if isinstance(task.tokenizer, PairTokenizer) else None
+    written = [*found.ids, *([] if found.cut else task.end_ids()[:1])]
+    read = [start, *written[:-1]]
+    source_tokenizer, target_tokenizer = (None, None) if both is None else (both.source, both.target)
+    sides = {SOURCE: _input_side(source_tokenizer, text, source), READ: TraceSide(_piece_names(target_tokenizer, read))}
+    if written:  # a maximum length of 0 leaves none
+        sides[TARGET] = _output_side(target_tokenizer, found.ids, written)
+
+    def again() -> None:
+        memory = task.model.encode(_unpadded(task, source))  # type: ignore[operator]
+        task.model.decode(_unpadded(task, read), memory)  # type: ignore[operator]
+
+    return Replay(again, SequenceInfo(sides, ATTENTION_SIDES, text or "", _generated_tokens(TARGET, found, written),
+                                      _alignment_attention(task)))
+
+
+def replay_completion(task: Task, prompt: Sequence[int], found: WrittenHypothesis) -> Replay:
+    """A prompt and its continuation, as one text."""
+    tokenizer = task.tokenizer if isinstance(task.tokenizer, Tokenizer) else None
+    ids, written = [*prompt, *found.ids], [*found.ids, *([] if found.cut else task.end_ids()[:1])]
+    sides, generated = {TEXT: _output_side(tokenizer, ids, ids)}, _generated_tokens(WRITTEN, found, written)
+    if generated is not None:
+        sides[WRITTEN] = TraceSide(_piece_names(tokenizer, written))
+    return Replay(lambda: task.model.decode(_unpadded(task, ids)),  # type: ignore[operator]
+                  SequenceInfo(sides, {}, sides[TEXT].text or "", generated))
+
+
+def replay_sequence(task: Task, ids: Sequence[int], text: str | None = None) -> Replay:
+    """Ids that were read, and the text that they encode."""
+    tokenizer = task.tokenizer if isinstance(task.tokenizer, Tokenizer) else None
+    before = 0 if task.special.cls is None else 1
+    info = SequenceInfo({TEXT: _input_side(tokenizer, text, ids, before)}, {}, text or "")
+    return Replay(lambda: task.model(_unpadded(task, ids)), info)
+
+
+def replay_image(task: Task, pixels: Tensor) -> Replay:
+    """An image (C, H, W) that was read, scaled as in training."""
+    side, weight = patch_side(task.model), next(task.model.parameters())
+    sides = {} if side is None else {IMAGE: side}
+    return Replay(lambda: task.model(pixels.to(weight).unsqueeze(0)), SequenceInfo(sides))
+
+
+def _unpadded(task: Task, ids: Sequence[int]) -> Tokens:
+    """One row without padding, so that no mask is materialised, however long the row is."""
+    return Tokens(task.tokens([ids]).ids)
+
+
+def _input_side(tokenizer: Tokenizer | None, text: str | None, ids: Sequence[int], before: int = 0) -> TraceSide:
+    """A text that was read, with `before` special tokens before it; of ids alone only their names."""
+    pieces = _piece_names(tokenizer, ids)
+    if tokenizer is None or text is None:
+        return TraceSide(pieces)
+    plain = tokenizer.encode_batch([text])[0]
+    if list(ids[before:before + len(plain)]) != plain[:len(ids) - before]:  # a text with blanks: no word positions
+        return TraceSide(pieces, text)
+    last = len(ids) - 1
+    words = [word._replace(first_token=word.first_token + before, last_token=min(word.last_token + before, last))
+             for word in tokenizer.words(text) if word.first_token + before <= last]
+    return TraceSide(pieces, text, tuple(words))
+
+
+def _output_side(tokenizer: Tokenizer | None, ids: Sequence[int], written: Sequence[int]) -> TraceSide:
+    """A generated text; `written` may have the end token after `ids`."""
+    if tokenizer is None:
+        return TraceSide(_piece_names(None, written))
+    return TraceSide(_piece_names(tokenizer, written), tokenizer.decode(ids), tuple(tokenizer.decoded_words(ids)))
+
+
+def _generated_tokens(side: str, found: WrittenHypothesis, written: Sequence[int]) -> GeneratedTokens | None:
+    """The log-probabilities of the generated tokens; None if not all are known."""
+    logs = tuple(found.log_probabilities[:len(written)])
+    return GeneratedTokens(side, logs, found.score) if written and len(logs) == len(written) else None
+
+
+def _piece_names(tokenizer: Tokenizer | None, ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(map(str, ids)) if tokenizer is None else tuple(tokenizer.pieces(list(ids)))
+
+
+def _alignment_attention(task: Task) -> AlignmentAttention | None:
+    """The attention from which the task reads word alignments."""
+    head, cross = task.aligned_by, [place.name for place in find_attention_modules(task.model) if place.kind == CROSS]
+    if head is None or not -len(cross) <= head.layer < len(cross):
+        return None
+    return AlignmentAttention(cross[head.layer], head.head, head.offset)

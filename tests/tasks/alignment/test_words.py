@@ -158,7 +158,7 @@ def test_links_of_an_alignment():
 def test_several_at_once_are_as_each_alone():
     task = texting.translator(pair=texting.separate)
     texts = ["the big dog sleeps.", "no", "", "Emma sees  a cat, we sing."]
-    translations = task.translate(texts, beams=2, limit=7)
+    translations = task.translate(texts, beams=2, max_length=7)
     found = task.align(texts, translations, layer=0)
     for text, one, alignment in zip(texts, translations, found, strict=True):
         (alone,) = task.align([text], [one], layer=0)

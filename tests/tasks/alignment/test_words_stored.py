@@ -60,7 +60,7 @@ def test_it_is_used_unless_a_layer_is_asked_for():
     assert looked.cross.shape[-2] == len(task.tokenizer.target.encode(written)) + 1
     want = word_weights(looked.cross[1, 1], looked.source, looked.target, 1)
     torch.testing.assert_close(task.aligned(text, written).weights, want)
-    (translation,) = task.translate([text], limit=6)
+    (translation,) = task.translate([text], max_length=6)
     (other,) = task._looked([(text, translation.ids)])
     torch.testing.assert_close(task.align([text], [translation])[0].weights,
                                word_weights(other.cross[1, 1], other.source, other.target, 1))

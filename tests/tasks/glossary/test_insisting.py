@@ -33,7 +33,7 @@ def assert_met(glossary, text, one):
 @pytest.mark.parametrize("make", [ending.translator, texting.translator, without_attention])
 def test_terms_appear_even_where_nothing_was_learned(make, beams):
     task, glossary = make(), Glossary(TERMS)
-    found = task.translate(TEXTS, beams=beams, nbest=min(beams, 2), glossary=glossary, limit=40)
+    found = task.translate(TEXTS, beams=beams, nbest=min(beams, 2), glossary=glossary, max_length=40)
     for text, best in zip(TEXTS, found, strict=True):
         for one in (best, *best.alternatives):
             assert_met(glossary, text, one)
@@ -42,10 +42,10 @@ def test_terms_appear_even_where_nothing_was_learned(make, beams):
 
 def test_a_text_without_terms_is_translated_as_without_a_glossary():
     task = ending.translator()
-    plain, found = (task.translate(TEXTS, beams=3, limit=12, **options) for options in ({}, {"glossary": TERMS}))
+    plain, found = (task.translate(TEXTS, beams=3, max_length=12, **options) for options in ({}, {"glossary": TERMS}))
     assert plain[2].ids == found[2].ids
     assert found[0].ids != plain[0].ids
-    alone = [task.translate(text, beams=3, limit=12, glossary=TERMS).ids for text in TEXTS]
+    alone = [task.translate(text, beams=3, max_length=12, glossary=TERMS).ids for text in TEXTS]
     assert [one.ids for one in found] == alone
 
 
@@ -79,16 +79,16 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
 
 def test_probabilities_are_the_models_own():
     task = ending.translator()
-    one = task.translate(TEXTS[0], glossary=TERMS, limit=30)
+    one = task.translate(TEXTS[0], glossary=TERMS, max_length=30)
     assert len(one.log_probabilities) == len(one.ids) + (not one.cut)
     assert one.log_probabilities == pytest.approx(by_force(task, TEXTS[0], one), abs=1e-4)
 
 
 def test_a_prefix_that_has_the_term_is_enough():
     task = ending.translator()
-    one = task.translate("a cat", prefix="un homme", glossary=TERMS, limit=30)
+    one = task.translate("a cat", prefix="un homme", glossary=TERMS, max_length=30)
     assert one.text.startswith("un homme")
-    assert one.ids == task.translate("a cat", prefix="un homme", limit=30).ids
+    assert one.ids == task.translate("a cat", prefix="un homme", max_length=30).ids
 
 
 def test_a_limit_that_is_too_short_for_the_terms_is_named():
@@ -96,9 +96,9 @@ def test_a_limit_that_is_too_short_for_the_terms_is_named():
     glossary = {"cat": "zqx zqx zqx", "dog": "chien"}
     with pytest.raises(ValueError, match=r"`glossary` must be terms that fit into a translation, here into 2 tokens, "
                                          r"but is \d+ tokens for 'cat' of 'a cat' instead\. Raise the limit"):
-        ending.translator().translate(["no", "a cat"], glossary=glossary, limit=2)
+        ending.translator().translate(["no", "a cat"], glossary=glossary, max_length=2)
     with pytest.raises(ValueError, match=r"into 1 token, but is \d+ tokens for 'Cat', 'dog' of 'Cat, dog' instead"):
-        ending.translator().translate("Cat, dog", prefix="un", glossary=glossary, limit=4)
+        ending.translator().translate("Cat, dog", prefix="un", glossary=glossary, max_length=4)
 
 
 @pytest.mark.parametrize("embedding", ["sinusoidal", "learned"])

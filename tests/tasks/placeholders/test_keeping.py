@@ -46,7 +46,7 @@ def without(text):
 ])
 def test_the_ways_in_turn(write, how, want):
     (found,) = translate_with_placeholders(["Delete {count} files?"], model(write))
-    assert (found.text, found.how) == (want, how)
+    assert (found.text, found.strategy) == (want, how)
 
 
 def alike(texts, found):
@@ -70,7 +70,7 @@ def alike(texts, found):
 ])
 def test_the_ways_where_words_are_aligned(text, write, how, want):
     (found,) = translate_with_placeholders([text], model(lambda text: write(text) or "no"), alike)
-    assert (found.text, found.how) == (want, how)
+    assert (found.text, found.strategy) == (want, how)
 
 
 def test_a_text_with_tags_has_no_codes():
@@ -105,7 +105,7 @@ def test_what_is_asked_within_a_line():
     asked, inner = [], []
     ask = model(lambda text: f"I {text}" if len(text) < 3 else "", asked)
     found = translate_with_placeholders(["a %s b {x} c", "b %d a"], ask, None, model(shout, inner))
-    assert [(one.text, one.how) for one in found] == [("I a %s B {x} C", "pieces"), ("I b %d A", "pieces")]
+    assert [(one.text, one.strategy) for one in found] == [("I a %s B {x} C", "pieces"), ("I b %d A", "pieces")]
     assert (asked[-1], inner) == (["a", "b"], [["b", "c", "a"]])
 
 
@@ -120,7 +120,7 @@ def test_a_translation_of_a_line_is_a_line():
 
 def test_no_placeholder_comes_about_between_lines():
     (found,) = translate_with_placeholders(["a\nb"], model({"a": "{", "b": "}"}.get))
-    assert (found.text, found.how) == ("a\nb", "source")
+    assert (found.text, found.strategy) == ("a\nb", "source")
 
 
 @given(st.lists(st.text("%s{}$<>/ab1 &;#x@.:w'-(n)d\n", max_size=30), max_size=4), st.integers(0, 2**32),
@@ -138,10 +138,10 @@ def test_an_untrained_model():
     task = texting.translator()
 
     def ask(texts):
-        return task.translate(texts, beams=1, limit=8, length_penalty="none")
+        return task.translate(texts, beams=1, max_length=8, length_penalty="none")
 
     for align, ways in ((None, {"whole", "pieces"}), (task.align, {"whole", "placed", "pieces"})):
         found = translate_with_placeholders(TEXTS, ask, align)
         for text, one in zip(TEXTS, found, strict=True):
             assert find_placeholders(one.text) == find_placeholders(text)
-        assert {"whole", "pieces"} <= {one.how for one in found} <= ways
+        assert {"whole", "pieces"} <= {one.strategy for one in found} <= ways

@@ -15,10 +15,11 @@ from regard.cli import demo
 from regard.data.sources.formats import read_pairs
 from regard.data.tokenizer.interface import Span
 from regard.tasks.alignment import Alignment
-from regard.tasks.documents import TextDocument, isolate_errors
+from regard.tasks.documents import TextDocument
 from regard.tasks.evaluation import chrf
 from regard.tasks.placeholder_translation import translate_with_placeholders
 from regard.tasks.placeholders import STAND_IN, find_placeholders
+from regard.tasks.task import isolate_errors
 
 ENTRIES = 200
 HEADER = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
@@ -27,13 +28,13 @@ HEADER = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
 class Silent:
     """A watcher that is told nothing of interest."""
 
-    def begun(self, done, total):
+    def begin(self, done, total):
         pass
 
-    def went(self, done):
+    def advance(self, done):
         pass
 
-    def failed(self, where, error):
+    def fail(self, where, error):
         raise error
 
 
@@ -88,7 +89,7 @@ def written(sentences, tmp_path_factory):
     source.write_text(HEADER + "".join(f'\n# c\n#: a.c:{number}\nmsgid "{escaped(one.source)}"\nmsgstr "old"\n'
                                        for number, one in enumerate(sentences)), encoding="utf-8")
     work = partial(isolate_errors, work=lambda texts: translate_with_placeholders(texts, model.ask, model.align))
-    TextDocument(str(source)).translate(work, str(target), asked={}, watcher=Silent())
+    TextDocument(str(source)).translate(work, str(target), settings={}, watcher=Silent())
     return source, target
 
 
@@ -116,7 +117,7 @@ def test_what_is_made_with_right_links_is_right(written, sentences):
 def test_wrong_links_do_some_harm_and_lose_no_placeholder(sentences, sure, least):
     model = Knowing(sentences, sure)
     found = translate_with_placeholders([one.source for one in sentences], model.ask, model.align)
-    assert {one.how for one in found} == {"placed"}
+    assert {one.strategy for one in found} == {"placed"}
     assert chrf([one.text for one in found], [one.target for one in sentences]).value > least
     for one, sentence in zip(found, sentences, strict=True):
         assert find_placeholders(one.text) == find_placeholders(sentence.source)
@@ -151,7 +152,7 @@ def test_a_model_that_has_learned_a_little(tmp_path):
         return chrf(*zip(*chosen, strict=True)).value
 
     pieces, placed = (translate_with_placeholders([one.source for one in given], ask, align) for align in (None, task.align))
-    assert {one.how for one in placed} <= {"whole", "stand-ins", "placed"}
+    assert {one.strategy for one in placed} <= {"whole", "stand-ins", "placed"}
     assert score(placed, KINDS) > max(76.0, score(pieces, KINDS) + 5)
     assert score(placed, ["tag"]) > score(placed, ["address", "front"]) - 12
     assert score(placed, ["word"]) > score(pieces, ["word"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linked import aligned
 
-from regard.tasks.placeholder_translation import PlacementScores, best_places, has_space, place_marks
+from regard.tasks.placeholder_translation import PlacementScores, best_places, _has_space, place_marks
 from regard.tasks.placeholders import StrippedText
 
 SCORES = st.one_of(st.integers(-5, 5).map(float), st.just(float("-inf")))
@@ -77,4 +77,4 @@ def test_without_enough_words_there_are_no_places():
 
 
 def test_spaces_between_words():
-    assert [has_space(aligned("", "l'homme dort ?", ""), g) for g in range(5)] == [False, False, True, True, False]
+    assert [_has_space(aligned("", "l'homme dort ?", ""), g) for g in range(5)] == [False, False, True, True, False]

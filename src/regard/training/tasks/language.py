@@ -496,7 +496,7 @@ class LanguageTask:
         many = self.settings.validation.samples_shown if count else 0
         places = [number * (len(ids) - 2 * count) // many for number in range(many)]
         prompts = [ids[place:place + count].tolist() for place in places]
-        for place, prompt, made in zip(places, prompts, task.complete_ids(prompts, limit=count) if many else [],
+        for place, prompt, made in zip(places, prompts, task.complete_ids(prompts, max_length=count) if many else [],
                                        strict=True):
             yield ValidationExample(decode(prompt), decode(ids[place + count:place + 2 * count].tolist()), decode(made[0].ids))
 

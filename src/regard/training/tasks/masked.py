@@ -354,8 +354,8 @@ class MaskedTask:
 
     def _examples(self, task: Filler) -> Iterator[ValidationExample]:
         """Texts with one word hidden, that word, and what the model puts in its place."""
-        tokenizer, mask = self.prepared.tokenizer, task.mask()
-        for number in self.numbers[:self.settings.validation.samples_shown]:
+        tokenizer, mask = self.prepared.tokenizer, task.mask_id()
+        for number in self.numbers[:self.settings.validation.shown]:
             ids = self.prepared.validation[int(number)][:self.room].tolist()
             words = tokenizer.decoded_words(ids)
             if not words:
@@ -363,7 +363,7 @@ class MaskedTask:
             word, text = words[len(words) // 2], tokenizer.decode(ids)
             inside = slice(word.first_token, word.last_token + 1)
             blanks = [*ids[:inside.start], *[mask] * (inside.stop - inside.start), *ids[inside.stop:]]
-            (found,) = task.fill_ids([blanks], count=1)
+            (found,) = task.fill_ids([blanks], top_k=1)
             yield ValidationExample(f"{text[:word.start]}{BLANK_TEXT}{text[word.end:]}", text[word.start:word.end],
                           tokenizer.decode([guesses[0].id for guesses in found]).strip())
 

@@ -34,7 +34,7 @@ from regard.data.store import PairStore, Ragged
 from regard.data.tokenizer.interface import PairTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
 from regard.models.build import ModelConfig
-from regard.tasks.evaluation import corpus_scores, mean_translation_loss
+from regard.tasks.evaluation import corpus_scores, translation_loss
 from regard.tasks.load import make_task
 from regard.tasks.task import Task
 from regard.tasks.translator import Translator
@@ -199,7 +199,7 @@ class TranslationTask:
     def validate(self, task: Task) -> ValidationResult:
         """Loss, BLEU and chrF of greedy translations."""
         assert isinstance(task, Translator)
-        loss = mean_translation_loss(task, list(zip(self.sources, self.targets, strict=True)))
+        loss = translation_loss(task, zip(self.sources, self.targets, strict=True)).mean
         if not math.isfinite(loss):  # nothing can be translated with such a model
             return ValidationResult({"loss": loss, "bleu": math.nan, "chrf": math.nan})
         made = [found.text for found in task.translate(self.sources, beams=1, length_penalty="none")]
