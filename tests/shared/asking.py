@@ -13,7 +13,7 @@ from regard.tasks.load import make_task
 def by_force(task, text, one):
     """The log-probabilities of what was written, all at once."""
     memory = task.model.encode(task.tokens(task.tokenizer.encode_sources([text])))
-    logs = task.model.decode(task.tokens([[task.start(), *one.ids]]), memory)[0].log_softmax(-1)
+    logs = task.model.decode(task.tokens([[task.start_id(), *one.ids]]), memory)[0].log_softmax(-1)
     return [float(logs[at, id_]) for at, id_ in enumerate([*one.ids] if one.cut else [*one.ids, 3])]
 
 

@@ -47,7 +47,7 @@ def test_characters_keep_their_spaces():
     tokenizer = texting.characters()
     the, dog = tokenizer.encode("the "), tokenizer.encode("og")
     assert encode_with_blanks(tokenizer, "the ___og", MASK) == [*the, MASK, *dog]
-    line = train_tokenizer(["the dog"], CharactersConfig(normalisation="line")).tokenizer
+    line = train_tokenizer(["the dog"], CharactersConfig(normalization="line")).tokenizer
     assert encode_with_blanks(line, "  the  ___og ", MASK) == [*line.encode("the"), *line.encode_batch(["a b"])[0][1:2], MASK,
                                                        *line.encode("og")]
 

@@ -9,7 +9,7 @@ import torch
 import regard
 from regard.special_tokens import SpecialTokens
 from regard.tasks import export
-from regard.tasks.export import ROW_LENGTHS, ReloadedModel, compare_outputs, find_stop_tokens, make_check_inputs
+from regard.tasks.export import ROW_LENGTHS, ExportError, ReloadedModel, compare_outputs, find_stop_tokens, make_check_inputs
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
 
@@ -21,11 +21,11 @@ class Changed(ReloadedModel):
         super().__init__(task)
         self.changed, self.text = numbers, text
 
-    def numbers(self, asked):
-        return [self.changed(one) for one in super().numbers(asked)]
+    def outputs(self, inputs):
+        return [self.changed(one) for one in super().outputs(inputs)]
 
-    def written(self, asked, limit):
-        return [self.text(ids) for ids in super().written(asked, limit)]
+    def generate(self, inputs, max_length):
+        return [self.text(ids) for ids in super().generate(inputs, max_length)]
 
 
 @pytest.mark.parametrize("make", [texting.translator, texting.completer, texting.filler, texting.classifier,
@@ -111,16 +111,16 @@ def test_a_near_tie_passes():
 
 def test_outputs_of_another_shape_are_refused():
     task = texting.filler()
-    with pytest.raises(ValueError, match="`export` must be of outputs of"):
+    with pytest.raises(ExportError, match="shape"):
         compare_outputs(task, Changed(task, lambda one: one[:, :-1]), make_check_inputs(task))
 
 
 def test_what_is_never_written():
     task = texting.translator()
-    assert find_stop_tokens(task).never == (0,)
+    assert find_stop_tokens(task).forbidden == (0,)
     size = task.tokenizer.source.size
     wider = regard.task("transformer-tiny", tokenizer=task.tokenizer, source_vocab_size=size + 2,
                         target_vocab_size=size + 2)
-    assert find_stop_tokens(wider).never == (size, size + 1, 0)
-    assert find_stop_tokens(texting.completer()).never == find_stop_tokens(texting.filler()).never == ()
+    assert find_stop_tokens(wider).forbidden == (size, size + 1, 0)
+    assert find_stop_tokens(texting.completer()).forbidden == find_stop_tokens(texting.filler()).forbidden == ()
     assert set(export.TOLERANCES) == {"float32", "float16", "bfloat16", "int8"}

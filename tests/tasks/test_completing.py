@@ -49,12 +49,12 @@ def test_one_prompt_is_one_and_a_search_is_a_search():
     task = texting.completer()
     search = Beam(beams=2, max_length=4)
     assert task.search("abc", search) == task.search(["abc"], search)
-    with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling, but is a int"):
+    with pytest.raises(ValueError, match="`strategy` must be a Beam, or a Sampling, but is a int"):
         task.search(["abc"], 5)
 
 
 def test_a_stream_passes_nothing_over():
-    with pytest.raises(ValueError, match="`search` must be one text, drawn or by greedy search, for a stream"):
+    with pytest.raises(ValueError, match="`strategy` must be"):
         texting.completer().stream("abc", Beam(beams=1, length_penalty="none", coverage_penalty=0.5))
 
 
@@ -123,7 +123,7 @@ def test_a_stream_near_the_end_of_the_positions():
 
 @pytest.mark.parametrize("search", [Beam(), Beam(beams=1), Sampling(num_samples=2)])
 def test_what_cannot_be_a_stream(search):
-    with pytest.raises(ValueError, match="`search` must be one text, drawn or by greedy search"):
+    with pytest.raises(ValueError, match="`strategy` must be"):
         texting.completer().stream("a", search)
     with pytest.raises(ValueError, match="`prompt` must be a text, but is a list"):
         texting.completer().stream(["a"])

@@ -32,13 +32,14 @@ def test_a_tokenizer_must_have_its_sha256():
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines():
-    text = ModelDescription(LANGUAGE["attention"], SPECIAL).text().replace("tied = true", "tyed = true")
+    text = ModelDescription(LANGUAGE["attention"], SPECIAL).text().replace("tie_word_embeddings = true", "tie_word_embedings = true")
     text = "data = 3\n" + text + "\n[trainig]\nseed = 1\n"
-    lines = {word: text[:text.index(word)].count("\n") + 1 for word in ("data", "tyed", "trainig")}
+    lines = {word: text[:text.index(word)].count("\n") + 1 for word in ("data", "tie_word_embedings", "trainig")}
     with pytest.raises(ConfigError) as error:
         read_description(parse_document(text, "config.toml"))
     assert [*error.value.problems] == [
         f'config.toml:{lines["data"]}: "data": expected a table, but got 3',
-        f'config.toml:{lines["tyed"]}: unknown key "tyed" in [model]; did you mean "tied"?',
+        f'config.toml:{lines["tie_word_embedings"]}: unknown key "tie_word_embedings" in [model]; '
+        'did you mean "tie_word_embeddings"?',
         f'config.toml:{lines["trainig"]}: unknown table "trainig"; did you mean "training"?',
     ]

@@ -113,7 +113,7 @@ def test_what_is_refused_before_any_work(tmp_path):
     os.mkfifo(fifo)
     for given, output, message in ((path, path, "The output is the input"),
                                    (path, tmp_path / "same.txt", "The output is the input"),
-                                   (path, tmp_path, "It is there already"),
+                                   (path, tmp_path, "exists already"),
                                    (bad, tmp_path / "out", r"bad\.txt:101: byte 1: 0xFF is not UTF-8"),
                                    (fifo, tmp_path / "out", "can be read only once"),
                                    (tmp_path / "no", tmp_path / "out", "There is no such file")):
@@ -148,10 +148,10 @@ def test_another_input_or_other_options_are_refused(tmp_path):
     path.write_text("one\n")
     with pytest.raises(KeyboardInterrupt):
         translated(path, output, lambda texts: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(DataError, match="begun otherwise: format was not there and is plain"):
+    with pytest.raises(DataError, match="format was not set and is plain"):
         translated(path, output, format="plain")
     path.write_text("two\n")
-    with pytest.raises(DataError, match="begun otherwise: input was"):
+    with pytest.raises(DataError, match="input was"):
         translated(path, output)
     path.write_text("one\n")
     assert translated(path, output)[0].entries == 1

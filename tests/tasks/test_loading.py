@@ -57,7 +57,7 @@ def exported(folder, made):
 
 
 @pytest.mark.parametrize(("name", "options"), [("gpt", {"vocab_size": 30}), ("bert", {"vocab_size": 30}),
-                                               ("vit", {"labels": 3})])
+                                               ("vit", {"num_labels": 3})])
 def test_an_exported_folder_is_loaded(name, options, tmp_path):
     made = regard.task(f"{name}-tiny", special=SPECIAL, **options)
     exported(tmp_path / "theirs", made)
@@ -107,19 +107,19 @@ def rewritten(folder, **contents):
 
 def test_a_config_that_asks_for_too_much_is_refused_before_it_is_built(tmp_path, monkeypatch):
     saved(tmp_path / "model")
-    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("vocabulary = 13", "vocabulary = 1000000000000")
+    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("vocab_size = 13", "vocab_size = 1000000000000")
     rewritten(tmp_path / "model", config_toml=text.encode())
     monkeypatch.setattr(type(LANGUAGE["attention"]), "build", lambda self: pytest.fail("built"))
-    with pytest.raises(ValueError, match=r"model.safetensors.* of 8,0[\d,]+ numbers, as config.toml asks for"):
+    with pytest.raises(ValueError, match=r"model.safetensors does not match config.toml: .* instead of 8,0[\d,]+"):
         regard.load(tmp_path / "model")
 
 
 def test_a_misspelt_key_is_named_with_file_and_line(tmp_path):
     saved(tmp_path / "model")
-    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("tied = true", "tyed = true")
+    text = (tmp_path / "model" / CONFIG_FILE).read_text().replace("tie_word_embeddings = true", "tie_word_embedings = true")
     rewritten(tmp_path / "model", config_toml=text.encode())
-    line = text[:text.index("tyed")].count("\n") + 1
-    with pytest.raises(ValueError, match=rf'config.toml:{line}: unknown key "tyed" in \[model\]; did you mean "tied"'):
+    line = text[:text.index("tie_word_embedings")].count("\n") + 1
+    with pytest.raises(ValueError, match=rf'config.toml:{line}: unknown key "tie_word_embedings" in \[model\]; did you mean "tie_word_embeddings"'):
         regard.load(tmp_path / "model")
 
 
@@ -159,7 +159,7 @@ def test_a_device_that_is_not_there(device, tmp_path):
 
 
 def test_special_ids_are_a_config():
-    with pytest.raises(ValueError, match="`special` must be a SpecialConfig, but is a dict"):
+    with pytest.raises(ValueError, match="`special` must be a SpecialTokens, but is a dict"):
         regard.task("gpt-tiny", vocab_size=30, special={"start": 1})
 
 

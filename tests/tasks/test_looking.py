@@ -89,7 +89,7 @@ def test_every_attention_is_there_with_its_sides():
         ("decoder.1.self", 1, "self", "target", "read"), ("decoder.1.cross", 1, "cross", "target", "source")]
     weights = trace.attentions[2].look.weights()
     assert torch.equal(weights, weights.tril())
-    start = texting.joint().target.pieces([texting.translator().start()])[0]
+    start = texting.joint().target.pieces([texting.translator().start_id()])[0]
     assert trace.sides["read"].tokens == (start, *trace.sides["target"].tokens[:-1])
 
 

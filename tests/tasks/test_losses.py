@@ -75,9 +75,9 @@ def test_a_recurrent_model_keeps_its_state_over_windows(name):
 
 def test_windows_and_texts_that_cannot_be():
     task = texting.completer(embedding="learned")
-    with pytest.raises(ValueError, match="`window` must be at most 12, the positions that the model knows, but is 13"):
+    with pytest.raises(ValueError, match="`window` must be at most 12, .*but is 13"):
         evaluation.text_loss(task, "the big dog", window=13)
-    with pytest.raises(ValueError, match="`ids` must be at least two, for the second to be foretold, but is 1"):
+    with pytest.raises(ValueError, match="`ids` must be at least two, .*but is 1"):
         evaluation.text_loss(task, "a")
 
 

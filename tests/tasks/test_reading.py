@@ -67,9 +67,9 @@ def test_as_many_guesses_as_there_are():
     config = READING["masked"]
     filler = make_task(built(config), config, SpecialTokens(mask=9))
     ((guesses,),) = filler.fill_ids([[9]], top_k=50)
-    assert sorted(guess.id for guess in guesses) == list(range(config.vocabulary))
+    assert sorted(guess.id for guess in guesses) == list(range(config.vocab_size))
     for count in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="`count` must be a whole number, at least 1"):
+        with pytest.raises(ValueError, match="`top_k` must be a whole number, at least 1"):
             filler.fill_ids([[9]], top_k=count)
 
 

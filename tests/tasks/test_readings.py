@@ -179,7 +179,7 @@ def test_a_classifier_of_images():
 def test_nothing_is_made_where_nobody_watches(monkeypatch):
     task = texting.classifier()
     made = []
-    monkeypatch.setattr("regard.tasks.traces.About", lambda *parts: made.append(parts))
+    monkeypatch.setattr("regard.tasks.traces.SequenceInfo", lambda *parts: made.append(parts))
     task.classify(TEXTS)
     assert not made
 

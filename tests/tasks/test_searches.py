@@ -16,9 +16,9 @@ WRONG = [
     (Beam, {"diversity_penalty": -1.0}, ["`diversity_penalty`", "-1.0"]),
     (Beam, {"diversity_penalty": float("nan")}, ["`diversity_penalty`", "nan"]),
     (Beam, {"length_penalty": "long"}, ["`length_penalty`", '"none", "mean"', '"long"']),
-    (Beam, {"coverage_penalty": "all"}, ["`coverage_penalty`", "a number β"]),
+    (Beam, {"coverage_penalty": "all"}, ["a number β"]),
     (Beam, {"max_length": -1}, ["`max_length`", "at least 0"]),
-    (Beam, {"max_length": 4, "min_length": 5}, ["`min_length`", "at most the limit, 4"]),
+    (Beam, {"max_length": 4, "min_length": 5}, ["`min_length`", "at most max_length, 4"]),
     (Beam, {"no_repeat_ngram_size": 0}, ["`no_repeat_ngram_size`", "at least 1"]),
     (Sampling, {"num_samples": 0}, ["`num_samples`", "at least 1"]),
     (Sampling, {"seed": -1}, ["`seed`", "at least 0"]),
@@ -56,4 +56,4 @@ def test_a_table_has_all_that_is_asked():
     assert Sampling(seed=3, top_p=0.5).table() == {
         "search": "sampling", "max_length": None, "min_length": 0, "no_repeat_ngram_size": None, "num_samples": 1, "temperature": 1.0,
         "top_k": None, "top_p": 0.5, "min_p": None, "seed": 3}
-    assert Beam(coverage_penalty=CoveragePenalty(0.2, 1)).table()["coverage"] == "Coverage(weight=0.2, layer=1)"
+    assert Beam(coverage_penalty=CoveragePenalty(0.2, 1)).table()["coverage_penalty"] == "CoveragePenalty(weight=0.2, layer=1)"

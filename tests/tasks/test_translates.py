@@ -79,7 +79,7 @@ def test_mbr_takes_the_one_most_like_the_others(task):
 def test_of_equal_ones_mbr_takes_the_first(task, monkeypatch):
     """chrF does not see white space."""
     first, *others = (Translation(text, 0.0, (number,), False) for number, text in enumerate(["a b", "ab", "a b"]))
-    monkeypatch.setattr(type(task), "candidates", lambda *given, **more: [replace(first, alternatives=tuple(others))])
+    monkeypatch.setattr(type(task), "_search", lambda *given, **more: [replace(first, alternatives=tuple(others))])
     found = task.mbr("no")
     assert [(one.text, one.ids) for one in (found, *found.alternatives)] == [("a b", (0,)), ("ab", (1,))]
 
@@ -142,10 +142,10 @@ def test_wrong_calls(task):
                              ({"prefix": [1, 2]}, "`prefix` must be a text, or a list of texts"),
                              ({"prefix": "la " * 9, "max_length": 4}, "`prefix` must be at most 4 tokens long"),
                              ({"beams": 2, "nbest": 3}, "`nbest` must be at most the 2 beams"),
-                             ({"glossary": 5}, "`entries` must be terms with what they become")):
+                             ({"glossary": 5}, "`entries` must be terms")):
         with pytest.raises(ValueError, match=message):
             task.translate(["the dog", "no"], **options)
-    with pytest.raises(ValueError, match="`search` must be a Beam, or a Sampling"):
+    with pytest.raises(ValueError, match="`strategy` must be a Beam, or a Sampling"):
         task.search(["no"], "beam")
     with pytest.raises(ValueError, match="`among` must be a Sampling, or a Beam, but is a int"):
         task.mbr("no", 8)

@@ -71,7 +71,7 @@ def test_a_model_of_more_ids_than_tokens_writes_tokens_alone():
     both = texting.joint()
     for make, use in ((lambda: texting.translating(source_vocab_size=both.source.size, tie_word_embeddings=False, output_bias=True,
                                                    target_vocab_size=both.target.size + 8), "translate"),
-                      (lambda: texting.resized(texting.language(embedding="sinusoidal", tied=False, output_bias=True),
+                      (lambda: texting.resized(texting.language(embedding="sinusoidal", tie_word_embeddings=False, output_bias=True),
                                                both.source, 8), "complete")):
         config = make()
         model = texting.built(config)

@@ -33,5 +33,5 @@ def test_the_words_of_a_translation_add_up_to_its_score(beams):
 
 def test_without_log_probabilities_there_are_no_words():
     assert Translation("", 0.0, (), False).words == ()
-    with pytest.raises(ValueError, match="`log_probabilities` must be those of all ids"):
+    with pytest.raises(ValueError, match="no log-probabilities"):
         _ = Translation("le", 0.0, (5,), False).words

@@ -128,8 +128,8 @@ COPIES_PER_PARAMETER = 4
 def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
     """Bytes, for a batch of these pairs, padded."""
     both, model = task.pair_tokenizer(), task.model
-    sources = both.source_ids([pair[0] for pair in pairs])
-    targets = [[task.start_id(), *ids] for ids in both.target_ids([pair[1] for pair in pairs])]
+    sources = both.encode_sources([pair[0] for pair in pairs])
+    targets = [[task.start_id(), *ids] for ids in both.encode_targets([pair[1] for pair in pairs])]
     parameters = [*model.parameters()]
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}

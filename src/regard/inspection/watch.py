@@ -274,11 +274,65 @@ class AttentionRecords(ABC):
         return f"{type(self).__name__}({self.call_count()} calls of {shown})" if names else f"{type(self).__name__}()"
 
 
-# ---- again: Texts that a task has read or written, and that are read once more, alone, when somebody asks where it looked.
-#
-# A task tells its observers what it has done: a `Reading`, which knows how to be read again in one pass, without a search
-# (for what was written: teacher-forced, all tokens at once). So watching a task costs nothing while it works, and what is
-# seen is one text without padding. It is read with the model as it is then. It does not know tasks: they know this.
+class ModelRecords(AttentionRecords):
+    """The records of a model, kept while it ran: call i has run i of each attention."""
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self.model, self.recorder = model, recorder
+        self._model_modules = dict(model.named_modules())
+        _check_not_compiled(self._model_modules.values())
+        self._found = {module.name: module for module in find_attention_modules(model, self._model_modules)}
+        self.modules, self._has_taps = self._found, bool(self._found)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record inside the `with` block."""
+        if self._has_taps:
+            with record_modules(self._found.values(), self.recorder):
+                yield
+        else:
+            with record_foreign(self._model_modules, self.recorder, self._found):
+                yield
+
+    def warn_lost(self) -> None:
+        """Warn of runs that exceeded the limit and were not kept."""
+        lost = self.recorder.lost_runs()
+        if lost:
+            names = ", ".join(f'"{name}" ({count} of {self.run_count(name)})'
+                              for name, count in list(lost.items())[:6])
+            more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
+            message = f"watch keeps at most {self.recorder.limit:,} bytes, so these runs were not kept: {names}{more}."
+            warnings.warn(f"{message} Give a larger limit, or fewer tokens.", RuntimeWarning, stacklevel=4)
+
+    def call_count(self) -> int:
+        """The number of runs of the attention that ran most often."""
+        return max(map(len, self.recorder.runs.values()), default=0)
+
+    def run_count(self, name: str) -> int:
+        """The number of runs of this attention."""
+        return len(self.recorder.runs.get(name, ()))
+
+    def record(self, name: str, call: int) -> AttentionRecord:
+        """The record of this run."""
+        record = self.recorder.record(name, call)
+        if record is None:
+            raise NotRecordedError(f'Run {call} of "{name}" was not kept: it exceeds the limit of '
+                                   f"{self.recorder.limit:,} bytes. Give a larger limit to watch.")
+        return record
+
+    def info(self, call: int) -> SequenceInfo:
+        """Nothing is known of the tokens, except that they are patches of an image."""
+        image = patch_side(self.model)
+        return SequenceInfo() if image is None else SequenceInfo({"image": image})
+
+    def why_empty(self) -> str:
+        """Why there are no records."""
+        if not self._has_taps:
+            return ("Nothing was recorded: no attention of this model ran inside the `with` block, or it is neither "
+                    "torch.nn.MultiheadAttention nor scaled_dot_product_attention or softmax of (batch, heads, "
+                    "queries, keys).")
+        return ("Nothing was recorded: the model did not run inside the `with` block, or it ran in compiled code, as a "
+                "CUDA graph or inside torch.func, which cannot be watched.")
 
 
 @dataclass(frozen=True)
@@ -294,7 +348,7 @@ Observer = Callable[[Replay], None]
 
 
 class ObservedTask(Protocol):
-    """A task: something that has a model, and tells its observers what it does with it."""
+    """A task: it has a model, and tells its observers what it ran."""
 
     model: nn.Module
     observers: list[Observer]
@@ -305,22 +359,49 @@ class TaskRecords(AttentionRecords):
 
     It runs with the model as it is then. Replays whose records fit into the limit together stay in memory.
     """
-    most = parse_bytes(limit)
-    if isinstance(model, nn.Module):
-        runs = RecordedModel(model, Recorder(most))
-        with runs.watching():
-            yield AttentionRecords(runs)
-        runs.warn()
-    elif isinstance(getattr(model, "observers", None), list) and isinstance(getattr(model, "model", None), nn.Module):
-        readings = ReplayedTask(model.model, most)
-        observer = readings.readings.append
-        model.observers.append(observer)
-        try:
-            yield AttentionRecords(readings)
-        finally:
-            model.observers[:] = [one for one in model.observers if one is not observer]
-    else:
-        raise checks.wrong("model", "a model, a layer or a task", *checks.kind(model))
+
+    def __init__(self, model: nn.Module, limit: int) -> None:
+        self.limit = limit
+        self.replays: list[Replay] = []
+        self.modules = {module.name: module for module in find_attention_modules(model)}
+        self._recorders: dict[int, Recorder] = {}
+        """By call, the most recently used one last."""
+
+    def call_count(self) -> int:
+        """The number of replays."""
+        return len(self.replays)
+
+    def run_count(self, name: str) -> int:
+        """The number of replays: every attention runs in each."""
+        return len(self.replays)
+
+    def record(self, name: str, call: int) -> AttentionRecord:
+        """The record of this attention in this replay, (heads, queries, keys)."""
+        recorder = self._recorders.pop(call, None) or self._run(self.replays[call])
+        self._recorders[call] = recorder
+        while len(self._recorders) > 1 and sum(one.nbytes for one in self._recorders.values()) > self.limit:
+            del self._recorders[next(iter(self._recorders))]
+        record = recorder.record(name, -1) if name in recorder.runs else None
+        if record is None:
+            raise NotRecordedError(f'"{name}" was not kept: this text alone exceeds the limit of {self.limit:,} bytes. '
+                                   "Give a larger limit to watch.")
+        return sequence_record(record, 0, self_attention=self.modules[name].kind == SELF)
+
+    def info(self, call: int) -> SequenceInfo:
+        """What the task knows of this sequence."""
+        return self.replays[call].info
+
+    def why_empty(self) -> str:
+        """Why there are no records."""
+        if not self.modules:
+            return "Nothing was recorded: this model has no attention."
+        return "Nothing was recorded: the task ran no text inside the `with` block."
+
+    def _run(self, replay: Replay) -> Recorder:
+        recorder = Recorder(self.limit)
+        with record_modules(self.modules.values(), recorder), torch.inference_mode():
+            replay.run()
+        return recorder
 
 
 def patch_side(model: nn.Module) -> TraceSide | None:

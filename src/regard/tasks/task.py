@@ -488,23 +488,6 @@ def read_description(document: TomlDocument) -> ModelDescription:
 
 
 def _with_current_names(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of an older model with the new names of its keys, in the same order."""
-    for key, name in OLD_RECORD_KEYS.items():
-        *above, old = key.split(".")
-        table: Any = record
-        for part in above:
-            table = table.get(part) if isinstance(table, dict) else None
-        if isinstance(table, dict) and old in table and name not in table:
-            items = [(name if one == old else one, value) for one, value in table.items()]
-            table.clear()
-            table.update(items)
-    training = record.get("training", {})
-    if training.get("parallelism") in OLD_PARALLELISM:
-        training["parallelism"] = OLD_PARALLELISM[training["parallelism"]]
-    return record
-
-
-def _with_current_names(record: dict[str, Any]) -> dict[str, Any]:
     """The record of an older model under the names that its keys have now, in the same order."""
     for key, name in OLD_RECORD_KEYS.items():
         *above, old = key.split(".")

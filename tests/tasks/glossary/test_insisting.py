@@ -26,7 +26,7 @@ TERMS = {"dog": "chameau", "cat": ["homme", "zqx é"], "big": "grand"}
 
 def assert_met(glossary, text, one):
     for term in glossary.found(text):
-        assert term.met(one.text), (one.text, term)
+        assert term.appears_in(one.text), (one.text, term)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -55,7 +55,7 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
 
     def write(some, search):
         rows.extend(some)
-        return [[Hypothesis([*row.beginning, *tokenizer.encode("s u")], [], 0.0, None)] for row in some]
+        return [[Hypothesis([*row.prefix, *tokenizer.encode("s u")], [], 0.0, None)] for row in some]
 
     def look(pairs):
         found = []
@@ -69,8 +69,8 @@ def test_a_text_has_a_turn_for_each_of_its_terms_whatever_is_beside_it():
     def turns(*texts):
         rows.clear()
         asked = [TranslationInput(text, [number], [], Glossary({"dog": "chien"}).found(text)) for number, text in enumerate(texts)]
-        GlossarySearch(write, look, TermSpelling(tokenizer), lambda row: 99).found(asked, Beam())
-        return [sum(bool(row.beginning) for row in rows if row.source == [number]) for number in range(len(texts))]
+        GlossarySearch(write, look, TermSpelling(tokenizer), lambda row: 99).translate(asked, Beam())
+        return [sum(bool(row.prefix) for row in rows if row.source == [number]) for number in range(len(texts))]
 
     assert turns("a dog") == [1]
     assert turns("dog dog dog") == [3]
@@ -95,7 +95,7 @@ def test_a_limit_that_is_too_short_for_the_terms_is_named():
     """By the words of the user: the term, and the text that it is in."""
     glossary = {"cat": "zqx zqx zqx", "dog": "chien"}
     with pytest.raises(ValueError, match=r"`glossary` must be terms that fit into a translation, here into 2 tokens, "
-                                         r"but is \d+ tokens for 'cat' of 'a cat' instead\. Raise the limit"):
+                                         r"but is \d+ tokens for 'cat' of 'a cat' instead"):
         ending.translator().translate(["no", "a cat"], glossary=glossary, max_length=2)
     with pytest.raises(ValueError, match=r"into 1 token, but is \d+ tokens for 'Cat', 'dog' of 'Cat, dog' instead"):
         ending.translator().translate("Cat, dog", prefix="un", glossary=glossary, max_length=4)

@@ -57,7 +57,7 @@ def test_what_goes_on_with_a_word(spelling):
             assert id_ not in joining
         elif added[0] != "\ufffd":
             behind = [added] if added.strip("-'’") else [added, f"{added}a"]  # a sign that may join what follows
-            met = [RequiredTerm(0, 1, (word,)).met(f"{word}{one}") for word in ("homme", "du") for one in behind]
+            met = [RequiredTerm(0, 1, (word,)).appears_in(f"{word}{one}") for word in ("homme", "du") for one in behind]
             assert (id_ in joining) is not all(met), added
 
 

@@ -51,9 +51,9 @@ def test_long_texts_take_little_time(part):
 def test_codes_stand_for_placeholders():
     hidden = CodedText.of("{a}: <b>no</b>")
     assert hidden.text == "X1: X2noX3"
-    assert hidden.shown("X1 : X2nonX3 !") == "{a} : <b>non</b> !"
+    assert hidden.restore("X1 : X2nonX3 !") == "{a} : <b>non</b> !"
     for lost in ("X1 X2", "X1 X3 X2", "X1 X2 X3 X3", "X1 X2 X34", "x1 x2 x3", ""):
-        assert hidden.shown(lost) is None
+        assert hidden.restore(lost) is None
     assert CodedText.of("X2 of {a}").text == "X2 of Q1"
     assert CodedText.of("X1 Q1 Z1 K1 J1 W1 {a}") is None
 
@@ -82,8 +82,8 @@ def test_joined_texts_have_the_placeholders_of_the_source(text, cores):
 @given(SIGNS)
 def test_hidden_and_shown_is_the_text(text):
     hidden = CodedText.of(text)
-    assert hidden.shown(hidden.text) in (text, None)  # None where a digit follows a code
-    assert CodedText.of("say {a} and %s").shown("say X1 and X2") == "say {a} and %s"
+    assert hidden.restore(hidden.text) in (text, None)  # None where a digit follows a code
+    assert CodedText.of("say {a} and %s").restore("say X1 and X2") == "say {a} and %s"
 
 
 @given(SIGNS)

@@ -355,7 +355,7 @@ class MaskedTask:
     def _examples(self, task: Filler) -> Iterator[ValidationExample]:
         """Texts with one word hidden, that word, and what the model puts in its place."""
         tokenizer, mask = self.prepared.tokenizer, task.mask_id()
-        for number in self.numbers[:self.settings.validation.shown]:
+        for number in self.numbers[:self.settings.validation.samples_shown]:
             ids = self.prepared.validation[int(number)][:self.room].tolist()
             words = tokenizer.decoded_words(ids)
             if not words:
