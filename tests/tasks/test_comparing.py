@@ -9,7 +9,14 @@ import torch
 import regard
 from regard.special_tokens import SpecialTokens
 from regard.tasks import export
-from regard.tasks.export import ROW_LENGTHS, ExportError, ReloadedModel, compare_outputs, find_stop_tokens, make_check_inputs
+from regard.tasks.export import (
+    ROW_LENGTHS,
+    ExportError,
+    ReloadedModel,
+    compare_outputs,
+    find_stop_tokens,
+    make_check_inputs,
+)
 from regard.tasks.load import make_task
 from regard.tokens import Tokens
 

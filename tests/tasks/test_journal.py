@@ -94,13 +94,13 @@ def test_an_output_that_is_there_is_not_written_over(output):
     output.unlink()
     Journal(output, WORK, 2).__exit__(None, None, None)
     output.write_text("mine")
-    with pytest.raises(DataError, match="It is there already"):
+    with pytest.raises(DataError, match="It exists already"):
         Journal(output, WORK, 2)
     output.unlink()
     with Journal(output, WORK, 2) as journal:
         journal.partial_output.write_text("x")
         output.write_text("mine")
-        with pytest.raises(DataError, match="It is there already"):
+        with pytest.raises(DataError, match="It exists already"):
             journal.finish()
     assert output.read_text() == "mine"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linked import aligned
 
-from regard.tasks.placeholder_translation import PlacementScores, best_places, _has_space, place_marks
+from regard.tasks.placeholder_translation import PlacementScores, _has_space, best_places, place_marks
 from regard.tasks.placeholders import StrippedText
 
 SCORES = st.one_of(st.integers(-5, 5).map(float), st.just(float("-inf")))
