@@ -16,7 +16,7 @@ WRONG = [
     (Beam, {"diversity_penalty": -1.0}, ["`diversity_penalty`", "-1.0"]),
     (Beam, {"diversity_penalty": float("nan")}, ["`diversity_penalty`", "nan"]),
     (Beam, {"length_penalty": "long"}, ["`length_penalty`", '"none", "mean"', '"long"']),
-    (Beam, {"coverage_penalty": "all"}, ["a number β"]),
+    (Beam, {"coverage_penalty": "all"}, ["`coverage_penalty`", "a number β"]),
     (Beam, {"max_length": -1}, ["`max_length`", "at least 0"]),
     (Beam, {"max_length": 4, "min_length": 5}, ["`min_length`", "at most max_length, 4"]),
     (Beam, {"no_repeat_ngram_size": 0}, ["`no_repeat_ngram_size`", "at least 1"]),
