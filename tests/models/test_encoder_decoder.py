@@ -17,8 +17,8 @@ def test_formal_algorithm_8():
     rng = np.random.default_rng(8)
     theta = drawn(rng, paper.EDParameters, encoder=[drawn(rng, paper.LayerParameters) for _ in range(LAYERS)],
                   decoder=[drawn(rng, paper.DecoderLayerParameters) for _ in range(LAYERS)])
-    model = EncoderDecoderConfig(source_vocab_size=N_V, target_vocab_size=N_V, width=D_E, share_embeddings=True, tie_word_embeddings=False,
-                                 embedding=EMBEDDING, encoder=stack("post", "relu"),
+    model = EncoderDecoderConfig(source_vocab_size=N_V, target_vocab_size=N_V, width=D_E, share_embeddings=True,
+                                 tie_word_embeddings=False, embedding=EMBEDDING, encoder=stack("post", "relu"),
                                  decoder=stack("post", "relu", cross=True)).build().double()
     carry(W_e=(model.decoder.embedding.tokens.weight, theta.W_e), W_u=(model.decoder.output.weight, theta.W_u))
     for blocks, layers in ((model.encoder.stack.blocks, theta.encoder), (model.decoder.stack.blocks, theta.decoder)):

@@ -92,7 +92,7 @@ def test_causal_is_torchs(rng, kernel, dilation, bias):
     assert_close(C.convolution(X, W, b, offsets=C.causal_offsets(kernel, dilation)), torchs(X, W, b, dilation, span, 0))
     w, b = rng.normal(size=(D, kernel)), rng.normal(size=D) if bias else None
     assert_close(C.depthwise_convolution(X, w, b, offsets=C.causal_offsets(kernel, dilation)),
-          torchs(X, w[:, None], b, dilation, span, 0, groups=D))
+                 torchs(X, w[:, None], b, dilation, span, 0, groups=D))
 
 
 @pytest.mark.parametrize(("kernel", "dilation"), [shape for shape in SHAPES if shape[0] % 2])
@@ -103,7 +103,7 @@ def test_centred_is_torchs(rng, kernel, dilation):
                  torchs(X, W, b, dilation, half, half))
     w, b = rng.normal(size=(D, kernel)), rng.normal(size=D)
     assert_close(C.depthwise_convolution(X, w, b, offsets=C.centred_offsets(kernel, dilation)),
-          torchs(X, w[:, None], b, dilation, half, half, groups=D))
+                 torchs(X, w[:, None], b, dilation, half, half, groups=D))
 
 
 def test_depthwise_is_a_full_one_with_a_diagonal(rng):

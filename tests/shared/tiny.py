@@ -66,13 +66,13 @@ def translating(mixer="attention", embedding="sinusoidal", order="pre", **option
 def language(mixer="attention", embedding="learned", order="pre", gated=False, norm="layer", **options):
     """A language model."""
     return LanguageModelConfig(vocab_size=TARGET, width=WIDTH, embedding=EMBEDDINGS[embedding],
-                          stack=stack(mixer, norm_position=order, gated=gated, norm=norm), **options)
+                               stack=stack(mixer, norm_position=order, gated=gated, norm=norm), **options)
 
 
 def reading(kind=EncoderConfig, mixer="attention", embedding="learned", order="post", **options):
     """An encoder, or a model that is an encoder and something more."""
-    return kind(vocab_size=SOURCE, width=WIDTH, embedding=EMBEDDINGS[embedding], stack=stack(mixer, norm_position=order),
-                **options)
+    return kind(vocab_size=SOURCE, width=WIDTH, embedding=EMBEDDINGS[embedding],
+                stack=stack(mixer, norm_position=order), **options)
 
 
 def old(**options):
@@ -93,7 +93,8 @@ TRANSLATING = {
     "beside": translating(embedding="beside"),
     "seq2seq": seq2seq(cell="lstm"),
     "seq2seq-attention": seq2seq(direction="both", layers=2, input_feeding=True, attention=Seq2SeqAttentionConfig()),
-    "seq2seq-projected": seq2seq(init_hidden="mean", attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
+    "seq2seq-projected": seq2seq(init_hidden="mean",
+                                 attention=Seq2SeqAttentionConfig(score="bilinear", values="projected")),
 }
 LANGUAGE = {
     **{mixer: language(mixer) for mixer in MIXERS},
@@ -114,8 +115,8 @@ READING = {
 }
 VISION = {
     "class": VisionConfig(image_height=8, image_width=12, patch_size=4, num_labels=5, width=WIDTH, stack=stack()),
-    "no token": VisionConfig(image_height=8, image_width=8, channels=1, patch_size=2, num_labels=5, width=WIDTH, class_token=False,
-                             positions=SinusoidalConfig(), stack=stack(norm_position="post")),
+    "no token": VisionConfig(image_height=8, image_width=8, channels=1, patch_size=2, num_labels=5, width=WIDTH,
+                             class_token=False, positions=SinusoidalConfig(), stack=stack(norm_position="post")),
 }
 ALL = {f"{group} {name}": config
        for group, table in (("translating", TRANSLATING), ("language", LANGUAGE), ("reading", READING),

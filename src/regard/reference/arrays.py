@@ -1,7 +1,7 @@
-"""The helpers that every page of the oracle uses: conversion to float64, a map over tokens, a linear map.
+"""Helpers of all modules of the reference: conversion to float64, a map over tokens, a linear map.
 
 Tokens are rows everywhere: a sequence is a matrix (N, D), and a weight matrix W (out, in) maps the row x to W x.
-This page knows nothing of attention, recurrence or models.
+This module knows nothing of attention, recurrence or models.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ Ints = NDArray[np.int64]
 
 
 def floats(x: ArrayLike) -> Floats:
-    """x as a float64 array, whatever it was."""
+    """x as a float64 array."""
     return np.asarray(x, dtype=np.float64)
 
 
 def each_token(function: Callable[[Floats], Floats], X: ArrayLike) -> Floats:
-    """Applies a function of one token's vector to every token of X (..., D), one after the other."""
+    """Apply a function of one token's vector to every token of X (..., D), one after the other."""
     X = floats(X)
     leading = X.shape[:-1]
     if 0 in leading:
@@ -48,6 +48,6 @@ def project(X: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> F
 
 
 def same_width(name: str, a: Floats, other: str, b: Floats) -> None:
-    """Refuses to add two vectors of unlike widths: NumPy would silently stretch a vector of width 1."""
+    """Refuse to add two vectors of different widths: NumPy would silently broadcast a vector of width 1."""
     if a.shape != b.shape:
         raise ValueError(f"`{name}` and `{other}` must have one shape, but are {a.shape} and {b.shape} instead.")

@@ -20,8 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference import blocks
-from regard.reference.arrays import Bools, Floats, Ints, floats, linear, project, same_width
+from . import blocks
+from .arrays import Bools, Floats, Ints, floats, linear, project, same_width
+
+Score = Callable[[Floats, Floats], float]
+Normalizer = Callable[[ArrayLike, ArrayLike], Floats]
+
+# ---- masks: bool matrices ----------------------------------------------------------------------------------------
 
 
 def distances(n_queries: int, n_keys: int, start: int | None = None) -> Ints:
@@ -161,18 +166,6 @@ def placed_window(start: int, n_queries: int, n_keys: int, left: int | None, rig
     return inside & placed(start, n_queries, n_keys)
 
 
-# ---- attention: Attention: scores of a pair, normalisers of a row, weights, the weighted sum, and the layer forms made of them.
-#
-# A score looks at one query and one key; a normaliser at one row of scores; neither knows of masks' shapes, heads or
-# batches. `weights` and `attend` are about one matrix of queries; `weights_many` and `attend_many` about batches and
-# heads. The masks of masks.py are here too, under their own names. Nothing here knows of models or positions.
-#
-# Sources: Bahdanau, Cho, Bengio 2015 (additive); Luong, Pham, Manning 2015 (dot, bilinear); Vaswani et al. 2017
-# (scaled dot, heads); Wortsman et al. 2023 (ReLU over the number of keys).
-
-Score = Callable[[Floats, Floats], float]
-Normalizer = Callable[[ArrayLike, ArrayLike], Floats]
-
 # ---- scores: one query, one key ----------------------------------------------------------------------------------
 
 
@@ -188,7 +181,7 @@ def scaled_dot(q: ArrayLike, k: ArrayLike) -> float:
 
 def scaled_dot_d(q: ArrayLike, k: ArrayLike) -> float:
     """e = q . k / d: one source divides by d, not by its root."""
-    # Departure: d is the width of the hidden state in that source; here it is the width of the query that is seen.
+    # Departure: d is the width of the hidden state in that source; here it is the width of the query.
     return dot(q, k) / len(floats(q))
 
 
@@ -238,7 +231,7 @@ def softmax(scores: ArrayLike, allowed: ArrayLike) -> Floats:
 
 def relu_keys(scores: ArrayLike, allowed: ArrayLike) -> Floats:
     """a_j = max(e_j, 0) / n, n the number of keys that the query may attend to. The weights do not sum to 1."""
-    # Departure: Wortsman et al. 2023 divide by the sequence length; under a mask that would count keys nobody sees.
+    # Departure: Wortsman et al. 2023 divide by the sequence length; under a mask that would count hidden keys.
     scores = floats(scores)
     row, keys = np.zeros(len(scores)), _keys(scores, allowed)
     for j in keys:

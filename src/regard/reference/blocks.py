@@ -17,7 +17,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, each_token, floats, linear, same_width
+from .arrays import Floats, each_token, floats, linear, same_width
+
+# ---- activations: one number -------------------------------------------------------------------------------------
 
 
 def _each(function: Callable[[float], float], x: ArrayLike) -> Floats:
@@ -67,12 +69,7 @@ def swiglu(gate: ArrayLike, up: ArrayLike) -> Floats:
     return silu(gate) * up
 
 
-# ---- norm: Normalisation over the features of one token. x is one vector; `arrays.each_token` walks over many.
-#
-# Three forms of layer norm are written in the sources; the first is what libraries compute, and ours. None of them knows
-# where in a block it stands.
-#
-# Sources: Ba, Kiros, Hinton 2016 (layer norm); Phuong & Hutter 2022, algorithm 6; Zhang & Sennrich 2019 (RMS norm).
+# ---- norms: one vector -------------------------------------------------------------------------------------------
 
 
 def _mean(x: Floats) -> float:
@@ -109,12 +106,8 @@ def rms_norm(x: ArrayLike, gain: ArrayLike, eps: float = 1e-5) -> Floats:
     return x / math.sqrt(_mean(x**2) + eps) * floats(gain)
 
 
-# ---- block: The block: a mixer over tokens and an MLP on each token, each with a residual and a norm, in the two orders.
-#
-# The parts come as functions, so that any mixer (self-attention, recurrence, convolution) and any norm fits:
-# mixer (N, D) -> (N, D); norm and mlp (D,) -> (D,). The block knows nothing of what is inside them.
-#
-# Sources: Vaswani et al. 2017 (post-norm); Xiong et al. 2020 (pre-norm); Shazeer 2020 (the gated MLP).
+# ---- the MLP and the block ---------------------------------------------------------------------------------------
+
 
 OfToken = Callable[[Floats], Floats]
 OfTokens = Callable[[Floats], Floats]

@@ -5,8 +5,8 @@
     centred  o_j = (j - (K - 1) / 2) d         the middle tap is the token itself; K is odd
 
 A sequence is (N, D), tokens as rows; K is the kernel, the number of taps; d the dilation, the distance between two of
-them. What is not there (before the first token, after the last, padding) counts as zeros, and what stands in padding
-is never read; the result has zeros there. This page knows nothing of batches, steps or layers.
+them. Positions before the first token, after the last one and in padding count as zeros, and the content of padding
+is never used; the result has zeros there. This module knows nothing of batches, steps or layers.
 
 As in every library, the taps are in the order of the tokens: the mathematicians' convolution has them reversed.
 Sources: LeCun et al. 1989; Waibel et al. 1989 (over time); Dauphin et al. 2017 (GLU, causal); Gehring et al. 2017;
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, floats, linear, same_width
-from regard.reference.blocks import sigmoid
+from .arrays import Floats, floats, linear, same_width
+from .blocks import sigmoid
 
 
 def causal_offsets(kernel: int, dilation: int = 1) -> list[int]:
@@ -38,7 +38,7 @@ def convolution(X: ArrayLike, W: ArrayLike, b: ArrayLike | None = None, *, offse
                 present: Sequence[bool] | None = None) -> Floats:
     """y_n = b + sum_j W[:, :, j] x_{n + o_j}: every output feature reads every input feature.
 
-    X (N, D), W (E, D, K), b (E,) -> (N, E). `present` (N,) says which tokens are there; all are where it is None.
+    X (N, D), W (E, D, K), b (E,) -> (N, E). `present` (N,) says which tokens are not padding; None means all.
     """
     X, W = floats(X), floats(W)
     there = _there(X, present)
@@ -74,7 +74,7 @@ def depthwise_convolution(X: ArrayLike, w: ArrayLike, b: ArrayLike | None = None
 
 
 def glu(a: ArrayLike, b: ArrayLike) -> Floats:
-    """a * sigma(b): two convolutions of the same tokens, of which the second says how much of the first goes on."""
+    """a * sigma(b): two convolutions of the same tokens, of which the second gates the first."""
     a, b = floats(a), floats(b)
     same_width("a", a, "b", b)
     return a * sigmoid(b)
@@ -89,7 +89,7 @@ def receptive_field(kernels: Sequence[int], dilations: Sequence[int]) -> int:
 
 
 def _there(X: Floats, present: Sequence[bool] | None) -> list[bool]:
-    """Which tokens are there."""
+    """Which tokens are not padding."""
     if present is None:
         return [True] * len(X)
     if len(present) != len(X):

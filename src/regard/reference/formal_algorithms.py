@@ -8,7 +8,6 @@ are here as the loss of one sequence, the sum over its tokens, without the paper
 here knows padding or batches: one sequence at a time.
 """
 # ruff: noqa: N803, N806
-# ruff: noqa: N803
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,9 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Bools, Floats, each_token, floats, linear, project
-from regard.reference.attention import softmax
-from regard.reference.blocks import gelu, layer_norm_formal, relu
+from .arrays import Bools, Floats, each_token, floats, linear, project
+from .attention import softmax
+from .blocks import gelu, layer_norm_formal, relu
+
+# ---- parts: algorithms 1 to 7 ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,7 @@ def mask_unidirectional(length: int) -> Bools:
     return mask
 
 
-# ---- formal_models: Formal Algorithms for Transformers (Phuong & Hutter 2022), algorithms 8 to 15: models, losses, inference.
-#
-# Conventions as in formal.py: tokens are rows, counted from 0. P (length, N_V) has one distribution a row. Algorithms 11,
-# 12 and 13 are here as the loss of one sequence, the sum over its tokens; the paper's step of gradient descent is not.
+# ---- models, losses, inference: algorithms 8 to 15 ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)

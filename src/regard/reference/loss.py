@@ -9,7 +9,7 @@ import math
 
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, floats
+from .arrays import Floats, floats
 
 
 def log_softmax(z: ArrayLike) -> Floats:

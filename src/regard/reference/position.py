@@ -1,4 +1,4 @@
-"""Position: encodings of a place, rotations of queries and keys, biases of a distance. It knows nothing of attention.
+"""Position: encodings of a position, rotations of queries and keys, biases of a distance. It knows no attention.
 
 A distance is always key position minus query position. Encodings are added to the input by the Transformer; one source
 concatenates them instead: both are one line for the caller.
@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, floats
+from .arrays import Floats, floats
 
 
 def linear(position: float, slope: ArrayLike, offset: ArrayLike) -> Floats:
@@ -93,7 +93,7 @@ def alibi_slopes(heads: int) -> Floats:
 
 def alibi(heads: int, distances: ArrayLike) -> Floats:
     """bias_hij = -m_h |d_ij|. distances (Nq, Nk) -> (heads, Nq, Nk)."""
-    # Departure: the paper has only keys that lie behind the query; ahead of it we count the distance the same way.
+    # Departure: the paper has only keys before the query; after it we count the distance the same way.
     distances = floats(distances)
     bias = np.zeros((heads, *distances.shape))
     for h, slope in enumerate(alibi_slopes(heads)):
@@ -106,10 +106,10 @@ def alibi(heads: int, distances: ArrayLike) -> Floats:
 def relative_bucket(distance: int, buckets: int, max_distance: int, both_ways: bool) -> int:
     """T5's bucket of a distance (key minus query).
 
-    both_ways: half of the buckets are for keys behind or here, the other half (from buckets/2 on) for keys ahead.
-    Otherwise keys ahead are in bucket 0 with the query's own place. Of the n buckets of one direction, the first
-    m = n // 2 hold one distance each; the others grow as the logarithm, bucket(d) = m + floor((n - m) log(d/m) /
-    log(max_distance/m)); from max_distance on everything is in the last.
+    both_ways: half of the buckets are for keys before the query or at it, the other half (from buckets/2 on) for keys
+    after it. Otherwise keys after it are in bucket 0 with the query's own position. Of the n buckets of one direction,
+    the first m = n // 2 hold one distance each; the others grow as the logarithm, bucket(d) = m + floor((n - m)
+    log(d/m) / log(max_distance/m)); from max_distance on everything is in the last.
     """
     first, away = 0, max(0, -distance)
     if both_ways:

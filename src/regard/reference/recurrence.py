@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, floats, linear, same_width
-from regard.reference.attention import softmax
-from regard.reference.blocks import sigmoid
+from .arrays import Floats, floats, linear, same_width
+from .attention import softmax
+from .blocks import sigmoid
 
 LSTMState = tuple[Floats, Floats]
 State = TypeVar("State")
@@ -235,7 +235,7 @@ def scan_reverse(step: Callable[[Floats, State], State], xs: ArrayLike, state: S
 
 
 def hidden_state(state: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Floats:
-    """What others read of a state: h itself, or the h of (h, c)."""
+    """The hidden vector of a state: h itself, or the h of (h, c)."""
     return floats(state[0]) if isinstance(state, tuple) else floats(state)
 
 

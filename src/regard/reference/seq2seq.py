@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, floats, linear
-from regard.reference.attention import Score, decoder_context
-from regard.reference.recurrence import hidden_state, last_valid, scan
+from .arrays import Floats, floats, linear
+from .attention import Score, decoder_context
+from .recurrence import hidden_state, last_valid, scan
 
 Encoder = Callable[[Floats, Any], Any]
 Decoder = Callable[[Floats, Any, Floats], Any]

@@ -1,7 +1,7 @@
 """Statistics of attention weights and of word alignments.
 
-Weights are one matrix (Nq, Nk). A link is a pair (word of the source, word of the target). This page does not know
-where weights and links come from.
+Weights are one matrix (Nq, Nk). A link is a pair (word of the source, word of the target). This module does not
+know where weights and links come from.
 """
 
 import math
@@ -10,13 +10,15 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.reference.arrays import Floats, Ints, floats
+from .arrays import Floats, Ints, floats
+
+# ---- attention weights -------------------------------------------------------------------------------------------
 
 
 def entropy(weights: ArrayLike) -> Floats:
     """H_i = -sum_j w_ij log w_ij, natural logarithm, 0 log 0 = 0. -> (Nq,)
 
-    Of the weights as they are: rows that do not sum to one (ReLU, sigmoid, a query that sees nothing) are not rescaled.
+    The weights are not rescaled where rows do not sum to one (ReLU, sigmoid, a query that may attend to nothing).
     """
     weights = floats(weights)
     result = np.zeros(len(weights))
@@ -35,7 +37,7 @@ def row_max(weights: ArrayLike) -> tuple[Floats, Ints]:
 
 
 def column_sums(weights: ArrayLike) -> Floats:
-    """sum_i w_ij: how much each key is looked at. -> (Nk,)"""
+    """sum_i w_ij: how much attention each key gets. -> (Nk,)"""
     weights = floats(weights)
     sums = np.zeros(weights.shape[1])
     for i in range(weights.shape[0]):
@@ -72,9 +74,8 @@ def block_map(weights: ArrayLike, size: int) -> Floats:
     return result
 
 
-# ---- alignment: Links between the words of two sentences: how right they are, and how much alike from sentence to sentence.
-#
-# A link is a pair (word of the source, word of the target). It does not know where links come from.
+# ---- word alignments ---------------------------------------------------------------------------------------------
+
 
 Link = tuple[Hashable, Hashable]
 

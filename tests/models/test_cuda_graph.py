@@ -28,7 +28,8 @@ def tokens(rows, places, device=DEVICE):
 def features(name, config, model, rows=3):
     """What the output layer reads."""
     if name.startswith("vision"):
-        return model.features(torch.empty(rows, config.channels, config.image_height, config.image_width, device=DEVICE))
+        return model.features(torch.empty(rows, config.channels, config.image_height, config.image_width,
+                                          device=DEVICE))
     given = [tokens(rows, 6), tokens(rows, 5)] if name.startswith("translating") else [tokens(rows, 6)]
     return model.features(*given)
 

@@ -1,10 +1,11 @@
-"""The values of the contract: tokens that are checked, and memories whose rows can be picked."""
+"""Batches of token ids are checked, and know their padding; special ids; rows of a memory can be picked."""
 
 import pytest
 import torch
 
 import regard
 from regard.models.contract import Memory
+from regard.special_tokens import SpecialTokens
 from regard.tokens import PackedTokens, Tokens
 
 
@@ -47,3 +48,9 @@ def test_rows_of_a_memory_can_be_picked_and_repeated():
 def test_what_are_no_packed_tokens(lengths, segments, message):
     with pytest.raises(ValueError, match=message):
         PackedTokens(torch.zeros(1, 4).long(), torch.tensor(lengths), segments)
+
+
+def test_all_special_ids_are_found():
+    special = SpecialTokens(start=0, end=(1, 9), padding=2, unknown=3, mask=4, cls=5, separator=6)
+    assert special.ids() == {0, 1, 2, 3, 4, 5, 6, 9}
+    assert SpecialTokens().ids() == frozenset()
