@@ -1,12 +1,12 @@
 """Sequence models from the recurrent network to the Transformer: exact, fast parts with one interface.
 
-This file is a table of the public names and nothing more. A name is imported from its module when it is first used, so
-`import regard` costs nothing and does not import torch.
+This file is a table of the public names. A name is imported from its module when it is first used, so
+`import regard` is fast and does not import torch.
 """
 
 from typing import TYPE_CHECKING
 
-# name: the module that defines it.
+# The module of each public name.
 _HOMES = {
     "attend": "regard.attention.attend",
     "attention_weights": "regard.attention.attend",
@@ -75,7 +75,7 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
-if TYPE_CHECKING:  # the same table in the form that type checkers and editors read; a test keeps the two equal
+if TYPE_CHECKING:  # the same table for type checkers and editors; a test keeps the two equal
     from regard._version import __version__ as __version__
     from regard.attention.attend import attend as attend
     from regard.attention.attend import attention_weights as attention_weights
@@ -139,10 +139,10 @@ if TYPE_CHECKING:  # the same table in the form that type checkers and editors r
     from regard.tokens import PackedTokens as PackedTokens
     from regard.tokens import Tokens as Tokens
     from regard.toml import ConfigError as ConfigError
-else:  # hidden from type checkers, which would take any name at all once they see a module __getattr__
+else:  # hidden from type checkers, which accept every name once they see a module __getattr__
 
     def __getattr__(name: str) -> object:
-        """The public name, imported now and kept."""
+        """Import a public name when it is first used, and keep it."""
         import importlib
 
         if name not in _HOMES:
@@ -154,5 +154,5 @@ else:  # hidden from type checkers, which would take any name at all once they s
         return value
 
     def __dir__() -> list[str]:
-        """All public names, imported or not."""
+        """The public names, imported or not."""
         return sorted({*globals(), *_HOMES})

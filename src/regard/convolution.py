@@ -1,15 +1,15 @@
-"""1-D convolution as a mixer: every token learns from the neighbours at fixed distances.
+"""1-D convolution as a mixer: every token takes information from neighbours at fixed distances.
 
     y_n = b + Σ_j W_j x_{n + o_j}       full: W_j is a matrix; depthwise: a number for every feature
     causal    o_j = -(K - 1 - j) d      the token itself and those before it: it can go step by step
     centred   o_j = (j - (K-1)/2) d     as many before as after: K is odd
     GLU       y = a ⊙ σ(b)              a and b are two convolutions of the same tokens (Dauphin et al. 2017)
 
-K is the kernel, the number of taps; d the dilation, the distance between two of them. What is not there (before the
-first token, after the last one, padding) counts as zeros. A convolution knows nothing of positions, norms, residuals or
-other layers; `receptive_field` says how far a stack of them sees.
+K is the kernel size, the number of taps; d the dilation, the distance between two of them. Positions before the first
+token, after the last one and in padding count as zeros. A convolution knows nothing of positions, norms, residuals or
+other layers; `receptive_field` says how many tokens a stack of them covers.
 
-Step by step it remembers the last (K-1)·d inputs of every row, and no more: capacity does not matter.
+Its state is the last (K-1)·d inputs of every row, for any number of tokens.
 
 Legend: B rows, N tokens, D width, E features before the gate, K taps, S span (K-1)·d of the taps.
 """
@@ -32,34 +32,33 @@ from regard.mixer import RowState
 PLACEMENTS = {"causal": None, "centred": None}
 GROUPS = {"full": None, "depthwise": None}
 GATES = {"none": 1, "glu": 2}
-"""How many convolutions each kind of gate takes."""
+"""The number of convolutions for each kind of gate."""
 
 FEW_TOKENS = 256
-"""Below this many tokens in a batch the weights cost more to arrange for channels-last than the tokens save."""
+"""Below this many tokens in a batch, copying the weights to channels-last costs more than it saves."""
 
 
 class Convolution(nn.Module):
-    """(B, N, width) -> (B, N, width), each token from its neighbours.
+    """A convolution over tokens: (B, N, width) -> (B, N, width).
 
     Args:
-        width: of x and of the result.
-        kernel: how many tokens each one reads.
-        dilation: how far these stand from each other.
+        width: the width of x and of the result.
+        kernel: the number of taps.
+        dilation: the distance between two taps.
         placement: "causal": the token itself and those before it; "centred": as many before as after.
-        groups: "full": every feature reads all features; "depthwise": itself alone.
+        groups: "full": every feature reads all features; "depthwise": only itself.
         gate: "none"; or "glu": the result is a ⊙ σ(b), of two convolutions a and b.
-        bias: whether b is added.
+        bias: whether there is a bias b.
 
     The parameters are those of an `nn.Conv1d`: `weight` (E, D, K), or (E, 1, K) for "depthwise", and `bias` (E,), where
-    E = 2·width for "glu": first a, then b. They start so that the result varies about as much as x.
+    E = 2·width for "glu": first a, then b. Initially the result has about the variance of x.
     """
 
     def __init__(self, width: int, *, kernel: int, dilation: int = 1, placement: str = "causal", groups: str = "full",
                  gate: str = "none", bias: bool = True) -> None:
         super().__init__()
         for argument, value in (("width", width), ("kernel", kernel), ("dilation", dilation)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise checks.wrong(argument, "a whole number, at least 1", repr(value))
+            checks.whole_number(argument, value, 1)
         checks.pick("placement", placement, PLACEMENTS)
         checks.pick("groups", groups, GROUPS)
         features = width * checks.pick("gate", gate, GATES)
@@ -72,7 +71,7 @@ class Convolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New initial values: uniform, with variance 1 / fan-in; 4 / fan-in before a GLU, as in Gehring et al. 2017."""
+        """Draw new initial values: uniform, variance 1 / fan-in; 4 / fan-in before a GLU, as in Gehring et al. 2017."""
         bound = math.sqrt(3.0 / self.weight[0].numel()) * (2.0 if self.gate == "glu" else 1.0)
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -80,7 +79,7 @@ class Convolution(nn.Module):
 
     @property
     def receptive_field(self) -> int:
-        """How many tokens one output depends on, from the first to the last: (K-1)·d + 1."""
+        """The number of tokens that one output depends on, from the first to the last: (K-1)·d + 1."""
         return self._span + 1
 
     @property
@@ -88,7 +87,7 @@ class Convolution(nn.Module):
         return (self.kernel - 1) * self.dilation
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros, and give zeros."""
+        """All tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros and give zeros."""
         self._check(x)
         there_BN = present_tokens(x, present)
         before = self._span if self.placement == "causal" else self._span // 2
@@ -100,10 +99,10 @@ class Convolution(nn.Module):
         return RowState((self.weight.new_zeros(rows, self._span, self.width),))
 
     def step(self, x: Tensor, state: RowState, *, lengths: Tensor | None = None) -> tuple[Tensor, RowState]:
-        """One token or a chunk of them, (B, n, D), after those that the state has seen.
+        """Continue with one token or a chunk of them, (B, n, D).
 
-        Where rows have fewer than n tokens, `lengths` (B,) says how many; the others give zeros. The state that is
-        passed in is not changed.
+        Where rows have fewer than n tokens, `lengths` (B,) says how many; the others give zeros. The old state is not
+        changed.
         """
         self._check_causal()
         self._check(x)
@@ -117,19 +116,19 @@ class Convolution(nn.Module):
         return self._mix(seen, there_BN), RowState((self._last(seen, None if own is None else own.lengths),))
 
     def _mix(self, seen: Tensor, there_BN: Tensor | None) -> Tensor:
-        """The result from all tokens that it reads, (B, N + S, D) -> (B, N, D), with zeros where tokens are absent."""
+        """The result from all tokens that it depends on, (B, N + S, D) -> (B, N, D), with zeros for absent tokens."""
         if seen.shape[1] == self._span:
             return seen[:, :0].clone()
         pieces = GATES[self.gate]
         weights, biases = self.weight.chunk(pieces), (None,) if self.bias is None else self.bias.chunk(pieces)
-        # Two convolutions for a gate, and not one twice as wide: as fast where groups are full, and four times as fast
-        # (9 against 27 ms) where they are depthwise, because the fast kernels want as many features out as in.
+        # Two convolutions for a gate instead of one twice as wide: as fast with full groups, and three times as fast
+        # (9 against 27 ms) with depthwise groups, because the fast kernels need as many output as input features.
         parts = [self._convolve(seen, weight, biases[i % len(biases)]) for i, weight in enumerate(weights)]
         y = parts[0] if self.gate == "none" else parts[0] * torch.sigmoid(parts[1])
         return zero_absent(y, there_BN)
 
     def _convolve(self, seen: Tensor, weight_EDK: Tensor, bias_E: Tensor | None) -> Tensor:
-        """One convolution without a gate. Tokens are rows, and convolutions want them as columns.
+        """One convolution without a gate. Tokens are rows here, and columns in torch's convolutions.
 
         Measured on two cores in float32, forward and backward, B=32, N=256, D=256, in ms:
 
@@ -139,8 +138,8 @@ class Convolution(nn.Module):
             windows side by side, one product        66   120   192
             sum over shifted tokens                  70   110   156                  15    21    29
 
-        Channels last means that the tokens already lie as they should: nothing is copied. Only the weights are, which
-        is what a step of a few tokens would pay for: 240 against 35 µs for one token of width 256.
+        With channels last the tokens are already in the right layout, and only the weights are copied. For a step of a
+        few tokens that copy is too expensive: 240 against 35 µs for one token of width 256.
         """
         groups = self.width if self.groups == "depthwise" else 1
         if groups == 1 and seen.shape[0] * (seen.shape[1] - self._span) < FEW_TOKENS:
@@ -162,7 +161,7 @@ class Convolution(nn.Module):
 
     def _check_causal(self) -> None:
         if self.placement != "causal":
-            remedy = "A token that also reads those after it cannot be computed before they are there."
+            remedy = "A centred convolution depends on later tokens."
             raise checks.wrong("placement", '"causal" to go step by step', f'"{self.placement}"', remedy)
 
     def extra_repr(self) -> str:
@@ -172,13 +171,13 @@ class Convolution(nn.Module):
 
 
 def receptive_field(convolutions: Iterable[Convolution]) -> int:
-    """How many tokens one output of a stack of convolutions depends on: 1 + Σ (K-1)·d; 1 for none at all."""
+    """The number of tokens that one output of a stack depends on: 1 + Σ (K-1)·d."""
     return 1 + sum(convolution.receptive_field - 1 for convolution in convolutions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionConfig(Config):
-    """`Convolution` as a mixer, as a table of a config file. `growth` multiplies the dilation from layer to layer."""
+    """The table of a `Convolution` mixer in a config file. `growth` multiplies the dilation at each layer."""
 
     kind: ClassVar[str] = "convolution"
     kernel_size: int = integer(3, minimum=1, old="kernel")
@@ -189,17 +188,17 @@ class ConvolutionConfig(Config):
     bias: bool = True
 
     def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
-        """The mixer of a layer, from 0; where the model does not write, taps stand on both sides."""
+        """Build the mixer of a layer, counted from 0; taps are on both sides unless the model is causal."""
         return Convolution(width, kernel=self.kernel_size, dilation=self.dilation * self.dilation_growth**layer,
                            placement="causal" if causal else "centred", groups=self.groups, gate=self.gate,
                            bias=self.bias)
 
     def parameters(self, width: int) -> int:
-        """How many learned numbers the mixer has."""
+        """The number of parameters of the mixer."""
         features = width * GATES[self.gate]
         return features * (width if self.groups == "full" else 1) * self.kernel_size + self.bias * features
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
-        """What does not go with its use: key, and why."""
+        """Pairs of a key and the reason why its value does not fit this use."""
         if not causal and self.kernel_size % 2 == 0:
-            yield "kernel_size", f"taps on both sides need an odd kernel, to have a middle, and it is {self.kernel_size}"
+            yield "kernel_size", f"a centred convolution needs an odd kernel size, and it is {self.kernel_size}"

@@ -62,28 +62,60 @@ class Mixer(Protocol):
         """The next tokens, (B, n, D); where rows have fewer than n of them, `lengths` (B,) says how many."""
 
 
+class CompositeState:
+    """The base of states that are dataclasses: what happens to the rows of a state happens to each of its fields.
+
+    A field may be a tensor whose first dimension is the rows, a state, a tuple of these, or None; other fields, such as
+    flags, stay as they are.
+    """
+
+    def pick(self, rows: Rows) -> Self:
+        """The state of these rows, in storage of its own; a row may be picked more than once."""
+        return type(self)(*[_pick(field, rows) for field in vars(self).values()])
+
+    def put(self, rows: Rows, other: Self) -> Self:
+        """Replace these rows by the rows of another state."""
+        fields = zip(vars(self).values(), vars(other).values(), strict=True)
+        return type(self)(*[_put(mine, rows, theirs) for mine, theirs in fields])
+
+    def copy(self) -> Self:
+        """A copy in storage of its own."""
+        return type(self)(*[_copy(field) for field in vars(self).values()])
+
+
 @dataclass(frozen=True)
-class RowState:
+class RowState(CompositeState):
     """A state of tensors whose first dimension is the rows."""
 
     tensors: tuple[Tensor, ...]
 
-    def pick(self, rows: Rows) -> "RowState":
-        """The state of these rows, in storage of its own; a row may be picked more than once."""
-        return RowState(tuple(tensor[row_indices(rows, tensor)] for tensor in self.tensors))
-
-    def put(self, rows: Rows, other: "RowState") -> "RowState":
-        """Replace these rows by the rows of another state."""
-        return RowState(tuple(mine.index_copy(0, row_indices(rows, mine), theirs.to(mine.dtype))
-                              for mine, theirs in zip(self.tensors, other.tensors, strict=True)))
-
-    def copy(self) -> "RowState":
-        """A copy in storage of its own."""
-        return RowState(tuple(tensor.clone() for tensor in self.tensors))
-
     def detach(self) -> "RowState":
         """The same numbers without their history: gradients stop here (truncated back-propagation through time)."""
         return RowState(tuple(tensor.detach() for tensor in self.tensors))
+
+
+def _pick(field: Any, rows: Rows) -> Any:
+    if isinstance(field, Tensor):
+        return field[row_indices(rows, field)]
+    if isinstance(field, tuple):
+        return tuple(_pick(part, rows) for part in field)
+    return field.pick(rows) if hasattr(field, "pick") else field
+
+
+def _put(mine: Any, rows: Rows, theirs: Any) -> Any:
+    if isinstance(mine, Tensor):
+        return mine.index_copy(0, row_indices(rows, mine), theirs.to(mine.dtype))
+    if isinstance(mine, tuple):
+        return tuple(_put(part, rows, other) for part, other in zip(mine, theirs, strict=True))
+    return mine.put(rows, theirs) if hasattr(mine, "put") and theirs is not None else mine
+
+
+def _copy(field: Any) -> Any:
+    if isinstance(field, Tensor):
+        return field.clone()
+    if isinstance(field, tuple):
+        return tuple(_copy(part) for part in field)
+    return field.copy() if hasattr(field, "copy") else field
 
 
 def row_indices(rows: Rows, like: Tensor) -> Tensor:

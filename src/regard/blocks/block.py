@@ -18,30 +18,15 @@ from regard.attention.cache import ContextCache
 from regard.attention.layer import AttentionLayer
 from regard.attention.mask import Mask
 from regard.blocks.sublayer import NORM_POSITIONS, make_norm
-from regard.mixer import Rows
+from regard.mixer import CompositeState
 
 
 @dataclass(frozen=True)
-class BlockState:
+class BlockState(CompositeState):
     """The state of a block between steps: that of its mixer, and the projected context."""
 
     mixer: Any
     context: ContextCache | None
-
-    def pick(self, rows: Rows) -> "BlockState":
-        """The state of these rows; a row may be picked more than once."""
-        return BlockState(self.mixer.pick(rows), None if self.context is None else self.context.pick(rows))
-
-    def put(self, rows: Rows, other: "BlockState") -> "BlockState":
-        """Replace these rows by the rows of another state."""
-        context = self.context
-        if context is not None and other.context is not None:
-            context = context.put(rows, other.context)
-        return BlockState(self.mixer.put(rows, other.mixer), context)
-
-    def copy(self) -> "BlockState":
-        """A copy in storage of its own."""
-        return BlockState(self.mixer.copy(), None if self.context is None else self.context.copy())
 
 
 class Block(nn.Module):

@@ -18,29 +18,16 @@ from regard.blocks.feed_forward import FeedForward, FeedForwardConfig
 from regard.blocks.sublayer import NORM_POSITIONS, NORMS, make_norm
 from regard.config import Config, choice, integer, number, probability, renamed
 from regard.convolution import ConvolutionConfig
-from regard.mixer import Rows
+from regard.mixer import CompositeState
 from regard.recurrence.lstmn import LSTMNConfig
 from regard.recurrence.scan import RecurrenceConfig
 
 
 @dataclass(frozen=True)
-class StackState:
+class StackState(CompositeState):
     """The states of all blocks, the lowest first."""
 
     blocks: tuple[BlockState, ...]
-
-    def pick(self, rows: Rows) -> "StackState":
-        """The state of these rows; a row may be picked more than once."""
-        return StackState(tuple(block.pick(rows) for block in self.blocks))
-
-    def put(self, rows: Rows, other: "StackState") -> "StackState":
-        """Replace these rows by the rows of another state."""
-        return StackState(tuple(mine.put(rows, theirs)
-                                for mine, theirs in zip(self.blocks, other.blocks, strict=True)))
-
-    def copy(self) -> "StackState":
-        """A copy in storage of its own."""
-        return StackState(tuple(block.copy() for block in self.blocks))
 
 
 class Stack(nn.Module):

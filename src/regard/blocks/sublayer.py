@@ -101,10 +101,8 @@ class NoNorm(nn.Module):
 
 NORM_POSITIONS: dict[str, type[PostNorm] | type[PreNorm] | type[NoNorm]] = {"post": PostNorm, "pre": PreNorm,
                                                                             "none": NoNorm}
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {
-    "layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
-    "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon),
-}
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {"layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
+                                                       "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon)}
 
 
 def make_norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:

@@ -25,7 +25,7 @@ from regard import checks
 from regard.attention.look import Look
 from regard.blocks.stack import Stack, StackConfig, StackState
 from regard.config import Config, integer, renamed
-from regard.mixer import Rows, RowState, row_indices
+from regard.mixer import CompositeState, RowState
 from regard.models.contract import AnyMemory, Memory, PackedMemory, Step
 from regard.models.embedding import Embedding, EmbeddingConfig, make_output_layer
 from regard.tokens import AnyTokens, PackedTokens
@@ -88,7 +88,7 @@ class EncoderConfig(Config):
 
 
 @dataclass(frozen=True)
-class DecoderState:
+class DecoderState(CompositeState):
     """The state of a decoder for each row."""
 
     stack: StackState
@@ -96,19 +96,6 @@ class DecoderState:
     """(B,): the number of tokens that each row has consumed."""
     with_cross: bool
     """Whether steps return the cross-attention weights."""
-
-    def pick(self, rows: Rows) -> "DecoderState":
-        """The state of these rows, in storage of its own; a row may be picked more than once."""
-        return DecoderState(self.stack.pick(rows), self.positions[row_indices(rows, self.positions)], self.with_cross)
-
-    def put(self, rows: Rows, other: "DecoderState") -> "DecoderState":
-        """Replace these rows by the rows of another state."""
-        positions = self.positions.index_copy(0, row_indices(rows, self.positions), other.positions)
-        return DecoderState(self.stack.put(rows, other.stack), positions, self.with_cross)
-
-    def copy(self) -> "DecoderState":
-        """A copy in storage of its own."""
-        return DecoderState(self.stack.copy(), self.positions.clone(), self.with_cross)
 
     def memories(self) -> tuple[Tensor, ...]:
         """The state tensors of the mixers, block after block, (B, ...) each, where their size is fixed."""

@@ -32,7 +32,7 @@ from regard.attention.normalize import NORMALIZERS
 from regard.attention.score import SCORES, Score
 from regard.blocks.sublayer import Dropout
 from regard.config import Config, choice, integer, probability
-from regard.mixer import Rows, RowState, row_indices
+from regard.mixer import CompositeState, RowState
 from regard.models.contract import Memory, Step
 from regard.recurrence.cells import CELLS, make_cell
 from regard.recurrence.cells import count_cell_parameters as cell_parameters
@@ -44,7 +44,7 @@ ATTENTION_VALUES = {"states": None, "projected": None}
 
 
 @dataclass(frozen=True)
-class Seq2SeqState:
+class Seq2SeqState(CompositeState):
     """The state of the decoder for each row."""
 
     cells: RowState
@@ -55,21 +55,6 @@ class Seq2SeqState:
     """(B,): the number of tokens that each row has consumed."""
     with_cross: bool
     """Whether steps return the cross-attention weights."""
-
-    def pick(self, rows: Rows) -> "Seq2SeqState":
-        """The state of these rows, in storage of its own; a row may be picked more than once."""
-        positions = self.positions[row_indices(rows, self.positions)]
-        return Seq2SeqState(self.cells.pick(rows), self.source.pick(rows), positions, self.with_cross)
-
-    def put(self, rows: Rows, other: "Seq2SeqState") -> "Seq2SeqState":
-        """Replace these rows by the rows of another state."""
-        positions = self.positions.index_copy(0, row_indices(rows, self.positions), other.positions)
-        source = self.source.put(rows, other.source)  # type: ignore[arg-type]
-        return Seq2SeqState(self.cells.put(rows, other.cells), source, positions, self.with_cross)
-
-    def copy(self) -> "Seq2SeqState":
-        """A copy in storage of its own."""
-        return Seq2SeqState(self.cells.copy(), self.source.copy(), self.positions.clone(), self.with_cross)
 
 
 class RecurrentEncoder(nn.Module):

@@ -21,14 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import dispatch, launch
-from regard.kernels.recurrence.bptt import (
-    BPTTRule,
-    GatedRule,
-    LSTMRule,
-    ResetAfterRule,
-    RNNRule,
-    scan_through_time,
-)
+from regard.kernels.recurrence.bptt import BPTTRule, GatedRule, LSTMRule, ResetAfterRule, RNNRule, scan_through_time
 from regard.recurrence.cells import (
     Cell,
     CellState,

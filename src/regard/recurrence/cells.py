@@ -68,9 +68,8 @@ class Cell(nn.Module, ABC):
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
-        for argument, value in (("input_width", input_width), ("width", width)):
-            if not isinstance(value, int) or value < 1:
-                raise checks.wrong(argument, "a whole number, at least 1", repr(value))
+        checks.whole_number("input_width", input_width, 1)
+        checks.whole_number("width", width, 1)
         self.input_width, self.width = input_width, width
         self.input_weight = nn.Parameter(torch.empty(len(self.from_input) * width, input_width))
         self.hidden_weight = nn.Parameter(torch.empty(len(self.from_hidden) * width, width))

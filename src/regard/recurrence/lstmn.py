@@ -33,13 +33,13 @@ from regard.attention.mask_cache import present_tokens
 from regard.attention.normalize import NORMALIZERS, NormalizerLike, as_normalizer
 from regard.attention.score import SCORES, ScoreLike
 from regard.config import Config, choice, integer, probability
-from regard.mixer import Rows, row_indices
+from regard.mixer import CompositeState
 from regard.recurrence.cells import LSTMCell
 from regard.recurrence.cells import count_cell_parameters as cell_parameters
 
 
 @dataclass(frozen=True)
-class LSTMNState:
+class LSTMNState(CompositeState):
     """The tape of an LSTMN: all past states and memories with their keys, and the last summary.
 
     A state that was passed to a step is consumed: its storage is overwritten. Copy it first to keep it.
@@ -54,19 +54,6 @@ class LSTMNState:
     def positions(self) -> Tensor:
         """(B,): the number of tokens of each row."""
         return self.cache.positions
-
-    def pick(self, rows: Rows) -> "LSTMNState":
-        """The state of these rows, in storage of its own; a row may be picked more than once."""
-        return LSTMNState(self.cache.pick(rows), self.summary[row_indices(rows, self.summary)])
-
-    def put(self, rows: Rows, other: "LSTMNState") -> "LSTMNState":
-        """Replace these rows by the rows of another state, which may have another capacity."""
-        summary = self.summary.index_copy(0, row_indices(rows, self.summary), other.summary.to(self.summary.dtype))
-        return LSTMNState(self.cache.put(rows, other.cache), summary)
-
-    def copy(self) -> "LSTMNState":
-        """A copy in storage of its own."""
-        return LSTMNState(self.cache.copy(), self.summary.clone())
 
     def detach(self) -> "LSTMNState":
         """The same numbers without their history: gradients stop here (truncated back-propagation through time)."""
@@ -101,8 +88,7 @@ class LSTMN(nn.Module):
         input_width = width if input_width is None else input_width
         attention_width = width if attention_width is None else attention_width
         self.cell = LSTMCell(input_width, width)  # it checks the two widths
-        if not isinstance(attention_width, int) or attention_width < 1:
-            raise checks.wrong("attention_width", "a whole number, at least 1", repr(attention_width))
+        checks.whole_number("attention_width", attention_width, 1)
         self.width, self.input_width, self.attention_width = width, input_width, attention_width
         self.query_input = nn.Linear(input_width, attention_width, bias=False)
         self.query_summary = nn.Linear(width, attention_width, bias=False)

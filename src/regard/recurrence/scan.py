@@ -70,8 +70,7 @@ class Recurrence(nn.Module):
         checks.probability("dropout", dropout)
         if backend is not None:
             checks.pick("backend", backend, BACKENDS)
-        if not isinstance(layers, int) or layers < 1:
-            raise checks.wrong("layers", "a whole number, at least 1", repr(layers))
+        checks.whole_number("layers", layers, 1)
         if width % scans:
             raise checks.wrong("width", 'even with direction="both", where each direction has half of it', width)
         make = cell if isinstance(cell, type) else checks.pick("cell", cell, CELLS)

@@ -79,13 +79,8 @@ def padding(lengths: Sequence[int], n_queries: int, n_keys: int, side: str) -> B
     return mask
 
 
-def _blocks(
-    query_lengths: Sequence[int],
-    key_lengths: Sequence[int] | None,
-    n_queries: int | None,
-    n_keys: int | None,
-    block: Callable[[int, int], Bools],
-) -> Bools:
+def _blocks(query_lengths: Sequence[int], key_lengths: Sequence[int] | None, n_queries: int | None, n_keys: int | None,
+            block: Callable[[int, int], Bools]) -> Bools:
     """Puts block(n_queries, n_keys) of every segment on the diagonal; everything else may not attend."""
     if key_lengths is None:
         key_lengths = query_lengths
@@ -110,12 +105,8 @@ def _blocks(
     return mask
 
 
-def packed(
-    query_lengths: Sequence[int],
-    key_lengths: Sequence[int] | None = None,
-    n_queries: int | None = None,
-    n_keys: int | None = None,
-) -> Bools:
+def packed(query_lengths: Sequence[int], key_lengths: Sequence[int] | None = None, n_queries: int | None = None,
+           n_keys: int | None = None) -> Bools:
     """Several sequences laid end to end: a query sees the keys of its own segment. -> (sum of queries, sum of keys).
 
     Without key_lengths, keys are cut like queries. What lies beyond the sums (where n_queries or n_keys is larger)
@@ -124,24 +115,14 @@ def packed(
     return _blocks(query_lengths, key_lengths, n_queries, n_keys, lambda q, k: np.ones((q, k), dtype=np.bool_))
 
 
-def packed_causal(
-    query_lengths: Sequence[int],
-    key_lengths: Sequence[int] | None = None,
-    n_queries: int | None = None,
-    n_keys: int | None = None,
-) -> Bools:
+def packed_causal(query_lengths: Sequence[int], key_lengths: Sequence[int] | None = None, n_queries: int | None = None,
+                  n_keys: int | None = None) -> Bools:
     """Packed, and causal inside every segment, aligned to the bottom right of that segment."""
     return _blocks(query_lengths, key_lengths, n_queries, n_keys, causal)
 
 
-def packed_window(
-    query_lengths: Sequence[int],
-    key_lengths: Sequence[int] | None,
-    left: int | None,
-    right: int | None,
-    n_queries: int | None = None,
-    n_keys: int | None = None,
-) -> Bools:
+def packed_window(query_lengths: Sequence[int], key_lengths: Sequence[int] | None, left: int | None, right: int | None,
+                  n_queries: int | None = None, n_keys: int | None = None) -> Bools:
     """Packed, and a window inside every segment, aligned to the bottom right of that segment."""
     return _blocks(query_lengths, key_lengths, n_queries, n_keys, lambda q, k: window(q, k, left, right))
 
@@ -193,9 +174,8 @@ def additive(q: ArrayLike, k: ArrayLike, weight: ArrayLike, bias: ArrayLike | No
     return float(floats(weight) @ np.tanh(inner))
 
 
-def mlp_score(
-    q: ArrayLike, k: ArrayLike, W1: ArrayLike, W2: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None
-) -> float:
+def mlp_score(q: ArrayLike, k: ArrayLike, W1: ArrayLike, W2: ArrayLike, weight: ArrayLike,
+              bias: ArrayLike | None = None) -> float:
     """e = w . tanh(W_1 q + W_2 k + b), the additive score as Bahdanau et al. 2015 write it (they have no b)."""
     return additive(linear(q, W1), linear(k, W2), weight, bias)
 
@@ -274,9 +254,8 @@ def _bias(bias: ArrayLike | None, shape: tuple[int, ...]) -> Floats:
     return np.broadcast_to(floats(0.0 if bias is None else bias), shape)
 
 
-def _scores(
-    query: Floats, key: Floats, score: Score, mask: ArrayLike | None, bias: ArrayLike | None
-) -> tuple[Floats, Bools]:
+def _scores(query: Floats, key: Floats, score: Score, mask: ArrayLike | None,
+            bias: ArrayLike | None) -> tuple[Floats, Bools]:
     """e_ij = score(q_i, k_j) + bias_ij of the allowed pairs, and which those are. No other pair is computed."""
     shape = (len(query), len(key))
     allowed, added = _mask(mask, shape), _bias(bias, shape)
@@ -288,15 +267,8 @@ def _scores(
     return scores, allowed
 
 
-def weights(
-    query: ArrayLike,
-    key: ArrayLike,
-    *,
-    score: Score = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def weights(query: ArrayLike, key: ArrayLike, *, score: Score = scaled_dot, normalize: Normalizer = softmax,
+            mask: ArrayLike | None = None, bias: ArrayLike | None = None) -> Floats:
     """A, row i = normalize over j of score(q_i, k_j) + bias_ij. query (Nq, Dq), key (Nk, Dk) -> (Nq, Nk)."""
     scores, allowed = _scores(floats(query), floats(key), score, mask, bias)
     A = np.zeros(scores.shape)
@@ -305,16 +277,8 @@ def weights(
     return A
 
 
-def attend(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    score: Score = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def attend(query: ArrayLike, key: ArrayLike, value: ArrayLike, *, score: Score = scaled_dot,
+           normalize: Normalizer = softmax, mask: ArrayLike | None = None, bias: ArrayLike | None = None) -> Floats:
     """y_i = sum_j a_ij v_j over the allowed keys. value (Nk, Dv) -> (Nq, Dv).
 
     A value that is not allowed, or whose score is -inf, is not read.
@@ -363,15 +327,9 @@ def _score_of_head(score: Score | Sequence[Score], index: tuple[int, ...], heads
     return score[index[-1] if index else 0]
 
 
-def weights_many(
-    query: ArrayLike,
-    key: ArrayLike,
-    *,
-    score: Score | Sequence[Score] = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def weights_many(query: ArrayLike, key: ArrayLike, *, score: Score | Sequence[Score] = scaled_dot,
+                 normalize: Normalizer = softmax, mask: ArrayLike | None = None,
+                 bias: ArrayLike | None = None) -> Floats:
     """`weights` for every head of every sequence: query (..., Hq, Nq, Dq), key (..., Hk, Nk, Dk) -> (..., H, Nq, Nk).
 
     The dimension before N is heads; query head h reads key head h // (Hq / Hk). Those before it broadcast, mask and
@@ -389,16 +347,9 @@ def weights_many(
     return A
 
 
-def attend_many(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    *,
-    score: Score | Sequence[Score] = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def attend_many(query: ArrayLike, key: ArrayLike, value: ArrayLike, *, score: Score | Sequence[Score] = scaled_dot,
+                normalize: Normalizer = softmax, mask: ArrayLike | None = None,
+                bias: ArrayLike | None = None) -> Floats:
     """`attend` for every head of every sequence, value (..., Hv, Nk, Dv) -> (..., H, Nq, Dv); see `weights_many`."""
     query, key, value = floats(query), floats(key), floats(value)
     leading = _leading(query, key, value)
@@ -416,28 +367,14 @@ def attend_many(
 # ---- layers ------------------------------------------------------------------------------------------------------
 
 
-def plain_attention(
-    X: ArrayLike,
-    queries: ArrayLike,
-    *,
-    score: Score = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-) -> Floats:
+def plain_attention(X: ArrayLike, queries: ArrayLike, *, score: Score = scaled_dot, normalize: Normalizer = softmax,
+                    mask: ArrayLike | None = None) -> Floats:
     """Y = A X: queries against the inputs themselves, which are the values too. Nothing is learned in the layer."""
     return attend(queries, X, X, score=score, normalize=normalize, mask=mask)
 
 
-def basic_attention(
-    Z: ArrayLike,
-    X: ArrayLike,
-    W_Q: ArrayLike,
-    W_K: ArrayLike,
-    *,
-    score: Score = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-) -> Floats:
+def basic_attention(Z: ArrayLike, X: ArrayLike, W_Q: ArrayLike, W_K: ArrayLike, *, score: Score = scaled_dot,
+                    normalize: Normalizer = softmax, mask: ArrayLike | None = None) -> Floats:
     """Queries W_Q x_i, keys W_K z_j, and the values are the states z_j as they are ("basic attention")."""
     return attend(project(X, W_Q), project(Z, W_K), Z, score=score, normalize=normalize, mask=mask)
 
@@ -454,21 +391,10 @@ class Head:
     b_V: ArrayLike | None = None
 
 
-def attention_layer(
-    X: ArrayLike,
-    context: ArrayLike,
-    W_Q: ArrayLike,
-    W_K: ArrayLike,
-    W_V: ArrayLike,
-    b_Q: ArrayLike | None = None,
-    b_K: ArrayLike | None = None,
-    b_V: ArrayLike | None = None,
-    *,
-    score: Score = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def attention_layer(X: ArrayLike, context: ArrayLike, W_Q: ArrayLike, W_K: ArrayLike, W_V: ArrayLike,
+                    b_Q: ArrayLike | None = None, b_K: ArrayLike | None = None, b_V: ArrayLike | None = None, *,
+                    score: Score = scaled_dot, normalize: Normalizer = softmax, mask: ArrayLike | None = None,
+                    bias: ArrayLike | None = None) -> Floats:
     """Attn(context, X): q_i = W_Q x_i + b_Q, k_j = W_K c_j + b_K, v_j = W_V c_j + b_V; y_i = sum_j a_ij v_j."""
     query, key, value = project(X, W_Q, b_Q), project(context, W_K, b_K), project(context, W_V, b_V)
     return attend(query, key, value, score=score, normalize=normalize, mask=mask, bias=bias)
@@ -479,18 +405,9 @@ def self_attention(X: ArrayLike, W_Q: ArrayLike, W_K: ArrayLike, W_V: ArrayLike,
     return attention_layer(X, X, W_Q, W_K, W_V, **options)  # type: ignore[arg-type]
 
 
-def multi_head(
-    X: ArrayLike,
-    context: ArrayLike,
-    heads: Sequence[Head],
-    W_O: ArrayLike,
-    b_O: ArrayLike | None = None,
-    *,
-    score: Score | Sequence[Score] = scaled_dot,
-    normalize: Normalizer = softmax,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-) -> Floats:
+def multi_head(X: ArrayLike, context: ArrayLike, heads: Sequence[Head], W_O: ArrayLike, b_O: ArrayLike | None = None, *,
+               score: Score | Sequence[Score] = scaled_dot, normalize: Normalizer = softmax,
+               mask: ArrayLike | None = None, bias: ArrayLike | None = None) -> Floats:
     """y_i = W_O [y_i^1; ...; y_i^H] + b_O, y^h the output of head h (Vaswani et al. 2017, 3.2.2).
 
     mask and bias are (Nq, Nk) for all heads, or (H, Nq, Nk) for each.
@@ -509,14 +426,8 @@ def multi_head(
 # ---- the recurrent decoder ---------------------------------------------------------------------------------------
 
 
-def decoder_context(
-    s_previous: ArrayLike,
-    H: ArrayLike,
-    score: Score,
-    *,
-    normalize: Normalizer = softmax,
-    allowed: ArrayLike | None = None,
-) -> tuple[Floats, Floats]:
+def decoder_context(s_previous: ArrayLike, H: ArrayLike, score: Score, *, normalize: Normalizer = softmax,
+                    allowed: ArrayLike | None = None) -> tuple[Floats, Floats]:
     """e_i = f_att(s_{t-1}, h_i), a = softmax(e), c_t = sum_i a_i h_i (Bahdanau et al. 2015) -> (c_t, a).
 
     `allowed` (T,) says which states h_i are real.

@@ -113,14 +113,8 @@ OfToken = Callable[[Floats], Floats]
 OfTokens = Callable[[Floats], Floats]
 
 
-def mlp(
-    x: ArrayLike,
-    W_1: ArrayLike,
-    b_1: ArrayLike | None,
-    W_2: ArrayLike,
-    b_2: ArrayLike | None,
-    activation: Callable[[ArrayLike], Floats] = relu,
-) -> Floats:
+def mlp(x: ArrayLike, W_1: ArrayLike, b_1: ArrayLike | None, W_2: ArrayLike, b_2: ArrayLike | None,
+        activation: Callable[[ArrayLike], Floats] = relu) -> Floats:
     """y = W_2 act(W_1 x + b_1) + b_2 for one token."""
     return linear(activation(linear(x, W_1, b_1)), W_2, b_2)
 

@@ -208,14 +208,8 @@ class DParameters:
     W_u: ArrayLike
 
 
-def _mlp(
-    X: Floats,
-    W_in: ArrayLike,
-    b_in: ArrayLike,
-    W_out: ArrayLike,
-    b_out: ArrayLike,
-    activation: Callable[[ArrayLike], Floats],
-) -> Floats:
+def _mlp(X: Floats, W_in: ArrayLike, b_in: ArrayLike, W_out: ArrayLike, b_out: ArrayLike,
+         activation: Callable[[ArrayLike], Floats]) -> Floats:
     """W_out act(W_in X + b_in) + b_out for every token."""
     return project(activation(project(X, W_in, b_in)), W_out, b_out)
 
@@ -326,16 +320,8 @@ def d_inference(x: Sequence[int], l_gen: int, tau: float, theta: DParameters, rn
     return written[len(x) :]
 
 
-def ed_inference(
-    z: Sequence[int],
-    tau: float,
-    theta: EDParameters,
-    rng: np.random.Generator,
-    *,
-    bos: int,
-    eos: int,
-    limit: int,
-) -> list[int]:
+def ed_inference(z: Sequence[int], tau: float, theta: EDParameters, rng: np.random.Generator, *, bos: int, eos: int,
+                 limit: int) -> list[int]:
     """Algorithm 15, EDInference: from x = [bos], sample from the last row of EDTransformer(z, x) until eos.
 
     -> x with bos, and with eos where it was reached

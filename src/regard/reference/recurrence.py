@@ -36,9 +36,8 @@ def _lstm_gates(z: ArrayLike, W: ArrayLike, b: ArrayLike | None) -> tuple[Floats
     return sigmoid(a_i), sigmoid(a_f), sigmoid(a_o), np.tanh(a_g)
 
 
-def lstm_step(
-    x: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, W: ArrayLike, b: ArrayLike | None = None
-) -> LSTMState:
+def lstm_step(x: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, W: ArrayLike,
+              b: ArrayLike | None = None) -> LSTMState:
     """(i, f, o, g) = (sigma, sigma, sigma, tanh)(W [h_{t-1}; x_t] + b); c_t = f c_{t-1} + i g; h_t = o tanh(c_t).
 
     W (4H, H + D): the gate order of the source is i, f, o, g. -> (h_t, c_t)
@@ -49,15 +48,8 @@ def lstm_step(
     return o * np.tanh(c_next), c_next
 
 
-def lstm_step_torch(
-    x: ArrayLike,
-    state: tuple[ArrayLike, ArrayLike],
-    *,
-    W_ih: ArrayLike,
-    W_hh: ArrayLike,
-    b_ih: ArrayLike | None = None,
-    b_hh: ArrayLike | None = None,
-) -> LSTMState:
+def lstm_step_torch(x: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, W_ih: ArrayLike, W_hh: ArrayLike,
+                    b_ih: ArrayLike | None = None, b_hh: ArrayLike | None = None) -> LSTMState:
     """The same LSTM in torch's layout: W_ih (4H, D), W_hh (4H, H), and two biases that are only ever added."""
     # Departure: the gates' order is i, f, g, o; the source's is i, f, o, g.
     a_i, a_f, a_g, a_o = np.split(linear(x, W_ih, b_ih) + linear(state[0], W_hh, b_hh), 4)
@@ -65,20 +57,9 @@ def lstm_step_torch(
     return sigmoid(a_o) * np.tanh(c_next), c_next
 
 
-def gru_step(
-    x: ArrayLike,
-    h: ArrayLike,
-    *,
-    W_xr: ArrayLike,
-    W_hr: ArrayLike,
-    W_xz: ArrayLike,
-    W_hz: ArrayLike,
-    W_xh: ArrayLike,
-    W_hh: ArrayLike,
-    b_r: ArrayLike | None = None,
-    b_z: ArrayLike | None = None,
-    b_h: ArrayLike | None = None,
-) -> Floats:
+def gru_step(x: ArrayLike, h: ArrayLike, *, W_xr: ArrayLike, W_hr: ArrayLike, W_xz: ArrayLike, W_hz: ArrayLike,
+             W_xh: ArrayLike, W_hh: ArrayLike, b_r: ArrayLike | None = None, b_z: ArrayLike | None = None,
+             b_h: ArrayLike | None = None) -> Floats:
     """r = sigma(W_xr x + W_hr h + b_r); z = sigma(W_xz x + W_hz h + b_z);
     h~ = tanh(W_xh x + W_hh (r h) + b_h); h_t = z h + (1 - z) h~. The reset comes before the matrix product."""
     h = floats(h)
@@ -88,15 +69,8 @@ def gru_step(
     return z * h + (1.0 - z) * candidate
 
 
-def gru_step_torch(
-    x: ArrayLike,
-    h: ArrayLike,
-    *,
-    W_ih: ArrayLike,
-    W_hh: ArrayLike,
-    b_ih: ArrayLike | None = None,
-    b_hh: ArrayLike | None = None,
-) -> Floats:
+def gru_step_torch(x: ArrayLike, h: ArrayLike, *, W_ih: ArrayLike, W_hh: ArrayLike, b_ih: ArrayLike | None = None,
+                   b_hh: ArrayLike | None = None) -> Floats:
     """torch's and cuDNN's GRU, which is another function: n = tanh(W_in x + b_in + r (W_hn h + b_hn)),
     h_t = (1 - z) n + z h. Layout r, z, n: W_ih (3H, D), W_hh (3H, H)."""
     h = floats(h)
@@ -115,19 +89,9 @@ def _bare_input(x: ArrayLike, h: Floats, W_xx: ArrayLike | None) -> Floats:
     return bare
 
 
-def mut1_step(
-    x: ArrayLike,
-    h: ArrayLike,
-    *,
-    W_xz: ArrayLike,
-    W_xr: ArrayLike,
-    W_hr: ArrayLike,
-    W_hh: ArrayLike,
-    b_z: ArrayLike | None = None,
-    b_r: ArrayLike | None = None,
-    b_h: ArrayLike | None = None,
-    W_xx: ArrayLike | None = None,
-) -> Floats:
+def mut1_step(x: ArrayLike, h: ArrayLike, *, W_xz: ArrayLike, W_xr: ArrayLike, W_hr: ArrayLike, W_hh: ArrayLike,
+              b_z: ArrayLike | None = None, b_r: ArrayLike | None = None, b_h: ArrayLike | None = None,
+              W_xx: ArrayLike | None = None) -> Floats:
     """z = sigma(W_xz x + b_z); r = sigma(W_xr x + W_hr h + b_r);
     h_t = tanh(W_hh (r h) + tanh(x) + b_h) z + h (1 - z). Here z lets the new in; in the GRU it keeps the old."""
     h = floats(h)
@@ -137,20 +101,9 @@ def mut1_step(
     return np.tanh(linear(r * h, W_hh, b_h) + np.tanh(bare)) * z + h * (1.0 - z)
 
 
-def mut2_step(
-    x: ArrayLike,
-    h: ArrayLike,
-    *,
-    W_xz: ArrayLike,
-    W_hz: ArrayLike,
-    W_hr: ArrayLike,
-    W_xh: ArrayLike,
-    W_hh: ArrayLike,
-    b_z: ArrayLike | None = None,
-    b_r: ArrayLike | None = None,
-    b_h: ArrayLike | None = None,
-    W_xx: ArrayLike | None = None,
-) -> Floats:
+def mut2_step(x: ArrayLike, h: ArrayLike, *, W_xz: ArrayLike, W_hz: ArrayLike, W_hr: ArrayLike, W_xh: ArrayLike,
+              W_hh: ArrayLike, b_z: ArrayLike | None = None, b_r: ArrayLike | None = None, b_h: ArrayLike | None = None,
+              W_xx: ArrayLike | None = None) -> Floats:
     """z = sigma(W_xz x + W_hz h + b_z); r = sigma(x + W_hr h + b_r);
     h_t = tanh(W_hh (r h) + W_xh x + b_h) z + h (1 - z)."""
     h = floats(h)
@@ -160,20 +113,9 @@ def mut2_step(
     return np.tanh(linear(r * h, W_hh, b_h) + linear(x, W_xh)) * z + h * (1.0 - z)
 
 
-def mut3_step(
-    x: ArrayLike,
-    h: ArrayLike,
-    *,
-    W_xz: ArrayLike,
-    W_hz: ArrayLike,
-    W_xr: ArrayLike,
-    W_hr: ArrayLike,
-    W_xh: ArrayLike,
-    W_hh: ArrayLike,
-    b_z: ArrayLike | None = None,
-    b_r: ArrayLike | None = None,
-    b_h: ArrayLike | None = None,
-) -> Floats:
+def mut3_step(x: ArrayLike, h: ArrayLike, *, W_xz: ArrayLike, W_hz: ArrayLike, W_xr: ArrayLike, W_hr: ArrayLike,
+              W_xh: ArrayLike, W_hh: ArrayLike, b_z: ArrayLike | None = None, b_r: ArrayLike | None = None,
+              b_h: ArrayLike | None = None) -> Floats:
     """z = sigma(W_xz x + W_hz tanh(h) + b_z); r = sigma(W_xr x + W_hr h + b_r);
     h_t = tanh(W_hh (r h) + W_xh x + b_h) z + h (1 - z)."""
     h = floats(h)
@@ -185,19 +127,9 @@ def mut3_step(
 # ---- self-attention in a recurrent network -----------------------------------------------------------------------
 
 
-def lstmn_step(
-    x: ArrayLike,
-    hidden_tape: Sequence[ArrayLike],
-    memory_tape: Sequence[ArrayLike],
-    previous_summary: ArrayLike,
-    *,
-    v: ArrayLike,
-    W_h: ArrayLike,
-    W_x: ArrayLike,
-    W_s: ArrayLike,
-    W: ArrayLike,
-    b: ArrayLike | None = None,
-) -> tuple[Floats, Floats, Floats, Floats]:
+def lstmn_step(x: ArrayLike, hidden_tape: Sequence[ArrayLike], memory_tape: Sequence[ArrayLike],
+               previous_summary: ArrayLike, *, v: ArrayLike, W_h: ArrayLike, W_x: ArrayLike, W_s: ArrayLike,
+               W: ArrayLike, b: ArrayLike | None = None) -> tuple[Floats, Floats, Floats, Floats]:
     """a_i = v . tanh(W_h h_i + W_x x_t + W_s h~_{t-1}); s = softmax(a); h~_t = sum s_i h_i; c~_t = sum s_i c_i;
     (i, f, o, g) = (sigma, sigma, sigma, tanh)(W [h~_t; x_t] + b); c_t = f c~_t + i g; h_t = o tanh(c_t).
 
@@ -254,9 +186,8 @@ def rnn_jacobian(h: ArrayLike, W_hh: ArrayLike) -> Floats:
     return np.diag(1.0 - floats(h) ** 2) @ floats(W_hh)
 
 
-def lstm_cell_jacobian(
-    x: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, W: ArrayLike, b: ArrayLike | None = None
-) -> Floats:
+def lstm_cell_jacobian(x: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, W: ArrayLike,
+                       b: ArrayLike | None = None) -> Floats:
     """dc_t / dc_{t-1} = diag(f_t), through the cell alone: h_{t-1} is held still."""
     _, f, _, _ = _lstm_gates(np.concatenate([floats(state[0]), floats(x)]), W, b)
     return np.diag(f)

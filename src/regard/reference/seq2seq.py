@@ -38,16 +38,14 @@ def encode(cell: Encoder, xs: ArrayLike, h_0: Any, length: int | None = None) ->
     return scan(cell, xs if length is None else xs[:length], h_0)
 
 
-def initial_from_last(
-    h_T: ArrayLike, W: ArrayLike, b: ArrayLike | None = None, activation: Callable[[Floats], Floats] = np.tanh
-) -> Floats:
+def initial_from_last(h_T: ArrayLike, W: ArrayLike, b: ArrayLike | None = None,
+                      activation: Callable[[Floats], Floats] = np.tanh) -> Floats:
     """s_0 = tanh(W h_T + b), h_T the last valid state. The tanh is Bahdanau et al.'s; it can be replaced."""
     return floats(activation(linear(h_T, W, b)))
 
 
-def initial_from_mean(
-    H: ArrayLike, W: ArrayLike, b: ArrayLike | None = None, activation: Callable[[Floats], Floats] = np.tanh
-) -> Floats:
+def initial_from_mean(H: ArrayLike, W: ArrayLike, b: ArrayLike | None = None,
+                      activation: Callable[[Floats], Floats] = np.tanh) -> Floats:
     """s_0 = tanh(W m + b), m the mean of the valid states H (T, D)."""
     H = floats(H)
     return floats(activation(linear(sum(H, np.zeros(H.shape[1])) / len(H), W, b)))
@@ -67,9 +65,8 @@ def decode(cell: Decoder, ys: ArrayLike, s_0: Any, context: ArrayLike, readout: 
     return floats(logits), states
 
 
-def decode_attending(
-    cell: Decoder, ys: ArrayLike, s_0: Any, H: ArrayLike, score: Score, readout: Readout
-) -> tuple[Floats, list[Any], Floats]:
+def decode_attending(cell: Decoder, ys: ArrayLike, s_0: Any, H: ArrayLike, score: Score,
+                     readout: Readout) -> tuple[Floats, list[Any], Floats]:
     """e_{t,i} = f_att(s_{t-1}, h_i); a_t = softmax(e_t); c_t = sum_i a_{t,i} h_i; s_t = g_U(y_{t-1}, s_{t-1}, c_t);
     logits_t = readout(s_t, c_t). H (T', D) are the valid states. -> logits (T, V), states, weights a (T, T')"""
     state = s_0
@@ -83,19 +80,9 @@ def decode_attending(
     return floats(logits), states, floats(rows)
 
 
-def encoder_decoder(
-    xs: ArrayLike,
-    length: int,
-    targets: Sequence[int],
-    start: int,
-    *,
-    embed: Callable[[int], ArrayLike],
-    encoder: Encoder,
-    h_0: Any,
-    initial: Callable[[Floats], Any],
-    decoder: Decoder,
-    readout: Readout,
-) -> Floats:
+def encoder_decoder(xs: ArrayLike, length: int, targets: Sequence[int], start: int, *,
+                    embed: Callable[[int], ArrayLike], encoder: Encoder, h_0: Any, initial: Callable[[Floats], Any],
+                    decoder: Decoder, readout: Readout) -> Floats:
     """Without attention: c = h_T, the last valid state; s_0 = initial(h_T). -> logits (len(targets), V)"""
     states = encode(encoder, xs, h_0, length)
     h_T = hidden_state(last_valid(states, length))
@@ -103,20 +90,10 @@ def encoder_decoder(
     return decode(decoder, ys, initial(h_T), h_T, readout)[0]
 
 
-def encoder_decoder_attending(
-    xs: ArrayLike,
-    length: int,
-    targets: Sequence[int],
-    start: int,
-    *,
-    embed: Callable[[int], ArrayLike],
-    encoder: Encoder,
-    h_0: Any,
-    initial: Callable[[Floats], Any],
-    decoder: Decoder,
-    readout: Readout,
-    score: Score,
-) -> tuple[Floats, Floats]:
+def encoder_decoder_attending(xs: ArrayLike, length: int, targets: Sequence[int], start: int, *,
+                              embed: Callable[[int], ArrayLike], encoder: Encoder, h_0: Any,
+                              initial: Callable[[Floats], Any], decoder: Decoder, readout: Readout,
+                              score: Score) -> tuple[Floats, Floats]:
     """With attention: a new c_t for every step; s_0 = initial(h_T), made as without. -> logits, weights"""
     states = encode(encoder, xs, h_0, length)
     H = floats([hidden_state(state) for state in states])
