@@ -50,16 +50,16 @@ ON_INTERPRETER = tl.constexpr(triton.knobs.runtime.interpret)
 LARGE = tl.constexpr(10.0)
 """exp(2 · (10 + 10))² is 6e34, and float32 goes to 3e38: two denominators may be multiplied."""
 SMALL = tl.constexpr(0.5)
-"""exp(2q) has too few digits of a small q. Where all are smaller than this, tanh q is taken for it in float32."""
+"""exp(2q) has too few digits of a small q. Where all are smaller than this, float32 uses tanh q in its place."""
 FAR = tl.constexpr(80.0)
-"""exp(80) is 6e34: beyond it a fraction is 0, and below it nothing overflows."""
+"""exp(80) is 6e34: above it a fraction is 0, and below it nothing overflows."""
 SCALE = tl.constexpr(2.0**-24)
-"""Of denominators of which four are multiplied: none counts as larger than 2^24, where tanh is 1 to the last digit."""
+"""The scale of denominators of which four are multiplied: they are clamped at 2^24, where tanh is 1 exactly."""
 
 
 @triton.jit
 def _reciprocal(x: T) -> T:
-    """1 / x; with one instruction where compiled, which errs by one unit in the last place."""
+    """1 / x; one instruction where compiled, with an error of one unit in the last place."""
     if ON_INTERPRETER:
         return 1.0 / x
     else:
@@ -69,7 +69,7 @@ def _reciprocal(x: T) -> T:
 
 @triton.jit
 def _denominator(x: T, y: T) -> T:
-    """SCALE · (1 + u·v), at most 1, of x = SCALE · u and y = v: one instruction, which has the bound for nothing."""
+    """SCALE · (1 + u·v), at most 1, of x = SCALE · u and y = v: one instruction, in which the bound is free."""
     if ON_INTERPRETER:
         scaled = x * y + SCALE
         return tl.where(scaled > 0.0, tl.minimum(scaled, 1.0), 0.0)  # NaN is 0, as in the instruction
@@ -80,7 +80,7 @@ def _denominator(x: T, y: T) -> T:
 
 @triton.jit
 def _exp(x: T, exact: tl.constexpr) -> T:
-    """exp(x). The fast one multiplies by log2 e first, and errs the more the larger x is."""
+    """exp(x). The fast form multiplies by log2 e first, with an error that grows with x."""
     if ON_INTERPRETER or not exact:
         return tl.exp(x)
     else:
@@ -89,7 +89,7 @@ def _exp(x: T, exact: tl.constexpr) -> T:
 
 @triton.jit
 def _within(ranges: T, bound: tl.constexpr) -> T:
-    """Whether all |q| and |k| are. ranges (4,): the smallest and the largest q, and of k; NaN, where one is, is not."""
+    """Whether all |q| and |k| are at most `bound`; NaN is not. ranges (4,): the smallest and largest q, and of k."""
     q_fits = (tl.load(ranges).to(tl.float32) >= -bound) & (tl.load(ranges + 1).to(tl.float32) <= bound)
     k_fits = (tl.load(ranges + 2).to(tl.float32) >= -bound) & (tl.load(ranges + 3).to(tl.float32) <= bound)
     return q_fits & k_fits
@@ -97,7 +97,7 @@ def _within(ranges: T, bound: tl.constexpr) -> T:
 
 @triton.jit
 def _large(ranges: T) -> T:
-    """Whether a |q| or |k| is beyond LARGE, or is NaN: a bounded denominator would be 0 then, and not NaN."""
+    """Whether a |q| or |k| is larger than LARGE, or NaN: a clamped denominator would then be 0, and not NaN."""
     return not _within(ranges, LARGE)
 
 
@@ -105,9 +105,9 @@ def _large(ranges: T) -> T:
 def _exponentials_kernel(given: T, ranges: T, out: T, n_tokens: T, width: T, out_tokens: T, out_width: T,
                          token_stride: T, feature_stride: T, factor: T, tokens: tl.constexpr, features: tl.constexpr,
                          exact: tl.constexpr, with_tanh: tl.constexpr) -> None:
-    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 beyond the edges.
+    """out (L, Q, D) or (L, D, Q): factor · exp(2 · given), or 2 · given where they are large; 0 in the padding.
 
-    `with_tanh`: tanh(given) where they are all small.
+    With `with_tanh` it is tanh(given) where all are small.
     """
     blocks = tl.cdiv(out_tokens, tokens)
     leading = (tl.program_id(0) // blocks).to(tl.int64)
@@ -130,9 +130,9 @@ def _scores_kernel(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_key
                    width: T, heads: T, rows: tl.constexpr, columns: tl.constexpr, exact: tl.constexpr) -> None:
     """out (L, n_queries, n_keys) of u (L, D, Q), v (L, D, K), weight (heads, D); D a multiple of 4.
 
-    `exact` takes w (u·v - 1) / (u·v + 1) for w · tanh, two at a time, or with tanh q and tanh k for u and v, where all
-    are small, w (u + v) / (u·v + 1). Else it is w - 2 w / (u·v + 1), four at a time, with SCALE in u: fewer
-    instructions, but where tanh is small there are only the digits that are left of 1.
+    `exact` computes w · tanh as w (u·v - 1) / (u·v + 1), two at a time, or, where all are small, with tanh q and tanh k
+    for u and v, as w (u + v) / (u·v + 1). Otherwise it is w - 2 w / (u·v + 1), four at a time, with SCALE in u: fewer
+    instructions, but a small tanh keeps only the digits that subtraction from 1 leaves.
     """
     across, down = tl.cdiv(n_keys, columns), tl.cdiv(n_queries, rows)
     program = tl.program_id(0)
@@ -143,8 +143,8 @@ def _scores_kernel(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_key
     v_at = v + leading * width * padded_keys
     w_at = weight + leading % heads * width
     out_at = out + leading * n_queries * n_keys + i[:, None].to(tl.int64) * n_keys + j[None, :]
-    # Zeros, by a load that no thread makes: so the sums are laid out over the threads as the stores need it, a few rows
-    # and a few neighbouring columns each, which share their loads. Plain zeros would get a column each, and many rows.
+    # Zeros from a load that is masked everywhere: so the sums have the layout that the stores need, a few rows and a
+    # few neighbouring columns for each thread, which share loads. Plain zeros would give it one column and many rows.
     total = tl.load(out_at, mask=(i < 0)[:, None] & (j < 0)[None, :], other=0.0).to(tl.float32)
     whole = 0.0
     if _large(ranges):
@@ -163,10 +163,10 @@ def _scores_kernel(u: T, v: T, weight: T, ranges: T, out: T, n_queries: T, n_key
             x, x2 = tl.load(u_at + i)[:, None], tl.load(u_at + padded_queries + i)[:, None]
             y, y2 = tl.load(v_at + j)[None, :], tl.load(v_at + padded_keys + j)[None, :]
             a, b = x * y + 1.0, x2 * y2 + 1.0
-            top = x * tl.where(small, 1.0, y) + tl.where(small, y, -1.0)  # chosen for a column, and not for a pair
+            top = x * tl.where(small, 1.0, y) + tl.where(small, y, -1.0)  # selected per column, not per pair
             top2 = x2 * tl.where(small, 1.0, y2) + tl.where(small, y2, -1.0)
             shared = _reciprocal(a * b)
-            shared += shared * (1.0 - a * b * shared)  # Newton: to the last digit
+            shared += shared * (1.0 - a * b * shared)  # one Newton step: exact to the last digit
             total += top * b * shared * w  # in this order, as w · (u·v)² might overflow
             total += top2 * a * shared * w2
             w_at += 2
@@ -220,9 +220,10 @@ def _halves(words: T, kind: tl.constexpr) -> tuple[T, T]:
 @triton.jit
 def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, slopes: T, slopes2: T, fractions: T,
                      more: T, kind: tl.constexpr, large: tl.constexpr) -> tuple[T, T, T, T, T]:
-    """A query and two blocks of keys: all sums with them. In place of the query comes the next one, for the next turn.
+    """All sums of one query with two blocks of keys. It returns the next query in place of this one.
 
-    It is loaded before `out` is written: the compiler, which knows not that they differ, can then load it no later.
+    The next query is loaded before `out` is written: the compiler, which does not know that they do not overlap, cannot
+    then move the load after the store.
     """
     g, g2 = _halves(words, kind)
     x = x[None, :]
@@ -242,7 +243,7 @@ def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, 
     total = tl.sum(g * slope, axis=0) + tl.sum(g2 * slope2, axis=0)
     next_words, next_x = tl.load(next_g), tl.load(next_u)
     tl.store(out, total, mask=not more)
-    tl.atomic_add(out, total, mask=more, sem="relaxed")  # nobody else adds here
+    tl.atomic_add(out, total, mask=more, sem="relaxed")  # no other program adds here
     return next_words, next_x, slopes, slopes2, fractions
 
 
@@ -250,7 +251,7 @@ def _query_gradients(words: T, x: T, next_g: T, next_u: T, out: T, y: T, y2: T, 
 def _span_gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shift: T, n_queries: T, n_keys: T, width: T,
                     q_span: T, k_span: T, tokens: tl.constexpr, features: tl.constexpr, kind: tl.constexpr,
                     large: tl.constexpr) -> None:
-    """See `gradients`."""
+    """The body of `_gradients_kernel`."""
     across, words = width // features, n_keys // 2
     d = (tl.program_id(0) % across) * features + tl.arange(0, features)
     leading = (tl.program_id(0) // across).to(tl.int64)
@@ -278,7 +279,7 @@ def _span_gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shif
         g3, x3 = tl.load(g + 2 * words), tl.load(u_at + 2 * width)
         g4, x4 = tl.load(g + 3 * words), tl.load(u_at + 3 * width)
         for turn in range(turns):
-            step = tl.where(turn < turns - 1, 4, 0)  # behind the last there is none: it is loaded once more
+            step = tl.where(turn < turns - 1, 4, 0)  # the last queries are loaded once more
             g += step * words
             u_at += step * width
             g1, x1, slopes, slopes2, fractions = _query_gradients(
@@ -295,7 +296,7 @@ def _span_gradients(u: T, v: T, upstream: T, d_query: T, d_key: T, sums: T, shif
             out += 4 * width
         tl.store(d_key + keys, slopes)
         tl.store(d_key + keys + width, slopes2)
-        tl.debug_barrier()  # what was written is added to
+        tl.debug_barrier()  # the next keys add to what was written
     tl.store(sums + ((leading * q_blocks + q_block) * k_blocks + k_block) * width + d, fractions)
 
 
@@ -306,21 +307,21 @@ def _gradients_kernel(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, 
     """Σ g s (1 - s) over the keys of a span and over the queries of a span, and Σ g s over both; float32: Σ g tanh.
 
         u (L, Q, D), v (L, K, D)       exponentials
-        upstream (L, Q, K / 2)         g, as words of two neighbours, of which each is a number of this kind
+        upstream (L, Q, K / 2)         g, as words of two neighbouring numbers of this kind
         d_query (L, k_blocks, Q, D)    each program writes its own part, and adds to it
         d_key (L, q_blocks, K, D)      each program writes its own part
         sums (L, q_blocks, k_blocks, D)
 
-    A program is one warp. It has a span of queries, a span of keys and some features. It takes a few keys into its
-    registers at a time, with every other one in a block of its own, so that the two of a word share a reciprocal, and
-    goes through its queries with them. With the first keys it writes their sums, with the others it adds: an addition
-    in memory, for which nothing has to be loaded. A program adds to its own place, in its own order. Queries are read
-    four ahead: from beyond the nearest cache a number takes as long as hundreds of instructions, and there are only
-    three or four warps to wait for one another.
+    A program is one warp. It has a span of queries, a span of keys and some features. It loads a few keys into its
+    registers at a time, even and odd ones in separate blocks, so that the two of a word share a reciprocal, and goes
+    through its queries with them. With the first keys it stores the sums of queries, with further keys it adds to them
+    in memory, without a load. A program adds only to its own part, in its own order. Queries are loaded four ahead: a
+    load from beyond the nearest cache takes as long as hundreds of instructions, and only three or four warps can hide
+    it.
 
-    A thread has all of these keys, and one, two or four features, so that no sum goes from thread to thread. That is
-    what `shift` is for. It is 0, which the compiler may not know: it then loads and stores no more features in one than
-    there are for each of the 32 threads, and lays the blocks out over the threads accordingly.
+    A thread has all of these keys, and one, two or four features, so that no sum crosses threads. `shift` ensures that.
+    It is 0, which the compiler does not know: it then loads and stores no more features at once than there are for each
+    of the 32 threads, and lays the blocks out over the threads accordingly.
     """
     if _large(ranges):
         _span_gradients(u, v, upstream, d_query, d_key, sums, shift, n_queries, n_keys, width, q_span, k_span, tokens,
@@ -333,9 +334,9 @@ def _gradients_kernel(u: T, v: T, upstream: T, ranges: T, d_query: T, d_key: T, 
 @triton.jit(do_not_specialize=["n_parts", "first", "more"])
 def _sum_parts_kernel(parts: T, weight: T, out: T, n_parts: T, n_tokens: T, width: T, first: T, heads: T, out_tokens: T,
                       out_width: T, out_stride: T, more: T, tokens: tl.constexpr, features: tl.constexpr) -> None:
-    """out (L, tokens, D): 4 · w times the sum of parts (L, n_parts, N, D), and what it had before if there is `more`.
+    """out (L, tokens, D): 4 · w times the sum of parts (L, n_parts, N, D), added to its old value if `more`.
 
-    weight (heads, D): of head first + l modulo `heads`. Rows of out are `out_stride` apart.
+    weight (heads, D): row l has the weight of head (first + l) modulo `heads`. Rows of out are `out_stride` apart.
     """
     blocks = tl.cdiv(out_tokens, tokens)
     leading = (tl.program_id(0) // blocks).to(tl.int64)
@@ -355,23 +356,26 @@ def _sum_parts_kernel(parts: T, weight: T, out: T, n_parts: T, n_tokens: T, widt
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 ROWS, COLUMNS, WARPS = (16, 16, 4) if INTERPRETED else (64, 64, 4)
-"""Of a block of scores. Each side is shorter than the threads are many: then a load of one side goes to the threads
-that need it, and not through shared memory, with a barrier, in every turn of the loop."""
+"""The queries, keys and warps of a block of scores.
+
+Each side is shorter than the number of threads: then a load of one side goes directly to the threads that need it, and
+not through shared memory, with a barrier, in every iteration.
+"""
 TOKENS, FEATURES = (8, 16) if INTERPRETED else (16, 64)
-"""Keys that a program for gradients has in its registers at a time, and features."""
+"""The keys and features that a program for gradients has in its registers at a time."""
 REGISTERS = 168
-"""At most so many for a thread of gradients: then twelve warps fit on a multiprocessor."""
+"""The most registers of a thread for gradients: with these, twelve warps fit on a multiprocessor."""
 PROGRAMS = 8 if INTERPRETED else 1584
-"""For gradients: so many warps of them an H200 has at once. One more, and it would be alone, after all the others."""
+"""The programs for gradients: the warps that an H200 runs at once. One more would run alone after all others."""
 PAIRS = 1 << 24
-"""Of which gradients are computed at once. The fewer, the fewer sums of programs are kept until they are summed."""
+"""The pairs whose gradients are computed at once. Fewer pairs need less memory for partial sums."""
 WRITTEN = 8
-"""Pairs of which the gradients take as long as to write a sum and to read it again: 8 bytes."""
+"""The number of pairs whose gradients take as long as writing a partial sum and reading it again: 8 bytes."""
 KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 class AdditiveScores(torch.autograd.Function):
-    """e (..., Q, K) of query (..., Q, D), key (..., K, D) and weight (D,) or (H, D), whose leading sizes broadcast."""
+    """Scores (..., Q, K) of query (..., Q, D), key (..., K, D) and weight (D,) or (H, D); leading sizes broadcast."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -388,7 +392,7 @@ class AdditiveScores(torch.autograd.Function):
         query, key, weight, ranges = ctx.saved_tensors
         leading = upstream[0].shape[:-2]
         given, q_LQD, k_LKD = (_flatten_leading(tensor, leading) for tensor in (upstream[0], query, key))
-        kinds = tuple(one.dtype if one.numel() == flat.numel() else torch.float32  # those of a batch are summed below
+        kinds = tuple(one.dtype if one.numel() == flat.numel() else torch.float32  # broadcast ones are summed below
                       for one, flat in ((query, q_LQD), (key, k_LKD)))
         d_query, d_key, d_weight = additive_gradients(given, q_LQD, k_LKD, torch.atleast_2d(weight), ranges, *kinds)
         return (d_query.view(*leading, *query.shape[-2:]).sum_to_size(query.shape).to(query.dtype),
@@ -414,40 +418,41 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor) 
 
 def additive_gradients(upstream: Tensor, query: Tensor, key: Tensor, weight: Tensor, ranges: Tensor,
                        q_kind: torch.dtype, k_kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Of query (L, Q, D) and key (L, K, D), in these kinds of numbers, and of weight (H, D), in float32.
+    """The gradients of query (L, Q, D) and key (L, K, D), in these dtypes, and of weight (H, D), in float32.
 
-    upstream (L, Q, K) is the gradient of the scores. That of keys may be in float32 where another is asked for.
+    upstream (L, Q, K) is the gradient of the scores. The gradient of keys may be in float32 in place of `k_kind`.
     """
     (L, Q, D), K = query.shape, key.shape[1]
     sums = upstream.new_zeros(L, D, dtype=torch.float32)
     if not (upstream.numel() and D):
         return torch.zeros_like(query), torch.zeros_like(key), sums.view(L // weight.shape[0], *weight.shape).sum(0)
     pieces = list(_gradient_pieces(L, Q, K))
-    once = pieces[0][1].stop >= Q  # else keys meet the queries of their row in several pieces
+    once = pieces[0][1].stop >= Q  # otherwise the gradients of keys are summed over several pieces
     d_query = query.new_empty(L, Q, D, dtype=q_kind)
     d_key = key.new_empty(L, K, D, dtype=k_kind if once else torch.float32)
     for rows, some in pieces:
-        of_query, of_key, of_weight = _piece_gradients(upstream[rows, some], query[rows, some], key[rows], ranges)
-        _sum_parts(of_query, weight, d_query[rows, some], rows.start, 0)
-        _sum_parts(of_key, weight, d_key[rows], rows.start, some.start)
-        sums[rows] += of_weight.sum(1)
-        del of_query, of_key, of_weight  # before those of the next piece are made
+        query_parts, key_parts, weight_parts = _piece_gradients(upstream[rows, some], query[rows, some], key[rows],
+                                                                ranges)
+        _sum_parts(query_parts, weight, d_query[rows, some], rows.start, 0)
+        _sum_parts(key_parts, weight, d_key[rows], rows.start, some.start)
+        sums[rows] += weight_parts.sum(1)
+        del query_parts, key_parts, weight_parts  # free them before the next piece allocates its own
     if query.dtype != torch.float32:  # then it is Σ g s, and Σ g tanh = Σ g - 2 Σ g s
         sums = upstream.sum((1, 2), dtype=torch.float32).unsqueeze(-1) - 2.0 * sums
     return d_query, d_key, sums.view(L // weight.shape[0], *weight.shape).sum(0)
 
 
 def _gradient_pieces(L: int, Q: int, K: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of the batch and queries, of at most about `PAIRS` pairs: some rows, or some queries of one."""
+    """Slices of rows and of queries with at most about `PAIRS` pairs: several rows, or some queries of one row."""
     rows, queries = max(1, PAIRS // (Q * K)), max(4, PAIRS // K)
-    rows = triton.cdiv(L, triton.cdiv(L, rows))  # all alike
+    rows = triton.cdiv(L, triton.cdiv(L, rows))  # pieces of nearly equal size
     for first in range(0, L, rows):
         for start in range(0, Q, queries):
             yield slice(first, first + rows), slice(start, start + queries)
 
 
 def _piece_gradients(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ g s (1 - s) (L, some, Q, D) and (L, some, K, D), and Σ g s or Σ g tanh (L, some, D), to be summed."""
+    """Partial sums: Σ g s (1 - s), (L, parts, Q, D) and (L, parts, K, D), and Σ g s or Σ g tanh, (L, parts, D)."""
     (L, Q, D), K = query.shape, key.shape[1]
     # As many features as leave the least padding.
     features = FEATURES if _round_up(D, FEATURES) == _round_up(D, FEATURES // 2) else FEATURES // 2
@@ -466,9 +471,9 @@ def _piece_gradients(upstream: Tensor, query: Tensor, key: Tensor, ranges: Tenso
 
 
 def _spans(queries: int, keys: int, programs: int) -> tuple[int, int]:
-    """Of queries and keys that a program gets, where no more than so many share them.
+    """The queries and the keys of a program, where at most `programs` share them.
 
-    All wait for the one with the most pairs. A sum that is written, to be read again, takes as long as `WRITTEN` pairs.
+    All wait for the one with the most pairs. A partial sum that is written and read again costs `WRITTEN` pairs.
     """
     found = []
     for q_blocks in (factor << power for power in range(min(programs, queries // 4).bit_length()) for factor in (1, 3)):
@@ -480,12 +485,15 @@ def _spans(queries: int, keys: int, programs: int) -> tuple[int, int]:
 
 
 def _span(count: int, parts: int, block: int) -> int:
-    """So many for each of the parts, in whole blocks."""
+    """The size of each of the parts, in whole blocks."""
     return _round_up(-(-count // parts), block)
 
 
 def _sum_parts(parts: Tensor, weight: Tensor, out: Tensor, first: int, more: int) -> None:
-    """out (L, N, D): 4 · w times the sum of parts (L, some, N, D) over some, for rows from the first; `more`: added."""
+    """out (L, N, D): 4 · w times the sum of parts (L, some, N, D) over `some`, added to its old value if `more`.
+
+    `first` is the row of the batch at which out begins.
+    """
     (L, some, tokens, width), (_, N, D) = parts.shape, out.shape
     grid = (L * triton.cdiv(N, 16), triton.cdiv(D, 64))
     launch.launch(_sum_parts_kernel, grid, parts, weight.detach().contiguous(), out, some, tokens, width, first,
@@ -493,7 +501,7 @@ def _sum_parts(parts: Tensor, weight: Tensor, out: Tensor, first: int, more: int
 
 
 def _as_words(tensor: Tensor) -> Tensor:
-    """Two neighbours in one number, of twice as many bits."""
+    """The tensor with each two neighbouring numbers as one integer of twice as many bits."""
     whole = tensor.clone() if tensor.storage_offset() % 2 else tensor
     return whole.view(torch.int64 if tensor.dtype == torch.float32 else torch.int32)
 
@@ -504,16 +512,16 @@ def _flatten_leading(tensor: Tensor, leading: torch.Size) -> Tensor:
 
 
 def _value_ranges(query: Tensor, key: Tensor) -> Tensor:
-    """The smallest and the largest query, and of keys (4,): kernels look at them, and nobody else waits for them."""
+    """The smallest and the largest query, and of keys, (4,). Only kernels read them, so the host does not wait."""
     if not (query.numel() and key.numel()):
         return query.new_zeros(4)
     return torch.stack([*torch.aminmax(query.detach()), *torch.aminmax(key.detach())])
 
 
 def _exponentials(tensor: Tensor, ranges: Tensor, tokens: int, width: int, factor: float, *, across: bool) -> Tensor:
-    """factor · exp(2 · tensor), in float32 and with zeros at its edges: (L, tokens, width), or with tokens across.
+    """factor · exp(2 · tensor) in float32, padded with zeros: (L, tokens, width), or (L, width, tokens) if `across`.
 
-    Across, for scores, it is the tanh in the place of exponentials where float32 needs it.
+    `across`, for scores, it is tanh in place of exponentials where float32 needs it.
     """
     L, N, D = tensor.shape
     shape, strides = ((L, width, tokens), (1, tokens)) if across else ((L, tokens, width), (width, 1))
@@ -525,13 +533,13 @@ def _exponentials(tensor: Tensor, ranges: Tensor, tokens: int, width: int, facto
 
 
 def _pad_to(tensor: Tensor, *sizes: int) -> Tensor:
-    """Zeros behind it, up to these sizes of its last dimensions."""
+    """The tensor padded with zeros to these sizes of its last dimensions."""
     if tensor.shape[-len(sizes):] == sizes:
         return tensor.contiguous()
-    behind = [(0, size - have) for size, have in zip(sizes, tensor.shape[-len(sizes):], strict=True)]
-    return torch.nn.functional.pad(tensor.detach(), [number for pair in reversed(behind) for number in pair])
+    padding = [(0, size - have) for size, have in zip(sizes, tensor.shape[-len(sizes):], strict=True)]
+    return torch.nn.functional.pad(tensor.detach(), [number for pair in reversed(padding) for number in pair])
 
 
 def _round_up(count: int, block: int) -> int:
-    """So many that they are whole blocks."""
+    """The smallest multiple of `block` that is at least `count`."""
     return -(-count // block) * block

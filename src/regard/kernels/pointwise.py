@@ -3,16 +3,16 @@
     e = scale · q · k + bias        w = f(e) / n        o = Σ w v
     f, n    relu: max(e, 0), the number of keys that the query may attend to    relu_sum: max(e, 0), Σ f    sigmoid: 1
 
-Nothing of a row has to be known before its first weight is used: n divides the sum. A program has a block of queries
-and goes through the keys; in the backward pass one has a block of queries (for their gradient) and another a block of
-keys and goes through the queries, so that no two add to the same number and results are the same every time:
+n divides the sum, so a weight can be used before its row is complete. A program has a block of queries and goes through
+the keys. In the backward pass one kernel does so for the gradients of queries, and another has a block of keys and goes
+through the queries. No two programs add to the same number, so results are the same every time:
 
-    de = f'(e) (dw - δ) / n    dw = do · v    δ = Σ w dw, of relu_sum alone, whose n depends on the scores
+    de = f'(e) (dw - δ) / n    dw = do · v    δ = Σ w dw, for relu_sum only, whose n depends on the scores
 
-Every query has a range of keys, and blocks of pairs outside of all ranges are skipped. Weights are dropped by a random
-number that is computed from a seed and the place of the pair, and so is the same in the backward pass.
+Every query has a range of keys, and blocks of pairs outside of all ranges are skipped. Dropout uses a random number
+that is computed from a seed and the indices of the pair, and so is the same in the backward pass.
 
-Triton's interpreter runs the same code on a CPU, for tests. It does not know masks nor who hides NaN.
+Triton's interpreter runs the same code on a CPU, for tests. It knows no masks, and does not hide NaN.
 
 Legend: B batch, H heads, Q queries, K keys, D width, E width of the values; in kernels i queries, j keys, d and c
 features, and T is a number or a block of them.
@@ -36,7 +36,7 @@ FORWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (256, {"rows": 128, "columns": 64, "num_warps": 8, "num_stages": 2}),
     (512, {"rows": 64, "columns": 64, "num_warps": 8, "num_stages": 2}),
     (1024, {"rows": 32, "columns": 32, "num_warps": 8, "num_stages": 1}))
-"""The sizes of a block for rows of at most so many bytes: what fits on the chip."""
+"""The block sizes for rows of at most the d_out number of bytes: what fits on the chip."""
 BACKWARD: tuple[tuple[int, dict[str, int]], ...] = (
     (128, {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}),
     (256, {"rows": 64, "columns": 64, "num_warps": 8, "num_stages": 2}),
@@ -58,11 +58,12 @@ class PointwiseAttention(torch.autograd.Function):
         out = query.new_empty(B, H, Q, E)
         divisor = query.new_empty(B, H, Q, dtype=torch.float32)
         if out.numel():
-            options = _sizes(FORWARD, query, value)
+            options = _block_options(FORWARD, query, value)
             launch.launch(_forward, (B * H * triton.cdiv(Q, options["rows"]),), query, key, value,
-                          *_pairs(bias, query), *_pairs(matrix, query), low, high, query if seed is None else seed,
+                          *_matrix_arguments(bias, query), *_matrix_arguments(matrix, query), low, high,
+                          query if seed is None else seed,
                           out, divisor, scale, dropout, Q, key.shape[2], H,
-                          **_fixed(query, key, value, bias, matrix, seed, kind), **options)
+                          **_constants(query, key, value, bias, matrix, seed, kind), **options)
         ctx.save_for_backward(query, key, value, bias, low, high, matrix, seed, out, divisor)
         ctx.scale, ctx.dropout, ctx.kind = scale, dropout, kind
         return out
@@ -71,52 +72,53 @@ class PointwiseAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, low, high, matrix, seed, out, divisor = ctx.saved_tensors
-        given = upstream[0].contiguous()
+        d_out = upstream[0].contiguous()
         d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
-        of_bias = ctx.needs_input_grad[3]
+        for_bias = ctx.needs_input_grad[3]
         slopes = torch.zeros(*query.shape[:3], key.shape[2], dtype=query.dtype,
-                             device=query.device) if of_bias else query
+                             device=query.device) if for_bias else query
         if out.numel() and key.shape[2]:
             delta = torch.empty_like(divisor)
-            options = _sizes(BACKWARD, query, value)
-            read = (query, key, value, *_pairs(bias, query), *_pairs(matrix, query), low, high,
-                    query if seed is None else seed, given, divisor, delta)
+            options = _block_options(BACKWARD, query, value)
+            read = (query, key, value, *_matrix_arguments(bias, query), *_matrix_arguments(matrix, query), low, high,
+                    query if seed is None else seed, d_out, divisor, delta)
             numbers = (ctx.scale, ctx.dropout, query.shape[2], key.shape[2], query.shape[1])
-            fixed = _fixed(query, key, value, bias, matrix, seed, ctx.kind)
+            constants = _constants(query, key, value, bias, matrix, seed, ctx.kind)
             blocks = triton.cdiv(query.shape[2], options["rows"])
             launch.launch(_query_gradient, (query.shape[0] * query.shape[1] * blocks,), *read, d_query, slopes,
-                          *numbers, of_bias=of_bias, turns=2 if ctx.kind == "relu_sum" else 1, **fixed, **options)
-            first, last = _visitors(low, high, key.shape[2], options["rows"], options["columns"])
+                          *numbers, for_bias=for_bias, passes=2 if ctx.kind == "relu_sum" else 1, **constants,
+                          **options)
+            first, last = _query_blocks(low, high, key.shape[2], options["rows"], options["columns"])
             launch.launch(_key_gradient,
                           (key.shape[0] * key.shape[1] * triton.cdiv(key.shape[2], options["columns"]),), *read, first,
-                          last, d_key, d_value, *numbers, **fixed, **options)
-        return d_query, d_key, d_value, slopes if of_bias else None, *(None,) * 7
+                          last, d_key, d_value, *numbers, **constants, **options)
+        return d_query, d_key, d_value, slopes if for_bias else None, *(None,) * 7
 
 
-def _sizes(table: tuple[tuple[int, dict[str, int]], ...], query: Tensor, value: Tensor) -> dict[str, int]:
-    """The sizes of the blocks for these widths."""
+def _block_options(table: tuple[tuple[int, dict[str, int]], ...], query: Tensor, value: Tensor) -> dict[str, int]:
+    """The block sizes for these widths."""
     if INTERPRETED:
         return {"rows": 16, "columns": 16}
     row = max(query.shape[-1], value.shape[-1]) * query.element_size()
     return next(options for bound, options in table if row <= bound)
 
 
-def _fixed(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, matrix: Tensor | None, seed: Tensor | None,
-           kind: str) -> dict[str, Any]:
-    """What is fixed when a kernel is compiled."""
+def _constants(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, matrix: Tensor | None,
+               seed: Tensor | None, kind: str) -> dict[str, Any]:
+    """The compile-time arguments of the kernels."""
     widths = [max(16, triton.next_power_of_2(t.shape[-1])) for t in (query, value)]
     return {"width": query.shape[-1], "value_width": value.shape[-1], "groups": query.shape[1] // key.shape[1],
             "kind": kind, "with_bias": bias is not None, "with_matrix": matrix is not None,
             "with_dropout": seed is not None, "D": widths[0], "E": widths[1]}
 
 
-def _pairs(matrix: Tensor | None, query: Tensor) -> tuple[Any, ...]:
-    """A (B, H, Q, K) tensor and its strides; where there is none, something that is not read."""
+def _matrix_arguments(matrix: Tensor | None, query: Tensor) -> tuple[Any, ...]:
+    """A (B, H, Q, K) tensor and its strides; where there is none, placeholders that are not read."""
     return (query, 0, 0, 0, 0) if matrix is None else (matrix, *matrix.stride())
 
 
-def _visitors(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """From which block of queries to below which one a block of keys is seen: (B, H, blocks of keys) each."""
+def _query_blocks(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """The range of blocks of queries that attend to each block of keys: (B, H, blocks of keys) each."""
     missing = -low.shape[-1] % rows
     low_BHM = torch.nn.functional.pad(low, (0, missing), value=n_keys).unflatten(-1, (-1, rows)).amin(-1)
     high_BHM = torch.nn.functional.pad(high, (0, missing), value=0).unflatten(-1, (-1, rows)).amax(-1)
@@ -129,16 +131,16 @@ def _visitors(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: int) -
 
 @triton.jit
 def _dot(a: T, b: T) -> T:
-    """a b, summed in float32. The interpreter takes bits of bfloat16 for whole numbers: there it is widened first."""
+    """a b, summed in float32. The interpreter reads the bits of bfloat16 as integers: there it is widened first."""
     if WIDENED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
-        return tl.dot(a, b, input_precision="tf32x3")  # three products where numbers are float32: as good as one in it
+        return tl.dot(a, b, input_precision="tf32x3")  # for float32: three products, as exact as one in float32
 
 
 @triton.jit
 def _at(b: T, h: T, i: T, j: T, of_b: T, of_h: T, of_i: T, of_j: T) -> T:
-    """Where a pair stands in a matrix that may have more numbers than 32 bits count."""
+    """The offset of a pair in a matrix that may have more entries than 32 bits can count."""
     return b * of_b + h * of_h + i.to(tl.int64) * of_i + j.to(tl.int64) * of_j
 
 
@@ -162,7 +164,7 @@ def _slope(e: T, p: T, kind: tl.constexpr) -> T:
 
 @triton.jit
 def _kept(seed: T, leading: T, i: T, j: T, dropout: T) -> T:
-    """Whether a weight is kept: a random number for every place, the same whenever it is asked for."""
+    """Whether dropout keeps a weight: the same random number for a pair in every pass."""
     place = i + j
     zero = place * 0
     number, _, _, _ = tl.philox(tl.load(seed).to(tl.uint64), zero + i, zero + j, zero + leading.to(tl.int32), zero)
@@ -181,11 +183,11 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
     b, h, of_key = leading // heads, leading % heads, leading // groups
     i = (tl.program_id(0) % down) * rows + tl.arange(0, rows)
     d, c = tl.arange(0, D), tl.arange(0, E)
-    there_i = i < n_queries
+    valid_i = i < n_queries
     q = tl.load(query + (leading * n_queries + i[:, None]) * width + d[None, :],
-                mask=there_i[:, None] & (d < width)[None, :], other=0.0)
-    lo = tl.load(low + leading * n_queries + i, mask=there_i, other=n_keys)
-    hi = tl.load(high + leading * n_queries + i, mask=there_i, other=0)
+                mask=valid_i[:, None] & (d < width)[None, :], other=0.0)
+    lo = tl.load(low + leading * n_queries + i, mask=valid_i, other=n_keys)
+    hi = tl.load(high + leading * n_queries + i, mask=valid_i, other=0)
     k_at = key + of_key * n_keys * width + d[:, None]
     v_at = value + of_key * n_keys * value_width + c[None, :]
     total = tl.zeros((rows,), tl.float32)
@@ -212,10 +214,10 @@ def _forward(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bias_i: 
         v = tl.load(v_at + j[:, None] * value_width, mask=(j < n_keys)[:, None] & (c < value_width)[None, :], other=0.0)
         acc += _dot(p.to(v.dtype), v)
     total = tl.where(total == 0.0, 1.0, total)
-    tl.store(divisor + leading * n_queries + i, total, mask=there_i)
+    tl.store(divisor + leading * n_queries + i, total, mask=valid_i)
     acc = acc / (total * (1.0 - dropout))[:, None]
     tl.store(out + (leading * n_queries + i[:, None]) * value_width + c[None, :], acc.to(out.dtype.element_ty),
-             mask=there_i[:, None] & (c < value_width)[None, :])
+             mask=valid_i[:, None] & (c < value_width)[None, :])
 
 
 @triton.jit
@@ -224,32 +226,32 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
                     seed: T, upstream: T, divisor: T, delta: T, out: T, slopes: T, scale: T,
                     dropout: T, n_queries: T, n_keys: T, heads: T, width: tl.constexpr,
                     value_width: tl.constexpr, groups: tl.constexpr, kind: tl.constexpr, with_bias: tl.constexpr,
-                    with_matrix: tl.constexpr, with_dropout: tl.constexpr, of_bias: tl.constexpr, turns: tl.constexpr,
+                    with_matrix: tl.constexpr, with_dropout: tl.constexpr, for_bias: tl.constexpr, passes: tl.constexpr,
                     D: tl.constexpr, E: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr) -> None:
-    """out (B, H, Q, D); slopes (B, H, Q, K) are de, where the bias has a gradient; delta (B, H, Q), in two turns.
+    """out (B, H, Q, D); slopes (B, H, Q, K) are de, where the bias has a gradient; delta (B, H, Q), in two passes.
 
-    δ = Σ w dw is summed over the keys in a turn of its own. As do · o it would cost nothing, but o is rounded, and
-    where n is small the little that is left of dw - δ would be wrong.
+    δ = Σ w dw is summed over the keys in a pass of its own. As do · o it would be free, but o is rounded, and where n
+    is small the difference dw - δ would be wrong.
     """
     down = tl.cdiv(n_queries, rows)
     leading = (tl.program_id(0) // down).to(tl.int64)
     b, h, of_key = leading // heads, leading % heads, leading // groups
     i = (tl.program_id(0) % down) * rows + tl.arange(0, rows)
     d, c = tl.arange(0, D), tl.arange(0, E)
-    there_i = i < n_queries
-    there_q = there_i[:, None] & (d < width)[None, :]
+    valid_i = i < n_queries
+    valid_q = valid_i[:, None] & (d < width)[None, :]
     q_at = (leading * n_queries + i[:, None]) * width + d[None, :]
-    q = tl.load(query + q_at, mask=there_q, other=0.0)
+    q = tl.load(query + q_at, mask=valid_q, other=0.0)
     g = tl.load(upstream + (leading * n_queries + i[:, None]) * value_width + c[None, :],
-                mask=there_i[:, None] & (c < value_width)[None, :], other=0.0)
-    lo = tl.load(low + leading * n_queries + i, mask=there_i, other=n_keys)
-    hi = tl.load(high + leading * n_queries + i, mask=there_i, other=0)
-    n = tl.load(divisor + leading * n_queries + i, mask=there_i, other=1.0)
+                mask=valid_i[:, None] & (c < value_width)[None, :], other=0.0)
+    lo = tl.load(low + leading * n_queries + i, mask=valid_i, other=n_keys)
+    hi = tl.load(high + leading * n_queries + i, mask=valid_i, other=0)
+    n = tl.load(divisor + leading * n_queries + i, mask=valid_i, other=1.0)
     k_at = key + of_key * n_keys * width + d[:, None]
     v_at = value + of_key * n_keys * value_width + c[:, None]
     acc = tl.zeros((rows, D), tl.float32)
     whole = tl.zeros((rows,), tl.float32)
-    for turn in tl.static_range(turns):
+    for step in tl.static_range(passes):
         for start in range(tl.min(lo) // columns * columns, tl.max(hi), columns):
             j = start + tl.arange(0, columns)
             k = tl.load(k_at + j[None, :] * width, mask=(d < width)[:, None] & (j < n_keys)[None, :], other=0.0)
@@ -268,17 +270,17 @@ def _query_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, b
             if with_dropout:
                 dw = tl.where(_kept(seed, leading, i[:, None], j[None, :], dropout), dw / (1.0 - dropout), 0.0)
             p = _weight(e, kind)
-            if turn < turns - 1:
+            if step < passes - 1:
                 whole += tl.sum(tl.where(allowed, p / n[:, None] * dw, 0.0), axis=1)
             else:
                 de = tl.where(allowed, _slope(e, p, kind) * (dw - whole[:, None]) / n[:, None], 0.0).to(k.dtype)
-                if of_bias:
+                if for_bias:
                     tl.store(slopes + (leading * n_queries + i[:, None]) * n_keys + j[None, :], de,
-                             mask=there_i[:, None] & (j < n_keys)[None, :])
+                             mask=valid_i[:, None] & (j < n_keys)[None, :])
                 acc += _dot(de, tl.trans(k))
-    if turns > 1:
-        tl.store(delta + leading * n_queries + i, whole, mask=there_i)
-    tl.store(out + q_at, (acc * scale).to(out.dtype.element_ty), mask=there_q)
+    if passes > 1:
+        tl.store(delta + leading * n_queries + i, whole, mask=valid_i)
+    tl.store(out + q_at, (acc * scale).to(out.dtype.element_ty), mask=valid_q)
 
 
 @triton.jit
@@ -295,12 +297,12 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
     of_key = (tl.program_id(0) // down).to(tl.int64)
     j = block * columns + tl.arange(0, columns)
     d, c = tl.arange(0, D), tl.arange(0, E)
-    there_k = (j < n_keys)[:, None] & (d < width)[None, :]
-    there_v = (j < n_keys)[:, None] & (c < value_width)[None, :]
+    valid_k = (j < n_keys)[:, None] & (d < width)[None, :]
+    valid_v = (j < n_keys)[:, None] & (c < value_width)[None, :]
     k_at = (of_key * n_keys + j[:, None]) * width + d[None, :]
     v_at = (of_key * n_keys + j[:, None]) * value_width + c[None, :]
-    k = tl.load(key + k_at, mask=there_k, other=0.0)
-    v = tl.load(value + v_at, mask=there_v, other=0.0)
+    k = tl.load(key + k_at, mask=valid_k, other=0.0)
+    v = tl.load(value + v_at, mask=valid_v, other=0.0)
     acc = tl.zeros((columns, D), tl.float32)
     acc_v = tl.zeros((columns, E), tl.float32)
     for group in range(groups):
@@ -310,14 +312,14 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
         end = tl.load(last + leading * down + block)
         for start in range(begin * rows, end * rows, rows):
             i = start + tl.arange(0, rows)
-            there_i = i < n_queries
+            valid_i = i < n_queries
             q = tl.load(query + (leading * n_queries + i[:, None]) * width + d[None, :],
-                        mask=there_i[:, None] & (d < width)[None, :], other=0.0)
+                        mask=valid_i[:, None] & (d < width)[None, :], other=0.0)
             g = tl.load(upstream + (leading * n_queries + i[:, None]) * value_width + c[None, :],
-                        mask=there_i[:, None] & (c < value_width)[None, :], other=0.0)
-            lo = tl.load(low + leading * n_queries + i, mask=there_i, other=n_keys)
-            hi = tl.load(high + leading * n_queries + i, mask=there_i, other=0)
-            n = tl.load(divisor + leading * n_queries + i, mask=there_i, other=1.0)
+                        mask=valid_i[:, None] & (c < value_width)[None, :], other=0.0)
+            lo = tl.load(low + leading * n_queries + i, mask=valid_i, other=n_keys)
+            hi = tl.load(high + leading * n_queries + i, mask=valid_i, other=0)
+            n = tl.load(divisor + leading * n_queries + i, mask=valid_i, other=1.0)
             e = _dot(k, tl.trans(q)) * scale
             allowed = (j[:, None] >= lo[None, :]) & (j[:, None] < hi[None, :])
             if with_matrix:
@@ -336,8 +338,8 @@ def _key_gradient(query: T, key: T, value: T, bias: T, bias_b: T, bias_h: T, bia
                 dw = tl.where(kept, dw / (1.0 - dropout), 0.0)
             acc_v += _dot(p.to(g.dtype), g)
             if kind == "relu_sum":
-                dw -= tl.load(delta + leading * n_queries + i, mask=there_i, other=0.0)[None, :]
+                dw -= tl.load(delta + leading * n_queries + i, mask=valid_i, other=0.0)[None, :]
             de = tl.where(allowed, _slope(e, f, kind) * dw / n[None, :], 0.0)
             acc += _dot(de.to(q.dtype), q)
-    tl.store(out + k_at, (acc * scale).to(out.dtype.element_ty), mask=there_k)
-    tl.store(out_value + v_at, acc_v.to(out_value.dtype.element_ty), mask=there_v)
+    tl.store(out + k_at, (acc * scale).to(out.dtype.element_ty), mask=valid_k)
+    tl.store(out_value + v_at, acc_v.to(out_value.dtype.element_ty), mask=valid_v)

@@ -1,11 +1,9 @@
 """Statistics of attention weights in Triton: passes over the tiles of Q·Kᵀ that never write a weight.
 
-    _row_pass           the normaliser of every row, with its entropy or with the first of its largest scores
-    _leader_pass        the normaliser of every row, and the tiles that hold its largest scores
-    _top_k_pass         the largest weights of a row, from the tiles that `_leader_pass` found
-    _column_pass        the sum of every column
-    _coarse_map_pass    the sums of blocks larger than a tile: a program has a part of the rows of one row of blocks
-    _fine_map_pass      the sums of blocks of which a tile holds several, in both directions
+    entropy, row_max    one pass over every row, with an online softmax
+    column_sums         a pass for the normalisers of rows, then one in which a program has a tile of keys
+    top_k               a pass that finds the tiles with the largest scores, then one over those tiles
+    block_sums          a pass for the normalisers of rows, then one that sums the weights of blocks of a map
 
 A query attends to the keys from `first` to below `last`. Tiles outside of all ranges are skipped, and tiles inside of
 all ranges are not masked. Scores are accumulated in float32 and taken to the base of 2: a weight is 2^(score · factor -
@@ -39,7 +37,10 @@ INT32_MAX = tl.constexpr(0x7FFFFFFF)
 
 @triton.jit
 def _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head):
-    """Which tile, which sequence, and where its queries and keys begin. Later tiles go first: they may see most."""
+    """The tile and the sequence of a program, and the offsets of its queries and keys.
+
+    Later tiles come first: under causal masks they have the most work.
+    """
     program = tl.program_id(0)
     tile, sequence = tiles - 1 - program % tiles, (program // tiles).to(tl.int64)
     batch, head = sequence // heads, sequence % heads
@@ -48,15 +49,15 @@ def _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_he
 
 @triton.jit
 def _load_rows(tensor, start, count, stride, inside_D, at_D, ROWS: tl.constexpr):
-    """ROWS tokens from `start` on, (ROWS, D), with zeros behind the last."""
+    """ROWS tokens from `start` on, (ROWS, D), with zeros after the last."""
     token = start + tl.arange(0, ROWS)
-    there = (token < count)[:, None] & inside_D[None, :]
-    return tl.load(tensor + (token.to(tl.int64) * stride)[:, None] + at_D[None, :], mask=there, other=0.0)
+    valid = (token < count)[:, None] & inside_D[None, :]
+    return tl.load(tensor + (token.to(tl.int64) * stride)[:, None] + at_D[None, :], mask=valid, other=0.0)
 
 
 @triton.jit
 def _load_transposed(tensor, start, count, stride, inside_D, at_D, ROWS: tl.constexpr, WHOLE: tl.constexpr):
-    """The same turned round, (D, ROWS). WHOLE: all of the tokens are there, and all features."""
+    """The same transposed, (D, ROWS). WHOLE: all tokens and all features are valid."""
     token = start + tl.arange(0, ROWS)
     where_DK = tensor + (token.to(tl.int64) * stride)[None, :] + at_D[:, None]
     if WHOLE:
@@ -66,9 +67,9 @@ def _load_transposed(tensor, start, count, stride, inside_D, at_D, ROWS: tl.cons
 
 @triton.jit
 def _key_tiles(first_Q, last_Q, KEYS: tl.constexpr):
-    """The tiles of keys that the rows see, from the first number to the last; between the others all see all."""
-    seen_Q = first_Q < last_Q
-    begin = tl.min(tl.where(seen_Q, first_Q, 0x7FFFFFFF), 0) // KEYS
+    """The tiles of keys that the rows attend to: begin ≤ tile < end; from full to until no pair is masked."""
+    nonempty_Q = first_Q < last_Q
+    begin = tl.min(tl.where(nonempty_Q, first_Q, 0x7FFFFFFF), 0) // KEYS
     end = tl.cdiv(tl.max(last_Q, 0), KEYS)
     begin = tl.minimum(begin, end)
     full = tl.minimum(tl.maximum(tl.cdiv(tl.max(first_Q, 0), KEYS), begin), end)
@@ -78,8 +79,8 @@ def _key_tiles(first_Q, last_Q, KEYS: tl.constexpr):
 
 @triton.jit
 def _pack_score(score, index):
-    """One number for a score and where it is: higher scores are larger, and of equal ones the lower index."""
-    bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)  # there is one zero
+    """A score and its index as one integer: higher scores are larger, and of equal scores the lower index."""
+    bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)  # -0 becomes 0
     ordered = bits ^ ((bits >> 31) & INT32_MAX)
     number = (ordered.to(tl.int64) << 32) | (index ^ INT32_MAX).to(tl.int64)
     return tl.where(score == float("-inf"), NO_SCORE, number)
@@ -87,7 +88,7 @@ def _pack_score(score, index):
 
 @triton.jit
 def _unpack_score(number):
-    """The score and the index; NONE gives a score that is none."""
+    """The score and the index of a packed integer; NO_SCORE gives no valid score."""
     ordered = (number >> 32).to(tl.int32)
     bits = ordered ^ ((ordered >> 31) & INT32_MAX)
     return bits.to(tl.float32, bitcast=True), (number & INT32_MAX).to(tl.int32) ^ INT32_MAX
@@ -98,20 +99,20 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
               factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
               WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STATISTIC: tl.constexpr,
               PRECISION: tl.constexpr):
-    """STATISTIC: "normaliser", "entropy" or "argmax"; what is not kept is not written."""
+    """The normaliser of every row, and its entropy or argmax: STATISTIC is "normaliser", "entropy" or "argmax"."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
-    there_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=there_Q, other=0)
+    valid_Q = row_Q < n_queries
+    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
     begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
     peak_Q = tl.full([QUERIES], float("-inf"), tl.float32)
     total_Q = tl.zeros([QUERIES], tl.float32)
-    lost_Q = tl.zeros([QUERIES], tl.float32)  # Σ e z, where e = 2^z and z = score - peak: what the entropy needs
+    moment_Q = tl.zeros([QUERIES], tl.float32)  # Σ e z, where e = 2^z and z = score - peak, for the entropy
     argmax_Q = tl.zeros([QUERIES], tl.int32)
     for part in tl.static_range(3):
         if part == 0:
@@ -126,8 +127,8 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             column_K = t * KEYS + tl.arange(0, KEYS)
             if part != 1:
-                seen_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
-                score_QK = tl.where(seen_QK, score_QK, float("-inf"))
+                allowed_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
+                score_QK = tl.where(allowed_QK, score_QK, float("-inf"))
             highest_Q = tl.max(score_QK, 1)
             new_Q = tl.maximum(peak_Q, highest_Q)
             base_Q = new_Q * factor
@@ -136,27 +137,27 @@ def _row_pass(query, key, first, last, peaks, inverses, entropies, argmaxes, n_q
             z_QK = score_QK * factor - base_Q[:, None]
             e_QK = tl.exp2(z_QK)
             shift_Q = peak_Q * factor - base_Q
-            shrunk_Q = tl.exp2(shift_Q)
+            rescale_Q = tl.exp2(shift_Q)
             if STATISTIC == "entropy":
                 if part != 1:
-                    z_QK = tl.where(seen_QK, z_QK, 0.0)  # 0 · -inf is no number
+                    z_QK = tl.where(allowed_QK, z_QK, 0.0)  # 0 · -inf would be NaN
                 moved_Q = tl.where(peak_Q == float("-inf"), 0.0, shift_Q) * total_Q
-                lost_Q = (lost_Q + moved_Q) * shrunk_Q + tl.sum(e_QK * z_QK, 1)
+                moment_Q = (moment_Q + moved_Q) * rescale_Q + tl.sum(e_QK * z_QK, 1)
             if STATISTIC == "argmax":
                 here_Q = tl.min(tl.where(score_QK == highest_Q[:, None], column_K[None, :], INT32_MAX), 1)
                 argmax_Q = tl.where(highest_Q > peak_Q, here_Q, argmax_Q)
-            total_Q = total_Q * shrunk_Q + tl.sum(e_QK, 1)
+            total_Q = total_Q * rescale_Q + tl.sum(e_QK, 1)
             peak_Q = new_Q
     empty_Q = total_Q == 0.0
     inverse_Q = tl.where(empty_Q, 0.0, 1.0 / tl.where(empty_Q, 1.0, total_Q))
     out_Q = sequence * n_queries + row_Q
-    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=there_Q)
-    tl.store(inverses + out_Q, inverse_Q, mask=there_Q)
+    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=valid_Q)
+    tl.store(inverses + out_Q, inverse_Q, mask=valid_Q)
     if STATISTIC == "entropy":
-        entropy_Q = 0.6931471805599453 * (tl.log2(tl.where(empty_Q, 1.0, total_Q)) - lost_Q * inverse_Q)
-        tl.store(entropies + out_Q, tl.where(entropy_Q < 0.0, 0.0, entropy_Q), mask=there_Q)
+        entropy_Q = 0.6931471805599453 * (tl.log2(tl.where(empty_Q, 1.0, total_Q)) - moment_Q * inverse_Q)
+        tl.store(entropies + out_Q, tl.where(entropy_Q < 0.0, 0.0, entropy_Q), mask=valid_Q)
     if STATISTIC == "argmax":
-        tl.store(argmaxes + out_Q, argmax_Q, mask=there_Q)
+        tl.store(argmaxes + out_Q, argmax_Q, mask=valid_Q)
 
 
 @triton.jit
@@ -164,22 +165,22 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
                  query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
                  WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr,
                  PRECISION: tl.constexpr):
-    """The COUNT tiles whose largest scores are the largest: the COUNT best keys are all in these."""
+    """The COUNT tiles with the largest maximal scores, which hold the COUNT largest weights of a row."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
-    there_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=there_Q, other=0)
+    valid_Q = row_Q < n_queries
+    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
     begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
     peak_Q = tl.full([QUERIES], float("-inf"), tl.float32)
     total_Q = tl.zeros([QUERIES], tl.float32)
-    # NONE, made different in every place: one of them is replaced at a time.
-    place_N = tl.arange(0, COUNT)
-    lead_QN = tl.zeros([QUERIES, COUNT], tl.int64) + (place_N.to(tl.int64) + NO_SCORE)[None, :]
+    # A different NO_SCORE in every slot, because one slot is replaced at a time.
+    slot_N = tl.arange(0, COUNT)
+    lead_QN = tl.zeros([QUERIES, COUNT], tl.int64) + (slot_N.to(tl.int64) + NO_SCORE)[None, :]
     for part in tl.static_range(3):
         if part == 0:
             lower, upper = begin, full
@@ -193,8 +194,8 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
             score_QK = tl.dot(query_QD, key_DK, input_precision=PRECISION)
             if part != 1:
                 column_K = t * KEYS + tl.arange(0, KEYS)
-                seen_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
-                score_QK = tl.where(seen_QK, score_QK, float("-inf"))
+                allowed_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
+                score_QK = tl.where(allowed_QK, score_QK, float("-inf"))
             highest_Q = tl.max(score_QK, 1)
             new_Q = tl.maximum(peak_Q, highest_Q)
             base_Q = tl.where(new_Q == float("-inf"), 0.0, new_Q * factor)
@@ -208,20 +209,20 @@ def _leader_pass(query, key, first, last, peaks, inverses, lead, n_queries, n_ke
     empty_Q = total_Q == 0.0
     inverse_Q = tl.where(empty_Q, 0.0, 1.0 / tl.where(empty_Q, 1.0, total_Q))
     out_Q = sequence * n_queries + row_Q
-    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=there_Q)
-    tl.store(inverses + out_Q, inverse_Q, mask=there_Q)
-    tl.store(lead + out_Q[:, None] * COUNT + place_N[None, :], lead_QN, mask=there_Q[:, None])
+    tl.store(peaks + out_Q, tl.where(empty_Q, 0.0, peak_Q * factor), mask=valid_Q)
+    tl.store(inverses + out_Q, inverse_Q, mask=valid_Q)
+    tl.store(lead + out_Q[:, None] * COUNT + slot_N[None, :], lead_QN, mask=valid_Q[:, None])
 
 
 @triton.jit
 def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, positions, n_queries, n_keys, tiles, heads,
                 group, factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
                 WIDTH: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr, COUNT: tl.constexpr, ASKED: tl.constexpr):
-    """One row: its ASKED largest weights, largest first. Keys that it does not see have 0, and come last, in order."""
+    """The ASKED largest weights of a row, largest first. Masked keys have weight 0 and come last, in order."""
     row, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
-    place_N = tl.arange(0, COUNT)
+    slot_N = tl.arange(0, COUNT)
     start = tl.load(first + sequence * range_stride + row)
     stop = tl.load(last + sequence * range_stride + row)
     out = sequence * n_queries + row
@@ -235,13 +236,13 @@ def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, position
         _, t = _unpack_score(number)
         t = tl.where(known, t, 0)
         column_K = t * KEYS + tl.arange(0, KEYS)
-        seen_K = known & (column_K >= start) & (column_K < stop)
+        allowed_K = known & (column_K >= start) & (column_K < stop)
         at_K = column_K.to(tl.int64) * key_token
-        key_KD = tl.load(key + at_key + at_K[:, None] + at_D[None, :], mask=seen_K[:, None] & inside_D[None, :],
+        key_KD = tl.load(key + at_key + at_K[:, None] + at_D[None, :], mask=allowed_K[:, None] & inside_D[None, :],
                          other=0.0)
         score_K = tl.sum(key_KD.to(tl.float32) * query_D[None, :], 1)
-        number_K = _pack_score(tl.where(seen_K, score_K, float("-inf")), column_K)
-        found_NK = tl.where(place_N[:, None] == n, number_K[None, :], found_NK)
+        number_K = _pack_score(tl.where(allowed_K, score_K, float("-inf")), column_K)
+        found_NK = tl.where(slot_N[:, None] == n, number_K[None, :], found_NK)
     for rank in range(ASKED):
         number = tl.max(tl.max(found_NK, 1), 0)
         found_NK = tl.where(found_NK == number, NO_SCORE, found_NK)
@@ -254,35 +255,35 @@ def _top_k_pass(query, key, first, last, peaks, inverses, lead, values, position
 
 
 @triton.jit
-def _column_pass(query, key, first, last, peaks, inverses, visited, sums, n_queries, n_keys, tiles, heads, group,
+def _column_pass(query, key, first, last, peaks, inverses, schedule, sums, n_queries, n_keys, tiles, heads, group,
                  factor, query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride,
-                 visited_stride, WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+                 schedule_stride, WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
                  PRECISION: tl.constexpr):
-    """The tile is one of keys, and the queries go by: weights lie turned, (K, Q)."""
+    """The sum of every column: a program has a tile of keys and goes through the queries; weights are (K, Q)."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
     start = tile * KEYS
     column_K = start + tl.arange(0, KEYS)
     key_KD = _load_rows(key + at_key, start, n_keys, key_token, inside_D, at_D, KEYS)
-    visited += sequence * visited_stride + tile * 4
+    schedule += sequence * schedule_stride + tile * 4
     sum_K = tl.zeros([KEYS], tl.float32)
     for part in tl.static_range(3):
-        lower, upper = tl.load(visited + part), tl.load(visited + part + 1)
+        lower, upper = tl.load(schedule + part), tl.load(schedule + part + 1)
         for t in range(lower, upper):
             row_Q = t * QUERIES + tl.arange(0, QUERIES)
-            there_Q = row_Q < n_queries
-            peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
-            inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
+            valid_Q = row_Q < n_queries
+            peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
+            inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
             query_DQ = _load_transposed(query + at_query, t * QUERIES, n_queries, query_token, inside_D, at_D, QUERIES,
                                         False)
             score_KQ = tl.dot(key_KD, query_DQ, input_precision=PRECISION)
             weight_KQ = tl.exp2(score_KQ * factor - peak_Q[None, :]) * inverse_Q[None, :]
             if part != 1:
-                first_Q = tl.load(first + sequence * range_stride + row_Q, mask=there_Q, other=0)
-                last_Q = tl.load(last + sequence * range_stride + row_Q, mask=there_Q, other=0)
-                seen_KQ = (column_K[:, None] >= first_Q[None, :]) & (column_K[:, None] < last_Q[None, :])
-                weight_KQ = tl.where(seen_KQ, weight_KQ, 0.0)
+                first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+                last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+                allowed_KQ = (column_K[:, None] >= first_Q[None, :]) & (column_K[:, None] < last_Q[None, :])
+                weight_KQ = tl.where(allowed_KQ, weight_KQ, 0.0)
             sum_K += tl.sum(weight_KQ, 1)
     tl.store(sums + sequence * n_keys + column_K, sum_K, mask=column_K < n_keys)
 
@@ -294,18 +295,21 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, 
                      query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, size, down,
                      across, pieces, WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
                      EVEN: tl.constexpr, PRECISION: tl.constexpr):
-    """Sums (sequences, tiles, across): `pieces` tiles make the rows of a block. EVEN: tiles of keys fill blocks."""
+    """Sums of blocks larger than a tile, (sequences, tiles, across): `pieces` tiles make the rows of a block.
+
+    EVEN: blocks are whole tiles of keys.
+    """
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
     start = tile // pieces * size + tile % pieces * QUERIES
     stop = tl.minimum(n_queries, (tile // pieces + 1) * size)
     row_Q = start + tl.arange(0, QUERIES)
-    there_Q = row_Q < stop
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
-    inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
+    valid_Q = row_Q < stop
+    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
+    inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     query_QD = _load_rows(query + at_query, start, stop, query_token, inside_D, at_D, QUERIES)
     if EVEN:
         begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
@@ -333,9 +337,9 @@ def _coarse_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, 
             if part != 1:
                 column_K = left + tl.arange(0, KEYS)
                 right_Q = tl.minimum(last_Q, (column + 1) * size)
-                seen_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < right_Q[:, None])
-                e_QK = tl.where(seen_QK, e_QK, 0.0)
-            # The sum so far is written at every step: the last step of a block has the last word.
+                allowed_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < right_Q[:, None])
+                e_QK = tl.where(allowed_QK, e_QK, 0.0)
+            # The sum so far is stored at every step; the last step of a block stores the final one.
             block = tl.where(step == 0, 0.0, block) + tl.sum(tl.sum(e_QK, 1) * inverse_Q, 0)
             tl.store(sums + column, block)
 
@@ -345,17 +349,17 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_
                    query_batch, query_head, query_token, key_batch, key_head, key_token, range_stride, down, across,
                    WIDTH: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr,
                    PRECISION: tl.constexpr):
-    """Sums (sequences, down, across) of blocks of SIZE, a power of two that is at most a tile."""
+    """Sums of blocks of SIZE, a power of two that is at most a tile, (sequences, down, across)."""
     tile, sequence, at_query, at_key = _locate_tile(tiles, heads, group, query_batch, query_head, key_batch, key_head)
     at_D = tl.arange(0, D)
     inside_D = at_D < WIDTH
     start = tile * QUERIES
     row_Q = start + tl.arange(0, QUERIES)
-    there_Q = row_Q < n_queries
-    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=there_Q, other=0)
-    peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
-    inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=there_Q, other=0.0)
+    valid_Q = row_Q < n_queries
+    first_Q = tl.load(first + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    last_Q = tl.load(last + sequence * range_stride + row_Q, mask=valid_Q, other=0)
+    peak_Q = tl.load(peaks + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
+    inverse_Q = tl.load(inverses + sequence * n_queries + row_Q, mask=valid_Q, other=0.0)
     query_QD = _load_rows(query + at_query, start, n_queries, query_token, inside_D, at_D, QUERIES)
     begin, full, until, end = _key_tiles(first_Q, last_Q, KEYS)
     high: tl.constexpr = QUERIES // SIZE
@@ -375,8 +379,8 @@ def _fine_map_pass(query, key, first, last, peaks, inverses, sums, n_queries, n_
             weight_QK = tl.exp2(score_QK * factor - peak_Q[:, None]) * inverse_Q[:, None]
             if part != 1:
                 column_K = t * KEYS + tl.arange(0, KEYS)
-                seen_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
-                weight_QK = tl.where(seen_QK, weight_QK, 0.0)
+                allowed_QK = (column_K[None, :] >= first_Q[:, None]) & (column_K[None, :] < last_Q[:, None])
+                weight_QK = tl.where(allowed_QK, weight_QK, 0.0)
             sum_QM = tl.sum(tl.reshape(weight_QK, [QUERIES, wide, SIZE]), 2)
             sum_MM = tl.sum(tl.reshape(sum_QM, [high, SIZE, wide]), 1)
             column_M = t * wide + tl.arange(0, wide)
