@@ -1,4 +1,4 @@
-"""Plans: every pair exactly once an epoch, any batch at once, the same for the same seed wherever it is made."""
+"""Plans: every pair exactly once an epoch, any batch at once, little padding, few shapes."""
 
 import hashlib
 import json
@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batches import plan as planning
-from regard.data.batches.plan import BatchLimits, BatchShape, plan_batches
+from regard.data.batches.plan import (
+    MIN_BATCHES,
+    BatchLimits,
+    BatchShape,
+    plan_batches,
+    plan_packed,
+    rows_with_padding,
+    split_into_buckets,
+)
 
 lengths = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=60)
 
@@ -118,7 +126,8 @@ def test_few_shapes_need_little_more_padding(stored, lognormal):
     assert len(few.shapes) == 24
     assert 1 - real / sum(shape.tokens * count for shape, count in zip(few.shapes, few.batches, strict=True)) < 0.12
     assert few.count < 1.05 * any_number.count
-    assert epoch(plan_batches(store, BatchLimits(4096, 4096), seed=0), 0) == epoch(any_number, 0)  # each has its own index
+    assert epoch(plan_batches(store, BatchLimits(4096, 4096), seed=0), 0) == epoch(any_number,
+                                                                                   0)  # each has its own index
 
 
 def test_the_most_alike_are_united(stored):
@@ -233,3 +242,124 @@ print(json.dumps([plan.batch(4, index).tolist() for index in range(plan.count)])
     names = [sorted((path.name, hashlib.sha256(path.read_bytes()).hexdigest())
                     for path in (store.folder.parent / f"beside-{seed}").iterdir()) for seed in ("0", "77")]
     assert names[0] == names[1]
+
+
+def table(lengths):
+    rows, counts = np.unique(np.array(lengths), axis=0, return_counts=True)
+    return rows, counts
+
+
+def summary(rows, counts, limits):
+    """Tokens with padding, tokens, and the batches of each bucket."""
+    found = split_into_buckets(rows, counts, limits)
+    padded, batches = 0, []
+    for bucket in range(found.max() + 1):
+        inside = found == bucket
+        longest, count = rows[inside].max(axis=0), counts[inside].sum()
+        padded += count * longest.sum()
+        batches.append(int(limits.batches(count, longest)))
+    return padded, (rows.sum(axis=1) * counts).sum(), batches
+
+
+def test_a_batch_has_as_many_rows_as_the_budget_allows():
+    longest = np.array([[5, 5], [50, 51], [60, 0], [0, 0]])
+    assert BatchLimits(100, 1000).size(longest).tolist() == [10, 1, 1, 100]
+    assert BatchLimits(100, 7).size(longest).tolist() == [7, 1, 1, 7]
+    assert BatchLimits(100, 1000).batches(np.array([21, 3, 1, 0]), longest).tolist() == [3, 3, 1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=200), st.integers(1, 500))
+def test_buckets_never_cost_more_than_one_for_all(lengths, budget):
+    rows, counts = table(lengths)
+    limits = BatchLimits(budget, 10**6)
+    found = split_into_buckets(rows, counts, limits)
+    assert sorted(set(found.tolist())) == list(range(found.max() + 1))
+    padded, _, batches = summary(rows, counts, limits)
+    longest, total = rows.max(axis=0), counts.sum()
+    whole = 4 * total * longest.sum() + budget * limits.batches(total, longest)
+    assert 4 * padded + budget * sum(batches) <= whole
+
+
+@pytest.mark.parametrize(("count", "most"), [(20_000, 0.08), (200_000, 0.04)])
+def test_little_is_padding_buckets(lognormal, count, most):
+    rows, counts = table(lognormal(count))
+    padded, tokens, batches = summary(rows, counts, BatchLimits(4096, 4096))
+    assert 1 - tokens / padded < most
+    assert sum(batches) < 1.25 * tokens / 4096
+    assert np.median(batches) >= MIN_BATCHES
+
+
+def test_one_side():
+    rows, counts = np.arange(1, 101).reshape(-1, 1), np.full(100, 1000)
+    padded, tokens, _ = summary(rows, counts, BatchLimits(4096, 4096))
+    assert 1 - tokens / padded < 0.04
+
+
+def test_a_giant_does_not_make_the_batches_of_the_others_small():
+    rows, counts = table([(10, 10), (12, 9), (11, 11)] * 300 + [(5000, 8)])
+    found = split_into_buckets(rows, counts, BatchLimits(2000, 2000))
+    giant = found[-1]
+    assert rows[found == giant].tolist() == [[5000, 8]]
+    assert sum(summary(rows, counts, BatchLimits(2000, 2000))[2]) < 15
+
+
+def test_a_small_corpus_stays_together():
+    rows, counts = table([(n % 30 + 1, n % 29 + 1) for n in range(100)])
+    assert split_into_buckets(rows, counts, BatchLimits(4096, 4096)).tolist() == [0] * len(rows)
+
+
+def test_no_lengths():
+    assert split_into_buckets(np.zeros((0, 2), int), np.zeros(0, int), BatchLimits(10, 10)).tolist() == []
+
+
+def lengths_of_packing(count, seed=0, longest=12):
+    chance = np.random.default_rng(seed)
+    return [tuple(int(one) for one in chance.integers(1, longest, 2)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_every_pair_comes_once_an_epoch_in_an_order_that_follows_from_the_seed(stored, count):
+    plan = plan_packed(stored(lengths_of_packing(count)), BatchLimits(200, 50), seed=3)
+    epochs = [[plan.batch(epoch, index) for index in range(plan.count)] for epoch in (0, 1)]
+    for batches in epochs:
+        assert sorted(np.concatenate(batches)) == list(range(count))
+        sizes = {len(batch) for batch in batches}
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= min(50, plan.rows)
+    again = plan_packed(stored(lengths_of_packing(count)), BatchLimits(200, 50), seed=3)
+    assert all((again.batch(1, index) == batch).all() for index, batch in enumerate(epochs[1]))
+    if count > 50:
+        assert (epochs[0][0] != epochs[1][0]).any()
+        other = plan_packed(stored(lengths_of_packing(count)), BatchLimits(200, 50), seed=4)
+        assert (other.batch(0, 0) != epochs[0][0]).any()
+
+
+def test_the_room_is_within_the_budget_and_enough_for_all_but_a_few(stored):
+    pairs = lengths_of_packing(6000, seed=1)
+    plan = plan_packed(stored(pairs), BatchLimits(2000, 10_000), seed=1)
+    ((rows, room),) = plan.shapes
+    assert sum(room) <= 2000
+    assert rows == rows_with_padding(plan.rows)
+    table = np.array(pairs) + np.array([0, 1])
+    totals = np.array([table[plan.batch(epoch, index)].sum(axis=0) for epoch in range(20) for index in
+                       range(plan.count)])
+    assert (totals <= np.array(room)).all(axis=1).mean() > 0.999
+    assert (totals / np.array(room)).mean() > 0.8  # of 100 pairs; larger batches vary less
+
+
+def test_a_pair_that_is_longer_than_the_budget_still_has_room(stored):
+    plan = plan_packed(stored([(3, 3), (50, 2), (4, 70)]), BatchLimits(20, 10), seed=1)
+    (shape,) = plan.shapes
+    assert shape.lengths[0] >= 50
+    assert shape.lengths[1] >= 71
+    assert {1, 2} <= set(np.concatenate(plan.largest()))
+
+
+def test_a_store_without_pairs_has_no_batches(stored):
+    assert plan_packed(stored([]), BatchLimits(20, 10), seed=1).count == 0
+
+
+def test_of_long_sequences_only_what_is_read_counts(stored):
+    plan = plan_packed(stored([(3, 3), (500, 2), (4, 700)]), BatchLimits(200, 10), seed=1, longest=20)
+    assert [(side.total, side.longest, side.longest_number) for side in plan.sides] == [(27, 20, 1), (28, 21, 2)]
+    assert plan.shapes[0].lengths == (64, 64)

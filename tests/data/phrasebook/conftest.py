@@ -8,7 +8,7 @@ import pytest
 from regard.data.phrasebook import grammar
 from regard.data.phrasebook.derivation import Clause, NounPhrase, Sentence
 from regard.data.phrasebook.generator import RandomChooser
-from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, make_tables
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, GrammarTables
 from regard.data.phrasebook.lexicon import full_lexicon, number_word
 from regard.data.phrasebook.realization import write_pair
 
@@ -83,7 +83,7 @@ def small_fixture():
 @pytest.fixture(scope="session")
 def whole_sample():
     """Derivations of the whole language, of one to three clauses; some come twice."""
-    sampler = RandomChooser(make_tables(full_lexicon(), EQUAL_WEIGHTS), random.Random(7).random)
+    sampler = RandomChooser(GrammarTables(full_lexicon(), EQUAL_WEIGHTS), random.Random(7).random)
     return [grammar.sentence_rule(sampler, sampler.pick((1, 1, 1, 2, 3))) for _ in range(20_000)]
 
 

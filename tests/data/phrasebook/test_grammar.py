@@ -1,16 +1,17 @@
-"""French and English by rules that were not taken from the grammar: words that meet, agreement, order, negation.
+"""The grammar: what can be derived, with which weights, and how many sentences there are."""
 
-Each rule is a function from the words of both sides to a list of complaints. It must find nothing in 20,000 sentences,
-and something in a bad example. Genders and forms are typed here, not looked up in the phrasebook. Nouns that are spelt
-like a verb (porte, montre, ferme) are left out.
-"""
-
+import dataclasses
 import itertools
 import re
 
 import pytest
 
-from regard.data.phrasebook.derivation import ActionPredicate
+from regard.data import phrasebook
+from regard.data.phrasebook import generator, grammar
+from regard.data.phrasebook import grammar as choosing
+from regard.data.phrasebook.derivation import TEST, TRAIN, VALIDATION, ActionPredicate, split_of_combination
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, SPLIT_WEIGHTS, GrammarTables
+from regard.data.phrasebook.lexicon import Month, full_lexicon
 
 ASPIRATED = {"héros", "haricot", "haricots", "hibou", "hiboux", "haut", "haute", "hauts", "hautes", "hollandais",
              "hollandaise", "hollandaises", "huit", "onze"}
@@ -246,3 +247,143 @@ def test_nothing_follows_the_relative_clause_of_an_object(whole_sample):
              if isinstance(clause.predicate, ActionPredicate) and getattr(clause.predicate.object, "relative", None)]
     assert len(found) > 500
     assert not [clause for clause in found if clause.where or clause.last]
+
+
+@pytest.mark.parametrize("split", [TRAIN, VALIDATION, TEST])
+def test_every_word_can_be_used(split):
+    words = full_lexicon()
+    options = GrammarTables(words, SPLIT_WEIGHTS[split])
+    assert all(options.objects[verb] for verb in words.verbs if verb.objects)
+    assert all(options.subjects[verb] for verb in words.verbs)
+    assert all(options.bearers[word] for word in words.adjectives)
+    for noun in words.nouns:
+        assert options.takers[noun], noun.lemma
+        assert options.before[noun] + options.after[noun], noun.lemma
+    assert {noun for found in options.objects.values() for noun in found} == set(words.nouns)
+    assert all(options.places.values())
+    assert all(options.present.values())
+    assert all(found for (role, mass), found in options.determiners.items() if not (mass and role == "place"))
+
+
+def test_shares_are_where_they_should_be():
+    words = full_lexicon()
+    for split, kept in ((TRAIN, {TRAIN}), (VALIDATION, {TRAIN, VALIDATION}), (TEST, {TRAIN, VALIDATION, TEST})):
+        options = GrammarTables(words, SPLIT_WEIGHTS[split])
+        found = {split_of_combination(verb, noun) for verb, nouns in options.objects.items() for noun in nouns}
+        found |= {split_of_combination(word, noun) for word, nouns in options.bearers.items() for noun in nouns}
+        found |= {split_of_combination(word, noun) for noun, owned in options.before.items() for word in owned}
+        found |= {split_of_combination(verb, noun) for noun, verbs in options.takers.items() for verb in verbs}
+        assert found == kept
+
+
+def test_a_verb_and_its_noun_fit():
+    options = GrammarTables(full_lexicon(), EQUAL_WEIGHTS)
+    by_lemma = {verb.lemma: {noun.lemma for noun in nouns} for verb, nouns in options.objects.items()}
+    assert by_lemma["drink"] == {"water", "milk", "coffee", "tea", "wine", "beer"}
+    assert "lion" not in by_lemma["wear"]
+    assert by_lemma["open"] == {"door", "window", "box", "drawer", "suitcase", "cupboard"}
+    assert {noun.lemma for noun in options.people} > {"man", "queen", "baker"}
+
+
+def test_masses_are_not_counted():
+    options = GrammarTables(full_lexicon(), EQUAL_WEIGHTS)
+    for role in ("any", "definite", "denied", "indefinite", "only the"):
+        mass, counted = options.determiners[role, True], options.determiners[role, False]
+        assert not any(word == "number" or word.plural or word.lemma in ("a", "every") for word in mass)
+        assert all(word == "number" or word.french[0] != ("de", "le") for word in counted)
+
+
+@pytest.mark.parametrize(("pronoun", "beside"), [
+    ("I", {"he", "she", "they", "you"}), ("we", {"he", "she", "they", "you"}),
+    ("you", {"I", "we", "he", "she", "they"}),
+    ("she", {"I", "you", "he", "she", "we", "they"}),
+])
+def test_pronouns_beside_each_other(words, pronoun, beside):
+    options = GrammarTables(full_lexicon(), EQUAL_WEIGHTS)
+    assert {word.english for word in options.beside[words.pronouns[pronoun]]} == beside
+
+
+class Everything:
+    """Answers the choices of a whole derivation by a script, and then with the first option."""
+
+    persons = choosing.PERSONS
+
+    def __init__(self, options, script):
+        self.tables = options
+        self.script = script
+        self.widths = []
+
+    def pick(self, options):
+        distinct = list(dict.fromkeys(options))
+        if not distinct:
+            raise LookupError
+        place = len(self.widths)
+        self.widths.append(len(distinct))
+        return distinct[self.script[place] if place < len(self.script) else 0]
+
+    def phrase(self, rule, *features):
+        return rule(self, *features)
+
+
+def written(words):
+    """Every derivation of a lexicon, written."""
+    options = GrammarTables(words, EQUAL_WEIGHTS)
+    script = []
+    while True:
+        answers = Everything(options, script)
+        try:
+            sentence = grammar.sentence_rule(answers, 1)
+        except LookupError:
+            pass
+        else:
+            yield phrasebook.write_pair(sentence)
+        script = [script[place] if place < len(script) else 0 for place in range(len(answers.widths))]
+        while script and script[-1] + 1 == answers.widths[len(script) - 1]:
+            script.pop()
+        if not script:
+            return
+        script[-1] += 1
+
+
+NOTHING = dict.fromkeys(
+    ("nouns", "verbs", "adjectives", "counts", "pronouns", "names", "manners", "prepositions", "cities", "modals",
+     "questions", "degrees", "comparisons", "times", "months", "years", "units"), ())
+BASE = {**NOTHING, "determiners": ["the"], "middles": ["not"], "names": ["Paul"]}
+SMALL = {
+    "object": {"nouns": ["apple"], "verbs": ["sleep", "eat"], "pronouns": ["he"], "adjectives": ["red"]},
+    "relative": {"nouns": ["man"], "verbs": ["look at"], "names": (), "middles": ()},
+    "pronouns": {"nouns": ["dog"], "verbs": ["help"], "pronouns": ["I", "we", "she", "they"], "modals": ["can"],
+                 "middles": ["not", "often"]},
+    "recipient": {"nouns": ["book"], "verbs": ["give", "write"], "pronouns": ["you"], "middles": ()},
+    "adjectives": {"nouns": ["cat"], "verbs": ["rest"], "adjectives": ["big", "young", "sick"], "names": (),
+                   "middles": (), "comparisons": ["more", "as"], "degrees": ["very"]},
+    "places": {"nouns": ["lion", "bread", "table", "park"], "verbs": ["run"], "prepositions": ["on", "in"],
+               "cities": ["in Paris"], "determiners": ["the", "a", "some", "many", "my"], "counts": [2, 21],
+               "middles": (), "manners": ["slowly"]},
+    "times": {"nouns": ["man"], "verbs": ["work"], "years": [1998, 2040], "times": ["now", "yesterday", "on Monday"],
+              "counts": [3], "units": ["day"], "modals": ["can", "want"], "questions": ["why", "when"]},
+    "states": {"nouns": ["wine", "poem"], "verbs": ["love", "prefer"], "times": ["now", "yesterday"],
+               "middles": ["not", "never"], "questions": ["why", "where"]},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_count_is_the_number_of_distinct_sentences(small, name):
+    words = small(**{**BASE, **SMALL[name]})
+    if name == "times":
+        words = dataclasses.replace(words, months=(Month("May", "mai", 2),))
+    pairs = list(written(words))
+    assert len(pairs) > 300
+    assert len({pair.source for pair in pairs}) == len(pairs) == generator.count_in_lexicon(words)
+    translation = {pair.source: pair.target for pair in pairs}
+    assert all(translation[pair.source] == pair.target for pair in pairs)
+
+
+def test_one_english_sentence_has_one_derivation(whole_sample):
+    derivations = {}
+    for sentence in whole_sample:
+        assert derivations.setdefault(phrasebook.write_pair(sentence).source, sentence) == sentence
+
+
+def test_there_are_more_than_a_billion():
+    assert phrasebook.count_sentences() > 10**9

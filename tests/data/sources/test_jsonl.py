@@ -22,7 +22,8 @@ def pairs(path, source=None, target=None):
 def test_keys(file):
     path = file("a.jsonl", '{"source": "one\\n\\u2028", "target": "un", "id": 7}\r\n'
                            ' {"target":"","source":"\u2028"} \n')
-    assert pairs(path) == [SentencePair("one\n\u2028", "un", Location(path, 1)), SentencePair("\u2028", "", Location(path, 2))]
+    assert pairs(path) == [SentencePair("one\n\u2028", "un", Location(path, 1)),
+                           SentencePair("\u2028", "", Location(path, 2))]
     path = file("b.jsonl", '{"source": "x", "target": "y", "en": "one", "fr": "un"}')
     assert pairs(path, "en", "fr") == [SentencePair("one", "un", Location(path, 1))]
 

@@ -1,9 +1,10 @@
-"""Tab-separated pairs: exactly two columns, or those chosen."""
+"""Tab-separated pairs and labelled texts."""
 
 import pytest
 
 from regard.data.sources import tsv
-from regard.data.sources.text import InputFile, Location, SentencePair, TargetSlot
+from regard.data.sources.text import DataError, InputFile, Location, SentencePair, TargetSlot
+from regard.data.sources.tsv import read_labelled_texts
 
 
 def pairs(path, source=None, target=None):
@@ -12,8 +13,10 @@ def pairs(path, source=None, target=None):
 
 def test_two_columns(file):
     path = file("a.tsv", 'one\tun\r\n"two"\t "deux\n\t\nthree\u2028\ttrois')
-    assert pairs(path) == [SentencePair("one", "un", Location(path, 1)), SentencePair('"two"', ' "deux', Location(path, 2)),
-                           SentencePair("", "", Location(path, 3)), SentencePair("three\u2028", "trois", Location(path, 4))]
+    assert pairs(path) == [SentencePair("one", "un", Location(path, 1)),
+                           SentencePair('"two"', ' "deux', Location(path, 2)),
+                           SentencePair("", "", Location(path, 3)),
+                           SentencePair("three\u2028", "trois", Location(path, 4))]
 
 
 def test_languages_choose_no_columns(file):
@@ -60,3 +63,28 @@ def test_pieces(file):
 def test_pieces_of_a_line_with_other_columns(file, refused, line, names):
     path = file("a.tsv", f"{line}\n")
     assert refused(lambda: tsv.parse_document(InputFile(path), *names)).startswith("a.tsv:1: ")
+
+
+def read_of_labelled(path, data):
+    path.write_bytes(data)
+    return list(read_labelled_texts(InputFile(path)))
+
+
+def test_lines(tmp_path):
+    path = tmp_path / "a.tsv"
+    found = read_of_labelled(path, '"Quoted",\tgood \r\n\tempty\n two  spaces \t\u00e9\n'.encode())
+    assert [(one.text, one.label, one.location.line) for one in found] == [
+        ('"Quoted",', "good", 1), ("", "empty", 2), (" two  spaces ", "\u00e9", 3)]
+    assert str(found[2].location) == f"{path}:3"
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b"a\tb\nno tab\n", r"a.tsv:2: 1 column instead of 2: a text, a tab, a label"),
+    (b"a\tb\tc\n", "a.tsv:1: 3 columns instead of 2"),
+    (b"a\tb\n\n", "a.tsv:2: 1 column instead of 2"),
+    (b"a\t \n", "a.tsv:1: There is no label after the tab"),
+    (b"a\tb\n\xff\tc\n", "a.tsv:2: byte 1: 0xFF is not UTF-8"),
+])
+def test_a_bad_line_is_named(tmp_path, data, message):
+    with pytest.raises(DataError, match=message):
+        read_of_labelled(tmp_path / "a.tsv", data)

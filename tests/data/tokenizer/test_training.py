@@ -1,4 +1,4 @@
-"""Training: the same every time, quiet, and no smaller than the text allows."""
+"""Training tokenizers: the same result every time, for every text and vocabulary."""
 
 import os
 import subprocess
@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+from regard import config, toml
 from regard.data.tokenizer import training
 from regard.data.tokenizer.training import (
     BpeConfig,
     BytesConfig,
     CharactersConfig,
+    TokenizerConfig,
     UnigramConfig,
     train_joint_tokenizer,
     train_separate_tokenizers,
@@ -24,7 +26,7 @@ from regard.data.tokenizer.training import BpeConfig, UnigramConfig
 from regard.data.tokenizer.training import train_tokenizer
 texts = [pair.source for pair in phrasebook.pairs(200)]
 for config in (UnigramConfig, BpeConfig):
-    print(train_tokenizer(texts, config(vocabulary=500, sentences=150)).tokenizer.sha256)
+    print(train_tokenizer(texts, config(vocab_size=500, input_sentence_size=150)).tokenizer.sha256)
 """
 
 
@@ -68,14 +70,15 @@ def test_no_characters_to_learn_from():
 @SUBWORDS
 def test_a_vocabulary_too_small_for_the_characters(config):
     letters = "".join(map(chr, range(0x4E00, 0x4E80)))
-    with pytest.raises(ValueError, match=r"`vocabulary` must be at least 3\d\d, for the characters .* but is 300"):
+    with pytest.raises(ValueError, match=r"`vocab_size` must be at least 3\d\d, for the characters .* but is 300"):
         train_tokenizer([letters], config(vocab_size=300, character_coverage=1.0))
 
 
 @SUBWORDS
 @pytest.mark.timeout(30)
 def test_of_equal_lines_two_are_shown_so_that_repetition_takes_no_time(config, corpus):
-    once, twice, often = (train_tokenizer([*corpus[:100], *["a zebra"] * count], config(vocab_size=450)).tokenizer.sha256
+    once, twice, often = (train_tokenizer([*corpus[:100], *["a zebra"] * count],
+                                          config(vocab_size=450)).tokenizer.sha256
                           for count in (1, 2, 20_000))
     assert once != twice == often
     for texts in (corpus * 50, ["-" * 3_000_000, "a b c"], ["the dog " * 200_000], ["語" * 1000] * 1000 + ["a"]):
@@ -120,7 +123,8 @@ def test_all_of_a_long_text_is_shown_in_parts_cut_at_spaces():
         lines = [*training._training_lines(text)]
         assert "".join(lines) == " " + text
         assert max(map(len, lines)) <= training.LINE_CHARACTERS
-    assert {word for line in training._training_lines("a zebra and " * 500) for word in line.split()} == {"a", "zebra", "and"}
+    assert {word for line in training._training_lines("a zebra and " * 500) for word in line.split()} == {"a", "zebra",
+                                                                                                          "and"}
 
 
 @SUBWORDS
@@ -146,7 +150,8 @@ def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
     assert other.tokenizer.sha256 != trained.tokenizer.sha256
     seen = [0] * 40
     for seed in range(400):
-        for text in training._reservoir_sample(iter(map(str, range(40))), UnigramConfig(input_sentence_size=10, seed=seed))[0]:
+        for text in training._reservoir_sample(iter(map(str, range(40))),
+                                               UnigramConfig(input_sentence_size=10, seed=seed))[0]:
             seen[int(text)] += 1
     assert all(60 < count < 145 for count in seen)  # 100 on average, with a deviation of 9
 
@@ -177,8 +182,28 @@ def test_joint_is_one_tokenizer_and_separate_are_two(corpus):
     sources, targets = corpus[0:200:2], corpus[1:200:2]
     joint = train_joint_tokenizer(sources, targets, BpeConfig(vocab_size=400))
     assert joint.tokenizer.joint
-    assert joint.tokenizer.source.sha256 == train_tokenizer(sources + targets, BpeConfig(vocab_size=400)).tokenizer.sha256
+    assert joint.tokenizer.source.sha256 == train_tokenizer(sources + targets,
+                                                            BpeConfig(vocab_size=400)).tokenizer.sha256
     separate = train_separate_tokenizers(sources, ["a"], BpeConfig(vocab_size=400), BpeConfig(vocab_size=401))
     assert not separate.tokenizer.joint
     assert separate.tokenizer.source.sha256 == train_tokenizer(sources, BpeConfig(vocab_size=400)).tokenizer.sha256
     assert [note.split(":")[0] for note in separate.notes] == ["target"]
+
+
+@pytest.mark.parametrize("settings", [
+    UnigramConfig(vocab_size=4000, character_coverage=1.0, split_digits=True),
+    BpeConfig(normalization="nfc", input_sentence_size=5),
+    CharactersConfig(vocab_size=300), CharactersConfig(), BytesConfig(normalization="line"),
+])
+def test_a_config_is_written_and_read(settings):
+    read = toml.parse_document(config.to_toml({"tokenizer": settings}), "train.toml")
+    assert config.read_config(TokenizerConfig, read, ("tokenizer",)) == settings
+
+
+def test_all_that_is_wrong_is_told():
+    text = '[tokenizer]\nkind = "unigram"\nvocab_size = 10\nnormalization = "nfkc"\ncharacter_coverag = 1.0\n'
+    with pytest.raises(ValueError, match="vocab_size") as error:
+        config.read_config(TokenizerConfig, toml.parse_document(text, "train.toml"), ("tokenizer",))
+    for part in ("train.toml:3", "at least 262", "train.toml:4", '"nfc"', "train.toml:5",
+                 'did you mean "character_coverage"?'):
+        assert part in str(error.value)

@@ -1,11 +1,13 @@
-"""Words point at the right characters, and every token belongs to one of them."""
+"""Words of a text, spans of decoded ids, and pairs of tokenizers."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import phrasebook
-from regard.data.tokenizer.interface import Span, Word, find_units, group_tokens
+from regard.data.tokenizer.interface import PairTokenizer, Span, Tokenizer, Word, find_units, group_tokens, hash_files
+from regard.data.tokenizer.subwords import ByteTokenizer
+from regard.special_tokens import SpecialTokens
 
 
 def test_units_are_the_words_of_the_phrasebook():
@@ -45,7 +47,8 @@ def test_the_bytes_of_a_character_are_one_word():
 
 
 def test_white_space_goes_to_the_word_that_follows_or_else_to_the_last():
-    assert group_tokens("a  b ", [Span(0, 1), Span(1, 2), Span(2, 4), Span(4, 5)]) == [Word(0, 1, 0, 0), Word(3, 4, 1, 3)]
+    assert group_tokens("a  b ", [Span(0, 1), Span(1, 2), Span(2, 4), Span(4, 5)]) == [Word(0, 1, 0, 0),
+                                                                                       Word(3, 4, 1, 3)]
     assert group_tokens("a", [Span(0, 0), Span(0, 1)]) == [Word(0, 1, 0, 1)]
     assert group_tokens("  ", [Span(0, 1), Span(1, 2)]) == []
     assert group_tokens("", []) == []
@@ -84,3 +87,64 @@ def test_words_divide_the_tokens_of_every_tokenizer(tokenizer, texts, data):
         within = spans[word.first_token:word.last_token + 1]
         assert min(span.start for span in within) <= word.start
         assert max(span.end for span in within) >= word.end
+
+
+def test_a_digest_depends_on_names_lengths_and_bytes_but_not_on_order():
+    one = hash_files({"a": b"1", "b": b"2"})
+    assert one == hash_files({"b": b"2", "a": b"1"})
+    others = [{"a": b"12"}, {"a": b"2", "b": b"1"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"1\nb", "": b"2"}]
+    assert len({one, *map(hash_files, others)}) == len(others) + 1
+
+
+def test_every_tokenizer_has_a_hash_of_its_own(tokenizers):
+    assert len({tokenizer.sha256 for tokenizer in tokenizers.values()}) == len(tokenizers)
+    for tokenizer in tokenizers.values():
+        assert tokenizer.sha256 == hash_files(tokenizer.files())
+
+
+def test_spans_by_decoding_alone_are_those_by_bytes(tokenizers, corpus):
+    for tokenizer in tokenizers.values():
+        for text in corpus[:20]:
+            ids = tokenizer.encode(text)
+            assert Tokenizer.decoded_spans(tokenizer, ids)[-1].end == len(tokenizer.decode(ids))
+            pieces = [text[start:end] for start, end in Tokenizer.decoded_spans(tokenizer, ids)]
+            ours = [text[start:end] for start, end in tokenizer.decoded_spans(ids)]
+            assert "".join(pieces) == tokenizer.decode(ids)
+            if text.isascii() and "<" not in text:
+                assert pieces == ours
+
+
+def test_a_joint_pair_has_the_files_of_one(tokenizers):
+    one = tokenizers["unigram"]
+    pair = PairTokenizer(one, one)
+    assert pair.joint
+    assert pair.files() == one.files()
+    assert pair.sha256 == one.sha256
+
+
+def test_a_separate_pair_has_the_files_of_both(tokenizers):
+    pair = PairTokenizer(tokenizers["unigram"], tokenizers["bytes"])
+    assert not pair.joint
+    assert sorted(pair.files()) == ["tokenizer.source.model", "tokenizer.source.toml", "tokenizer.target.toml"]
+    assert pair.sha256 == hash_files(pair.files())
+    assert pair.sha256 != PairTokenizer(pair.target, pair.source).sha256
+
+
+def test_a_source_has_an_end_behind_it_and_a_target_has_nothing_around_it(tokenizers):
+    pair = PairTokenizer(tokenizers["unigram"], tokenizers["bytes"])
+    texts = ["the big dog", "", "l'homme"]
+    end = pair.source.special.end[0]
+    assert pair.source_end == end
+    assert pair.encode_sources(texts) == [[*pair.source.encode(text), end] for text in texts]
+    assert pair.encode_targets(texts) == [pair.target.encode(text) for text in texts]
+    assert not pair.target.special.ids() & {id_ for ids in pair.encode_targets(texts) for id_ in ids}
+
+
+def test_a_source_without_an_end_is_refused():
+    class Endless(ByteTokenizer):
+        def __init__(self):
+            super().__init__()
+            self.special = SpecialTokens(padding=0)
+
+    with pytest.raises(ValueError, match="`source` must be a tokenizer with an end"):
+        PairTokenizer(Endless(), ByteTokenizer()).encode_sources(["a"])

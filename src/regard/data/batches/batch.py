@@ -11,10 +11,10 @@
 For a target y the inputs are [START] y and the labels y [END], so that the label at a position is the next id. Labels
 of padding are IGNORED. Sequences are padded on the right (rows) or packed (one after another in a single row).
 
-Masking (Devlin et al. 2019) chooses each token with probability `mlm_probability`; most chosen tokens become the mask id, some a
-random ordinary id, the rest stay. Departure: every token is chosen by (seed, epoch, number of its sequence, position),
-so that a sequence is masked in the same way whichever batch it is in, and differently in the next epoch. Special ids
-are never chosen and never inserted.
+Masking (Devlin et al. 2019) chooses each token with probability `mlm_probability`; most chosen tokens become the mask
+id, some a random ordinary id, the rest stay. Departure: every token is chosen by (seed, epoch, number of its sequence,
+position), so that a sequence is masked in the same way in any batch, and differently in the next epoch. Special ids are
+never chosen and never inserted.
 
 Padding to a shape adds positions, and rows of length 0 whose labels are IGNORED. After packed sequences come sequences
 of padding, none longer than the longest, then empty ones. It adds nothing to a loss and changes no gradient. A batch

@@ -22,7 +22,7 @@ from regard.data.phrasebook import grammar
 from regard.data.phrasebook import grammar as choosing
 from regard.data.phrasebook import realization as writing
 from regard.data.phrasebook.derivation import TEST, TRAIN, VALIDATION, Sentence, find_combinations, split_of_combination
-from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, SPLIT_WEIGHTS, GrammarTables, Option, make_tables
+from regard.data.phrasebook.grammar import EQUAL_WEIGHTS, SPLIT_WEIGHTS, GrammarTables, Option
 from regard.data.phrasebook.lexicon import Lexicon, full_lexicon, small_lexicon
 from regard.data.phrasebook.realization import AlignedPair
 
@@ -103,7 +103,7 @@ class RandomChooser:
 
 @cache
 def _split_tables(split: str, words: str = "all") -> GrammarTables:
-    return make_tables(LEXICONS[words](), SPLIT_WEIGHTS[split])
+    return GrammarTables(LEXICONS[words](), SPLIT_WEIGHTS[split])
 
 
 @cache
@@ -117,7 +117,7 @@ def count_sentences() -> int:
 
 def count_in_lexicon(words: Lexicon) -> int:
     """The number of sentences of one clause with any lexicon."""
-    return DerivationCounter(make_tables(words, EQUAL_WEIGHTS)).count(grammar.sentence_rule, 1)
+    return DerivationCounter(GrammarTables(words, EQUAL_WEIGHTS)).count(grammar.sentence_rule, 1)
 
 
 class DerivationCounter:

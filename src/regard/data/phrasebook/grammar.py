@@ -12,7 +12,6 @@ ambiguous. No text is written here.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from regard.data.phrasebook.derivation import (
@@ -111,94 +110,62 @@ RELATIVE_TENSES = (PRESENT, PRESENT, PAST, PAST, FUTURE)
 SOMETIMES = (False, False, False, True)
 
 
-@dataclass(frozen=True, eq=False)
 class GrammarTables:
-    """The options for every choice, by what they depend on."""
+    """The options for every choice: the words of a lexicon, by what they depend on.
 
-    words: Lexicon
-    subjects: Mapping[Verb, tuple[Noun, ...]]
-    objects: Mapping[Verb, tuple[Noun, ...]]
-    takers: Mapping[Noun, tuple[Verb, ...]]
-    """Verbs that take a noun as the object, and can be in its relative clause."""
-    doers: Mapping[str, tuple[Verb, ...]]
-    """Verbs that take a kind of noun as the subject."""
-    before: Mapping[Noun, tuple[Adjective, ...]]
-    after: Mapping[Noun, tuple[Adjective, ...]]
-    bearers: Mapping[Adjective, tuple[Noun, ...]]
-    """Nouns that an adjective can describe."""
-    compared: tuple[tuple[Adjective, str], ...]
-    """Adjectives with a comparative, each with the kinds of nouns it describes."""
-    alike: Mapping[tuple[Adjective, str], tuple[Noun, ...]]
-    """The bearers of one kind."""
-    kinds: Mapping[str, tuple[Noun, ...]]
-    transitive: tuple[Verb, ...]
-    intransitive: tuple[Verb, ...]
-    giving: tuple[Verb, ...]
-    passive: tuple[Verb, ...]
-    people: tuple[Noun, ...]
-    places: Mapping[Preposition, tuple[Noun, ...]]
-    present: Mapping[Preposition | None, tuple[Noun, ...]]
-    """What can be in a place, by its preposition; None is for cities."""
-    determiners: Mapping[tuple[str, bool], tuple[DeterminerOption, ...]]
-    """By role, and by whether the noun is a mass noun."""
-    patterns: Mapping[tuple[bool, bool, bool], tuple[tuple[bool, bool], ...]]
-    """Whether a noun has adjectives before and after it; by whether there are any for each side, and both may be."""
-    modes: tuple[str | Modal, ...]
-    """Tenses, and modals in the present."""
-    middles: Mapping[tuple[bool, bool], tuple[MiddleAdverb | None, ...]]
-    """By whether the verb is negated, and whether the frequency is fixed: then only `not`, not `often yesterday`."""
-    spots: tuple[Preposition | None, ...]
-    """Prepositions of place; None is for cities."""
-    beside: Mapping[Pronoun | None, tuple[Pronoun, ...]]
-    """Subject pronouns, by the object pronoun: not `I` with `us`."""
-    counts: tuple[NumberWord, ...]
-    few: tuple[NumberWord, ...]
+    Args:
+        weights: the weight of combinations of each split; those of weight 0 are left out.
+    """
 
+    def __init__(self, words: Lexicon, weights: Mapping[str, int]) -> None:
+        nouns, verbs, adjectives, prepositions = words.nouns, words.verbs, words.adjectives, words.prepositions
 
-def make_tables(words: Lexicon, weights: Mapping[str, int]) -> GrammarTables:
-    """The tables of a lexicon, given the weight of combinations of each split."""
-    nouns = words.nouns
-    acted = {verb: [noun for noun in nouns if noun.kind in verb.objects] for verb in words.verbs}
-    said = {word: [noun for noun in nouns if noun.kind in word.kinds] for word in words.adjectives}
-    objects = {verb: tuple(noun for noun in acted[verb] for _ in range(weights[split_of_combination(verb, noun)]))
-               for verb in acted}
-    bearers = {word: tuple(noun for noun in said[word] for _ in range(weights[split_of_combination(word, noun)]))
-               for word in said}
-    transitive = tuple(verb for verb in words.verbs if objects[verb] and "only gives" not in verb.flags)
-    intransitive = tuple(verb for verb in words.verbs if not verb.objects)
-    alike = {(word, kind): _nouns_of_kinds(bearers[word], kind) for word in bearers for kind in word.kinds}
-    simple = [verb for verb in transitive if not verb.preposition]
-    return GrammarTables(
-        words=words,
-        subjects={verb: _nouns_of_kinds(nouns, verb.subjects) for verb in words.verbs},
-        objects=objects,
-        takers=_invert_table({verb: objects[verb] for verb in simple}, nouns),
-        doers={kind: tuple(verb for verb in intransitive + transitive if kind in verb.subjects) for kind in "PA"},
-        before=_invert_table({word: bearers[word] for word in bearers if word.before}, nouns),
-        after=_invert_table({word: bearers[word] for word in bearers if not word.before}, nouns),
-        bearers=bearers,
-        compared=tuple(key for key, found in alike.items() if found and key[0].comparative != "-"),
-        alike=alike,
-        kinds={kind: _nouns_of_kinds(nouns, kind) for kind in {noun.kind: None for noun in nouns}},
-        transitive=transitive,
-        intransitive=intransitive,
-        giving=tuple(verb for verb in words.verbs if objects[verb] and verb.flags & {"gives", "only gives"}),
-        passive=tuple(verb for verb in simple if "lasts" not in verb.flags),
-        people=_nouns_of_kinds(nouns, "P"),
-        places={word: _nouns_of_kinds(nouns, word.kinds) for word in words.prepositions},
-        present={None: _nouns_of_kinds(nouns, LARGE)} | {
-            word: _nouns_of_kinds(nouns, SMALL if word.kinds == "S" else LARGE if "V" in word.kinds else LIVING)
-            for word in words.prepositions},
-        determiners={(role, mass): _determiner_options(words, role, mass) for role in ROLES for mass in (False, True)},
-        patterns={(before, after, both): _adjective_patterns(before, after, both)
-                  for before, after, both in itertools.product((False, True), repeat=3)},
-        modes=(*TENSES * 2, *words.modals),
-        middles=_adverb_options(words),
-        spots=(None, None, *(word for word in words.prepositions for _ in range(1 if word.kinds == "S" else 2))),
-        beside={None: words.pronouns} | {word: _subject_pronouns(word, words.pronouns) for word in words.pronouns},
-        counts=tuple(count for count in words.counts for _ in range(_number_weight(count.value))),
-        few=tuple(count for count in words.counts if count.value <= 12),
-    )
+        def weighted(word: Adjective | Verb, kinds: str) -> tuple[Noun, ...]:
+            return tuple(noun for noun in _nouns_of_kinds(nouns, kinds)
+                         for _ in range(weights[split_of_combination(word, noun)]))
+
+        self.words = words
+        self.kinds = {kind: _nouns_of_kinds(nouns, kind) for kind in {noun.kind: None for noun in nouns}}
+        self.people = _nouns_of_kinds(nouns, "P")
+        self.subjects = {verb: _nouns_of_kinds(nouns, verb.subjects) for verb in verbs}
+        self.objects = {verb: weighted(verb, verb.objects) for verb in verbs}
+        self.transitive = tuple(verb for verb in verbs if self.objects[verb] and "only gives" not in verb.flags)
+        self.intransitive = tuple(verb for verb in verbs if not verb.objects)
+        self.giving = tuple(verb for verb in verbs if self.objects[verb] and verb.flags & {"gives", "only gives"})
+        simple = [verb for verb in self.transitive if not verb.preposition]
+        self.passive = tuple(verb for verb in simple if "lasts" not in verb.flags)
+        # Verbs of relative clauses: those that take a noun as the object, and those that take a kind as the subject.
+        self.takers = _invert_table({verb: self.objects[verb] for verb in simple}, nouns)
+        self.doers = {kind: tuple(verb for verb in self.intransitive + self.transitive if kind in verb.subjects)
+                      for kind in "PA"}
+        # Nouns that an adjective describes, and the adjectives before and after a noun.
+        self.bearers = {word: weighted(word, word.kinds) for word in adjectives}
+        self.before = _invert_table({word: self.bearers[word] for word in adjectives if word.before}, nouns)
+        self.after = _invert_table({word: self.bearers[word] for word in adjectives if not word.before}, nouns)
+        # The bearers of one kind, and the adjectives with a comparative, each with the kinds that it describes.
+        self.alike = {(word, kind): _nouns_of_kinds(self.bearers[word], kind)
+                      for word in adjectives for kind in word.kinds}
+        self.compared = tuple(key for key, found in self.alike.items() if found and key[0].comparative != "-")
+        # Whether a noun has adjectives before and after it; by whether there are any for each side, and both may be.
+        self.patterns = {(before, after, both): _adjective_patterns(before, after, both)
+                         for before, after, both in itertools.product((False, True), repeat=3)}
+        # Nouns after a preposition of place, and what can be there. None stands for a city.
+        self.spots: tuple[Preposition | None, ...] = (
+            None, None, *(word for word in prepositions for _ in range(1 if word.kinds == "S" else 2)))
+        self.places = {word: _nouns_of_kinds(nouns, word.kinds) for word in prepositions}
+        self.present: dict[Preposition | None, tuple[Noun, ...]] = {None: _nouns_of_kinds(nouns, LARGE)}
+        for word in prepositions:
+            kinds = SMALL if word.kinds == "S" else LARGE if "V" in word.kinds else LIVING
+            self.present[word] = _nouns_of_kinds(nouns, kinds)
+        self.determiners = {(role, mass): _determiner_options(words, role, mass)
+                            for role in ROLES for mass in (False, True)}
+        self.modes: tuple[str | Modal, ...] = (*TENSES * 2, *words.modals)
+        self.middles = _adverb_options(words)
+        # Subject pronouns, by the object pronoun: not `I` with `us`.
+        self.beside: dict[Pronoun | None, tuple[Pronoun, ...]] = {None: words.pronouns}
+        self.beside |= {word: _subject_pronouns(word, words.pronouns) for word in words.pronouns}
+        self.counts = tuple(count for count in words.counts for _ in range(_number_weight(count.value)))
+        self.few = tuple(count for count in words.counts if count.value <= 12)
 
 
 def _nouns_of_kinds(nouns: Iterable[Noun], kinds: str) -> tuple[Noun, ...]:
@@ -240,6 +207,7 @@ def _adjective_patterns(before: bool, after: bool, both: bool) -> tuple[tuple[bo
 
 
 def _adverb_options(words: Lexicon) -> dict[tuple[bool, bool], tuple[MiddleAdverb | None, ...]]:
+    """Adverbs by whether the verb is negated, and whether the frequency is fixed: then not `often yesterday`."""
     negative = tuple(word for word in words.middles if word.negative)
     plain = tuple(word for word in negative if word.lemma == "not")
     adverbs = tuple(word for word in words.middles if not word.negative)

@@ -200,7 +200,7 @@ def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, i
                 size = int(large[1])
             elif small := _TOO_SMALL.search(str(error)):
                 raise checks.wrong("vocab_size", f"at least {small[1]}, for the characters of the text", size,
-                                   "Choose a larger one, or a lower coverage.") from None
+                                   "Choose a larger one, or a lower character_coverage.") from None
             else:
                 raise checks.wrong("texts", "texts in which sentencepiece finds pieces", "others",
                                    f"It says: {error}") from error

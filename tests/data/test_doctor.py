@@ -1,17 +1,31 @@
-"""The whole check, against a slow literal one; its tables, its warnings, and what to look at first."""
+"""The data doctor: reports, statistics, and validation pairs that are in the training data."""
 
 import json
+import math
 import random
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import doctor
-from regard.data.doctor import FINDINGS_PER_RULE, FINDINGS_SHOWN, SkippedEntries, check_corpus
-from regard.data.filters import RULE_NAMES, FilterConfig
+from regard.data.doctor import (
+    FINDINGS_PER_RULE,
+    FINDINGS_SHOWN,
+    CorpusStatistics,
+    DistinctWords,
+    LengthCorrelation,
+    OverlappingPair,
+    ScriptTable,
+    SkippedEntries,
+    ValidationOverlap,
+    check_corpus,
+    compute_percentiles,
+)
+from regard.data.filters import RULE_NAMES, FilterConfig, fold_text
 from regard.data.sources.text import Location, SentencePair
 
 CONFIG = FilterConfig(max_words=3, max_characters=12, max_length_ratio=2, min_ratio_characters=4)
@@ -34,7 +48,9 @@ def slowly(data, config):
         elif any(len(text) > config.max_characters or len(text.split()) > config.max_words
                  for text in (source, target)):  # fmt: skip
             reason = "too_long"
-        elif max(len(a), len(b)) >= config.min_ratio_characters and max(len(a), len(b)) > config.max_length_ratio * min(len(a), len(b)):
+        elif max(len(a), len(b)) >= config.min_ratio_characters and max(len(a),
+                                                                        len(b)) > config.max_length_ratio * min(len(a),
+                                                                                                                len(b)):
             reason = "ratio"
         elif a == b and any(char.isalpha() for char in a):
             reason = "copy"
@@ -200,7 +216,8 @@ def test_a_pair_with_two_reasons_stands_where_the_first_puts_it():
 
 def test_ten_lines_and_no_more():
     texts = [("x\ufffd", "a"), ("cafÃ©", "b"), ("a\x1b", "c"), ("d", ""), ("same", "same"), (" a", "b")]
-    found = check_corpus(pairs([(a, b + "!" * bool(b and a != b) * turn) for turn in range(4) for a, b in texts])).look_at()
+    found = check_corpus(pairs([(a, b + "!" * bool(b and a != b) * turn) for turn in range(4) for a,
+                                b in texts])).look_at()
     assert len(found) == FINDINGS_SHOWN
 
 
@@ -217,3 +234,172 @@ def test_every_rule_is_dropped_or_noticed():
         tables = check_corpus(pairs([("a", "b")]), FilterConfig(drop=drop)).tables()
         assert {*tables["dropped"]} == {*drop}
         assert {*tables["noticed"]} == {*RULE_NAMES, "script"} - {*drop}
+
+
+def pairs_of_measures(texts):
+    return [SentencePair(*both, Location("c", line)) for line, both in enumerate(texts, 1)]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1))
+def test_percentiles_are_values_that_enough_do_not_exceed(values):
+    found = compute_percentiles(Counter(values))
+    ordered = sorted(values)
+    for percent in (5, 50, 95, 99):
+        assert found[str(percent)] == ordered[max(0, math.ceil(percent * len(values) / 100) - 1)]
+        assert found[str(percent)] == np.percentile(values, percent, method="inverted_cdf")
+    assert found["max"] == max(values)
+
+
+def test_percentiles_of_nothing():
+    assert compute_percentiles({}) == {}
+
+
+@given(st.lists(st.lists(st.text("abc", max_size=3), max_size=20), max_size=10))
+def test_few_words_are_counted_exactly(blocks):
+    words = DistinctWords()
+    for block in blocks:
+        words.add(block)
+    assert words.exact
+    assert words.count == len({word for block in blocks for word in block})
+
+
+@pytest.mark.parametrize("count", [1000, 20_000, 100_000])
+def test_many_words_are_estimated(count):
+    """1.2 / sqrt(512) is the standard error of sampling; three of them, for one fixed set of words."""
+    words = DistinctWords(limit=1024)
+    for start in range(0, count, 500):
+        words.add([f"word{number}" for number in range(start, start + 500)] * 2)
+        words.add(f"word{number}" for number in range(start // 2, start // 2 + 10))
+    assert words.exact == (count <= 1024)
+    assert words.count == pytest.approx(count, rel=0 if words.exact else 0.16)
+    assert len(words._kept) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("Hello", "LATIN"), ("Mädchen", "LATIN"), ("Tiếng Việt", "LATIN"), ("œuvre… “oui”", "LATIN"),
+        ("Привет", "CYRILLIC"), ("Привет from yesterday", "LATIN"), ("Привет, я здесь, ok", "CYRILLIC"),
+        ("日本語のテキスト", "CJK"), ("北京", "CJK"),
+        ("한국어", "HANGUL"), ("שלום", "HEBREW"), ("नमस्ते", "DEVANAGARI"), ("ﷺ", "ARABIC"), ("123 …!", ""), ("", ""),
+        ("🙂", ""),
+    ],
+)  # fmt: skip
+def test_the_script_of_a_text(text, script):
+    scripts = ScriptTable()
+    assert scripts.of_text(text) == script
+    assert scripts.of_texts([text]) == scripts.of_texts([text, "я"])[:1] == [script]
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=2))
+def test_agreement_is_the_correlation(lengths):
+    left, right = (list(side) for side in zip(*lengths, strict=True))
+    agreement = LengthCorrelation()
+    for start in range(0, len(left), 3):
+        agreement.add(left[start : start + 3], right[start : start + 3])
+    if len(set(left)) == 1 or len(set(right)) == 1:
+        assert agreement.value is None
+    else:
+        assert agreement.value == pytest.approx(np.corrcoef(left, right)[0, 1], abs=1e-9)
+
+
+def corpus(count, shift, spread):
+    lengths = random.Random(1).choices(range(60 - spread, 60 + spread), k=count + 1)
+    targets = [length + index % 7 for index, length in enumerate(lengths)][shift:]
+    return pairs_of_measures([("a" * source, "b" * target) for source,
+                              target in zip(lengths, targets, strict=False)])[:count]
+
+
+@pytest.mark.parametrize(
+    ("data", "missing"),
+    [
+        (corpus(512, 0, 40), False),
+        (corpus(512, 1, 40), True),
+        (corpus(100, 1, 40), None),  # too few to tell
+        (corpus(512, 1, 5), None),  # all nearly as long
+    ],
+)
+def test_sides_that_are_shifted_do_not_agree(data, missing):
+    agreement = LengthCorrelation()
+    agreement.add([len(pair.source) for pair in data], [len(pair.target) for pair in data])
+    assert agreement.missing is missing
+
+
+def test_where_the_sides_come_apart():
+    measures = CorpusStatistics()
+    good, bad = corpus(1024, 0, 40), corpus(1024, 1, 40)
+    for block in (good[:512], good[512:], bad[:512], bad[512:]):
+        measures.add(block)
+    assert (measures.testable, measures.unaligned) == (4, 2)
+    assert measures.first_unaligned.location == bad[0].location
+
+
+TEXT_MEASURES = st.text(st.sampled_from("ab é\u0301яА1.北 \u00a0"), max_size=8)
+
+
+@given(st.lists(st.lists(st.tuples(TEXT_MEASURES, TEXT_MEASURES), min_size=1, max_size=5), max_size=4))
+def test_sides_are_measured_as_one_would_by_hand(blocks):
+    measures = CorpusStatistics()
+    for block in blocks:
+        measures.add(pairs_of_measures(block))
+    texts = [both for block in blocks for both in block]
+    assert measures.pairs == len(texts)
+    assert measures.hundredths == Counter(int(100 * len(b) / len(a) + 1e-9) for a, b in texts if a)
+    for side, own in ((measures.source, [a for a, _ in texts]), (measures.target, [b for _, b in texts])):
+        assert side.characters == Counter(map(len, own))
+        assert side.words == Counter(len(text.split()) for text in own)
+        assert side.distinct.count == len({word for text in own for word in text.split()})
+        assert side.scripts == Counter(map(ScriptTable().of_text, own))
+        for script, shown in side.examples.items():
+            assert [pair for pair in shown if ScriptTable().of_text(pair[side is measures.target]) != script] == []
+            assert len(shown) == min(3, side.scripts[script])
+
+
+def test_the_script_of_a_side():
+    measures = CorpusStatistics()
+    measures.add(pairs_of_measures([("ja", "да")] * 18 + [("ja", "12")] * 5))
+    assert (measures.source.main_script(), measures.target.main_script()) == ("LATIN", "")  # 18 targets are too few
+    measures.add(pairs_of_measures([("ja", "да")] * 9 + [("да", "ja")] * 3))
+    assert measures.target.main_script() == "CYRILLIC"  # 27 of 30
+    measures.add(pairs_of_measures([("ja", "ja")]))
+    assert measures.target.main_script() == ""  # 27 of 31
+
+
+TEXT_OVERLAP = st.sampled_from(["a", "A", " a", "a b", "A  B", "é", "e\u0301", "b", "c"])
+
+
+def pairs_of_overlap(file, texts):
+    return [SentencePair(*both, Location(file, line)) for line, both in enumerate(texts, 1)]
+
+
+@given(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=12),
+       st.lists(st.lists(st.tuples(TEXT_OVERLAP, TEXT_OVERLAP), max_size=6), max_size=4))
+def test_it_counts_what_sets_count(validation, training):
+    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    for block in training:
+        overlap.compare(pairs_of_overlap("train", block))
+    texts = [both for block in training for both in block]
+    assert overlap.pairs == len(validation)
+    assert overlap.exact == sum(both in texts for both in validation)
+    known = {(fold_text(a), fold_text(b)) for a, b in texts}
+    assert overlap.folded == sum((fold_text(a), fold_text(b)) in known for a, b in validation)
+    assert overlap.sources == sum(fold_text(a) in {source for source, _ in known} for a, _ in validation)
+
+
+def test_the_first_places_are_told():
+    overlap = ValidationOverlap([*pairs_of_overlap("dev.tsv", [("x", "y"), ("a", "b")]),
+                                 *pairs_of_overlap("more.tsv", [("c", "d")])])
+    overlap.compare(pairs_of_overlap("train.tsv", [("n", "n"), ("C", "d "), ("a", "b"), ("a", "b")]))
+    assert overlap.first == [
+        OverlappingPair(Location("more.tsv", 1), Location("train.tsv", 2)),
+        OverlappingPair(Location("dev.tsv", 2), Location("train.tsv", 3)),
+    ]
+    assert (overlap.exact, overlap.folded) == (1, 2)
+
+
+@pytest.mark.parametrize("validation", [[], [("a", "b")]])
+def test_nothing_to_compare(validation):
+    overlap = ValidationOverlap(pairs_of_overlap("dev", validation))
+    overlap.compare([])
+    overlap.compare(pairs_of_overlap("train", [("x", "y")]))
+    assert (overlap.exact, overlap.folded, overlap.sources, overlap.first) == (0, 0, 0, [])

@@ -1,4 +1,4 @@
-"""Orders: every number exactly once, at any place at once, without a pattern, the same everywhere."""
+"""Permutations and random numbers: every number exactly once, without a pattern, the same everywhere."""
 
 import math
 from collections import Counter
@@ -65,7 +65,8 @@ def test_large_orders(count, seed, data):
 def test_every_order_of_few_is_equally_probable():
     for count in (2, 3, 4, 5):
         tries = 20 * math.factorial(count)
-        found = Counter(tuple(Permutation(count, derive_key(5, seed))(np.arange(count)).tolist()) for seed in range(tries))
+        found = Counter(tuple(Permutation(count,
+                                          derive_key(5, seed))(np.arange(count)).tolist()) for seed in range(tries))
         times = [*found.values(), *[0] * (math.factorial(count) - len(found))]
         assert stats.chisquare(times).pvalue > 1e-3
 
@@ -98,7 +99,8 @@ def test_no_pattern_in_a_long_order():
 
 def test_other_keys_give_other_orders():
     places = np.arange(1000)
-    orders = [Permutation(1000, derive_key(seed, epoch, what))(places) for seed in range(4) for epoch in range(4) for what in (0, 1)]
+    orders = [Permutation(1000, derive_key(seed, epoch,
+                                           what))(places) for seed in range(4) for epoch in range(4) for what in (0, 1)]
     for number, one in enumerate(orders):
         for other in orders[:number]:
             assert (one == other).sum() < 10
@@ -107,7 +109,8 @@ def test_other_keys_give_other_orders():
 def test_keys_differ_by_every_number_and_by_their_order():
     parts = [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (2**64 - 1,), (0, 0, 0)]
     assert len({derive_key(*each) for each in parts}) == len(parts)
-    bits = np.unpackbits(np.array([derive_key(1, number) ^ derive_key(1, number + 1) for number in range(500)], ">u8").view(np.uint8))
+    bits = np.unpackbits(np.array([derive_key(1, number) ^ derive_key(1, number + 1) for number in range(500)],
+                                  ">u8").view(np.uint8))
     assert abs(bits.mean() - 0.5) < 0.02  # half of all bits change
 
 
@@ -139,5 +142,6 @@ def test_numbers_by_chance():
     assert stats.kstest(found, "uniform").pvalue > 1e-3
     assert 0 <= found.min() <= found.max() < 1
     assert stats.chisquare(np.bincount(random_below(7, derive_key(2), np.arange(20_000)), minlength=7)).pvalue > 1e-3
-    assert random_bits(5, np.arange(6).reshape(2, 3)).tolist() == [random_bits(5, row).tolist() for row in ([0, 1, 2], [3, 4, 5])]
+    assert random_bits(5, np.arange(6).reshape(2, 3)).tolist() == [random_bits(5, row).tolist() for row in ([0, 1, 2],
+                                                                                                            [3, 4, 5])]
     assert not np.array_equal(random_bits(5, np.arange(6)), random_bits(6, np.arange(6)))
