@@ -111,7 +111,7 @@ def mixers() -> str:
     if importlib.util.find_spec("regard.convolution") is not None:
         from regard.convolution import Convolution
 
-        works["convolution, kernel 5"] = training(Convolution(WIDTH, kernel=5).to(DEVICE), x)
+        works["convolution, kernel 5"] = training(Convolution(WIDTH, kernel_size=5).to(DEVICE), x)
     attention = regard.Attention(WIDTH, heads=4).to(DEVICE)
     works["self-attention, causal, 4 heads"] = training(attention, x, mask=regard.Causal())
     taken = medians(works, device=DEVICE, repeats=7)

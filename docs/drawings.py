@@ -139,7 +139,7 @@ def three_ways() -> "Figure":
     """How much each token of the result depends on each of the input, before training."""
     ways: dict[str, nn.Module] = {
         "recurrence (LSTM)": regard.Recurrence(32, cell="lstm"),
-        "convolution, kernel 3": regard.Convolution(32, kernel=3),
+        "convolution, kernel 3": regard.Convolution(32, kernel_size=3),
         "self-attention, causal": regard.SelfAttention(regard.Attention(32, heads=4))}
     maps = {}
     for shown, mixer in ways.items():
@@ -153,7 +153,7 @@ def block() -> "Figure":
     flows = {}
     for shown, order in (("post-norm", "post"), ("pre-norm", "pre")):
         blocks = [regard.Block(regard.SelfAttention(regard.Attention(64, heads=4)), PlainFeedForward(64, 256), 64,
-                               order=order) for _ in range(24)]
+                               norm_position=order) for _ in range(24)]
         x, states = torch.randn(4, 20, 64, requires_grad=True), []
         for one in blocks:
             states.append(x)

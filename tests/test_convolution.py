@@ -22,9 +22,9 @@ KINDS = list(itertools.product(("causal", "centred"), ("full", "depthwise"), ("n
 FORMS = pytest.mark.parametrize(("placement", "groups", "gate"), KINDS)
 
 
-def make(width=4, *, kernel=3, **options):
+def make(width=4, *, kernel_size=3, **options):
     """A convolution in float64 whose biases are not zeros."""
-    made = Convolution(width, kernel=kernel, **options).double()
+    made = Convolution(width, kernel_size=kernel_size, **options).double()
     if made.bias is not None:
         nn.init.normal_(made.bias)
     return made
@@ -40,7 +40,7 @@ def truth(made, x, present=None):
     there = np.ones(x.shape[:2], bool) if present is None else present.matrix(1, x.shape[1])[:, 0].numpy()
     rows = []
     for row, own in zip(x.numpy(), there, strict=True):
-        parts = [convolve(row, weight, bias, offsets=place(made.kernel, made.dilation), present=own)
+        parts = [convolve(row, weight, bias, offsets=place(made.kernel_size, made.dilation), present=own)
                  for weight, bias in zip(np.split(weights, pieces), biases, strict=True)]
         rows.append(np.where(own[:, None], oracle.glu(*parts), 0.0) if pieces == 2 else parts[0])
     return torch.from_numpy(np.stack(rows))
@@ -58,8 +58,8 @@ def assert_close(ours, theirs, tolerance=1e-12):
 @st.composite
 def convolutions(draw):
     placement, groups, gate = draw(st.sampled_from(KINDS))
-    kernel = draw(st.sampled_from((1, 3, 5) if placement == "centred" else (1, 2, 3, 4, 7)))
-    return make(draw(st.integers(1, 3)), kernel=kernel, dilation=draw(st.integers(1, 3)), placement=placement,
+    kernel_size = draw(st.sampled_from((1, 3, 5) if placement == "centred" else (1, 2, 3, 4, 7)))
+    return make(draw(st.integers(1, 3)), kernel_size=kernel_size, dilation=draw(st.integers(1, 3)), placement=placement,
                 groups=groups, gate=gate, bias=draw(st.booleans()))
 
 
@@ -84,8 +84,8 @@ def test_both_ways_to_compute_it_are_the_oracles(placement, groups, gate):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("groups", ["full", "depthwise"])
 def test_lower_precision_is_as_precise_as_torchs(groups, dtype):
-    made, x = make(16, kernel=5, groups=groups), torch.randn(4, 100, 16, dtype=torch.float64)
-    low, low_x = make(16, kernel=5, groups=groups).to(dtype), x.to(dtype)
+    made, x = make(16, kernel_size=5, groups=groups), torch.randn(4, 100, 16, dtype=torch.float64)
+    low, low_x = make(16, kernel_size=5, groups=groups).to(dtype), x.to(dtype)
     low.load_state_dict(made.state_dict())
     made.load_state_dict(low.state_dict())
     exact = made(low_x.double())
@@ -151,19 +151,20 @@ def test_one_length_may_stand_for_all_rows():
 
 
 @pytest.mark.parametrize("placement", ["causal", "centred"])
-@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1), (3, 4), (5, 2)])
-def test_the_receptive_field_is_what_gradients_reach(kernel, dilation, placement):
-    made = make(kernel=kernel, dilation=dilation, placement=placement)
+@pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 1), (3, 1), (3, 4), (5, 2)])
+def test_the_receptive_field_is_what_gradients_reach(kernel_size, dilation, placement):
+    made = make(kernel_size=kernel_size, dilation=dilation, placement=placement)
     x = torch.randn(1, 31, 4, dtype=torch.float64, requires_grad=True)
     made(x)[0, 15].sum().backward()
     reached = torch.nonzero(x.grad[0].abs().sum(-1)).flatten()
-    assert len(reached) == kernel
-    assert int(reached[-1] - reached[0]) + 1 == made.receptive_field == oracle.receptive_field([kernel], [dilation])
-    assert int(reached[-1] - 15) == (0 if placement == "causal" else (kernel - 1) * dilation // 2)
+    assert len(reached) == kernel_size
+    assert int(reached[-1] - reached[0]) + 1 == made.receptive_field == oracle.receptive_field([kernel_size],
+                                                                                               [dilation])
+    assert int(reached[-1] - 15) == (0 if placement == "causal" else (kernel_size - 1) * dilation // 2)
 
 
 def test_the_receptive_field_of_a_stack():
-    stack = [make(kernel=kernel, dilation=dilation) for kernel, dilation in ((3, 1), (3, 2), (2, 4))]
+    stack = [make(kernel_size=kernel_size, dilation=dilation) for kernel_size, dilation in ((3, 1), (3, 2), (2, 4))]
     x = torch.randn(1, 20, 4, dtype=torch.float64, requires_grad=True)
     nn.Sequential(*stack)(x)[0, -1].sum().backward()
     assert int((x.grad[0] != 0).any(-1).sum()) == receptive_field(stack) == 11
@@ -181,7 +182,7 @@ def test_depthwise_features_do_not_mix_and_full_ones_do():
 
 
 def test_a_state_is_the_last_inputs_and_no_more():
-    made, x = make(kernel=3, dilation=2), torch.randn(2, 50, 4).double()
+    made, x = make(kernel_size=3, dilation=2), torch.randn(2, 50, 4).double()
     _, state = made.step(x, made.start(2))
     (window,) = state.tensors
     assert torch.equal(window, x[:, -4:])
@@ -204,7 +205,7 @@ def test_a_state_has_the_precision_of_its_convolution():
 
 
 def test_a_kernel_of_one_remembers_nothing():
-    made, x = make(kernel=1), torch.randn(2, 3, 4).double()
+    made, x = make(kernel_size=1), torch.randn(2, 3, 4).double()
     output, state = made.step(x, made.start(2, capacity=7), lengths=torch.tensor([3, 1]))
     assert_close(output, truth(made, x, regard.Padding([3, 1])))
     assert state.tensors[0].shape == (2, 0, 4)
@@ -218,7 +219,7 @@ def test_new_parameters_keep_the_variance(groups):
     x = torch.randn(8, 100, 256)
     gated = 4.0 * torch.sigmoid(2.0 * torch.randn(10**6)).square().mean()  # before the gate, a and b have variance 4
     for gate, expected in (("none", 1.0), ("glu", float(gated))):
-        made = Convolution(256, kernel=5, groups=groups, gate=gate)
+        made = Convolution(256, kernel_size=5, groups=groups, gate=gate)
         assert float(made(x).detach()[:, 4:].var()) == pytest.approx(expected, rel=0.15)
         assert (made.bias == 0).all()
 
@@ -239,22 +240,22 @@ def test_no_tokens_and_no_rows(placement, groups, gate):
 
 
 def test_it_says_what_it_is():
-    text = repr(Convolution(4, kernel=3, dilation=2, gate="glu", bias=False))
-    assert text == ('Convolution(4, kernel=3, dilation=2, placement="causal", groups="full", gate="glu", bias=False)')
+    text = repr(Convolution(4, kernel_size=3, dilation=2, gate="glu", bias=False))
+    assert text == 'Convolution(4, kernel_size=3, dilation=2, placement="causal", groups="full", gate="glu", bias=False)'
 
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"width": 0}, "`width` must be a whole number, at least 1, but is 0"),
-    ({"kernel": 0}, "`kernel` must be a whole number, at least 1, but is 0"),
-    ({"kernel": True}, "`kernel` must be .*, but is True"),
+    ({"kernel_size": 0}, "`kernel_size` must be a whole number, at least 1, but is 0"),
+    ({"kernel_size": True}, "`kernel_size` must be .*, but is True"),
     ({"dilation": 1.5}, "`dilation` must be .*, but is 1.5"),
     ({"placement": "centered"}, 'one of "causal", "centred".*Did you mean "centred"'),
     ({"groups": "depth"}, '`groups` must be one of "full", "depthwise"'),
     ({"gate": "gelu"}, 'Did you mean "glu"'),
-    ({"placement": "centred", "kernel": 4}, "`kernel` must be odd .*, but is 4"),
+    ({"placement": "centred", "kernel_size": 4}, "`kernel_size` must be odd .*, but is 4"),
 ])
 def test_what_it_cannot_be(options, message):
-    options = {"width": 4, "kernel": 3} | options
+    options = {"width": 4, "kernel_size": 3} | options
     with pytest.raises(ValueError, match=message):
         Convolution(options.pop("width"), **options)
 

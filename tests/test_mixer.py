@@ -29,10 +29,10 @@ def attending(layer=regard.Attention, mask=None, **options):
 
 
 MIXERS = {
-    "convolution": lambda: Convolution(WIDTH, kernel=3),
-    "convolution, depthwise": lambda: Convolution(WIDTH, kernel=4, groups="depthwise"),
-    "convolution, gated": lambda: Convolution(WIDTH, kernel=2, gate="glu"),
-    "convolution, dilated": lambda: Convolution(WIDTH, kernel=3, dilation=2, groups="depthwise", gate="glu"),
+    "convolution": lambda: Convolution(WIDTH, kernel_size=3),
+    "convolution, depthwise": lambda: Convolution(WIDTH, kernel_size=4, groups="depthwise"),
+    "convolution, gated": lambda: Convolution(WIDTH, kernel_size=2, gate="glu"),
+    "convolution, dilated": lambda: Convolution(WIDTH, kernel_size=3, dilation=2, groups="depthwise", gate="glu"),
     **{f"recurrence, {name}": lambda name=name: Recurrence(WIDTH, cell=name) for name in CELLS},
     "recurrence, layers": lambda: Recurrence(WIDTH, cell="lstm", layers=2),
     "lstmn": lambda: LSTMN(WIDTH, attention_width=3),

@@ -43,7 +43,7 @@ class Convolution(nn.Module):
 
     Args:
         width: the width of x and of the result.
-        kernel: the number of taps.
+        kernel_size: the number of taps.
         dilation: the distance between two taps.
         placement: "causal": the token itself and those before it; "centred": as many before as after.
         groups: "full": every feature reads all features; "depthwise": only itself.
@@ -54,19 +54,20 @@ class Convolution(nn.Module):
     E = 2·width for "glu": first a, then b. Initially the result has about the variance of x.
     """
 
-    def __init__(self, width: int, *, kernel: int, dilation: int = 1, placement: str = "causal", groups: str = "full",
-                 gate: str = "none", bias: bool = True) -> None:
+    @checks.renamed_arguments(kernel="kernel_size")
+    def __init__(self, width: int, *, kernel_size: int, dilation: int = 1, placement: str = "causal",
+                 groups: str = "full", gate: str = "none", bias: bool = True) -> None:
         super().__init__()
-        for argument, value in (("width", width), ("kernel", kernel), ("dilation", dilation)):
+        for argument, value in (("width", width), ("kernel_size", kernel_size), ("dilation", dilation)):
             checks.whole_number(argument, value, 1)
         checks.pick("placement", placement, PLACEMENTS)
         checks.pick("groups", groups, GROUPS)
         features = width * checks.pick("gate", gate, GATES)
-        if placement == "centred" and kernel % 2 == 0:
-            raise checks.wrong("kernel", 'odd where placement is "centred", to have a middle', kernel)
-        self.width, self.kernel, self.dilation = width, kernel, dilation
+        if placement == "centred" and kernel_size % 2 == 0:
+            raise checks.wrong("kernel_size", 'odd where placement is "centred"', kernel_size)
+        self.width, self.kernel_size, self.dilation = width, kernel_size, dilation
         self.placement, self.groups, self.gate = placement, groups, gate
-        self.weight = nn.Parameter(torch.empty(features, width if groups == "full" else 1, kernel))
+        self.weight = nn.Parameter(torch.empty(features, width if groups == "full" else 1, kernel_size))
         self.bias = nn.Parameter(torch.empty(features)) if bias else None
         self.reset_parameters()
 
@@ -84,7 +85,7 @@ class Convolution(nn.Module):
 
     @property
     def _span(self) -> int:
-        return (self.kernel - 1) * self.dilation
+        return (self.kernel_size - 1) * self.dilation
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
         """All tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros and give zeros."""
@@ -166,7 +167,7 @@ class Convolution(nn.Module):
 
     def extra_repr(self) -> str:
         chosen = (("placement", self.placement), ("groups", self.groups), ("gate", self.gate))
-        return (f"{self.width}, kernel={self.kernel}, dilation={self.dilation}, "
+        return (f"{self.width}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
                 + ", ".join(f'{name}="{value}"' for name, value in chosen) + f", bias={self.bias is not None}")
 
 
@@ -189,7 +190,7 @@ class ConvolutionConfig(Config):
 
     def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
         """Build the mixer of a layer, counted from 0; taps are on both sides unless the model is causal."""
-        return Convolution(width, kernel=self.kernel_size, dilation=self.dilation * self.dilation_growth**layer,
+        return Convolution(width, kernel_size=self.kernel_size, dilation=self.dilation * self.dilation_growth**layer,
                            placement="causal" if causal else "centred", groups=self.groups, gate=self.gate,
                            bias=self.bias)
 

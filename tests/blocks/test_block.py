@@ -10,6 +10,7 @@ import regard
 from regard.attention.layer import SelfAttention
 from regard.blocks.block import Block
 from regard.blocks.feed_forward import PlainFeedForward
+from regard.blocks.sublayer import NoNorm
 from regard.recurrence.scan import Recurrence
 from regard.reference import blocks as oracle
 
@@ -46,7 +47,7 @@ def known_norm(module, name):
 @pytest.mark.parametrize("order", ["post", "pre"])
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_the_orders_are_the_oracles(mixer, order, name):
-    block, x = make(mixer, order=order, norm_name=name), torch.randn(5, WIDTH).double()
+    block, x = make(mixer, norm_position=order, norm_name=name), torch.randn(5, WIDTH).double()
     feed, norms = block.feed_forward, (block.around_mixer.norm, block.around_feed_forward.norm)
     weights = [t.detach().numpy() for linear in (feed.up, feed.down) for t in (linear.weight, linear.bias)]
 
@@ -60,7 +61,7 @@ def test_the_orders_are_the_oracles(mixer, order, name):
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_cross_attention_stands_between_mixer_and_feed_forward(order):
-    block = make(cross=True, order=order)
+    block = make(cross=True, norm_position=order)
     x, context, there = torch.randn(2, 4, WIDTH).double(), torch.randn(2, 3, 5).double(), regard.Padding([3, 1])
     y = x
     for around, part in ((block.around_mixer, block.mixer),
@@ -75,7 +76,7 @@ def test_cross_attention_stands_between_mixer_and_feed_forward(order):
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_step_by_step_is_all_at_once(mixer, cross, order, chunks):
-    block, x = make(mixer, cross=cross, order=order), torch.randn(3, 5, WIDTH).double()
+    block, x = make(mixer, cross=cross, norm_position=order), torch.randn(3, 5, WIDTH).double()
     context, lengths = (torch.randn(3, 4, 5).double(), torch.tensor([4, 2, 1])) if cross else (None, None)
     state, outputs = block.start(3, 5, context, lengths), []
     for chunk in x.split(chunks, dim=1):
@@ -99,9 +100,15 @@ def test_states_can_be_picked_replaced_and_copied(mixer):
 
 
 def test_errors_name_the_argument():
-    with pytest.raises(ValueError, match='`order` must be one of "post", "pre", "none", but is "prae"'):
-        make(order="prae")
+    with pytest.raises(ValueError, match='`norm_position` must be one of "post", "pre", "none", but is "prae"'):
+        make(norm_position="prae")
     with pytest.raises(ValueError, match=r'`norm` must be one of .*, but is "layers".*Did you mean "layer"'):
         make(norm_name="layers")
     with pytest.raises(ValueError, match="`context` must be given to a block with cross-attention"):
         make(cross=True)(torch.randn(1, 2, WIDTH).double())
+
+
+def test_old_names_of_arguments_keep_working():
+    with pytest.warns(FutureWarning, match="`order` is now called `norm_position`"):
+        block = make(order="plain")
+    assert isinstance(block.around_mixer, NoNorm)

@@ -16,7 +16,7 @@ from regard.recurrence.lstmn import LSTMN
 def make(order="pre", **options):
     torch.manual_seed(5)
     blocks = [Block(SelfAttention(regard.Attention(6, heads=2)), GatedFeedForward(6, 8), 6,
-                    order=order) for _ in range(3)]
+                    norm_position=order) for _ in range(3)]
     return Stack(blocks, nn.LayerNorm(6) if order == "pre" else None, **options).double()
 
 
@@ -59,7 +59,7 @@ def test_computing_once_more_changes_nothing_and_keeps_less():
     x = torch.randn(2, 16, 6).double().requires_grad_()
     results, kept = {}, {}
     for checkpoint in (False, True):
-        stack, sizes = make(checkpoint=checkpoint).train(), []
+        stack, sizes = make(activation_checkpointing=checkpoint).train(), []
         with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
             y = stack(x)
         kept[checkpoint] = sum(sizes)

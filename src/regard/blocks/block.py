@@ -37,17 +37,19 @@ class Block(nn.Module):
         feed_forward: a module (..., D) -> (..., D).
         width: D.
         cross: the attention layer that attends to a context.
-        order: where the norms stand: "post", "pre" or "none" (neither norms nor residuals).
+        norm_position: "post", "pre" or "none" (neither norms nor residuals).
         norm_name: "layer" or "rms"; `epsilon` is added to the variance.
         dropout: the probability of dropout on the result of each sublayer, before it is added to the residual.
     """
 
+    @checks.renamed_arguments(order="norm_position")
     def __init__(self, mixer: nn.Module, feed_forward: nn.Module | None, width: int, *,
-                 cross: AttentionLayer | None = None, order: str = "pre", norm_name: str = "layer",
+                 cross: AttentionLayer | None = None, norm_position: str = "pre", norm_name: str = "layer",
                  epsilon: float = 1e-5, dropout: float = 0.0) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
-        around = checks.pick("order", {"plain": "none"}.get(order, order), NORM_POSITIONS)  # "plain" is the old name
+        norm_position = {"plain": "none"}.get(norm_position, norm_position)  # "plain" is the old name
+        around = checks.pick("norm_position", norm_position, NORM_POSITIONS)
         self.mixer, self.cross, self.feed_forward = mixer, cross, feed_forward
         self.around_mixer = around(make_norm(norm_name, width, epsilon), dropout)
         self.around_cross = None if cross is None else around(make_norm(norm_name, width, epsilon), dropout)

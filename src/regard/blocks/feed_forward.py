@@ -26,15 +26,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module, ABC):
-    """The base of both kinds: (..., width) -> (..., width), with `inner` hidden features."""
+    """The base of both kinds: (..., width) -> (..., width), with `ffn_width` hidden features."""
 
-    def __init__(self, width: int, inner: int, *, activation: str, bias: bool, dropout: float) -> None:
+    def __init__(self, width: int, ffn_width: int, *, activation: str, bias: bool, dropout: float) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
-        self.width, self.inner, self.name = width, inner, activation
+        self.width, self.ffn_width, self.name = width, ffn_width, activation
         self.activation = checks.pick("activation", activation, ACTIVATIONS)
-        self.up = Linear(width, inner, bias)
-        self.down = Linear(inner, width, bias)
+        self.up = Linear(width, ffn_width, bias)
+        self.down = Linear(ffn_width, width, bias)
         self.dropout = Dropout(dropout)
         self.reset_parameters()
 
@@ -61,9 +61,9 @@ class FeedForward(nn.Module, ABC):
 class PlainFeedForward(FeedForward):
     """W_2 f(W_1 x + b_1) + b_2, with dropout on the hidden features."""
 
-    def __init__(self, width: int, inner: int, *, activation: str = "relu", bias: bool = True,
+    def __init__(self, width: int, ffn_width: int, *, activation: str = "relu", bias: bool = True,
                  dropout: float = 0.0) -> None:
-        super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
+        super().__init__(width, ffn_width, activation=activation, bias=bias, dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
@@ -73,10 +73,10 @@ class PlainFeedForward(FeedForward):
 class GatedFeedForward(FeedForward):
     """W_2 (f(W_g x) ⊙ W_1 x): the activation gates the hidden features."""
 
-    def __init__(self, width: int, inner: int, *, activation: str = "silu", bias: bool = False,
+    def __init__(self, width: int, ffn_width: int, *, activation: str = "silu", bias: bool = False,
                  dropout: float = 0.0) -> None:
-        super().__init__(width, inner, activation=activation, bias=bias, dropout=dropout)
-        self.gate = Linear(width, inner, bias)
+        super().__init__(width, ffn_width, activation=activation, bias=bias, dropout=dropout)
+        self.gate = Linear(width, ffn_width, bias)
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:

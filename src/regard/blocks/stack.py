@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recompute
+from torch.utils.checkpoint import checkpoint
 
+from regard import checks
 from regard.attention.layer import Attention, AttentionConfig, SelfAttentionConfig
 from regard.attention.mask import Mask, Packed, Padding
 from regard.attention.mask_cache import CachedMask, CachedPacked, CachedPadding, present_tokens, zero_absent
@@ -33,10 +34,12 @@ class StackState(CompositeState):
 class Stack(nn.Module):
     """Blocks in sequence; `last_norm` is None after post-norm blocks, which end with their own norm."""
 
+    @checks.renamed_arguments(checkpoint="activation_checkpointing")
     def __init__(self, blocks: Sequence[Block], last_norm: nn.Module | None = None, *,
-                 checkpoint: bool = False) -> None:
+                 activation_checkpointing: bool = False) -> None:
         super().__init__()
-        self.blocks, self.last_norm, self.checkpoint = nn.ModuleList(blocks), last_norm, checkpoint
+        self.blocks, self.last_norm = nn.ModuleList(blocks), last_norm
+        self.activation_checkpointing = activation_checkpointing
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
@@ -54,8 +57,8 @@ class Stack(nn.Module):
                 context_present = CachedPacked(context_present).under(None, x.shape[-2], context.shape[-2], x.dim() - 1,
                                                                       x.device)
         for block in self.blocks:
-            if self.checkpoint and self.training:
-                x = recompute(block, x, present, context, context_present, use_reentrant=False)
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(block, x, present, context, context_present, use_reentrant=False)
             else:
                 x = block(x, present, context, context_present)
         return x if self.last_norm is None else self.last_norm(x)
@@ -82,8 +85,8 @@ MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMN
 class StackConfig(Config):
     """The table of a stack of equal blocks in a config file.
 
-    `cross` is the cross-attention of decoders; `dropout` applies to the result of every sublayer; `checkpoint` computes
-    activations again in the backward pass, to save memory.
+    `cross` is the cross-attention of decoders; `dropout` applies to the result of every sublayer;
+    `activation_checkpointing` computes activations again in the backward pass, to save memory.
     """
 
     layers: int = integer(minimum=1)
@@ -100,11 +103,11 @@ class StackConfig(Config):
         """Build the blocks for tokens of this width; in a causal stack no token sees those after it."""
         blocks = [Block(self.mixer.mixer(width, causal, layer),
                         None if self.feed_forward is None else self.feed_forward.build(width), width,
-                        cross=None if self.cross is None else self.cross.build(width), order=self.norm_position,
+                        cross=None if self.cross is None else self.cross.build(width), norm_position=self.norm_position,
                         norm_name=self.norm, epsilon=self.epsilon, dropout=self.dropout)
                   for layer in range(self.layers)]
         stack = Stack(blocks, make_norm(self.norm, width, self.epsilon) if self.norm_position == "pre" else None,
-                      checkpoint=self.activation_checkpointing)
+                      activation_checkpointing=self.activation_checkpointing)
         if self.norm_position == "pre":
             _scale_residual_outputs(stack, self.layers)
         return stack
