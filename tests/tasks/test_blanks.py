@@ -55,4 +55,4 @@ def test_characters_keep_their_spaces():
 @given(st.text(alphabet="ab_ <mask>\u00e9\u0301▁", max_size=20))
 def test_no_text_gives_a_mask_but_by_a_blank(text):
     for tokenizer in (texting.tokenizer(), texting.characters()):
-        assert encode_with_blanks(tokenizer, text, MASK).count(MASK) == len(re.findall("_{3,}", tokenizer.normalise(text)))
+        assert encode_with_blanks(tokenizer, text, MASK).count(MASK) == len(re.findall("_{3,}", tokenizer.normalize(text)))

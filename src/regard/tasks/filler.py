@@ -113,7 +113,7 @@ def encode_with_blanks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
     """The ids of a text, with `mask` in place of each blank."""
     if not isinstance(tokenizer, LosslessTokenizer):  # other tokenizers are exact for whole texts only
         return _join_with_mask(tokenizer.encode_batch([part.rstrip(" ") for part in BLANK_PATTERN.split(text)]), mask)
-    first, *others = BLANK_PATTERN.split(tokenizer.normalise(text))
+    first, *others = BLANK_PATTERN.split(tokenizer.normalize(text))
     parts = [tokenizer.prefix + first if first else "", *others]
     if tokenizer.prefix:
         parts = [*(part.removesuffix(tokenizer.prefix) for part in parts[:-1]), parts[-1]]

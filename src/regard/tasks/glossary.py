@@ -194,7 +194,7 @@ class TermSpelling:
 
     def at(self, text: str, glued: bool) -> tuple[int, ...]:
         """The tokens of a text after a space, or if `glued` directly after a sign; empty if there are none."""
-        normal = self.tokenizer.normalise(text)
+        normal = self.tokenizer.normalize(text)
         return self._tokens_after("l'", 2, normal) if glued else self._tokens_after("a ", 1, normal)
 
     @cached_property
@@ -223,7 +223,7 @@ class TermSpelling:
         a capital letter needs neither.
         """
         ways = dict[tuple[int, ...], None]()
-        for text in with_capital(self.tokenizer.normalise(target)):
+        for text in with_capital(self.tokenizer.normalize(target)):
             ways |= dict.fromkeys([self._tokens_after("a ", 1, text)])
             if text[0].isupper():
                 ways |= dict.fromkeys([tuple(self.tokenizer.encode(text))])

@@ -31,7 +31,7 @@ def test_a_tokenizer_comes_back_as_it_was(tokenizer, corpus):
     assert again.files() == tokenizer.files()
     texts = [*corpus[:30], "  e\u0301 ▁語 \n"]
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
-    assert again.normalise(texts[-1]) == tokenizer.normalise(texts[-1])
+    assert again.normalize(texts[-1]) == tokenizer.normalize(texts[-1])
     assert again.sample(texts[0], alpha=0.3, seed=5) == tokenizer.sample(texts[0], alpha=0.3, seed=5)
 
 
@@ -153,7 +153,7 @@ def test_ids_and_spans_are_those_of_the_package(minilm):
     assert minilm.pieces(minilm.encode(text)) == encoded.tokens[1:-1]
     assert [text[word.start:word.end] for word in minilm.words(text)] == [
         "Hello", "wörld", "!", "It", "'s", "unbelievable", "."]
-    assert minilm.normalise("HÉ") == "he"
+    assert minilm.normalize("HÉ") == "he"
     assert not minilm.lossless
 
 
@@ -314,7 +314,7 @@ def test_a_vocabulary_of_its_own_and_what_it_lacks(source):
 
 def test_spans_and_words_are_of_the_raw_line(source):
     text = "The  ﬁne\u3000dog, 語."
-    assert source.normalise(text) == "The fine dog, 語."
+    assert source.normalize(text) == "The fine dog, 語."
     spans = source.spans(text)
     assert len(spans) == len(source.encode(text))
     assert (spans[0].start, spans[-1].end) == (0, len(text))

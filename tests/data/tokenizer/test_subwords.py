@@ -18,7 +18,7 @@ from regard.data.tokenizer.subwords import (
     FIRST_BYTE,
     FIRST_PIECE,
     MULTITHREADED,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     SPACE_SYMBOL,
     SPECIAL_IDS,
     SPECIAL_PIECES,
@@ -29,7 +29,7 @@ from regard.data.tokenizer.subwords import (
     SentencePieceTokenizer,
     UnigramSampler,
     byte_ids,
-    trace_normalisation,
+    trace_normalization,
 )
 
 
@@ -37,7 +37,7 @@ from regard.data.tokenizer.subwords import (
 def test_decoding_gives_the_normalised_text(tokenizer, texts, data):
     text = data.draw(texts)
     ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == tokenizer.normalise(text)
+    assert tokenizer.decode(ids) == tokenizer.normalize(text)
     assert not SPECIAL_IDS.ids().intersection(ids)
     assert max(ids, default=0) < tokenizer.size
 
@@ -46,7 +46,7 @@ def test_every_character_there_is(tokenizer):
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     texts = ["".join(map(chr, codes[at:at + 1024])) for at in range(0, len(codes), 1024)]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
-        assert tokenizer.decode(ids) == tokenizer.normalise(text)
+        assert tokenizer.decode(ids) == tokenizer.normalize(text)
         assert min(ids) > max(SPECIAL_IDS.ids())
 
 
@@ -86,7 +86,7 @@ def test_spans_point_at_the_right_characters(tokenizer, texts, data):
         assert last <= start <= end <= len(text)
         assert not text[reached:start].strip()  # nothing but white space, which normalising took away, is in no span
         surface = tokenizer.surfaces[id_].removeprefix(tokenizer.prefix.encode() if at == 0 else b"")
-        whole = tokenizer.normalise(f"x{text[start:end]}x")[1:-1].encode()  # white space at the ends stays within
+        whole = tokenizer.normalize(f"x{text[start:end]}x")[1:-1].encode()  # white space at the ends stays within
         assert surface in whole
         if spans.count((start, end)) == 1:  # not a part of a character, nor of several that changed together
             alone = all(start >= other.end or end <= other.start for other in (*spans[:at], *spans[at + 1:]))
@@ -168,7 +168,7 @@ def test_ids_that_are_none(tokenizer, ids):
 
 
 def test_what_is_no_text(tokenizer):
-    for call in (tokenizer.encode, tokenizer.spans, tokenizer.words, tokenizer.normalise,
+    for call in (tokenizer.encode, tokenizer.spans, tokenizer.words, tokenizer.normalize,
                  lambda text: tokenizer.encode_batch(["good", text]),
                  lambda text: tokenizer.sample(text, alpha=0.1, seed=0)):
         with pytest.raises(ValueError, match=r"lone surrogate U\+DC80 at character 1"):
@@ -271,7 +271,7 @@ def test_what_are_no_characters(characters):
         CharacterTokenizer(characters)
 
 
-NAMES = [*NORMALISATIONS]
+NAMES = [*NORMALIZATIONS]
 NO_BREAK = "\xa0\u2007\u202f"
 
 
@@ -279,7 +279,7 @@ NO_BREAK = "\xa0\u2007\u202f"
 @given(data=st.data())
 def test_a_result_is_its_own_result(name, texts, data):
     text = data.draw(texts)
-    normalise = NORMALISATIONS[name]
+    normalise = NORMALIZATIONS[name]
     assert normalise(normalise(text)) == normalise(text)
 
 
@@ -288,14 +288,14 @@ def test_each_rule_by_another_road(texts, data):
     text = data.draw(texts)
     composed = unicodedata.normalize("NFC", text)
     blank = [" " if c.isspace() and c not in NO_BREAK else c for c in composed]
-    assert NORMALISATIONS["exact"](text) == text
-    assert NORMALISATIONS["nfc"](text) == composed
-    assert NORMALISATIONS["line"](text) == " ".join(filter(None, "".join(blank).split(" ")))
+    assert NORMALIZATIONS["exact"](text) == text
+    assert NORMALIZATIONS["nfc"](text) == composed
+    assert NORMALIZATIONS["line"](text) == " ".join(filter(None, "".join(blank).split(" ")))
 
 
 def test_white_space_is_what_python_says_less_the_no_break_spaces():
     folded = {chr(code) for code in range(sys.maxunicode + 1)
-              if not 0xD800 <= code < 0xE000 and NORMALISATIONS["line"](f"a{chr(code)}b") == "a b"}
+              if not 0xD800 <= code < 0xE000 and NORMALIZATIONS["line"](f"a{chr(code)}b") == "a b"}
     assert folded == {c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace()} - {*NO_BREAK}
 
 
@@ -303,15 +303,15 @@ def test_white_space_is_what_python_says_less_the_no_break_spaces():
 @given(data=st.data())
 def test_the_trace_has_the_same_text_and_points_at_its_characters(name, texts, data):
     text = data.draw(texts)
-    traced = trace_normalisation(name, text)
-    assert traced.text == NORMALISATIONS[name](text)
+    traced = trace_normalization(name, text)
+    assert traced.text == NORMALIZATIONS[name](text)
     assert len(traced.spans) == len(traced.text)
     reached = 0
     for at, (start, end) in enumerate(traced.spans):
         assert 0 <= start < end <= len(text)
         together = [other for other, span in enumerate(traced.spans) if span == (start, end)]
         part = "".join(traced.text[other] for other in together)
-        assert part == " " or NORMALISATIONS["exact" if name == "exact" else "nfc"](text[start:end]) == part
+        assert part == " " or NORMALIZATIONS["exact" if name == "exact" else "nfc"](text[start:end]) == part
         assert together == [*range(together[0], together[-1] + 1)]
         if at == together[0]:
             skipped = text[reached:start]
@@ -331,7 +331,7 @@ def test_the_trace_has_the_same_text_and_points_at_its_characters(name, texts, d
     (" \t\n", "", []),
 ])
 def test_examples(text, result, spans):
-    traced = trace_normalisation("line", text)
+    traced = trace_normalization("line", text)
     assert (traced.text, [tuple(span) for span in traced.spans]) == (result, spans)
 
 
@@ -339,12 +339,12 @@ def test_groups_are_cut_where_nothing_changes_across(traps):
     for one in traps:
         for other in traps:
             text = f"e\u0301{one}{other}\u0323{one}\u1161"
-            assert trace_normalisation("nfc", text).text == unicodedata.normalize("NFC", text)
+            assert trace_normalization("nfc", text).text == unicodedata.normalize("NFC", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lone_surrogate_is_refused_by_its_place(name):
-    for call in (NORMALISATIONS[name], lambda text: trace_normalisation(name, text)):
+    for call in (NORMALIZATIONS[name], lambda text: trace_normalization(name, text)):
         with pytest.raises(ValueError, match=r"`text` must be text of whole characters.*U\+D800 at character 3"):
             call("abc\ud800")
         with pytest.raises(ValueError, match="`text` must be text, but is a bytes"):
@@ -410,7 +410,7 @@ def test_what_was_drawn_before_changes_nothing(kind):
 def test_every_sample_is_the_normalised_text(tokenizer, texts, data, alpha, seed):
     text = data.draw(texts)
     ids = tokenizer.sample(text, alpha=alpha, seed=seed)
-    assert tokenizer.decode(ids) == tokenizer.normalise(text)
+    assert tokenizer.decode(ids) == tokenizer.normalize(text)
     assert tokenizer.sample(text, alpha=alpha, seed=seed) == ids
 
 

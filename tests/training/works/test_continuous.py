@@ -60,7 +60,7 @@ def test_files_that_end_inside_a_part_are_told():
 def test_the_ids_are_those_of_the_whole_text(subwords, place, text):
     (place / "whole.txt").write_bytes((TEXT + text).encode())
     ids = [id_ for some in encode_pieces(subwords, read_pieces([InputFile(place / "whole.txt")])) for id_ in some]
-    assert subwords.decode(ids) == subwords.normalise(TEXT + text)
+    assert subwords.decode(ids) == subwords.normalize(TEXT + text)
     assert ids == subwords.encode(TEXT + text)
 
 

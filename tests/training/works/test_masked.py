@@ -78,7 +78,7 @@ def test_validation_that_is_given(file):
 def test_ids_are_those_of_the_texts(prepared):
     decode = prepared.tokenizer.decode
     assert [decode(prepared.training[number].tolist()) for number in range(len(prepared.training))] == [
-        prepared.tokenizer.normalise(text) for text in prepared.survey.training()]
+        prepared.tokenizer.normalize(text) for text in prepared.survey.training()]
     assert len(prepared.validation) == int(prepared.survey.held.sum())
     assert prepared.longest == max(len(prepared.training[number]) for number in range(len(prepared.training)))
     assert prepared.tokens == len(prepared.training.stream)

@@ -86,7 +86,7 @@ class Tokenizer(ABC):
     special: SpecialTokens
     """The ids that no text encodes to."""
     lossless: bool
-    """Whether decode(encode(text)) == normalise(text) for every text. Ours are; those of imported models are not."""
+    """Whether decode(encode(text)) == normalize(text) for every text. Ours are; those of imported models are not."""
 
     @property
     @abstractmethod
@@ -94,7 +94,7 @@ class Tokenizer(ABC):
         """The number of ids, special ones included."""
 
     @abstractmethod
-    def normalise(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """The text as the tokenizer sees it."""
 
     @abstractmethod

@@ -116,7 +116,7 @@ class JsonTokenizer(Tokenizer):
         """The number of ids, including special ones and gaps."""
         return max(self._names, default=-1) + 1
 
-    def normalise(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """The text after its own normaliser; decode(encode(text)) may differ further."""
         normaliser = self._inner.normalizer
         return check_text(text) if normaliser is None else normaliser.normalize_str(check_text(text))
@@ -216,7 +216,7 @@ class MarianTokenizer(Tokenizer):
             raise checks.wrong("piece", f"one of the {len(self._ids)} of the vocabulary", repr(piece)[:80])
         return self._ids[piece]
 
-    def normalise(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """The text after the rules of the sentencepiece model; decode(encode(text)) may differ further."""
         return self._inner.normalize(check_text(text)).replace(SPACE_SYMBOL, " ").strip(" ")
 

@@ -97,17 +97,17 @@ def compose_text(text: str) -> str:
     return text if check_text(text).isascii() else unicodedata.normalize("NFC", text)
 
 
-def normalise_line(text: str) -> str:
+def normalize_line(text: str) -> str:
     """The text in canonical composition, with runs of white space as one space, and none at the ends."""
     if check_text(text).isascii():
         return " ".join(text.split())
     return _WHITE.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
-NORMALISATIONS: dict[str, Callable[[str], str]] = {"exact": keep_text, "nfc": compose_text, "line": normalise_line}
+NORMALIZATIONS: dict[str, Callable[[str], str]] = {"exact": keep_text, "nfc": compose_text, "line": normalize_line}
 
 
-def trace_normalisation(name: str, text: str) -> TracedText:
+def trace_normalization(name: str, text: str) -> TracedText:
     """The normalised text with the origin of each of its characters."""
     check_text(text)
     if name == "exact":
@@ -174,17 +174,17 @@ class LosslessTokenizer(Tokenizer):
 
     Args:
         surfaces: the text of each piece, that is of the ids that are neither special nor bytes.
-        normalisation: the name of the normalisation.
+        normalization: the name of the normalisation.
         prefix: prepended to every text that is not empty, so that its first word is encoded like any other.
     """
 
     lossless = True
 
-    def __init__(self, surfaces: Sequence[str], normalisation: str, prefix: str = "") -> None:
-        self.special, self.normalisation, self.prefix = SPECIAL_IDS, normalisation, prefix
+    def __init__(self, surfaces: Sequence[str], normalization: str, prefix: str = "") -> None:
+        self.special, self.normalization, self.prefix = SPECIAL_IDS, normalization, prefix
         self.surfaces = (*[b""] * FIRST_BYTE, *(bytes((value,)) for value in range(256)), *map(str.encode, surfaces))
         """The bytes of each id; special ids have none."""
-        self._normalise = NORMALISATIONS[normalisation]
+        self._normalize = NORMALIZATIONS[normalization]
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -194,11 +194,11 @@ class LosslessTokenizer(Tokenizer):
     def size(self) -> int:
         return len(self.surfaces)
 
-    def normalise(self, text: str) -> str:
-        return self._normalise(text)
+    def normalize(self, text: str) -> str:
+        return self._normalize(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._tokenize(list(map(self._normalise, texts)))
+        return self._tokenize(list(map(self._normalize, texts)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special ids and without the prefix.
@@ -216,11 +216,11 @@ class LosslessTokenizer(Tokenizer):
     def spans(self, text: str) -> list[Span]:
         """For each id of encode(text), the characters of the text that it covers.
 
-        A space before a piece is among its characters; the prefix is not, and white space that `normalise` removes is
+        A space before a piece is among its characters; the prefix is not, and white space that `normalize` removes is
         in no span. Each byte of a character has the span of the whole character, and characters that were normalised
         together all have the span of the group.
         """
-        traced = trace_normalisation(self.normalisation, text)
+        traced = trace_normalization(self.normalization, text)
         return self._locate(self._tokenize([traced.text])[0], traced, len(self.prefix))
 
     def decoded_spans(self, ids: Sequence[int]) -> list[Span]:
@@ -269,11 +269,11 @@ def _trace_end(traced: TracedText) -> int:
 class CharacterTokenizer(LosslessTokenizer):
     """One id for each of these characters, in this order; any other is encoded as its bytes."""
 
-    def __init__(self, characters: Sequence[str], normalisation: str = "nfc") -> None:
+    def __init__(self, characters: Sequence[str], normalization: str = "nfc") -> None:
         if {*map(len, characters)} - {1} or len({*characters}) < len(characters) or SPACE_SYMBOL in characters:
             raise checks.wrong("characters", f"single characters other than {SPACE_SYMBOL}, each of them once",
                                "others, or some of them twice")
-        super().__init__(characters, normalisation)
+        super().__init__(characters, normalization)
         self.characters = tuple(characters)
         self._ids = {surface.decode(): FIRST_PIECE + at for at, surface in enumerate(self.surfaces[FIRST_PIECE:])}
 
@@ -283,7 +283,7 @@ class CharacterTokenizer(LosslessTokenizer):
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the characters as a JSON array."""
         data = json.dumps(self.characters).encode()
-        record = CharactersRecord(normalisation=self.normalisation, sha256=hash_data(data))
+        record = CharactersRecord(normalisation=self.normalization, sha256=hash_data(data))
         return pack_files(name, record, {"json": data})
 
     def _tokenize_one(self, text: str) -> list[int]:
@@ -297,15 +297,15 @@ class CharacterTokenizer(LosslessTokenizer):
 class ByteTokenizer(LosslessTokenizer):
     """One id for each byte of the text as UTF-8; it needs no training."""
 
-    def __init__(self, normalisation: str = "exact") -> None:
-        super().__init__((), normalisation)
+    def __init__(self, normalization: str = "exact") -> None:
+        super().__init__((), normalization)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         return [[FIRST_BYTE + value for value in text.encode()] for text in texts]
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record alone."""
-        return pack_files(name, BytesRecord(normalisation=self.normalisation), {})
+        return pack_files(name, BytesRecord(normalisation=self.normalization), {})
 
 
 class SentencePieceTokenizer(LosslessTokenizer):
@@ -317,15 +317,15 @@ class SentencePieceTokenizer(LosslessTokenizer):
     Args:
         data: the model as sentencepiece stores it.
         model: "unigram" or "bpe".
-        normalisation: the name of the normalisation of its training text.
+        normalization: the name of the normalisation of its training text.
     """
 
-    def __init__(self, data: bytes, model: str, normalisation: str) -> None:
+    def __init__(self, data: bytes, model: str, normalization: str) -> None:
         checks.pick("model", model, dict.fromkeys(SUBWORD_MODELS))
         self._processor = load_sentencepiece(data, "data")
         count = self._processor.get_piece_size()
         names = [self._processor.id_to_piece(id_) for id_ in range(count)]
-        super().__init__([name.replace(SPACE_SYMBOL, " ") for name in names[FIRST_PIECE:]], normalisation, " ")
+        super().__init__([name.replace(SPACE_SYMBOL, " ") for name in names[FIRST_PIECE:]], normalization, " ")
         if names[:FIRST_PIECE] != [*SPECIAL_PIECES, *_BYTE_PIECES] or self._changes_text():
             raise checks.wrong("data", "a model that regard trained", "one of another layout",
                                "`MarianTokenizer` reads models of others.")
@@ -352,12 +352,12 @@ class SentencePieceTokenizer(LosslessTokenizer):
         and larger values sample more.
         """
         check_alpha(alpha, *(() if self.model == "unigram" else (1.0,)))
-        normalised, rng = self.normalise(text), seeded_random(seed)
+        normalised, rng = self.normalize(text), seeded_random(seed)
         return self._sampler.sample_text(self.prefix + normalised, alpha, rng) if normalised else []
 
     def files(self, name: str = TOKENIZER_NAME) -> dict[str, bytes]:
         """The record, and the model."""
-        record = SentencePieceRecord(model=self.model, normalisation=self.normalisation, sha256=hash_data(self.data))
+        record = SentencePieceRecord(model=self.model, normalisation=self.normalization, sha256=hash_data(self.data))
         return pack_files(name, record, {"model": self.data})
 
     def _tokenize_symbol(self, text: str) -> list[int]:
@@ -505,12 +505,12 @@ class BpeSampler(SubwordSampler):
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePieceRecord(Config):
-    """The record of a sentencepiece model."""
+    """The record of a sentencepiece model. Records keep their keys: a tokenizer's sha256 is that of its files."""
 
     kind: ClassVar[str] = "sentencepiece"
     suffixes: ClassVar[Mapping[str, str]] = {"model": "sha256"}
     model: str = choice(SUBWORD_MODELS)
-    normalisation: str = choice(NORMALISATIONS)
+    normalisation: str = choice(NORMALIZATIONS)
     sha256: str
 
 
@@ -520,7 +520,7 @@ class CharactersRecord(Config):
 
     kind: ClassVar[str] = "characters"
     suffixes: ClassVar[Mapping[str, str]] = {"json": "sha256"}
-    normalisation: str = choice(NORMALISATIONS)
+    normalisation: str = choice(NORMALIZATIONS)
     sha256: str
 
 
@@ -530,7 +530,7 @@ class BytesRecord(Config):
 
     kind: ClassVar[str] = "bytes"
     suffixes: ClassVar[Mapping[str, str]] = {}
-    normalisation: str = choice(NORMALISATIONS)
+    normalisation: str = choice(NORMALIZATIONS)
 
 
 def hash_data(data: bytes) -> str:

@@ -28,7 +28,7 @@ from regard.config import Config, choice, integer, number
 from regard.data.tokenizer.interface import PairTokenizer, Tokenizer
 from regard.data.tokenizer.subwords import (
     FIRST_PIECE,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     SPACE_SYMBOL,
     SPECIAL_IDS,
     SPECIAL_PIECES,
@@ -46,7 +46,7 @@ class SubwordConfig(Config):
     """The number of ids: 5 special ones, 256 bytes, and the pieces. A text may allow fewer."""
     character_coverage: float = number(0.9998, minimum=0.98, maximum=1, old="coverage")
     """The share of the characters of the text that have a piece; the rarest are encoded as bytes."""
-    normalization: str = choice(NORMALISATIONS, "line", old="normalisation")
+    normalization: str = choice(NORMALIZATIONS, "line", old="normalisation")
     split_digits: bool = False
     """Whether every digit is a piece of its own, so that numbers are copied rather than learned."""
     input_sentence_size: int = integer(200_000, minimum=1, old="sentences")
@@ -76,7 +76,7 @@ class CharactersConfig(Config):
     kind: ClassVar[str] = "characters"
     vocab_size: int | None = integer(None, minimum=FIRST_PIECE + 1, old="vocabulary")
     """The largest number of ids: 5 special ones, 256 bytes, and the most frequent characters."""
-    normalization: str = choice(NORMALISATIONS, "nfc", old="normalisation")
+    normalization: str = choice(NORMALIZATIONS, "nfc", old="normalisation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class BytesConfig(Config):
     """One id for each byte."""
 
     kind: ClassVar[str] = "bytes"
-    normalization: str = choice(NORMALISATIONS, "exact", old="normalisation")
+    normalization: str = choice(NORMALIZATIONS, "exact", old="normalisation")
 
 
 TokenizerConfig = UnigramConfig | BpeConfig | CharactersConfig | BytesConfig
@@ -145,9 +145,9 @@ def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], so
 
 
 def _train_characters(texts: Iterable[str], config: CharactersConfig) -> TrainedTokenizer:
-    normalise, counts = NORMALISATIONS[config.normalization], Counter[str]()
+    normalize, counts = NORMALIZATIONS[config.normalization], Counter[str]()
     for text in texts:
-        counts.update(normalise(text))
+        counts.update(normalize(text))
     del counts[SPACE_SYMBOL]
     if not counts:
         raise _no_text_error()
@@ -159,8 +159,8 @@ def _train_characters(texts: Iterable[str], config: CharactersConfig) -> Trained
 
 
 def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTokenizer:
-    normalise = NORMALISATIONS[config.normalization]
-    kept, count = _reservoir_sample((text for text in map(normalise, texts) if text), config)
+    normalize = NORMALIZATIONS[config.normalization]
+    kept, count = _reservoir_sample((text for text in map(normalize, texts) if text), config)
     notes = [f"{len(kept):,} of {count:,} texts were used"] if len(kept) < count else []
     counts = Counter(line for text in kept for line in _training_lines(text))
     lines = [line for line, count in counts.items() for _ in range(min(count, LINE_REPEATS))]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from regard.data.tokenizer.subwords import NORMALISATIONS, SPACE_SYMBOL, SentencePieceTokenizer, load_sentencepiece
+from regard.data.tokenizer.subwords import NORMALIZATIONS, SPACE_SYMBOL, SentencePieceTokenizer, load_sentencepiece
 
 TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_TOKENS = {"pad_token": "padding", "unk_token": "unknown", "bos_token": "start", "mask_token": "mask"}
@@ -48,7 +48,7 @@ def _build_tokenizer(tokenizer: SentencePieceTokenizer, names: Sequence[str], sp
     scores = load_sentencepiece(tokenizer.data, "data")
     vocabulary = [(name, scores.get_score(id_)) for id_, name in enumerate(names)]
     made = parts.Tokenizer(parts.models.Unigram(vocabulary, tokenizer.special.unknown, True))
-    made.normalizer = parts.normalizers.Sequence(_normalizers(parts, tokenizer.normalisation))
+    made.normalizer = parts.normalizers.Sequence(_normalizers(parts, tokenizer.normalization))
     made.decoder = parts.decoders.Sequence([
         parts.decoders.Replace(SPACE_SYMBOL, " "), parts.decoders.ByteFallback(), parts.decoders.Fuse(),
         parts.decoders.Strip(" ", 1, 0)])
@@ -61,7 +61,7 @@ def _build_tokenizer(tokenizer: SentencePieceTokenizer, names: Sequence[str], sp
 
 def _normalizers(parts: Any, normalisation: str) -> list[Any]:
     """What is done to a text, in their parts: our normalisation, the space in front, and ▁ for every space."""
-    assert normalisation in NORMALISATIONS
+    assert normalisation in NORMALIZATIONS
     steps = []
     if normalisation != "exact":
         steps.append(parts.normalizers.NFC())
