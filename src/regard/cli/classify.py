@@ -1,7 +1,7 @@
 """`regard classify`: label texts, or images in files, folders and IDX files.
 
-A line of the result is the label, its probability and the input, separated by tabs. The model decides whether the inputs
-are texts or images.
+A line of the result is the label, its probability and the input, separated by tabs. The model decides whether the
+inputs are texts or images.
 """
 
 import os

@@ -64,8 +64,8 @@ class CompletionOutput:
 def complete(
     model: ModelArgument,
     *,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; without any, or with "
-                       "-, all of standard input as one.", show_default=False)] = None,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to continue; without any, or "
+                       "with -, all of standard input as one.", show_default=False)] = None,
     output: CompletionOutput,
     device: DeviceOption = AUTO_DEVICE,
     beam_options: BeamOptions,
@@ -81,7 +81,8 @@ def complete(
 
     try:
         strategy = _make_strategy(beam_options, sampling, lengths, output.nbest)
-        if output.stream and (output.as_json or output.scores or output.nbest > 1 or beam_options.beam not in (None, 1)):
+        if output.stream and (output.as_json or output.scores or output.nbest > 1
+                              or beam_options.beam not in (None, 1)):
             fail("--stream prints one text while it is generated. It cannot be combined with --json, --scores or "
                  "--nbest, nor with --beam, which revises the text until the end.")
         if output.stream and beam_options.length_penalty is not None:

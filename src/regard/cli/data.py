@@ -1,33 +1,31 @@
-"""`regard data`: what is in a corpus, before a model is made of it; and sentences to begin with.
+"""`regard data`: check a corpus before training on it; and sentences for a first try.
 
-The commands read their arguments, hand them to `regard.data.doctor`, and draw what comes back; nothing is judged here.
-Texts of the corpus are shown with everything that a terminal would obey written out (`\x1b`), never as markup. The
-doctor is imported inside the functions: the command's help answers at once, and torch is not needed at all.
+The commands read their arguments, call `regard.data.doctor`, and print its report. Control characters in texts are
+written out (`\\x1b`); texts are never read as markup. The doctor is imported inside the functions: the help answers at
+once, and torch is not needed at all.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.terminal import Terminal, escape_unprintable
+from regard.cli.options import FormatOption, JsonReportOption, RenamedOptionsCommand, SourceOption, TargetOption
+from regard.cli.terminal import Terminal, escape_unprintable, fail, show_count
 
 if TYPE_CHECKING:
     from regard.data.doctor import DoctorReport
     from regard.data.filters import FilterConfig
-    from regard.data.sources.text import SentencePair
     from regard.training.estimate import TrainingEstimate
 
-
-COUNT_INTERVAL = 1 << 16  # pairs between two signs of life
 Several = list[str] | None
 
 app = typer.Typer(
-    help="Look at data before training on it.",
+    help="Check data before training on it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,57 +34,59 @@ app = typer.Typer(
 
 @app.callback()
 def data() -> None:
-    """Look at data before training on it."""
+    """Check data before training on it."""
 
 
-@app.command()
+@app.command(cls=RenamedOptionsCommand)
 def check(
-    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Files of pairs (TSV, JSONL, PO, TMX), or plain "
-                    "files in twos: sources, then targets. Each as it is or gzip; - is standard input.")],
-    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation data, to see what of it is in DATA "
-                          "too; once for each file.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="The source's column (TSV, from 1), key (JSONL) "
-                      "or language (TMX).")] = None,
-    target: Annotated[str | None, typer.Option(metavar="NAME", help="The target's column, key or language.")] = None,
-    format: Annotated[str | None, typer.Option(metavar="NAME", help="plain, tsv, jsonl, po or tmx, whatever the names "
-                      "of the files say.")] = None,
-    longest_words: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most words of a text.")] = None,
-    longest_characters: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most characters.")] = None,
-    ratio: Annotated[float | None, typer.Option(metavar="R", min=1, help="How many times longer one side may "
-                     "be.")] = None,
-    drop: Annotated[Several, typer.Option(metavar="RULE", help="Leave out what this rule finds too; once for "
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="Files of sentence pairs (TSV, JSONL, PO, TMX), or "
+                    "pairs of plain files: sources, then targets. Each may be compressed by gzip; - is standard "
+                    "input.")],
+    validation: Annotated[Several, typer.Option(metavar="FILE", help="Validation data, to find what of it is in DATA "
+                          "too; repeat for each file.")] = None,
+    source: SourceOption = None,
+    target: TargetOption = None,
+    format: FormatOption = None,
+    max_words: Annotated[int | None, typer.Option("--max-words", metavar="N", min=1, help="Maximum number of words of "
+                         "a text.")] = None,
+    max_characters: Annotated[int | None, typer.Option("--max-characters", metavar="N", min=1, help="Maximum number of "
+                              "characters of a text.")] = None,
+    max_length_ratio: Annotated[float | None, typer.Option("--max-length-ratio", metavar="R", min=1, help="Maximum "
+                                "ratio of the lengths of the two sides.")] = None,
+    drop: Annotated[Several, typer.Option(metavar="RULE", help="Also drop what this rule finds; repeat for "
                     "each.")] = None,
-    keep: Annotated[Several, typer.Option(metavar="RULE", help="Do not leave out what this rule finds; once for "
+    keep: Annotated[Several, typer.Option(metavar="RULE", help="Do not drop what this rule finds; repeat for "
                     "each.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_json: JsonReportOption = False,
 ) -> None:
-    """Read pairs of sentences and tell what training would make of them.
+    """Check sentence pairs before training on them.
 
-    Shows how many pairs are kept, which are left out and why, with line numbers; lengths and words; suspicious
-    encodings; what the validation data shares with the training data; the lines to look at first; and about how long
-    a training would take, and how much memory, with what `regard train` would choose. Exit code 2
-    means that the data cannot be read, or that no pair is left to train on.
+    Prints how many pairs are kept, which are skipped and why, with line numbers; lengths and words; suspicious
+    encodings; the overlap of validation and training data; the lines to look at first; and an estimate of the time and
+    memory of a training with the defaults of `regard train`. Exit code 2 means that the data cannot be read, or that no
+    pair is left to train on.
     """
     from regard.data import doctor
     from regard.data.sources import formats
-    from regard.data.sources import text as pair
+    from regard.data.sources.text import DataError
     from regard.toml import ConfigError
 
     skipped = doctor.SkippedEntries()
     try:
-        filters = _filters(longest_words, longest_characters, ratio, drop or (), keep or ())
+        filters = _make_filters(max_words, max_characters, max_length_ratio, drop or (), keep or ())
         if "-" in data and "-" in (validation or ()):
-            raise pair.DataError("standard input: It can be read only once, but DATA and --validation both name it. "
-                                 "Save it to a file first.")
+            raise DataError("standard input: It can be read only once, but DATA and --validation both name it. Save it "
+                            "to a file first.")
         try:
             pairs = formats.read_pairs(data, source=source, target=target, format=format, skipped=skipped)
-            held = None if not validation else formats.read_pairs(
+            validation_pairs = None if not validation else formats.read_pairs(
                 validation, source=source, target=target, format=format, skipped=skipped)
-        except ValueError as error:  # here every one is about the arguments
-            raise pair.DataError(str(error)) from error
-        found = doctor.check_corpus(_show_count(pairs, sys.stderr), filters, validation=held, skipped=skipped)
-    except (pair.DataError, ConfigError) as error:
-        _fail(str(error))
+        except ValueError as error:  # a wrong argument
+            raise DataError(str(error)) from error
+        found = doctor.check_corpus(show_count(pairs, "pairs", sys.stderr), filters, validation=validation_pairs,
+                                    skipped=skipped)
+    except (DataError, ConfigError) as error:
+        fail(str(error))
     estimates = _estimate_training(found)
     if as_json:
         tables = {**found.tables(), "estimate": {name: asdict(each) for name, each in estimates.items()} or None}
@@ -96,38 +96,39 @@ def check(
         draw_report(found, terminal)
         _draw_estimates(estimates, terminal)
     if not found.kept:
-        _fail(" ".join(found.warnings()) + " There is nothing to train on.")
+        fail(" ".join(found.warnings()) + " There is nothing to train on.")
 
 
-@app.command()
+@app.command(cls=RenamedOptionsCommand)
 def phrasebook(
-    count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many pairs.")] = 10_000,
-    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; the last two have combinations "
-                     "of words that the first does not have.")] = "train",
-    seed: Annotated[int, typer.Option(metavar="N", help="Another seed gives other pairs.")] = 0,
-    longest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The most words of a sentence.")] = None,
-    align: Annotated[bool, typer.Option("--align", help="A third column with the links between the words: 0-0 "
-                     "1-2 ...")] = False,
+    count: Annotated[int, typer.Option("-n", metavar="N", min=1, help="Number of pairs.")] = 10_000,
+    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; the last two have word "
+                     "combinations that train does not have.")] = "train",
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
+    max_words: Annotated[int | None, typer.Option("--max-words", metavar="N", min=1, help="Maximum number of words of "
+                         "a sentence.")] = None,
+    align: Annotated[bool, typer.Option("--align", help="Write the word alignment in a third column: 0-0 1-2 "
+                     "...")] = False,
 ) -> None:
     """Write English sentences and their French translations to standard output, as TSV.
 
-    They come from a grammar that is part of regard, for a first try without data of one's own.
+    They come from a grammar that is part of regard, for a first try without your own data.
     """
     from regard.data import phrasebook as book
 
-    out = sys.stdout.buffer  # UTF-8 and LF, whatever the system prefers
+    out = sys.stdout.buffer  # UTF-8 and LF on every system
     try:
-        for pair in book.pairs(count, seed=seed, split=split, longest=longest):
+        for pair in book.pairs(count, seed=seed, split=split, longest=max_words):
             links = "\t" + " ".join(f"{i}-{j}" for i, j in pair.alignment) if align else ""
             out.write(f"{pair.source}\t{pair.target}{links}\n".encode())
-    except ValueError as error:  # that there are fewer pairs than asked for is known only at the end
+    except ValueError as error:  # there may be fewer pairs than asked for, which is known only at the end
         out.flush()
-        _fail(str(error))
+        fail(str(error))
     out.flush()
 
 
 def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
-    """The report as tables and lists."""
+    """Print the report as tables and lists."""
     from regard.data.filters import RULES
 
     tables = report.tables()
@@ -136,7 +137,7 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
     terminal.heading("Pairs")
     total = tables["pairs"]["read"]
     _draw_columns(terminal, [[name, f"{count:,}", _percent(count, total)] for name, count in tables["pairs"].items()])
-    for key, title in (("left_out", "Not read"), ("dropped", "Dropped"), ("noticed", "Kept, but noticed")):
+    for key, title in (("left_out", "Not read"), ("dropped", "Dropped"), ("noticed", "Kept with a notice")):
         rows = {name: entry for name, entry in tables[key].items() if entry["count"]}
         if rows:
             terminal.heading(title)
@@ -168,9 +169,9 @@ def draw_report(report: "DoctorReport", terminal: Terminal) -> None:
 
 
 def _estimate_training(report: "DoctorReport") -> "dict[str, TrainingEstimate]":
-    """What a training would take, on this machine's cores ("cpu") and on a GPU ("gpu"); nothing where nothing is kept.
+    """The estimates for this machine's cores ("cpu") and for a GPU ("gpu"); none if no pair is kept.
 
-    Whether there is a GPU here is not asked, which would take longer than to read most files.
+    Looking for a GPU on this machine would take longer than reading most files.
     """
     from regard.training.defaults import DeviceProperties, translation_validation_fraction
     from regard.training.estimate import H200, estimate_training
@@ -179,10 +180,11 @@ def _estimate_training(report: "DoctorReport") -> "dict[str, TrainingEstimate]":
         return {}
     tables = report.tables()
     characters = tables["source"]["characters"], tables["target"]["characters"]
-    held = 0.0 if report.overlap is not None else translation_validation_fraction(report.kept)  # with validation data all are learned from
+    # With validation data of its own, a training holds nothing out.
+    held_out = 0.0 if report.overlap is not None else translation_validation_fraction(report.kept)
     here = DeviceProperties("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
-    return {"cpu": estimate_training(report.kept, characters, here, _core_count(), held=held),
-            "gpu": estimate_training(report.kept, characters, H200, held=held)}
+    return {"cpu": estimate_training(report.kept, characters, here, _core_count(), held=held_out),
+            "gpu": estimate_training(report.kept, characters, H200, held=held_out)}
 
 
 def _draw_estimates(estimates: "Mapping[str, TrainingEstimate]", terminal: Terminal) -> None:
@@ -199,7 +201,7 @@ def _draw_estimates(estimates: "Mapping[str, TrainingEstimate]", terminal: Termi
 
 
 def format_duration(seconds: float) -> str:
-    """A time in the unit that a person would take, to two digits or so."""
+    """A duration in a suitable unit, with about two digits."""
     for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         count = seconds / length
         if count >= 1.95:  # which is printed as 2.0
@@ -208,13 +210,13 @@ def format_duration(seconds: float) -> str:
 
 
 def _core_count() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
     sides = [tables["source"], tables["target"]]
-    terminal.heading("What is kept")
+    terminal.heading("Kept pairs")
     rows = [["", "source", "target"]]
     for key in ("words", "distinct_words", "characters"):
         exact = [key != "distinct_words" or side["distinct_words_exact"] for side in sides]
@@ -222,7 +224,7 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
         rows.append([key.replace("_", " "), *cells])
     rows.append(["script", *(", ".join(list(side["scripts"])[:3]) or "-" for side in sides)])
     _draw_columns(terminal, rows)
-    terminal.heading("Lengths: so many percent are not longer")
+    terminal.heading("Lengths (percentiles)")
     rows = [["", "5%", "50%", "95%", "99%", "max"]]
     for name, side in zip(("source", "target"), sides, strict=True):
         for unit in ("words", "characters"):
@@ -234,7 +236,7 @@ def _draw_sizes(tables: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
-    """Rows of cells below each other, the first to the left; where the width is too small, each cell on a line."""
+    """Print rows of cells in columns; if the width is too small, each cell on its own line."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= terminal.width:
@@ -251,7 +253,7 @@ def _draw_columns(terminal: Terminal, rows: Sequence[Sequence[str]]) -> None:
 
 
 def _format_places(first: Sequence[str], count: int) -> str:
-    """"a.tsv:3, 7, b.tsv:1, ...": a file's name once, where several lines of it follow each other."""
+    """Lines of files, "a.tsv:3, 7, b.tsv:1, ...", with the name of a file once for consecutive lines."""
     shown, before = [], None
     for place in first:
         file, _, line = place.rpartition(":")
@@ -264,8 +266,8 @@ def _percent(count: int, total: int) -> str:
     return f"{100 * count / total:.2f}%" if total else ""
 
 
-def _filters(longest_words: int | None, longest_characters: int | None, ratio: float | None,
-             drop: Iterable[str], keep: Iterable[str]) -> "FilterConfig":
+def _make_filters(max_words: int | None, max_characters: int | None, max_length_ratio: float | None,
+                  drop: Iterable[str], keep: Iterable[str]) -> "FilterConfig":
     from regard import checks
     from regard.data.filters import RULE_NAMES, FilterConfig
     from regard.data.sources.text import DataError
@@ -276,32 +278,7 @@ def _filters(longest_words: int | None, longest_characters: int | None, ratio: f
                 checks.pick(option, name, dict.fromkeys(RULE_NAMES))
             except ValueError as error:
                 raise DataError(str(error)) from error
-    asked = {"max_words": longest_words, "max_characters": longest_characters, "max_length_ratio": ratio}
-    given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+    limits = {"max_words": max_words, "max_characters": max_characters, "max_length_ratio": max_length_ratio}
+    given: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
     chosen = {*FilterConfig.drop, *drop} - {*keep}
     return FilterConfig(drop=tuple(name for name in RULE_NAMES if name in chosen), **given)
-
-
-def _show_count(pairs: "Iterable[SentencePair]", out: TextIO) -> "Iterable[SentencePair]":
-    """The pairs, with a sign of life where a person watches."""
-    return _count_pairs(pairs, out) if out.isatty() else pairs
-
-
-def _count_pairs(pairs: "Iterable[SentencePair]", out: TextIO) -> "Iterator[SentencePair]":
-    count = 0
-    try:
-        for count, pair in enumerate(pairs, 1):
-            if not count % COUNT_INTERVAL:
-                out.write(f"\r{count:,} pairs")
-                out.flush()
-            yield pair
-    finally:
-        if count >= COUNT_INTERVAL:  # the line is left empty
-            out.write("\r" + " " * len(f"{count:,} pairs") + "\r")
-            out.flush()
-
-
-def _fail(message: str) -> NoReturn:
-    """Say what is wrong on stderr, and end with 2: the call or its input was wrong."""
-    typer.echo("\n".join(map(escape_unprintable, f"Error: {message}".split("\n"))), err=True)
-    raise typer.Exit(2)

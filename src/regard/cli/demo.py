@@ -1,9 +1,9 @@
 """`regard demo`: a Transformer that learns to translate in about a minute, on two cores and without a network.
 
-It does what a user would: writes pairs to a file, trains on it, loads the model from its folder, translates sentences
-that were held out, scores them, and draws where the model looked. The pairs are from the phrasebook; the test has
-combinations of words that the training does not have, and the links between words that the phrasebook knows are not
-used. Results go to stdout, the bar to stderr. How to train, to translate and to draw is the library's business.
+It does what a user would: writes sentence pairs to a file, trains on it, loads the model from its folder, translates
+test sentences, scores the translations, and draws the attention. The pairs are from the phrasebook; the test has word
+combinations that the training does not have, and the gold alignment of the phrasebook is not used. Results go to
+stdout, the progress bar to stderr.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO
 
 import typer
 
-from regard.cli import terminal as models
-from regard.cli.terminal import Terminal, escape_unprintable
+from regard.cli.terminal import Terminal, escape_unprintable, say
 
 if TYPE_CHECKING:
     from regard.cli.progress import ProgressBar, ProgressLines
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
 
 
 THREADS = 4
-"""More only wait for each other in a model this small."""
+"""More threads are no faster for a model this small."""
 SHOWN_TRANSLATIONS = 4
-"""Translations that are shown."""
+"""Translations that are printed."""
 ALIGNMENT_CANDIDATES = 30
-"""Translations among which one is looked for whose words change places."""
+"""Translations that are searched for one whose word order changes."""
 SIDES = ("encoder", "decoder")
 DEMO_CHANGES: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
-    "tokenizer.vocab_size": 4000,  # more than there are words: each is one token, and sentences are short
+    "tokenizer.vocab_size": 4000,  # more than there are words: each word is one token, and sentences are short
     "tokenizer.input_sentence_size": 20_000,
-    "data.joint_tokenizer": False,  # fewer tokens to choose from
-    "model.width": 64,  # of 64, 96 and 128 the one that learns most in the time
+    "data.joint_tokenizer": False,  # smaller vocabularies
+    "model.width": 64,  # the best of 64, 96 and 128 in this time
     **{f"model.{side}.feed_forward.ffn_width": 192 for side in SIDES},
-    **{f"model.{side}.norm_position": "pre" for side in SIDES},  # bears a high rate, almost from the first step on
+    **{f"model.{side}.norm_position": "pre" for side in SIDES},  # stable at a high learning rate with little warm-up
     **{f"model.{side}.mixer.position.kind": "rotary" for side in SIDES},
-    # Nearly all pairs are new: there is nothing to learn by heart, and nothing to keep the model from it.
+    # Nearly every pair is seen once: the model cannot overfit, and needs no regularisation.
     **{f"model.{side}.{part}.dropout": 0.0 for side in SIDES for part in ("mixer", "feed_forward")},
     **{f"model.{part}.dropout": 0.0 for part in (*SIDES, "embedding", "decoder.cross")},
     "training.label_smoothing": 0.0,
@@ -62,57 +61,56 @@ DEMO_CHANGES: Mapping[str, Any] = {
     "training.validation.every": 700,
     "training.validation.metric": "bleu",
     "training.validation.samples_shown": 1,
-    "training.checkpoints.every": 10_000,  # at validations alone
+    "training.checkpoints.every": 10_000,  # only at validations
     "training.checkpoints.keep": 1,
 }
-"""A short training: a high rate that falls to nothing, small batches, and no time for being careful."""
+"""A short training: small batches, and a high learning rate that decays to 0."""
 
 
 @dataclass(frozen=True)
 class DemoSetting:
-    """What is learned from, how, and what must come of it."""
+    """The data, the model and the expected score of the demo."""
 
     pairs: int = 50_000
-    longest: int = 8
-    """Words of a source, with its punctuation, in training and test alike."""
-    judged: int = 200
-    """Pairs to judge by while training."""
-    tested: int = 500
-    wanted: float = 90.0
+    max_words: int = 8
+    """Maximum words of a source with its punctuation, in training and test."""
+    validation_pairs: int = 200
+    test_pairs: int = 500
+    min_bleu: float = 90.0
     """The BLEU of the test must be above this."""
     recipe: str = "transformer-tiny"
     changes: Mapping[str, Any] = field(default_factory=lambda: DEMO_CHANGES)
 
 
 class DemoResult(NamedTuple):
-    """What the model made of the test."""
+    """The translations of the test pairs and their score."""
 
     pairs: "Sequence[AlignedPair]"
-    made: Sequence[str]
+    translations: Sequence[str]
     bleu: float
     signature: str
 
     @property
     def exact(self) -> int:
-        """How many are the reference, letter by letter."""
-        return sum(self.right(number) for number in range(len(self.pairs)))
+        """How many equal their reference exactly."""
+        return sum(self.is_exact(number) for number in range(len(self.pairs)))
 
-    def right(self, number: int) -> bool:
-        """Whether this one is its reference."""
-        return self.made[number] == self.pairs[number].target
+    def is_exact(self, number: int) -> bool:
+        """Whether this translation equals its reference."""
+        return self.translations[number] == self.pairs[number].target
 
 
 def demo(
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help="Keep the model there. Without "
-                      "it the model is removed in the end.")] = None,
-    tour: Annotated[bool, typer.Option("--tour", help="Show masks, weights and backends instead, and check them "
-                    "against the float64 oracle. Nothing is trained.")] = False,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FOLDER", help="Keep the model in this "
+                      "folder. By default it is removed.")] = None,
+    tour: Annotated[bool, typer.Option("--tour", help="Show masks, attention weights and backends instead, and check "
+                    "them against the float64 reference. Nothing is trained.")] = False,
 ) -> None:
     """Watch a Transformer learn to translate, in about a minute.
 
     It learns from English and French sentences of a grammar that is part of regard, on two cores and without a network;
-    then it translates sentences with combinations of words that it has not seen, and shows where it looks. Exit code 1
-    means that their BLEU is not above 90, or that in the tour a result differed from the oracle.
+    then it translates sentences with word combinations that it has not seen, and shows its attention. Exit code 1 means
+    that their BLEU is not above 90, or that in the tour a result differed from the reference.
     """
     if tour:
         from regard.cli import tour as touring
@@ -121,37 +119,38 @@ def demo(
     raise typer.Exit(run_demo(sys.stdout, sys.stderr, output, DemoSetting()))
 
 
-def run_demo(out: TextIO, said: TextIO, output: str | None, setting: DemoSetting) -> int:
-    """Train, test and show; the exit code.
+def run_demo(out: TextIO, messages: TextIO, output: str | None, setting: DemoSetting) -> int:
+    """Train, test and print; returns the exit code.
 
     Args:
-        out: for what came of it.
-        said: for how it goes.
-        output: a folder that is kept; where there is none, the model is removed in the end.
+        out: the stream of the results.
+        messages: the stream of the progress.
+        output: a folder that is kept; without one, the model is removed at the end.
     """
     from regard.storage.filesystem import FolderError
     from regard.training.loop import TrainingError
 
     try:
         if output is not None and os.path.lexists(output):
-            raise FolderError(f"{output}: there is something already. Choose another folder, or remove it.")
+            raise FolderError(f"{output}: It exists already. Choose another folder, or remove it.")
         with tempfile.TemporaryDirectory(prefix="regard-demo-") as place, _few_threads():
             folder = Path(place) / "model" if output is None else Path(output)
-            return _train_and_show(Terminal.of(out), said, Path(place), folder, output is not None, setting)
+            return _train_and_show(Terminal.of(out), messages, Path(place), folder, output is not None, setting)
     except TrainingError as error:
-        models.say(f"Error: {error}")
+        say(f"Error: {error}")
         return 1
     except FolderError as error:
-        models.say(f"Error: {error}")
+        say(f"Error: {error}")
         return 2
     except OSError as error:
-        if not error.filename:  # of stdout, which is the business of the whole command
+        if not error.filename:  # an error of stdout, which `regard.cli.main` handles
             raise
-        models.say(f"Error: {error.filename}: {error.strerror}")
+        say(f"Error: {error.filename}: {error.strerror}")
         return 1
 
 
-def _train_and_show(terminal: Terminal, said: TextIO, place: Path, folder: Path, kept: bool, setting: DemoSetting) -> int:
+def _train_and_show(terminal: Terminal, messages: TextIO, place: Path, folder: Path, kept: bool,
+                    setting: DemoSetting) -> int:
     import regard
     from regard.cli.progress import progress_logger
     from regard.data import phrasebook
@@ -162,81 +161,81 @@ def _train_and_show(terminal: Terminal, said: TextIO, place: Path, folder: Path,
     began = time.monotonic()
     _introduce(terminal, setting)
     files = {split: place / f"{split}.tsv" for split in ("train", "validation")}
-    for split, count in (("train", setting.pairs), ("validation", setting.judged)):
-        _write_pairs(files[split], phrasebook.pairs(count, split=split, longest=setting.longest))
+    for split, count in (("train", setting.pairs), ("validation", setting.validation_pairs)):
+        _write_pairs(files[split], phrasebook.pairs(count, split=split, longest=setting.max_words))
     request = TrainingRequest(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
-                      output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
-    outcome = training.train(request, [_QuietStartLogger(progress_logger(said))])
+                              output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
+    outcome = training.train(request, [_QuietStartLogger(progress_logger(messages))])
     if not outcome.finished:
         return 130
     translator = regard.load(folder)
     assert isinstance(translator, Translator)
-    tested = score_translator(translator, [*phrasebook.pairs(setting.tested, split="test", longest=setting.longest)])
+    test = [*phrasebook.pairs(setting.test_pairs, split="test", longest=setting.max_words)]
+    tested = score_translator(translator, test)
     show_translations(terminal, tested)
     show_alignment(terminal, find_alignment(translator, tested))
-    show_score(terminal, tested, setting.wanted, time.monotonic() - began)
+    show_score(terminal, tested, setting.min_bleu, time.monotonic() - began)
     show_next(terminal, folder if kept else None, tested.pairs[0].source)
-    return 0 if tested.bleu > setting.wanted else 1
+    return 0 if tested.bleu > setting.min_bleu else 1
 
 
 def score_translator(translator: "Translator", pairs: "Sequence[AlignedPair]") -> DemoResult:
-    """Translate and score pairs, by greedy search."""
-    from regard.tasks import evaluation
+    """Translate and score pairs with greedy search."""
+    from regard.tasks.evaluation import bleu
 
     found = translator.translate([pair.source for pair in pairs], beams=1, length_penalty="none")
-    made = [one.text for one in found]
-    score = evaluation.bleu(made, [pair.target for pair in pairs])
-    return DemoResult(pairs, made, score.value, score.signature)
+    translations = [one.text for one in found]
+    score = bleu(translations, [pair.target for pair in pairs])
+    return DemoResult(pairs, translations, score.value, score.signature)
 
 
 def show_translations(terminal: Terminal, tested: DemoResult) -> None:
-    """The first translations, each below its source; the reference too where it is another."""
+    """Print the first translations below their sources, and references that differ."""
     terminal.heading("Sentences that it has not seen")
     for number in range(min(SHOWN_TRANSLATIONS, len(tested.pairs))):
         pair = tested.pairs[number]
         terminal.text(pair.source, "  ")
-        terminal.text(escape_unprintable(tested.made[number]) or "(nothing)", "    ")
-        if not tested.right(number):
+        terminal.text(escape_unprintable(tested.translations[number]) or "(nothing)", "    ")
+        if not tested.is_exact(number):
             terminal.text(f"(expected: {pair.target})", "    ")
     _flush(terminal)
 
 
 def find_alignment(translator: "Translator", tested: DemoResult) -> "Alignment":
-    """Where the model looked for one of the first translations: a right one in which the order of words changes, if
-    there is one, as far as the links tell that are read off the weights."""
+    """The alignment of one of the first translations: if possible an exact one whose word order changes."""
     first: Alignment | None = None
-    for number in [number for number in range(min(ALIGNMENT_CANDIDATES, len(tested.pairs))) if tested.right(number)]:
-        alignment = translator.aligned(tested.pairs[number].source, tested.made[number])
-        in_order = [link.target for link in alignment.links]  # of the source
-        if any(later < earlier for earlier, later in itertools.pairwise(in_order)):
+    for number in filter(tested.is_exact, range(min(ALIGNMENT_CANDIDATES, len(tested.pairs)))):
+        alignment = translator.aligned(tested.pairs[number].source, tested.translations[number])
+        targets = [link.target for link in alignment.links]  # in the order of the source
+        if any(later < earlier for earlier, later in itertools.pairwise(targets)):
             return alignment
         first = first or alignment
     return first or translator.aligned(tested.pairs[0].source, tested.pairs[0].target)
 
 
 def show_alignment(terminal: Terminal, alignment: "Alignment") -> None:
-    """One alignment as a heat map."""
+    """Print an alignment as a heat map."""
     from regard.inspection.heat_map import heat_map
 
-    terminal.heading("Where it looks: a row for each word that it writes, a column for each word that it reads")
+    terminal.heading("Attention (rows: output words, columns: input words)")
     weights, target, source = alignment.weights, alignment.target, alignment.source
     terminal.beside([heat_map(weights, target, source, width=terminal.width, shades=terminal.shades)])
-    terminal.text("Nobody told it which words belong together.")
+    terminal.text("The training data does not say which words belong together.")
     _flush(terminal)
 
 
-def show_score(terminal: Terminal, tested: DemoResult, wanted: float, seconds: float) -> None:
-    """The score, and whether it is what it should be."""
+def show_score(terminal: Terminal, tested: DemoResult, min_bleu: float, seconds: float) -> None:
+    """Print the score, and whether it is high enough."""
     terminal.heading(f"BLEU {tested.bleu:.1f} on {len(tested.pairs):,} sentences that it has not seen")
-    terminal.text(f"{tested.exact:,} of them are the reference, letter by letter. All of this took {seconds:.0f} s.")
+    terminal.text(f"{tested.exact:,} of them equal the reference exactly. All of this took {seconds:.0f} s.")
     terminal.text(f"({tested.signature})")
-    if not tested.bleu > wanted:
-        terminal.text(f"That is too low: it should be above {wanted:g}.")
+    if not tested.bleu > min_bleu:
+        terminal.text(f"That is too low: it should be above {min_bleu:g}.")
     _flush(terminal)
 
 
 def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
-    """What to try now: with the model, where it is kept, and without."""
+    """Print what to try next, with and without the model."""
     terminal.heading("What to try next")
     name = "my-model" if folder is None else shlex.quote(str(folder))
     steps = [] if folder is not None else [("The model is removed now; this keeps one", "regard demo -o my-model")]
@@ -252,14 +251,14 @@ def show_next(terminal: Terminal, folder: Path | None, text: str) -> None:
 
 def _introduce(terminal: Terminal, setting: DemoSetting) -> None:
     terminal.heading("A Transformer learns to translate English to French, here and now")
-    terminal.text(f"It learns from {setting.pairs:,} sentences of up to {setting.longest} words from a grammar that is "
-                  f"part of regard. It is tested on {setting.tested:,} others of that length: each has an adjective "
-                  f"with a noun, or a verb with an object, that never stand together in what it learns from.")
+    terminal.text(f"It learns from {setting.pairs:,} sentences of up to {setting.max_words} words from a grammar that "
+                  f"is part of regard. It is tested on {setting.test_pairs:,} others of that length: each has an "
+                  f"adjective with a noun, or a verb with an object, that never occur together in the training data.")
     _flush(terminal)
 
 
 class _QuietStartLogger:
-    """A logger that is told nothing of the preparations, and of the start not what was chosen: nearly all is set."""
+    """A logger without the preparations and the settings of a training, nearly all of which are fixed here."""
 
     def __init__(self, logger: "ProgressBar | ProgressLines") -> None:
         self.logger, self.name, self.started = logger, logger.name, False
@@ -273,13 +272,13 @@ class _QuietStartLogger:
             self.logger(event)
 
     def close(self) -> None:
-        """Close what is shown."""
+        """Close the inner logger."""
         self.logger.close()
 
 
 @contextlib.contextmanager
 def _few_threads() -> Iterator[None]:
-    """Inside, torch takes no more threads than help; outside as many as before."""
+    """Limit the threads of torch inside the block."""
     import torch
 
     before = torch.get_num_threads()
@@ -296,5 +295,5 @@ def _write_pairs(path: Path, pairs: "Iterator[AlignedPair]") -> None:
 
 
 def _flush(terminal: Terminal) -> None:
-    """What was printed is seen now, before the next part takes its time."""
+    """Show the output now, before the next slow part."""
     terminal.out.flush()

@@ -1,7 +1,7 @@
 """`regard evaluate`: score a model on data that it was not trained on.
 
-The task of the model decides what the data must be and what is computed. The data is read here; `regard.tasks.evaluation`
-computes the scores.
+The task of the model decides what the data must be and what is computed. The data is read here;
+`regard.tasks.evaluation` computes the scores.
 """
 
 import os

@@ -46,8 +46,8 @@ def look(
                                               show_default=False)] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="TEXT", help="Your own translation, instead of the "
                       "model's.", show_default=False)] = None,
-    beam: Annotated[int | None, typer.Option("--beam", metavar="N", min=1, max=64, help="Beam size; 5 for a translator.",
-                                             show_default=False)] = None,
+    beam: Annotated[int | None, typer.Option("--beam", metavar="N", min=1, max=64, help="Beam size; 5 for a "
+                    "translator.", show_default=False)] = None,
     max_length: Annotated[int | None, typer.Option("--max-length", metavar="N", min=0, help="Tokens that a language "
                           "model adds to the text; none by default.", show_default=False)] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="New file: .html, a page that "

@@ -1,13 +1,12 @@
-"""How a training is shown while it runs: a live bar where a terminal can draw one, plain lines anywhere else.
+"""The progress of a training: a live bar on a terminal, plain lines elsewhere.
 
-    progress(stream)                     whichever of the two fits the stream: a logger of `regard.training.logging`
-    Bar(stream)                          one line that is drawn anew, and above it all that is worth to stay
-    Lines(stream)                        how it goes every ten seconds at most, and all that is worth to stay
-    choices_table(choices, terminal)     what was chosen, and why
+    progress_logger(stream)              the one that fits the stream: a logger of `regard.training.logging`
+    ProgressBar(stream)                  one line that is redrawn, and above it the events that are kept
+    ProgressLines(stream)                a line every ten seconds at most, and the events that are kept
+    draw_choices(choices, terminal)      the chosen settings and their reasons
 
-The stream is stderr: stdout is for results. Texts of the user are shown with everything that a terminal would obey
-written out, never as markup. rich is imported only where a bar is made or a sentence is wrapped. It draws events, and
-knows nothing of how they come about.
+The stream is stderr: stdout is for results. Control characters in texts are written out; texts are never read as
+markup. rich is imported only for a bar and for wrapping.
 """
 
 import errno
@@ -43,19 +42,19 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], float]
 REDRAW_SECONDS = 0.1
-"""Seconds between two drawings of the bar, at least."""
+"""Minimum seconds between two redraws of the bar."""
 LINE_SECONDS = 10.0
 """Seconds between two plain lines."""
 MAX_BAR_WIDTH, BAR_STEP = 40, 8
 MIN_REASON_WIDTH = 24
-"""Columns of a reason beside its choice; with fewer it stands below."""
+"""Columns that a reason needs beside its setting; with fewer it is printed below."""
 MAX_EXAMPLE_LINES = 4
-"""Of a sentence that is shown."""
+"""Lines of an example sentence."""
 DUMB_TERMINALS = ("dumb", "unknown")
 
 
 def progress_logger(stream: TextIO) -> "ProgressBar | ProgressLines":
-    """What shows a training on this stream."""
+    """The logger for this stream."""
     able = stream.isatty() and os.environ.get("TERM", "").lower() not in DUMB_TERMINALS
     return ProgressBar(stream) if able else ProgressLines(stream)
 
@@ -66,41 +65,41 @@ class ProgressLines:
     name = "progress"
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
-        self._terminal, self._course, self._clock = Terminal.of(stream), TrainingStatus(clock), clock
+        self._terminal, self._status, self._clock = Terminal.of(stream), TrainingStatus(clock), clock
         self._last = -math.inf
 
     def __call__(self, event: TrainingEvent, /) -> None:
-        self._course.take(event)
+        self._status.update(event)
         if isinstance(event, TrainingProgress):
             if self._clock() - self._last < LINE_SECONDS:
                 return
             self._last = self._clock()
-            self._terminal.text(self._course.line(self._terminal.width, "step "))
+            self._terminal.text(self._status.line(self._terminal.width, "step "))
         else:
-            draw_event(event, self._terminal, self._course.score)
+            draw_event(event, self._terminal, self._status.score)
         self._terminal.out.flush()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class ProgressBar:
-    """A logger for a terminal. Until it is closed the last line is its own, and what others say on stderr is above."""
+    """A logger for a terminal. It owns the last line until it is closed; other output on stderr is printed above."""
 
     name = "progress"
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         from rich.live import Live
 
-        self._terminal, self._course, self._clock = Terminal.of(stream), TrainingStatus(clock), clock
-        self._console = _console(stream)
-        # No thread of its own: it would draw into whatever else is written, and survive into other processes.
+        self._terminal, self._status, self._clock = Terminal.of(stream), TrainingStatus(clock), clock
+        self._console = _make_console(stream)
+        # No refresh thread: it would draw into other output, and survive into other processes.
         self._live = Live(self, console=self._console, auto_refresh=False, redirect_stdout=False,
                           redirect_stderr=stream is sys.stderr)
         self._last = -math.inf
 
     def __call__(self, event: TrainingEvent, /) -> None:
-        self._course.take(event)
+        self._status.update(event)
         match event:
             case TrainingProgress():
                 if self._clock() - self._last >= REDRAW_SECONDS:
@@ -112,7 +111,7 @@ class ProgressBar:
             case TrainingStarted():
                 self._draw(event)
                 self._live.start(refresh=True)
-                self._console.show_cursor(True)  # who is killed cannot bring it back
+                self._console.show_cursor(True)  # a killed process could not restore it
             case _:
                 self._draw(event)
 
@@ -125,27 +124,28 @@ class ProgressBar:
 
         out = io.StringIO()
         width = max(10, min(self._terminal.width, self._console.width))
-        draw_event(event, replace(self._terminal, out=out, width=width, bold=False), self._course.score)
+        draw_event(event, replace(self._terminal, out=out, width=width, bold=False), self._status.score)
         if out.getvalue():
             self._console.print(Text(out.getvalue().removesuffix("\n")))
 
     def __rich__(self) -> "Text":
-        """The bar as it is now, for the width that there is now."""
+        """The bar for the current width."""
         from rich.text import Text
 
         width = self._console.width
-        line = self._course.line(width)
-        room = min(MAX_BAR_WIDTH, width - len(line) - 2) // BAR_STEP * BAR_STEP  # or every digit more would move all
+        line = self._status.line(width)
+        # The bar grows in steps: otherwise every further digit of the line would move it.
+        room = min(MAX_BAR_WIDTH, width - len(line) - 2) // BAR_STEP * BAR_STEP
         if room <= 0:
             return Text(line, no_wrap=True, overflow="crop")
-        done = int(room * self._course.share)
+        done = int(room * self._status.fraction)
         shades = self._terminal.shades
         return Text.assemble((shades[-1] * done, "cyan"), shades[1] * (room - done), f"  {line}", no_wrap=True)
 
 
 @dataclass
 class TrainingStatus:
-    """What of the events so far is shown again and again."""
+    """The current status of a training, from its events."""
 
     clock: Clock
     score: str = "loss"
@@ -154,11 +154,12 @@ class TrainingStatus:
     steps: int = 0
     latest: TrainingProgress | None = None
     first: tuple[float, int] | None = None
-    """When the first progress was told, and of which step. What comes before, such as compiling, tells no speed."""
+    """Time and step of the first progress event. Earlier time, such as compilation, does not count for the speed."""
     left: float | None = None
-    """Seconds to the last step, when it was told last."""
+    """Estimated seconds to the last step."""
 
-    def take(self, event: TrainingEvent) -> None:
+    def update(self, event: TrainingEvent) -> None:
+        """Take an event into account."""
         match event:
             case TrainingStarted():
                 self.score, self.best = event.score, event.best
@@ -174,12 +175,12 @@ class TrainingStatus:
                 self.best = event.best
 
     @property
-    def share(self) -> float:
-        """How much of all steps is done: 0 to 1."""
+    def fraction(self) -> float:
+        """The fraction of steps that is done."""
         return min(1.0, self.step / self.steps) if self.steps else 0.0
 
     def line(self, width: int, before: str = "") -> str:
-        """How it goes, in one line: what matters least is left out where the width is too small."""
+        """The status in one line; the least important parts are left out if the width is too small."""
         parts = [(0, f"{before}{self.step:,}/{self.steps:,}")]
         if self.latest is not None:
             parts.append((1, f"loss {_format_number(self.latest.loss)}"))
@@ -194,7 +195,7 @@ class TrainingStatus:
 
 
 def draw_event(event: TrainingEvent, terminal: Terminal, score: str) -> None:
-    """All that is worth to stay about an event; nothing for one that has no such thing."""
+    """Print what is kept of an event."""
     match event:
         case TrainingStarted():
             _draw_start(event, terminal)
@@ -202,43 +203,46 @@ def draw_event(event: TrainingEvent, terminal: Terminal, score: str) -> None:
             scores = ", ".join(f"{name} {_format_number(value)}" for name, value in event.scores.items())
             best = f"; best {score} {_format_number(event.best[score])}" if score in event.best else ""
             verdict = ", the best so far" if event.better else best
-            terminal.text(escape_unprintable(f"step {event.step:,}: {scores}{verdict} ({_format_duration(event.seconds)})"))
+            seconds = _format_duration(event.seconds)
+            terminal.text(escape_unprintable(f"step {event.step:,}: {scores}{verdict} ({seconds})"))
             for example in event.examples:
                 _draw_example(example, terminal)
         case Note():
             for line in event.text.split("\n"):
                 terminal.text(escape_unprintable(line))
         case TrainingEnded():
-            terminal.text(escape_unprintable(f"Ended at step {event.step:,} after {_format_duration(event.seconds)}: {event.reason}."))
+            seconds = _format_duration(event.seconds)
+            terminal.text(escape_unprintable(f"Ended at step {event.step:,} after {seconds}: {event.reason}."))
             if event.best:
                 scores = ", ".join(f"{name} {_format_number(value)}" for name, value in event.best.items())
-                terminal.text(escape_unprintable(f"The best model is of step {event.best_step:,}: {scores}."))
+                terminal.text(escape_unprintable(f"Best checkpoint: step {event.best_step:,} ({scores})."))
 
 
 def draw_choices(choices: Sequence[ShownDefault], terminal: Terminal) -> None:
-    """What was chosen, and why: key, value and reason beside each other, or below where the width is too small.
+    """Print the chosen settings: key, value and reason side by side, or below if the width is too small.
 
-    A reason that is the one above it is not told again.
+    A reason that equals the one above is not repeated.
     """
-    rows = [(escape_unprintable(key), escape_unprintable(str(value)), escape_unprintable(reason)) for key, value, reason in choices]
-    again = [False, *(one[2] == other[2] for one, other in pairwise(rows))]
+    rows = [(escape_unprintable(key), escape_unprintable(str(value)), escape_unprintable(reason))
+            for key, value, reason in choices]
+    repeated = [False, *(one[2] == other[2] for one, other in pairwise(rows))]
     if not rows:
         return
-    terminal.heading("What was chosen, and why")
+    terminal.heading("Settings and their reasons")
     keys, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     room = terminal.width - keys - values - 6
-    for (key, value, reason), told in zip(rows, again, strict=False):
+    for (key, value, reason), known in zip(rows, repeated, strict=False):
         if room >= MIN_REASON_WIDTH:
-            lines = [""] if told else wrap_text(reason, room)
+            lines = [""] if known else wrap_text(reason, room)
             terminal.beside([[f"  {key.ljust(keys)}  {value.ljust(values)}"], lines], gap=2)
         else:
             terminal.text(f"{key} = {value}", "  ")
-            if not told:
+            if not known:
                 terminal.text(reason, "      ")
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width` columns of the terminal, where a wide character counts two."""
+    """A text in lines of at most `width` terminal columns; a wide character has two."""
     from rich.cells import cell_len
 
     lines, line = [], ""
@@ -247,7 +251,7 @@ def wrap_text(text: str, width: int) -> list[str]:
         while cell_len(joined) > width:
             if line:
                 lines.append(line)
-            else:  # a word that is longer than a line
+            else:  # a word longer than a line
                 head = _text_head(word, width)
                 lines.append(head)
                 word = word[len(head):]
@@ -261,14 +265,14 @@ def _draw_start(event: TrainingStarted, terminal: Terminal) -> None:
     draw_choices(event.choices, terminal)
     if event.choices:
         terminal.out.write("\n")
-    terminal.text(escape_unprintable(f"{event.task}: {event.parameters:,} parameters{epoch}, {event.steps:,} steps at most, on "
-                          f"{event.device}"))
+    terminal.text(escape_unprintable(f"{event.task}: {event.parameters:,} parameters{epoch}, {event.steps:,} steps at "
+                                     f"most, on {event.device}"))
     if event.first_step > 1:
-        terminal.text(f"It goes on with step {event.first_step:,}.")
+        terminal.text(f"Resuming at step {event.first_step:,}.")
 
 
 def _draw_example(example: "ValidationExample", terminal: Terminal) -> None:
-    """What was given, what was wanted and what was made, below each other."""
+    """Print the input, the expected text and the generated text below each other."""
     room = max(8, terminal.width - 10)
     most = room * MAX_EXAMPLE_LINES
     for name, text in zip(("given", "wanted", "made"), example, strict=True):
@@ -280,7 +284,7 @@ def _draw_example(example: "ValidationExample", terminal: Terminal) -> None:
 
 
 def _text_head(text: str, width: int) -> str:
-    """As much of a text as fits into a width, and one character at least."""
+    """The beginning of a text that fits into a width, at least one character."""
     from rich.cells import cell_len
 
     end, used = 0, 0
@@ -292,26 +296,26 @@ def _text_head(text: str, width: int) -> str:
     return text[:end]
 
 
-def _console(stream: TextIO) -> "Console":
-    """rich's console, without the marks that it would read in texts."""
+def _make_console(stream: TextIO) -> "Console":
+    """A console of rich that reads no markup."""
     from rich.console import Console
 
-    class Steady(Console):
-        """One that leaves a reader who has gone to the caller; rich would end the process."""
+    class UnhandledPipeConsole(Console):
+        """Raise a broken pipe to the caller; rich would end the process."""
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    return Steady(file=stream, markup=False, emoji=False, highlight=False)
+    return UnhandledPipeConsole(file=stream, markup=False, emoji=False, highlight=False)
 
 
 def _format_number(value: float) -> str:
-    """Four digits that count: 41.20, 0.9912, 12,345; nan where it is none."""
+    """A number with four significant digits: 41.20, 0.9912, 12,345, nan."""
     return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}"
 
 
 def _format_duration(seconds: float) -> str:
-    """1:02:03, or 2:03."""
+    """Seconds as 1:02:03 or 2:03."""
     if not math.isfinite(seconds):
         return "?"
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -319,13 +323,8 @@ def _format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-# ---- compared: How `regard compare` shows what it found: tables on stdout, and on stderr how each training goes, in few words.
-#
-# Texts of the user are never read as markup. It knows the tables of `regard.comparison`, and does not compute anything.
-
-
 class BriefLogger:
-    """A logger that passes on how a training goes, without what is the same in every one of a comparison."""
+    """A logger that forwards events without what is the same for every training of a comparison."""
 
     def __init__(self, inner: Logger) -> None:
         self.inner, self.name = inner, inner.name
@@ -340,5 +339,5 @@ class BriefLogger:
         self.inner(event)
 
     def close(self) -> None:
-        """Close the one that it passes on to."""
+        """Close the inner logger."""
         self.inner.close()

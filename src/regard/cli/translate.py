@@ -165,8 +165,8 @@ class TranslationRequest:
         required += [("--glossary", source, target) for source, targets in entries.items() for target in targets]
         for option, source, target in required:
             if find_placeholders(target) != find_placeholders(source):
-                fail(f"{option} must have no placeholders of its own, but has {target!r:.80}. A translation has exactly "
-                     "those of its text.")
+                fail(f"{option} must have no placeholders of its own, but has {target!r:.80}. A translation has "
+                     "exactly those of its text.")
 
     def settings(self) -> dict[str, Any]:
         """Everything but the model that the result depends on: text and numbers by name."""
@@ -212,12 +212,12 @@ def translate(
                      "any, or with -, the lines of standard input.", show_default=False)] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write a new file, in the format "
                       "of the input. The same call resumes an interrupted one.", show_default=False)] = None,
-    format: Annotated[str | None, typer.Option("--format", metavar="NAME", help="txt, tsv, jsonl, po or tmx; by default "
-                      "from the file name.", show_default=False)] = None,
+    format: Annotated[str | None, typer.Option("--format", metavar="NAME", help="txt, tsv, jsonl, po or tmx; by "
+                      "default from the file name.", show_default=False)] = None,
     source: SourceOption = None,
     target: TargetOption = None,
-    entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Entries of a file: all, or only those whose "
-                       "target is missing.")] = ALL_ENTRIES,
+    entries: Annotated[str, typer.Option("--entries", metavar="NAME", help="Entries of a file: all, or only those "
+                       "whose target is missing.")] = ALL_ENTRIES,
     scores: Annotated[bool, typer.Option("--scores", help="Print after each translation its score, and the "
                       "log-probability of each of its words.")] = False,
     align: Annotated[bool, typer.Option("--align", help="Print after each translation its word alignment, 0-0 1-2: "
@@ -247,8 +247,8 @@ def translate(
         document = _find_document(texts, output, FORMAT_ALIASES.get(format or "", format), source, target, entries)
         if document is not None and (output is not None or document.kind != "plain"):
             if details != OutputDetails():
-                fail("--nbest, --scores, --align and --json are for lines on stdout, not for a file. Leave them out, or "
-                     "give plain text without -o.")
+                fail("--nbest, --scores, --align and --json are for lines on stdout, not for a file. Leave them out, "
+                     "or give plain text without -o.")
             _translate_file(document, output, model, request)
         else:
             _translate_lines(text_blocks(texts) if document is None else _document_blocks(document), model, request,

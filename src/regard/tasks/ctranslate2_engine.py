@@ -95,7 +95,8 @@ class CTranslate2Engine(TranslatorMixin):
         self.check_search(strategy, glossary=glossary)
         assert isinstance(strategy, Beam)
         texts = as_texts("texts", texts)
-        sources, prefixes = self.tokenizer.encode_sources(texts), self.tokenizer.encode_targets(prefix_for_each(prefix, texts))
+        sources = self.tokenizer.encode_sources(texts)
+        prefixes = self.tokenizer.encode_targets(prefix_for_each(prefix, texts))
         check_lengths("texts", sources, self.positions)
         limits = {number: self._max_length(len(sources[number]), strategy) for number, text in enumerate(texts)
                   if not is_blank(text)}

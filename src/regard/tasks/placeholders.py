@@ -31,7 +31,7 @@ PATTERNS = {
     "conversion": r"%(?:\([^()\s]*\))?(?:[0-9]{1,3}\$)?[-+#0']{0,5}(?:[0-9]{1,4}|\*)?(?:\.(?:[0-9]{1,4}|\*)?)?"
                   r"(?:hh|h|ll|l|L|q|j|z|t)?[diouxXeEfFgGaAcCsSpn@%]|%L?[0-9]{1,3}",
 }
-"""Patterns by kind; of two that match at one place the first wins. Each is bounded, so that matching takes linear time."""
+"""Patterns by kind; of two that match at one place the first wins. Each is bounded: matching takes linear time."""
 _PLACEHOLDER = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()))
 _LINE_BREAK = re.compile(rf"{_PLACEHOLDER.pattern}|(?P<end>\r?\n)")
 _CODE_LETTERS = "XQZKJW"

@@ -314,8 +314,9 @@ class Translator(Task, TranslatorMixin):
         """
         if not isinstance(text, str):
             raise checks.wrong("text", "a text", *checks.kind(text))
-        ids = self.translate(text).ids if translation is None else self.pair_tokenizer().encode_targets([translation])[0]
-        return self._align_pairs([(text, ids)], layer)[0]
+        if translation is None:
+            return self._align_pairs([(text, self.translate(text).ids)], layer)[0]
+        return self._align_pairs([(text, self.pair_tokenizer().encode_targets([translation])[0])], layer)[0]
 
     def align(self, texts: Sequence[str], translations: Sequence[Translation], *,
               layer: int | None = None) -> list[Alignment]:
