@@ -104,7 +104,7 @@ def report(name: str, task: Translator, longest: int | None, tested: int) -> Non
     print(f"AER {rate(task, test, chosen):.1%} on {len(test)} references, {own:.1%} on the {right} translations that "
           f"are the reference; {rate(task, test, None):.1%} where every sentence chooses its layer")
     target = task.pair_tokenizer().encode_targets([translation for _, translation in held])
-    looks = [task._looked([(text, ids)])[0] for (text, _), ids in zip(held, target, strict=True)]
+    looks = [task._pair_attention([(text, ids)])[0] for (text, _), ids in zip(held, target, strict=True)]
     best = sorted(scored(looks), key=lambda one: -one[0])
     print("| layer | head | offset | rounds | score | AER |\n|---|---|---|---|---|---|")
     for score, where in [*best[:SHOWN], *best[-2:]]:

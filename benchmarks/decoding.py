@@ -53,7 +53,7 @@ Search = Callable[[Rows, int], Rows]
 def ours(task: Translator) -> Search:
     """Our searches."""
     def search(rows: Rows, beams: int) -> Rows:
-        return [found[0].ids for found in task.translate_ids(rows, beams=beams, limit=max(map(len, rows)) + ROOM)]
+        return [found[0].ids for found in task.translate_ids(rows, beams=beams, max_length=max(map(len, rows)) + ROOM)]
 
     return search
 
@@ -128,7 +128,7 @@ def _installed(package: str) -> bool:
 
 def check(task: Translator, others: dict[str, Search], rows: Rows, beams: Sequence[int]) -> None:
     """Stop where a result is not what it claims to be."""
-    mine = task.translate_ids(rows, limit=max(map(len, rows)) + ROOM)
+    mine = task.translate_ids(rows, max_length=max(map(len, rows)) + ROOM)
     for name, search in others.items():
         if name == C2_INT8:
             continue
@@ -140,7 +140,7 @@ def check(task: Translator, others: dict[str, Search], rows: Rows, beams: Sequen
         if max(gaps, default=0.0) > NEAR:
             sys.exit("greedy outputs differ")
     for count in beams:
-        found = task.translate_ids(rows, beams=count, limit=max(map(len, rows)) + ROOM, length_penalty="mean")
+        found = task.translate_ids(rows, beams=count, max_length=max(map(len, rows)) + ROOM, length_penalty="mean")
         apart = max(abs(one[0].score - _forced(task, row, one[0].ids, one[0].end)) for row, one in
                     zip(rows, found, strict=True))
         print(f"beams {count}: scores and forced decoding differ by at most {apart:.1e}")
@@ -151,7 +151,7 @@ def check(task: Translator, others: dict[str, Search], rows: Rows, beams: Sequen
 @torch.inference_mode()
 def _logits(task: Translator, source: list[int], written: list[int]) -> torch.Tensor:
     memory = task.model.encode(task.tokens([source]))  # type: ignore[operator]
-    return task.model.decode(task.tokens([[task.start(), *written]]), memory)[0].double()  # type: ignore[operator]
+    return task.model.decode(task.tokens([[task.start_id(), *written]]), memory)[0].double()  # type: ignore[operator]
 
 
 def _gap(task: Translator, source: list[int], mine: list[int], other: list[int]) -> float:

@@ -59,7 +59,7 @@ def translator(recipe: str, vocabulary: int, *, tokenizer: Any = None, seed: int
     head.output.weight[:, :PLACES] = 0.0
     head.output.weight[PLACES, 0] = LOUD
     _even(model, apart, [[*torch.randint(FIRST, vocabulary, (24,)).tolist(), end] for _ in range(8)],
-          task.start())
+          task.start_id())
     return task
 
 
