@@ -116,8 +116,8 @@ def prepared(shape: Shape, device: torch.device, data: Sequence[str], place: Pat
     asked = toml.override(toml.document_of({"recipe": "transformer"}, "benchmark"), changes)
     properties = resolution.device_properties(device)
     ready = resolution.prepare(request, TranslationSetup(), asked, properties, lambda event: None)
-    assert isinstance(ready.work, TranslationTask)
-    return Prepared(ready.work, shape, ready.model, ready.settings, device)
+    assert isinstance(ready.task, TranslationTask)
+    return Prepared(ready.task, shape, ready.model, ready.settings, device)
 
 
 def ours(given: Prepared, steps: range, **changes: float) -> Iterator[None]:

@@ -22,11 +22,11 @@ from regard.cli.progress import (
     wrap_text,
 )
 from regard.cli.terminal import ASCII_SHADES, Terminal
+from regard.training.defaults import Default
 from regard.training.logging import (
     CheckpointSaved,
     LoggerCollection,
     Note,
-    ShownDefault,
     TrainingEnded,
     TrainingProgress,
     TrainingStarted,
@@ -80,8 +80,8 @@ def _a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def started(first=1, score="bleu", best=None, choices=()):
-    return TrainingStarted("translation", 9_123_456, 7000, first, 345_678, "cuda", choices, score, best or {})
+def started(first=1, score="bleu", best=None, defaults=()):
+    return TrainingStarted("translation", 9_123_456, 7000, first, "cuda", defaults, score, best or {})
 
 
 def told(step, loss=2.3125):
@@ -172,11 +172,11 @@ def test_what_stays_is_above_the_bar():
 def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     example = ("Ein sehr langer Satz, der kein Ende hat.", "猫が好き" * 20, "a" * 500)
-    choices = (ShownDefault("training.schedule.max_steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
+    choices = (Default("training.schedule.max_steps", "7000", "77 epochs of 91 batches, which is about 9 minutes"),)
     for make in (ProgressBar, ProgressLines):
         stream, clock = Stream(), Clock()
         logger = make(stream, clock)
-        for event in (started(choices=choices), told(1), judged(1, examples=(example,)), Note("word " * 50),
+        for event in (started(defaults=choices), told(1), judged(1, examples=(example,)), Note("word " * 50),
                       TrainingEnded("all steps are done", 7000, 1, {"bleu": 41.2}, 60)):
             clock.now += 100.0
             logger(event)
@@ -234,7 +234,7 @@ def test_texts_of_the_user_are_shown_and_not_obeyed(monkeypatch, make):
     monkeypatch.setenv("COLUMNS", "200")
     stream = Stream()
     logger = make(stream)
-    logger(started(choices=(ShownDefault(HOSTILE, "1", "because"),)))
+    logger(started(defaults=(Default(HOSTILE, "1", "because"),)))
     logger(judged(1, examples=((HOSTILE, HOSTILE, HOSTILE),)))
     logger(Note(HOSTILE.replace("\n", "")))
     logger.close()
@@ -334,8 +334,8 @@ def test_where_a_training_goes_on():
 
 
 def test_choices_beside_or_below_each_other():
-    choices = [ShownDefault("model.width", "256", "29,000 pairs: a wider one learns them by heart"),
-               ShownDefault("training.seed", "1", "always")]
+    choices = [Default("model.width", "256", "29,000 pairs: a wider one learns them by heart"),
+               Default("training.seed", "1", "always")]
     wide, narrow, ascii_only = io.StringIO(), io.StringIO(), io.StringIO()
     draw_choices(choices, Terminal(wide, width=52))
     assert wide.getvalue().splitlines()[2:] == [
@@ -347,13 +347,13 @@ def test_choices_beside_or_below_each_other():
     assert narrow.getvalue().splitlines()[3:] == [
         "  model.width = 256", "      29,000 pairs:", "      a wider one", "      learns them by", "      heart",
         "  training.seed = 1", "      always"]
-    draw_choices([ShownDefault("a", "≤ 3", "ü")], Terminal(ascii_only, shades=ASCII_SHADES))
+    draw_choices([Default("a", "≤ 3", "ü")], Terminal(ascii_only, shades=ASCII_SHADES))
     assert ascii_only.getvalue().splitlines()[2] == "  a  <= 3  ?"
 
 
 def test_a_reason_is_told_once_for_those_that_share_it():
     out = io.StringIO()
-    same = [ShownDefault("a", "1", "few"), ShownDefault("b", "2", "few"), ShownDefault("c", "3", "many"), ShownDefault("d", "4", "few")]
+    same = [Default("a", "1", "few"), Default("b", "2", "few"), Default("c", "3", "many"), Default("d", "4", "few")]
     draw_choices(same, Terminal(out, width=52))
     assert out.getvalue().splitlines()[2:] == ["  a  1  few", "  b  2", "  c  3  many", "  d  4  few"]
     narrow = io.StringIO()

@@ -92,10 +92,10 @@ class Line:
     def objective(self, model):
         return Squares(model)
 
-    def judged(self):
+    def validation_batches(self):
         return [points(range(POINTS))]
 
-    def task(self, model):
+    def wrap(self, model):
         return model
 
     def validate(self, task):
@@ -141,7 +141,7 @@ class Made:
 
 def numbers(engine):
     """All tensors of an engine in one vector, to be compared."""
-    state = [tensor for moments in engine.optimiser.state.values() for tensor in moments.values()]
-    mean = [] if engine.average is None else list(engine.average.mean.values())
+    state = [tensor for moments in engine.optimizer.state.values() for tensor in moments.values()]
+    mean = [] if engine.ema is None else list(engine.ema.mean.values())
     return torch.cat([tensor.detach().double().flatten() for tensor in itertools.chain(
         engine.objective.model.state_dict().values(), state, mean)])

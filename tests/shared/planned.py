@@ -35,21 +35,21 @@ class Counted(TranslationSetup):
         self.count, self.given = count, given
 
     def survey(self, request, config):
-        return SimpleNamespace(found=SimpleNamespace(kept=self.count), validation=() if self.given else None,
+        return SimpleNamespace(report=SimpleNamespace(kept=self.count), validation=() if self.given else None,
                                files={"pairs.tsv": "0" * 64}, warnings=[])
 
     def prepare(self, survey, document, place):
         tables = document.tables
-        size = tables["tokenizer"].get("vocabulary", 261)
+        size = tables["tokenizer"].get("vocab_size", 261)
         side = SimpleNamespace(size=size)
-        learned = self.count - round(tables["data"]["held"] * self.count)
+        learned = self.count - round(tables["data"]["validation_fraction"] * self.count)
         return SimpleNamespace(store=Store(learned), notes=(), tokenizer=SimpleNamespace(
-            source=side, target=side, joint=tables["data"]["joint"]))
+            source=side, target=side, joint=tables["data"]["joint_tokenizer"]))
 
-    def steps(self, prepared, document):
-        return -(-2 * (WORDS + 1) * len(prepared.store) // document.tables["training"]["batches"]["tokens"])
+    def steps_per_epoch(self, prepared, document):
+        return -(-2 * (WORDS + 1) * len(prepared.store) // document.tables["training"]["batches"]["max_tokens"])
 
-    def work(self, prepared, made_from, settings, record):
+    def build(self, prepared, model_config, settings, record):
         return SimpleNamespace(notes=())
 
 

@@ -102,13 +102,13 @@ def step(processes, name, sharing, parts):
     if not processes.main:  # what counts is what the main process has
         with torch.no_grad():
             next(made.parameters()).zero_()
-    module = processes.share(made, sharing)
+    module = processes.wrap(made, sharing)
     batches = [batch(part[processes.rank]) for part in parts]
     tokens = processes.sum(sum(one.tokens for one in batches))
     for _ in range(2):  # the second step after any first one is as the first
         made.zero_grad()
         for one in batches:
-            with processes.gradients_of(module, last=one is batches[-1]):
+            with processes.gradient_sync(module, last=one is batches[-1]):
                 (module(one).total * (processes.count / tokens)).backward()
     assert isinstance(module, DistributedDataParallel) == (sharing == "ddp")
     return gradients(made)
@@ -117,8 +117,8 @@ def step(processes, name, sharing, parts):
 def before_the_last(processes, sharing):
     """The gradient of a parameter, where it is there, after a batch that is not the last of its step."""
     made = objective("attention")
-    module = processes.share(made, sharing)
-    with processes.gradients_of(module, last=False):
+    module = processes.wrap(made, sharing)
+    with processes.gradient_sync(module, last=False):
         module(batch(LONG[processes.rank:processes.rank + 1])).total.backward()
     gradient = next(made.parameters()).grad
     return None if gradient is None else gradient.norm().item()
@@ -126,13 +126,13 @@ def before_the_last(processes, sharing):
 
 def messages(processes):
     """What processes tell each other."""
-    processes.same("a\nb")
+    processes.check_same("a\nb")
     found = {"sum": processes.sum(processes.rank + 1), "parts": processes.sum(0.5 * processes.rank),
              "any": [processes.any(processes.rank == 1), processes.any(False)],
-             "told": processes.told({"ü": [1.5, processes.rank]}), "main": processes.main,
-             "rank": [processes.rank, processes.count, processes.local], "device": str(processes.device("cpu"))}
+             "told": processes.broadcast({"ü": [1.5, processes.rank]}), "main": processes.main,
+             "rank": [processes.rank, processes.count, processes.local_rank], "device": str(processes.device("cpu"))}
     try:
-        processes.same("a\nb" if processes.main else "a\nc\nd", "config")
+        processes.check_same("a\nb" if processes.main else "a\nc\nd", "config")
     except ValueError as error:
         found["same"] = str(error)
     processes.barrier()

@@ -50,7 +50,7 @@ def test_a_recipe_by_its_name(task, recipe):
 
 
 @pytest.mark.parametrize(("task", "recipe", "message"), [
-    ("seq2seq", "gpt", "one for --task seq2seq, encoder-decoder or seq2seq, but is language, as the recipe gpt says"),
+    ("seq2seq", "gpt", "one for --task seq2seq, encoder-decoder or seq2seq, but is language, from the recipe gpt"),
     ("language", "transformer", "one for --task language, language, but is encoder-decoder"),
     ("masked", "vit", "one for --task masked, masked, but is vision"),
 ])
@@ -134,7 +134,7 @@ def test_what_may_fit_some_data_is_not_refused(changes):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"model.width": 30}, '"heads" in [model.encoder.mixer]: 4 does not divide the width 30'),
     ({"training.parallelism": "fsdp", "training.validation.metric": "bleu"},
-     '"score" in [training.validation]: only "loss" is known where the parameters are sharded'),
+     '"metric" in [training.validation]: only "loss" can be computed if the parameters are sharded'),
     ({"training.schedule.warmup_steps": 9, "training.schedule.max_steps": 8}, '"warmup" in [training.schedule]: 9 steps'),
     ({"recipe": 5}, '"recipe": expected text, but got 5'),
     ({"model": 5}, 'cannot change "model"'),
@@ -179,7 +179,7 @@ def test_plans_name_what_there_is(task):
     plan = TASKS[task]()
     assert plan.recipes
     for name in plan.recipes:
-        assert catalog.find_recipe(name).tables["model"]["kind"] in plan.kinds
+        assert catalog.find_recipe(name).tables["model"]["kind"] in plan.model_kinds
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -201,7 +201,7 @@ def test_a_score_of_another_task_is_refused(task):
     ("classify", "training.masking.mlm_probability", 0.3), ("classify", "data.joint_tokenizer", False),
 ])
 def test_what_would_change_nothing_is_refused(task, key, asked_for):
-    with pytest.raises(ValueError, match=f"left out for --task {task}, which has no use for it"):
+    with pytest.raises(ValueError, match=f"left out for --task {task}, where it has no effect"):
         change(task, None, {key: asked_for})
 
 

@@ -33,7 +33,7 @@ def test_it_is_used_and_put_away_again():
     before = model.weight.detach().clone()
 
     def use():
-        with average.used():
+        with average.applied():
             assert torch.equal(model.weight, average.mean["weight"].bfloat16())
             assert not torch.equal(model.weight, before)
             raise RuntimeError
@@ -67,6 +67,6 @@ def test_a_state_that_does_not_fit_changes_nothing():
     other = {"weight": torch.ones(2, 3), "bias": torch.ones(5), "steps": torch.tensor(7)}
     with pytest.raises(ValueError, match=r"of shape \(2,\), but is of shape \(5,\)"):
         average.resume(other)
-    with pytest.raises(ValueError, match="one with the mean of 'more', which it has not"):
+    with pytest.raises(ValueError, match="one with the mean of 'more', which the model does not have"):
         average.resume({**before, "more": torch.ones(1)})
     assert all(torch.equal(mean, before[name]) for name, mean in average.state().items())

@@ -192,7 +192,7 @@ def test_several_damaged_ones(tmp_path):
     assert_is(loaded, 10, notes=3)
     assert all(f"step-000000{step}" in note for step, note in zip((40, 30, 20), loaded.notes, strict=True))
     spoil(tmp_path / "step-00000010" / "values.json", "flipped")
-    with pytest.raises(FolderError, match=r"must be a folder with a whole checkpoint, but is one without") as error:
+    with pytest.raises(FolderError, match=r"must be a folder with a complete checkpoint, but is one without") as error:
         checkpoints.load()
     assert all(f"step-000000{step}" in str(error.value) for step in (10, 20, 30, 40))
 
@@ -264,7 +264,7 @@ def test_a_pointer_that_is_missing_damaged_or_behind(tmp_path, pointer):
 def test_a_pointer_to_one_that_is_gone(tmp_path):
     checkpoints = saved(tmp_path, [10, 20])
     os.rename(tmp_path / "step-00000020", tmp_path / "elsewhere")
-    assert checkpoints.load().notes == (f"{tmp_path}/newest.json names step-00000020, which is not there. "
+    assert checkpoints.load().notes == (f"{tmp_path}/newest.json names step-00000020, which does not exist. "
                                         "The checkpoint step-00000010 is used instead.",)
     os.rename(tmp_path / "step-00000010", tmp_path / "elsewhere too")
     with pytest.raises(FolderError, match=r"whole checkpoint(?s:.*)names step-00000020, which is not there"):
@@ -287,7 +287,7 @@ def test_modes_follow_the_umask(tmp_path, mask, file_mode, folder_mode):
     before = os.umask(mask)
     try:
         checkpoints = CheckpointManager(tmp_path / "checkpoints", 1)
-        with checkpoints.hold():
+        with checkpoints.lock():
             checkpoints.save(10, snapshot(10))
     finally:
         os.umask(before)
@@ -361,7 +361,7 @@ def test_what_a_killed_save_has_begun_is_ended(tmp_path):
     (folder / "newest.json").write_text('{"format": 1, "step": 2, "best": 1}')
     (folder / ".writing").mkdir()
     checkpoints = CheckpointManager(folder, keep=1)
-    assert checkpoints.tidy(3, 1) == []
+    assert checkpoints.clean_up(3, 1) == []
     assert names(folder) == ["newest.json", "step-00000001", "step-00000003"]
     assert json.loads((folder / "newest.json").read_text())["step"] == 3
     assert checkpoints.load().notes == ()

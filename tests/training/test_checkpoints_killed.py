@@ -178,7 +178,7 @@ from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
 def train(checkpoints):
-    with checkpoints.hold():
+    with checkpoints.lock():
         loaded = checkpoints.load()
         step, best = (0, None) if loaded is None else (loaded.step, loaded.best)
         while True:

@@ -99,7 +99,7 @@ def test_a_process_that_fails_is_told_by_all_and_nobody_waits(run):
                                                           "other", "done"]
     assert [line.partition(":")[0] for line in second] == ["write_shards fails on 1", "other", "done"]
     for line, part in ((first[0], full), (first[1], without), (second[0], full), (first[2], "No space left"),
-                       (first[3], "cut along one dimension"), (second[1], "cut along one dimension")):
+                       (first[3], "sharded along one dimension"), (second[1], "sharded along one dimension")):
         assert part in line
     names = sorted(path.name for path in (folder / "two").iterdir())
     assert names == ["newest.json", "step-00000003", "step-00000004"]

@@ -22,7 +22,7 @@ def engine(dropout=0.0, config=None, objective=Squares):
 
 
 def weights(made):
-    return {name: tensor.detach().clone() for name, tensor in made.names.items()}
+    return {name: tensor.detach().clone() for name, tensor in made.named_parameters.items()}
 
 
 @pytest.mark.parametrize("parts", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[0, 1], [2], [], [3, 4, 5]]])
@@ -31,7 +31,7 @@ def test_micro_batches_are_one_batch_and_adamw_as_it_is_written(parts):
     config = settings(optimizer=OptimizerConfig(beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.1))
     made = engine(config=config)
     by_hand = model().double()
-    moments = {name: (0.0, 0.0) for name in made.names}
+    moments = {name: (0.0, 0.0) for name in made.named_parameters}
     for step, rate in ((1, 0.03), (2, 0.02)):
         made.step(step, [points(part) for part in parts], rate)
         whole = points([number for part in parts for number in part])
@@ -45,7 +45,7 @@ def test_micro_batches_are_one_batch_and_adamw_as_it_is_written(parts):
             change = first / (1 - 0.8**step) / ((second / (1 - 0.95**step)).sqrt() + 1e-6)
             parameter.data = decayed - rate * change
     for name, parameter in by_hand.named_parameters():
-        torch.testing.assert_close(made.names[name].detach().double(), parameter.detach(), rtol=0, atol=2e-7)
+        torch.testing.assert_close(made.named_parameters[name].detach().double(), parameter.detach(), rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("name", ["attention", "seq2seq"])
@@ -59,10 +59,10 @@ def test_micro_batches_of_a_translator_are_one_batch(name):
 
     (one, whole), (three, totals) = learned([together.LONG]), learned([together.LONG[:1], together.LONG[1:3],
                                                                      together.LONG[3:]])
-    for key in one.names:
-        gradients = [made.optimiser.state[made.names[key]]["exp_avg"] for made in (one, three)]
+    for key in one.named_parameters:
+        gradients = [made.optimizer.state[made.named_parameters[key]]["exp_avg"] for made in (one, three)]
         torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
-    assert max(float(state["exp_avg"].abs().max()) for state in one.optimiser.state.values()) > 1e-3
+    assert max(float(state["exp_avg"].abs().max()) for state in one.optimizer.state.values()) > 1e-3
     assert (totals.tokens, totals.steps, totals.bad) == (whole.tokens, 1, None)
     assert totals.tokens == sum(len(target) for _, target in together.LONG)
     assert totals[:2] == pytest.approx(whole[:2], rel=1e-12)
@@ -74,8 +74,8 @@ def test_a_step_without_tokens_changes_nothing():
     before = numbers(made)
     made.step(1, [points([]), points([])], 0.1)
     assert torch.equal(numbers(made), before)
-    assert not made.optimiser.state
-    assert made.average.steps == 0
+    assert not made.optimizer.state
+    assert made.ema.steps == 0
     assert made.read() == (0.0, 0.0, 0, 0.0, 0, None)
 
 
@@ -103,8 +103,8 @@ def test_gradients_are_clipped_to_a_length():
     norm = free.read().norm
     assert norm > 0.1
     assert clipped.read().norm == pytest.approx(norm)  # what is told is the length before
-    for name in free.names:
-        first = [made.optimiser.state[made.names[name]]["exp_avg"] for made in (free, clipped)]
+    for name in free.named_parameters:
+        first = [made.optimizer.state[made.named_parameters[name]]["exp_avg"] for made in (free, clipped)]
         torch.testing.assert_close(first[1], first[0] * (0.01 / norm), rtol=1e-4, atol=1e-9)
 
 
@@ -138,10 +138,10 @@ def test_the_first_step_that_is_not_finite_is_told():
 def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is():
     made = engine()
     with torch.no_grad():
-        made.names["3.weight"].zero_()
+        made.named_parameters["3.weight"].zero_()
     batch = points(range(3))
     batch.wanted.fill_(0.0)
-    made.names["3.weight"].register_hook(lambda gradient: gradient * math.inf)
+    made.named_parameters["3.weight"].register_hook(lambda gradient: gradient * math.inf)
     made.step(4, [batch], 0.1)
     assert made.bad_step() == 4
 
@@ -152,7 +152,7 @@ def test_what_is_tried_is_forgotten():
     before, sums = numbers(made), made.sums.clone()
     assert sums[4] == 1
     made.read()
-    made.tried(points(range(12)))
+    made.try_batch(points(range(12)))
     assert torch.equal(numbers(made), before)
     assert all(parameter.grad is None for parameter in made.parameters)
     assert made.read().tokens == 0
@@ -169,7 +169,7 @@ def test_inside_averaged_the_model_has_the_mean():
     kept = 2 / 11  # the decay of a first step, below the one that is set
     for name in start:
         torch.testing.assert_close(inside[name], kept * start[name] + (1 - kept) * now[name])
-        assert torch.equal(made.names[name], now[name])
+        assert torch.equal(made.named_parameters[name], now[name])
 
 
 def test_the_mean_loss_of_batches():
@@ -225,7 +225,7 @@ def test_what_comes_after_a_step_waits_for_it(monkeypatch):
 def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_gradient():
     """On a GPU gradients stay, as zeros, from the first one on; a graph changes what had one when it was recorded."""
     recorded, made = [], engine()
-    made._recorded = lambda work: recorded.append(work) or work
+    made._captured = lambda work: recorded.append(work) or work
     late = made.parameters[-1].requires_grad_(False)
     before = late.detach().clone()
     for step in (1, 2, 3, 4):
@@ -247,7 +247,7 @@ def test_on_a_gpu_steps_are_replayed_and_equal_those_on_the_cpu():
     totals = [one.read() for one in made]
     assert totals[1] == pytest.approx(totals[0], rel=1e-4)
     torch.testing.assert_close(numbers(made[1]).cpu(), numbers(made[0]), rtol=1e-3, atol=1e-4)
-    assert made[1]._gradients.recorded
+    assert made[1]._first_backward.graphs
 
 
 def test_points_are_told_apart():
@@ -262,13 +262,13 @@ def test_with_a_copy_of_the_parameters_steps_are_the_same(parts):
     """The copy has all digits here. The gradients of a step begin anew, and those of its batches add up."""
     plain, copied = engine(), engine()
     copied._low = LowPrecisionCopy(copied.objective, torch.float32)
-    copied._further = copied._backward_further
+    copied._next_backward = copied._add_gradients
     for step in (1, 2, 3):
         for made in (plain, copied):
             made.step(step, [points(part) for part in parts], 0.03)
-            made.optimiser.zero_grad(set_to_none=False)  # as on a GPU: gradients stay where they are
-    for name, parameter in plain.names.items():
-        torch.testing.assert_close(copied.names[name], parameter, rtol=0, atol=1e-6)
+            made.optimizer.zero_grad(set_to_none=False)  # as on a GPU: gradients stay where they are
+    for name, parameter in plain.named_parameters.items():
+        torch.testing.assert_close(copied.named_parameters[name], parameter, rtol=0, atol=1e-6)
     one, other = plain.read(), copied.read()
     assert other[:4] == pytest.approx(one[:4], rel=1e-6)
 
@@ -276,7 +276,7 @@ def test_with_a_copy_of_the_parameters_steps_are_the_same(parts):
 def test_one_batch_twice_counts_twice():
     once, twice = engine(), engine()
     twice._low = LowPrecisionCopy(twice.objective, torch.float32)
-    twice._further = twice._backward_further
+    twice._next_backward = twice._add_gradients
     batch = points([0, 1, 2])
     once.step(1, [batch], 0.03)
     twice.step(1, [batch, batch], 0.03)

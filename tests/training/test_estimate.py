@@ -45,7 +45,7 @@ def test_it_estimates_what_would_be_chosen(pairs, device):
 def test_it_estimates_what_a_training_chooses(pairs, device, given):
     """Also where some pairs are held out, and fewer pairs lead to other choices."""
     ready = planned.ready(pairs, device, given=given)
-    made = {choice.key: choice.value for choice in ready.choices}
+    made = {choice.key: choice.value for choice in ready.defaults}
     each = by_threshold(made["tokenizer.vocab_size"], estimates.CHARACTERS_PER_TOKEN, estimates.MAX_CHARACTERS_PER_TOKEN)
     characters = tuple(round((planned.WORDS - end) * pairs * each) for end in (1, 0))
     found = estimate_training(pairs, characters, device, held=made["data.validation_fraction"])

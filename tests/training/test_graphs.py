@@ -69,7 +69,7 @@ def test_what_is_replayed_is_what_would_run():
     stream.synchronize()
     assert total.item() == expected
     assert asked == [3, 4, 5] * 2  # once as it is, once to be recorded, and never again
-    assert len(captured.recorded) == 3
+    assert len(captured.graphs) == 3
 
 
 @pytest.mark.gpu
@@ -86,6 +86,6 @@ def test_no_more_shapes_than_there_is_room_for(monkeypatch):
         for _ in range(4):
             for length in (1, 2, 3):
                 captured(points(range(length)))
-    assert len(captured.recorded) == 2
+    assert len(captured.graphs) == 2
     assert asked.count(3) == 4
     assert asked.count(1) == asked.count(2) == 2

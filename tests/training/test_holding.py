@@ -117,7 +117,7 @@ def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeyp
     output = tmp_path / "output"
     folders.save(output, {})
     checkpoints = CheckpointManager(output / "checkpoints", keep=2)
-    with checkpoints.hold():
+    with checkpoints.lock():
         checkpoints.save(1, snapshot(1), best=1)
         for step in range(2, 6):
             before, loaded = output.stat().st_ino, checkpoints.load()
@@ -130,7 +130,7 @@ def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeyp
             assert f"in use by another (process {os.getpid()} on " in said
             assert checkpoints.save(step, snapshot(step), best=1) == []
             assert checkpoints.load().step == step
-    with checkpoints.hold():
+    with checkpoints.lock():
         pass
     assert sorted(path.name for path in (output / "checkpoints").iterdir()) == [
         "lock", "newest.json", "step-00000001", "step-00000004", "step-00000005"]
@@ -146,7 +146,7 @@ def test_what_is_left_when_saving_the_output_was_killed(tmp_path):
     checkpoints.save(1, snapshot(1))
     assert subprocess.run([sys.executable, "-c", KILLED, str(output)]).returncode == -signal.SIGKILL
     assert sorted(os.listdir(tmp_path)) == [".output.lock", ".output.saving", "output"]
-    with checkpoints.hold():
+    with checkpoints.lock():
         checkpoints.save(2, snapshot(2))
         folders.save(output, {"model.safetensors": b"2"})
         assert checkpoints.load().step == 2

@@ -66,7 +66,7 @@ def test_the_order_of_events(tmp_path):
     assert [step for step, _ in made.kept] == [3, 6]
     ended = made.events("TrainingEnded")[0]
     assert (ended.reason, ended.best_step, ended.best["loss"]) == (ALL_STEPS_DONE, 6, 4.0)
-    assert made.events("Validated")[0].examples[0].made == "made"
+    assert made.events("Validated")[0].examples[0].output == "made"
 
 
 def test_progress_counts_everything_once(tmp_path):
@@ -81,15 +81,15 @@ def test_what_is_kept_is_the_mean_of_the_weights(tmp_path):
     made = Made(tmp_path / "checkpoints", config=settings(steps=4, ema_decay=0.5))
     made.training.run(TrainingState())
     engine = made.training.engine
-    for name, mean in engine.average.mean.items():
+    for name, mean in engine.ema.mean.items():
         assert torch.equal(made.kept[-1][1][name], mean)
-        assert not torch.equal(made.kept[-1][1][name], engine.names[name])
+        assert not torch.equal(made.kept[-1][1][name], engine.named_parameters[name])
 
 
 def test_a_judgement_leaves_the_random_state_and_the_mode(tmp_path, monkeypatch):
     made = Made(tmp_path / "checkpoints", config=settings(steps=4, every=1))
     states = []
-    judge = made.training._judge
+    judge = made.training._validate
 
     def watched(standing):
         engine = made.training.engine
@@ -98,9 +98,9 @@ def test_a_judgement_leaves_the_random_state_and_the_mode(tmp_path, monkeypatch)
         states.append((before[0], torch.get_rng_state(), before[1], [one.training for one in engine.module.modules()]))
         return found
 
-    monkeypatch.setattr(made.training, "_judge", watched)
+    monkeypatch.setattr(made.training, "_validate", watched)
     made.training.run(TrainingState())
-    assert made.training.work.modes == [False] * 4  # judged in evaluation mode
+    assert made.training.training_task.modes == [False] * 4  # judged in evaluation mode
     assert len(states) == 4
     for random_before, random_after, modes_before, modes_after in states:
         assert torch.equal(random_before, random_after)
@@ -183,7 +183,7 @@ def test_once_asked_to_end_it_stores_and_ends(tmp_path, which):
     assert standing.step == 3
     assert made.order[-3:] == [("TrainingProgress", 3), ("CheckpointSaved", 3), ("TrainingEnded", 3)]
     assert made.events("TrainingEnded")[0].reason == INTERRUPTED
-    assert "Once more ends at once" in made.events("Note")[0].text
+    assert "Ctrl-C again to stop at once" in made.events("Note")[0].text
     assert CheckpointManager(tmp_path / "checkpoints", keep=1).load().step == 3
 
 
@@ -221,7 +221,7 @@ def poisoned(bad):
 def test_what_is_not_finite_is_found_at_once(tmp_path):
     """On a CPU, where to look costs nothing: also between two lines of metrics."""
     made = Made(tmp_path / "checkpoints", config=settings(every=8, store=8, log_every=8), objective=poisoned(3))
-    with pytest.raises(TrainingError, match=r"^step 3: .* No state was stored yet\."):
+    with pytest.raises(TrainingError, match=r"^step 3: .* No checkpoint was saved yet\."):
         made.training.run(TrainingState())
     assert made.training.engine.objective.step == 3
     assert made.told == []
@@ -236,7 +236,7 @@ def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
     with pytest.raises(TrainingError) as error:
         made.training.run(TrainingState())
     assert f"step {bad}: the loss is not a finite number" in str(error.value)
-    assert f"the examples of numbers {first}, {first + 1}, {first + 2} (from 0" in str(error.value)
+    assert f"the examples {first}, {first + 1}, {first + 2} (numbered from 0" in str(error.value)
     assert "--set training.schedule.learning_rate=0.025" in str(error.value)
     assert "The last checkpoint is whole, and no later state was stored." in str(error.value)
     loaded = CheckpointManager(tmp_path / "checkpoints", keep=2).load()
@@ -258,7 +258,7 @@ def test_the_largest_batch_is_tried_first(tmp_path, error, monkeypatch):
     def failing(batch):
         raise error
 
-    monkeypatch.setattr(made.training.engine, "tried", failing)
+    monkeypatch.setattr(made.training.engine, "try_batch", failing)
     with pytest.raises(TrainingError, match=r"3 tokens does not fit into the memory of cpu.*batches.max_tokens=2048 "
                                             r"--set training.gradient_accumulation=2"):
         made.training.try_largest()
@@ -273,7 +273,7 @@ def test_other_errors_of_the_largest_batch_are_not_about_memory(tmp_path, monkey
     def failing(batch):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr(made.training.engine, "tried", failing)
+    monkeypatch.setattr(made.training.engine, "try_batch", failing)
     with pytest.raises(RuntimeError, match="shapes differ"):
         made.training.try_largest()
 

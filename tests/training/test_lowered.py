@@ -32,7 +32,7 @@ def test_all_models_are_computed_with_low_parameters_alone(name):
             module.register_forward_hook(lambda module, given, output: states.append((given[0].dtype, output.dtype)))
     loss = low.module(together.batch(together.LONG))
     loss.total.backward()
-    low.collect()
+    low.add_gradients()
     assert set(states) <= {(torch.bfloat16, torch.bfloat16)}
     assert loss.total.dtype == torch.float32
     assert all(parameter.grad is None or parameter.grad.dtype == torch.float32 for parameter in objective.parameters())
@@ -56,7 +56,7 @@ def test_the_copy_follows_the_parameters_and_gradients_add_up():
     for _ in range(2):
         low.refresh()
         low.module(batch).total.backward()
-        low.collect()
+        low.add_gradients()
         gradients.append({name: parameter.grad.clone() for name, parameter in objective.named_parameters()})
     for name, first in gradients[0].items():
         assert torch.equal(gradients[1][name], 2 * first), name
@@ -75,7 +75,7 @@ def test_shared_tables_stay_shared():
     low = LowPrecisionCopy(objective, torch.bfloat16)
     model = low.module.model
     assert model.decoder.output.weight is model.encoder.embedding.tokens.weight
-    assert len(low.own) == len(low.masters)
+    assert len(low.copies) == len(low.masters)
 
 
 def test_what_is_better_left_to_autocast():
@@ -111,17 +111,17 @@ def test_gradients_are_given_where_none_are_there():
     low, batch = LowPrecisionCopy(objective, torch.bfloat16), together.batch(together.LONG)
     idle = torch.nn.Parameter(torch.ones(3))  # one that has no part
     low.masters.append(idle)
-    low.own.append(torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)))
-    low.wide.append(torch.zeros(3))
+    low.copies.append(torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)))
+    low.buffers.append(torch.zeros(3))
     found = []
-    for passed in (low.collect, low.give, low.give):
+    for passed in (low.add_gradients, low.copy_gradients, low.copy_gradients):
         low.refresh()
         low.module(batch).total.backward()
-        if passed == low.collect:
+        if passed == low.add_gradients:
             for parameter in objective.parameters():
                 parameter.grad = None
         passed()
-        assert all(parameter.grad is None for parameter in low.own)
+        assert all(parameter.grad is None for parameter in low.copies)
         found.append([parameter.grad.clone() for parameter in objective.parameters()])
     for added, given, again in zip(*found, strict=True):
         assert given.dtype == torch.float32

@@ -130,7 +130,7 @@ def test_a_training_that_goes_on_has_not_ended(tmp_path):
     path = tmp_path / "m.jsonl"
     metrics = MetricsLogger(path)
     train(metrics, until=6)
-    metrics(TrainingEnded("somebody asked to end", 6, 4, {"bleu": 30.0}, 3.0))
+    metrics(TrainingEnded("interrupted by the user", 6, 4, {"bleu": 30.0}, 3.0))
     train(metrics, first=7)
     assert [line["step"] for line in lines(path) if line["event"] == "progress"] == list(range(1, STEPS + 1))
     assert [line["reason"] for line in lines(path) if line["event"] == "ended"] == ["all steps are done"]
@@ -202,4 +202,4 @@ def test_a_full_disk_ends_the_log_and_not_the_training(capsys):
     with LoggerCollection([MetricsLogger("/dev/full")]) as report:
         report(progress(1))
         report(progress(2))
-    assert capsys.readouterr().err == "full: could not write: No space left on device; going on without it\n"
+    assert capsys.readouterr().err == "full: could not write: No space left on device; continuing without it\n"

@@ -64,18 +64,18 @@ def test_what_processes_tell_each_other(found):
 
 def test_alone():
     processes = DistributedContext.alone()
-    assert (processes.rank, processes.count, processes.local, processes.main) == (0, 1, 0, True)
+    assert (processes.rank, processes.count, processes.local_rank, processes.main) == (0, 1, 0, True)
     assert (processes.sum(3), processes.sum(0.5), processes.any(True), processes.any(False)) == (3, 0.5, True, False)
-    assert processes.told({"a": 1}) == {"a": 1}
-    processes.same("text")
+    assert processes.broadcast({"a": 1}) == {"a": 1}
+    processes.check_same("text")
     processes.barrier()
     objective = together.objective("attention")
     for sharing in together.SHARINGS:
-        assert processes.share(objective, sharing) is objective
-    with processes.gradients_of(objective, last=False):
+        assert processes.wrap(objective, sharing) is objective
+    with processes.gradient_sync(objective, last=False):
         pass
-    with pytest.raises(ValueError, match='`sharing` must be one of "ddp", "fsdp", but is "shared" instead'):
-        processes.share(objective, "shared")
+    with pytest.raises(ValueError, match='`parallelism` must be one of "ddp", "fsdp", but is "shared" instead'):
+        processes.wrap(objective, "shared")
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}])
@@ -90,8 +90,8 @@ def test_alone_where_nobody_else_was_started(monkeypatch, environment):
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"RANK": "0"}, "`WORLD_SIZE` must be a number in the environment, where RANK is set, but is '' instead. Start"),
-    ({"RANK": "x", "WORLD_SIZE": "2"}, "`RANK` must be a number in the environment, where RANK is set, but is 'x'"),
+    ({"RANK": "0"}, "`WORLD_SIZE` must be a number in the environment if RANK is set, but is '' instead. Start"),
+    ({"RANK": "x", "WORLD_SIZE": "2"}, "`RANK` must be a number in the environment if RANK is set, but is 'x'"),
     ({"RANK": "1", "WORLD_SIZE": "2"}, "`LOCAL_RANK` must be a number"),
 ])
 def test_an_environment_that_says_only_a_part(monkeypatch, values, message):
@@ -110,7 +110,7 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    second = DistributedContext(rank=5, count=8, local=1)
+    second = DistributedContext(rank=5, count=8, local_rank=1)
     assert second.device() == second.device("cuda") == torch.device("cuda", 1)
     assert second.device("cpu") == torch.device("cpu")
     assert DistributedContext.alone().device("cuda:1") == torch.device("cuda", 1)
@@ -121,7 +121,7 @@ def test_devices(monkeypatch):
 @pytest.mark.parametrize(("processes", "asked", "message"), [
     (DistributedContext(1, 2, 1), "cuda:0", "`device` must be \"cuda\": each of the processes has a GPU of its own"),
     (DistributedContext(2, 4, 2), "cuda", "`device` must be one of the 2 GPUs of this machine, but is number 2, from 0 instead. "
-                                 "Start at most one process a GPU."),
+                                 "Start at most one process per GPU."),
     (DistributedContext.alone(), "cuda:7", "`device` must be one of the 2 GPUs of this machine, but is number 7, from 0"),
     (DistributedContext.alone(), "gpu", "`device` must be such as \"cpu\", \"cuda\" or \"cuda:0\", but is 'gpu'"),
 ])

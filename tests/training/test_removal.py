@@ -56,7 +56,7 @@ def test_what_somebody_has_put_there_stays(tmp_path):
     (tmp_path / "step-00000003").symlink_to("moved")
     checkpoints.keep = 1
     notes = checkpoints.save(5, Snapshot({}, {}))
-    assert notes == [f"{tmp_path}/step-0000000{step} is kept: there is '{what}' in it, which regard did not make."
+    assert notes == [f"{tmp_path}/step-0000000{step} is kept: it contains '{what}', which regard did not write."
                      for step, what in ((1, "notes.txt"), (2, "values.json.kept"), (3, "step-00000003"))]
     assert checkpoints.steps() == [1, 2, 3, 5]
     assert (tmp_path / "step-00000001" / "notes.txt").read_text() == "mine"

@@ -67,7 +67,7 @@ def test_one_that_fails_is_told_of_once_and_left_out(capsys, fault, said):
     out, told = capsys.readouterr()
     assert out == ""
     assert told.startswith("metrics.jsonl: could not write: ")
-    assert told.endswith("; going on without it\n")
+    assert told.endswith("; continuing without it\n")
     assert told.count("\n") == 1
     assert said in told
 
@@ -140,7 +140,7 @@ def test_all_are_closed_whatever_becomes_of_one(capsys):
     report.close()
     report.close()
     assert [logger.closed for logger in loggers] == [1, 1, 1]
-    assert capsys.readouterr().err == "b: could not write: No space left on device; going on without it\n"
+    assert capsys.readouterr().err == "b: could not write: No space left on device; continuing without it\n"
     interrupted = [Kept("a", at_close=KeyboardInterrupt), Kept("b")]
     with pytest.raises(KeyboardInterrupt):
         LoggerCollection(interrupted).close()

@@ -63,14 +63,14 @@ def contents(folder):
 
 def test_a_folder_that_can_be_used(finished, data):
     output, outcome, _ = finished
-    assert (outcome.finished, outcome.main, outcome.standing.step, outcome.folder) == (True, True, 6, output)
+    assert (outcome.finished, outcome.main, outcome.state.step, outcome.folder) == (True, True, 6, output)
     assert sorted(path.name for path in output.iterdir()) == [
         "README.md", "checkpoints", "config.toml", "manifest.json", "metrics.jsonl", "model.safetensors",
         "tokenizer.model", "tokenizer.toml"]  # and no data
     translator = regard.load(output)
     assert isinstance(translator.translate(["They are here."])[0].text, str)
     judged = [line for line in trained.metrics(output) if line["event"] == "judged"]
-    assert outcome.standing.best == min(line["scores"]["loss"] for line in judged)
+    assert outcome.state.best == min(line["scores"]["loss"] for line in judged)
 
 
 def test_numbers_near_zero_are_as_before(finished, stopped):
@@ -95,7 +95,7 @@ def test_the_config_tells_how_it_came_to_be(finished, data):
     assert config["data"]["files"] == [f"pairs.tsv {digest}"]
     assert (config["model"]["width"], config["tokenizer"]["vocabulary"]) == (16, 330)
     assert (config["training"]["schedule"]["steps"], config["training"]["validation"]["score"]) == (6, "loss")
-    assert config["scores"] == {"step": outcome.standing.best_step, **outcome.standing.best_scores}
+    assert config["scores"] == {"step": outcome.state.best_step, **outcome.state.best_scores}
     assert set(config) == {"recipe", "model", "special", "alignment", "data", "training", "tokenizer", "scores"}
 
 
@@ -105,7 +105,7 @@ def test_moving_the_folder_breaks_nothing(finished, data, tmp_path):
     shutil.copytree(output, moved)
     assert regard.load(moved).translate(["Yes."])[0].text == regard.load(output).translate(["Yes."])[0].text
     again = Recorder()
-    assert train.train(request(data, moved, resume=True), [again]).standing.best == outcome.standing.best
+    assert train.train(request(data, moved, resume=True), [again]).state.best == outcome.state.best
     assert "nothing left to do" in again.notes()[0]
 
 
@@ -113,11 +113,11 @@ def test_what_is_told(finished):
     _, _, told = finished
     started = told.of("TrainingStarted")[0]
     assert (started.task, started.steps, started.first_step, started.device) == ("translation", 6, 1, "cpu")
-    chosen = {choice.key: choice for choice in started.choices}
+    chosen = {choice.key: choice for choice in started.defaults}
     assert chosen["recipe"].value == "transformer-tiny"
     assert "model.width" not in chosen  # which was set
     assert float(chosen["model.encoder.dropout"].value) == 0.3  # and not what the recipe has
-    assert all(choice.reason for choice in started.choices)
+    assert all(choice.reason for choice in started.defaults)
     assert started.parameters == sum(one.numel() for one in regard.load(finished[0]).model.parameters())
     assert [event.step for event in told.of("CheckpointSaved")] == [2, 3, 4, 6]
     assert told.closed == 1
@@ -129,8 +129,8 @@ def test_nothing_left_to_do(finished, data, tmp_path):
     told = Recorder()
     outcome = train.train(request(data, output, resume=True), [told])
     assert outcome.finished
-    assert told.notes() == ["There is nothing left to do: the training ended after step 6. For another one choose "
-                            "another folder."]
+    (note,) = told.notes()
+    assert "the training ended after step 6" in note
     assert told.of("TrainingStarted") == []
     after = contents(output)
     assert trained.metrics(output)[-1]["event"] == "ended"
@@ -143,9 +143,9 @@ def test_nothing_left_to_do(finished, data, tmp_path):
 def test_it_goes_on(stopped, finished, data):
     told = Recorder()
     outcome = train.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
-    assert "Going on after step 4." in told.notes()
+    assert "Resuming after step 4." in told.notes()
     assert told.of("TrainingStarted")[0].first_step == 5
-    assert told.of("TrainingStarted")[0].choices == ()  # nothing is chosen anew
+    assert told.of("TrainingStarted")[0].defaults == ()  # nothing is chosen anew
     assert outcome.finished
     assert trained.metrics(stopped) == trained.metrics(finished[0])
     assert (stopped / "config.toml").read_bytes() == (finished[0] / "config.toml").read_bytes()
@@ -157,14 +157,14 @@ def test_it_goes_on_with_what_was_stored_alone(stopped, finished, data):
     elsewhere.mkdir(exist_ok=True)
     shutil.copy(data, elsewhere)
     asked = interface.TrainingRequest("seq2seq", (str(elsewhere / "pairs.tsv"),), stopped, resume=True, device="cpu")
-    assert train.train(asked).standing.best == finished[1].standing.best
+    assert train.train(asked).state.best == finished[1].state.best
 
 
 @pytest.mark.parametrize(("options", "changes", "line"), [
-    ({}, {"training.seed": 2}, "  training.seed: 1 is stored, 2 is asked for"),
-    ({}, {"model.width": 32, "training.schedule.max_steps": 7}, "  model.width: 16 is stored, 32 is asked for"),
-    ({"recipe": "transformer-small"}, {}, "  recipe: transformer-tiny is stored, transformer-small is asked for"),
-    ({"source": "2", "target": "1"}, {}, "  --source: nothing is stored, 2 is asked for"),
+    ({}, {"training.seed": 2}, "  training.seed: 1 is stored, 2 is requested"),
+    ({}, {"model.width": 32, "training.schedule.max_steps": 7}, "  model.width: 16 is stored, 32 is requested"),
+    ({"recipe": "transformer-small"}, {}, "  recipe: transformer-tiny is stored, transformer-small is requested"),
+    ({"source": "2", "target": "1"}, {}, "  --source: nothing is stored, 2 is requested"),
 ])
 def test_another_config_is_told(stopped, data, options, changes, line):
     before = contents(stopped)
@@ -179,11 +179,11 @@ def test_other_data_is_told(stopped, data, tmp_path):
     before = contents(stopped)
     changed, other = tmp_path / "pairs.tsv", trained.pairs(tmp_path / "more.tsv", 30)
     changed.write_text(Path(data).read_text() + "One more.\tUne de plus.\n")
-    with pytest.raises(DataError, match=r"(?s)cannot go on with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
+    with pytest.raises(DataError, match=r"(?s)cannot be resumed with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
         train.train(request(changed, stopped, resume=True))
-    with pytest.raises(DataError, match=r"DATA: pairs\.tsv is stored, more\.tsv is asked for"):
+    with pytest.raises(DataError, match=r"DATA: pairs\.tsv is stored, more\.tsv is requested"):
         train.train(request(other, stopped, resume=True))
-    with pytest.raises(DataError, match=r"--validation: nothing is stored, more\.tsv is asked for"):
+    with pytest.raises(DataError, match=r"--validation: nothing is stored, more\.tsv is requested"):
         train.train(request(data, stopped, resume=True, validation=(other,)))
     assert contents(stopped) == before
 
@@ -208,14 +208,14 @@ def test_another_tokenizer_is_refused(stopped, data):
     other = tokenizer_training.train_joint_tokenizer(["some other texts"] * 3, ["and more of them"] * 3,
                                            UnigramConfig(vocab_size=290)).tokenizer
     folders.save(place, {**other.files(), common.ABOUT_FILE: json.dumps({**about, "sha256": other.sha256}).encode()})
-    with pytest.raises(DataError, match="The tokenizer is not the one that this training has begun with"):
+    with pytest.raises(DataError, match="This training started with another tokenizer"):
         train.train(request(data, stopped, resume=True))
 
 
 def test_without_its_prepared_data_it_is_prepared_again(stopped, finished, data):
     """The same tokenizer comes of the same texts; if it did not, it would be refused."""
     shutil.rmtree(stopped / "data")
-    assert train.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True)).state.best == finished[1].state.best
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
@@ -224,27 +224,27 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(stopped, finished, data):
     content[-5] ^= 1
     path.write_bytes(content)
     told = Recorder()
-    assert train.train(request(data, stopped, resume=True), [told]).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True), [told]).state.best == finished[1].state.best
     assert any("step-00000004" in note and "step-00000003 is used instead" in note for note in told.notes())
-    assert "Going on after step 3." in told.notes()
+    assert "Resuming after step 3." in told.notes()
 
 
 def test_there_is_a_training_already(stopped, finished, data):
     for output in (stopped, finished[0]):
         before = contents(output)
-        with pytest.raises(filesystem.FolderError, match=r"There is a training already\. --resume goes on with it"):
+        with pytest.raises(filesystem.FolderError, match=r"There is a training in this folder already"):
             train.train(request(data, output))
         assert contents(output) == before
 
 
 def test_there_is_no_training(finished, data, tmp_path):
-    with pytest.raises(filesystem.FolderError, match=r"no training to go on with\. Leave out --resume to begin one"):
+    with pytest.raises(filesystem.FolderError, match=r"no training to resume\. Leave out --resume"):
         train.train(request(data, tmp_path / "none", resume=True))
     model = Path(shutil.copytree(finished[0], tmp_path / "model"))
     shutil.rmtree(model / "checkpoints")
     for resume in (True, False):
         before = contents(model)
-        with pytest.raises(filesystem.FolderError, match=r"There is a model, and no training to go on with\. Choose an"):
+        with pytest.raises(filesystem.FolderError, match=r"There is a model in this folder, and no training to resume"):
             train.train(request(data, model, resume=resume))
         assert contents(model) == before
 
@@ -263,7 +263,7 @@ def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
     output = stopped if resume else tmp_path / "new"
     if not resume:
         folders.save(output, {})  # another one has just begun
-    with CheckpointManager(output / "checkpoints", keep=1).hold():
+    with CheckpointManager(output / "checkpoints", keep=1).lock():
         before = contents(output)
         with pytest.raises(filesystem.FolderError, match=rf"in use by another \(process {os.getpid()} on"):
             train.train(request(data, output, resume=resume))
@@ -294,7 +294,7 @@ def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
 
     dead, alive = Dead(), Recorder()
     outcome = train.train(request(data, tmp_path / "model"), [dead, alive])
-    assert outcome.standing.best == finished[1].standing.best
+    assert outcome.state.best == finished[1].state.best
     assert len(dead.of("TrainingProgress")) == 1
     assert len(alive.of("TrainingProgress")) == 6
     assert "dead: could not write" in capsys.readouterr().err
@@ -303,7 +303,7 @@ def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
 def test_metrics_that_cannot_be_written_do_not_end_it(stopped, finished, data, capsys):
     (stopped / "metrics.jsonl").unlink()
     (stopped / "metrics.jsonl").mkdir()
-    assert train.train(request(data, stopped, resume=True)).standing.best == finished[1].standing.best
+    assert train.train(request(data, stopped, resume=True)).state.best == finished[1].state.best
     assert "metrics.jsonl: could not write: Is a directory" in capsys.readouterr().err
 
 
@@ -330,8 +330,9 @@ def test_one_pair(tmp_path):
     told = Recorder()
     changes = {"training.schedule.max_steps": 2, "training.validation.every": 2}
     assert train.train(request(path, tmp_path / "model", changes), [told]).finished
-    held = next(choice for choice in told.of("TrainingStarted")[0].choices if choice.key == "data.validation_fraction")
-    assert (held.value, held.reason) == ("0.0", "1 pairs are too few: the model is judged by what it has learned")
+    held = next(choice for choice in told.of("TrainingStarted")[0].defaults if choice.key == "data.validation_fraction")
+    assert held.value == "0.0"
+    assert held.reason.startswith("only 1 pair, so nothing is held out")
     assert told.of("Validated")[0].examples[0][:2] == ("A small house.", "Une petite maison.")
 
 
@@ -390,4 +391,4 @@ def test_texts_that_are_cut_are_told(tmp_path):
                "model.embedding.positions.max_positions": 12}
     train.train(interface.TrainingRequest("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
               [told])
-    assert "1 of 2 texts are longer than the 12 positions of the model, and are cut." in told.notes()
+    assert "1 of 2 texts are longer than the 12 positions of the model and are truncated." in told.notes()

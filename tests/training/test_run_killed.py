@@ -92,7 +92,7 @@ def test_one_that_is_not_killed(folder, codes):
 def test_killed_again_and_again_is_never_killed(folder, codes):
     assert [code for code, _ in codes["chain"]] == [KILLED] * len(CHAIN) + [0]
     assert_same(folder, "chain")
-    going = [said.split("Going on after step ")[1][0] for _, said in codes["chain"] if "Going on after" in said]
+    going = [said.split("Resuming after step ")[1][0] for _, said in codes["chain"] if "Resuming after" in said]
     assert going == sorted(going)
     assert {"2", "4"} <= set(going)
     assert "nothing left to do" in codes["chain"][-1][1]
@@ -100,7 +100,7 @@ def test_killed_again_and_again_is_never_killed(folder, codes):
 
 def test_patience_counts_on(folder, codes):
     assert [code for code, _ in codes["patient"]] == [0]
-    assert "the score has stopped getting better" in codes["patient"][0][1]
+    assert "the score has stopped improving" in codes["patient"][0][1]
     assert trained.metrics(folder / "patient")[-1]["step"] == 3
     assert [code for code, _ in codes["impatient"]] == [KILLED, 0, 0]
     assert_same(folder, "impatient", "patient")
@@ -111,8 +111,8 @@ def test_patience_counts_on(folder, codes):
 def test_interrupted_once_it_saves_and_ends(folder, codes):
     (first, said), (second, _) = codes["once"]
     assert (first, second) == (130, 0)
-    assert "the state will be saved" in said
-    assert "somebody asked to end" in said
+    assert "saving a checkpoint" in said
+    assert "interrupted by the user" in said
     assert_same(folder, "once")
 
 
@@ -121,7 +121,7 @@ def test_interrupted_twice_it_ends_at_once(folder, codes, name):
     (first, said), (second, resumed) = codes[name]
     assert (first, second) == (130, 0)
     assert "Ended" not in said
-    assert f"Going on after step {4 if name == 'twice' else 3}" in resumed
+    assert f"Resuming after step {4 if name == 'twice' else 3}" in resumed
     assert_same(folder, name)
 
 

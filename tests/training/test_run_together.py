@@ -109,7 +109,7 @@ def test_two_processes_go_on_to_the_end(folder):
     done = together("-m", "regard", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"{folder / 'again'}\n"
-    assert done.stderr.count("Going on after step 2.") == 1
+    assert done.stderr.count("Resuming after step 2.") == 1
     assert_close(stored(folder / "again", 4), stored(folder / "alone", 4))
     assert sorted(path.name for path in (folder / "again").iterdir()) == sorted(
         path.name for path in (folder / "alone").iterdir())

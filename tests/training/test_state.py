@@ -45,7 +45,7 @@ def test_an_engine_goes_on_as_if_nothing_had_been(tmp_path):
     restore_snapshot(other, stored(tmp_path / "checkpoints", one, {"step": 4}))
     assert torch.equal(numbers(other), numbers(one))
     assert torch.equal(other.sums, one.sums)
-    assert other.average.steps == 4
+    assert other.ema.steps == 4
     for made in (one, other):
         learn(made, range(5, 9))
     assert torch.equal(numbers(other), numbers(one))
@@ -66,7 +66,7 @@ def test_weights_with_two_names_are_stored_once(tmp_path, name):
     one, other = (engine(network=tiny.built(tiny.TRANSLATING[name]), objective=Translating) for _ in range(2))
     one.step(1, [batch(SOME)], 0.05)
     found = stored(tmp_path / "checkpoints", one)
-    assert found.under("model").keys() == one.names.keys()
+    assert found.under("model").keys() == one.named_parameters.keys()
     restore_snapshot(other, found)
     for made in (one, other):
         made.step(2, [batch(SOME)], 0.05)
@@ -124,7 +124,7 @@ def test_the_state_of_another_training_changes_nothing(tmp_path, change, message
         restore_snapshot(made, place.load().snapshot)
     assert torch.equal(numbers(made), before)
     assert torch.equal(made.sums, sums)
-    assert made.average.steps == 3
+    assert made.ema.steps == 3
 
 
 def test_a_mean_that_nobody_asks_for_is_refused(tmp_path):

@@ -113,7 +113,7 @@ def test_a_dead_writer_does_not_end_the_training(writers, tmp_path, monkeypatch,
         report(started())
         report(progress(1))
         report(progress(2))
-    assert capsys.readouterr().err == "TensorBoard: could not write: No space left on device; going on without it\n"
+    assert capsys.readouterr().err == "TensorBoard: could not write: No space left on device; continuing without it\n"
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

@@ -267,7 +267,7 @@ class _QuietStartLogger:
         from regard.training.logging import TrainingStarted
 
         if isinstance(event, TrainingStarted):
-            self.started, event = True, replace(event, choices=())
+            self.started, event = True, replace(event, defaults=())
         if self.started:
             self.logger(event)
 

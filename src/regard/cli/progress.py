@@ -21,11 +21,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
 
 from regard.cli.terminal import Terminal, escape_unprintable
+from regard.training.defaults import Default
 from regard.training.logging import (
     CheckpointSaved,
     Logger,
     Note,
-    ShownDefault,
     TrainingEnded,
     TrainingEvent,
     TrainingProgress,
@@ -218,7 +218,7 @@ def draw_event(event: TrainingEvent, terminal: Terminal, score: str) -> None:
                 terminal.text(escape_unprintable(f"Best checkpoint: step {event.best_step:,} ({scores})."))
 
 
-def draw_choices(choices: Sequence[ShownDefault], terminal: Terminal) -> None:
+def draw_choices(choices: Sequence[Default], terminal: Terminal) -> None:
     """Print the chosen settings: key, value and reason side by side, or below if the width is too small.
 
     A reason that equals the one above is not repeated.
@@ -261,11 +261,10 @@ def wrap_text(text: str, width: int) -> list[str]:
 
 
 def _draw_start(event: TrainingStarted, terminal: Terminal) -> None:
-    epoch = f", {event.tokens_per_epoch:,} tokens an epoch" if event.tokens_per_epoch is not None else ""
-    draw_choices(event.choices, terminal)
-    if event.choices:
+    draw_choices(event.defaults, terminal)
+    if event.defaults:
         terminal.out.write("\n")
-    terminal.text(escape_unprintable(f"{event.task}: {event.parameters:,} parameters{epoch}, {event.steps:,} steps at "
+    terminal.text(escape_unprintable(f"{event.task}: {event.parameters:,} parameters, {event.steps:,} steps at "
                                      f"most, on {event.device}"))
     if event.first_step > 1:
         terminal.text(f"Resuming at step {event.first_step:,}.")
@@ -333,7 +332,7 @@ class BriefLogger:
         if isinstance(event, CheckpointSaved):
             return
         if isinstance(event, TrainingStarted):
-            event = replace(event, choices=())
+            event = replace(event, defaults=())
         if isinstance(event, Validated):
             event = replace(event, examples=())
         self.inner(event)

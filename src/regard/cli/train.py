@@ -56,7 +56,7 @@ def train(
         request = TrainingRequest(
             task=task, data=tuple(data), output=Path(output), validation=tuple(validation or ()), recipe=recipe,
             changes=dict(toml.parse_override(text) for text in changes or ()), resume=resume, source=source,
-            target=target, format=format, device=device, counted=partial(show_count, noun="read", out=sys.stderr))
+            target=target, format=format, device=device, progress=partial(show_count, noun="read", out=sys.stderr))
         loggers: list[Any] = [progress_logger(sys.stderr)]
         if tensorboard:
             loggers.append(TensorBoardLogger(Path(output) / "track"))

@@ -167,7 +167,7 @@ def _steps_for_tokens(ready: PreparedTraining, tokens: int | None) -> int:
     """The steps that learn from so many target tokens; where none are given, those of a training by itself."""
     if tokens is None:
         return ready.settings.steps
-    feed, many = ready.work.feed(0, 1), ready.settings.gradient_accumulation
+    feed, many = ready.task.feed(0, 1), ready.settings.gradient_accumulation
     count = min(COUNTED_BATCHES, feed.steps)
     counted = sum(int((feed.at(number).labels != IGNORED_LABEL).sum()) for number in range(count))
     return steps_for_amount(tokens, many * counted / count)

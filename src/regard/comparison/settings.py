@@ -51,9 +51,9 @@ def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
     found = list[RoadStep]()
     for name in names:
         kind = catalog.find_recipe(name).tables["model"]["kind"]
-        if kind not in TranslationSetup.kinds:
+        if kind not in TranslationSetup.model_kinds:
             able = [known for known in catalog.recipe_names()
-                    if catalog.find_recipe(known).tables["model"]["kind"] in TranslationSetup.kinds]
+                    if catalog.find_recipe(known).tables["model"]["kind"] in TranslationSetup.model_kinds]
             raise checks.wrong("models", f"recipes that translate, such as {', '.join(able)}", f'"{name}"')
         if name in [step.name for step in found]:
             raise checks.wrong("models", "different recipes", f'"{name}" twice')

@@ -22,7 +22,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,35 +31,44 @@ from regard import checks
 from regard._version import __version__
 from regard.storage import filesystem
 from regard.storage import folder as folders
-from regard.storage import folder as manifests
 from regard.storage.filesystem import FolderError, folder_error
 from regard.storage.folder import SavedFolder
-from regard.training import snapshot as shards
+from regard.training import snapshot as snapshots
 from regard.training.snapshot import Snapshot, StoredState, TensorShard, local_shard
 
 FORMAT = 1
 VALUES, POINTER = "values.json", "newest.json"
+LOCK_FILE = "lock"
+WRITING_FOLDER = ".writing"
+"""Where the files of a new checkpoint are until it is complete."""
+# The second alternative exists briefly while a folder is replaced on a system that cannot exchange two names.
+STEP_NAME = re.compile(r"step-(\d{8,})|\.step-(\d{8,})\.old")
+INTERRUPTED_SAVE = re.compile(r"\.(step-\d{8,})\.(saving|lock|old)")
+"""What a killed save of a folder leaves beside it."""
+LEFTOVERS = re.compile(r"\.removed-.*|\.writing|(newest\.json|lock)\.kept\d*")
+"""What killed removals leave, and a killed save of the folder around this one."""
+CHECKPOINT_FILES = re.compile(r"((manifest|values)\.json|state(-\d+-of-\d+)?\.safetensors)(\.kept\d*)?")
 
 
 class NewerFormatError(FolderError):
-    """A checkpoint was written by a newer regard than this one."""
+    """A checkpoint was written by a newer version of regard."""
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint that was found whole."""
+    """A complete checkpoint."""
 
     step: int
     best: int | None
-    """The step that was the best by then."""
+    """The best step at that time."""
     snapshot: StoredState
-    """Read what is needed before the next checkpoint is saved, which may remove this one."""
+    """To be read before the next checkpoint is saved, which may remove this one."""
     notes: tuple[str, ...] = ()
-    """Why newer ones were passed over."""
+    """Why newer checkpoints were skipped."""
 
 
 class CheckpointManager:
-    """The checkpoints in a folder, of which the last `keep` stay, and the best."""
+    """The checkpoints in a folder, of which the last `keep` are kept, and the best."""
 
     def __init__(self, folder: str | os.PathLike[str], keep: int) -> None:
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
@@ -67,36 +76,36 @@ class CheckpointManager:
         self.folder, self.keep = Path(folder), keep
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, whole or not, in order."""
+        """The steps that have a checkpoint, complete or not, in order."""
         return sorted(list_steps(self.folder))
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Keep other trainings out of this folder, which is made where it is not there; see `holding.held`."""
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock the folder against other trainings, and create it if necessary; see `training_lock`."""
         return training_lock(self.folder)
 
     def save(self, step: int, snapshot: Snapshot, best: int | None = None, *, rank: int = 0, processes: int = 1,
              barrier: Callable[[], None] = lambda: None) -> list[str]:
-        """Store the state after this step, and remove what need not stay. Returns what went wrong with the removal.
+        """Save the state after this step, and remove old checkpoints. Returns notes on what could not be removed.
 
-        Of several processes all must call it. Each writes the parts that it holds; what is not a part is the same on
-        all, and the first (rank 0) writes it. `barrier` waits until all have come to it. If it fails anywhere, all get
-        through the barriers, and there is no new checkpoint.
+        All processes must call it. Each writes its shards; whole tensors are the same on all, and rank 0 writes them.
+        If a process fails, all still reach the barriers, and there is no new checkpoint.
 
         Args:
-            best: the step that is the best by now; its checkpoint is not removed.
+            best: the best step so far; its checkpoint is not removed.
+            barrier: waits until all processes have called it.
         """
         _check_steps(step, best)
         values = _encode_values(step, best, snapshot.values)
         tensors = {name: local_shard(tensor) if not isinstance(tensor, TensorShard) else tensor
                    for name, tensor in snapshot.tensors.items()}
-        parted = any(isinstance(tensor, TensorShard) for tensor in tensors.values())
-        files = _state_files(processes if parted else 1)
+        sharded = any(isinstance(tensor, TensorShard) for tensor in tensors.values())
+        files = _state_files(processes if sharded else 1)
         own = {name: tensor for name, tensor in tensors.items() if rank == 0 or isinstance(tensor, TensorShard)}
         target, place = self.folder / step_folder(step), self.folder / WRITING_FOLDER
         notes: list[str] = []
-        with _reaching(barrier), ExitStack() as undo:               # nobody goes on before it is done
-            with _reaching(barrier):                                # nor makes a folder of files that are not all there
-                with _reaching(barrier), filesystem.folder_in_errors(target):       # nor writes where there is no place yet
+        with _reaching(barrier), ExitStack() as undo:                       # wait until the checkpoint is in place
+            with _reaching(barrier):                                        # wait until all files are written
+                with _reaching(barrier), filesystem.folder_in_errors(target):  # wait until there is a folder for them
                     if rank == 0:
                         self.folder.mkdir(exist_ok=True)
                         notes += remove_leftovers(self.folder)
@@ -104,25 +113,25 @@ class CheckpointManager:
                         place.mkdir()
                 if rank < len(files):
                     with filesystem.folder_in_errors(target):
-                        shards.write_shards(place / files[rank], own)
+                        snapshots.write_shards(place / files[rank], own)
             if rank == 0:
                 notes += self._put(step, [place / file for file in files], values)
                 with filesystem.folder_in_errors(target):
-                    self._point(step, best)
-                    notes += self._thinned(step)
+                    self._write_pointer(step, best)
+                    notes += self._remove_old(step)
         return notes
 
     def load(self) -> LoadedCheckpoint | None:
-        """The newest whole checkpoint; None where there never was one, a FolderError where none is whole.
+        """The newest complete checkpoint; None if there never was one, a FolderError if none is complete.
 
-        Every byte of it is read and compared. Of several processes one does this, and tells the others the step.
+        Every byte of it is read and verified. One process does this, and sends the step to the others.
         """
-        steps, refused = self.steps()[::-1], list[str]()
-        named = self._named()
-        if isinstance(named, str):
-            refused.append(named)
-        elif named is not None and named not in steps:
-            refused.append(f"{self.folder / POINTER} names {step_folder(named)}, which is not there.")
+        steps, problems = self.steps()[::-1], list[str]()
+        newest = self._read_pointer()
+        if isinstance(newest, str):
+            problems.append(newest)
+        elif newest is not None and newest not in steps:
+            problems.append(f"{self.folder / POINTER} names {step_folder(newest)}, which does not exist.")
         for step in steps:
             try:
                 self._refuse_newer(step)
@@ -130,64 +139,64 @@ class CheckpointManager:
             except NewerFormatError:
                 raise
             except ValueError as error:
-                refused.append(str(error))
+                problems.append(str(error))
             else:
                 used = f"The checkpoint {step_folder(step)} is used instead."
-                return LoadedCheckpoint(loaded.step, loaded.best, loaded.snapshot, tuple(f"{why} {used}" for why in refused))
-        if refused:
-            raise folder_error(self.folder, "a folder with a whole checkpoint", "one without",
-                        "\n  ".join((f"What is there ({len(steps)} checkpoints):", *refused)))
+                return replace(loaded, notes=tuple(f"{problem} {used}" for problem in problems))
+        if problems:
+            raise folder_error(self.folder, "a folder with a complete checkpoint", "one without",
+                               "\n  ".join((f"It has {len(steps)} checkpoints:", *problems)))
         return None
 
     def at(self, step: int) -> LoadedCheckpoint:
-        """The checkpoint of this step, which `load` has found whole: of the tensors only names and lengths are read."""
+        """The checkpoint of this step, which `load` has verified: only the headers of its files are read."""
         self._refuse_newer(step)
         place = self.folder / step_folder(step)
-        return _load_checkpoint(step, SavedFolder(place, manifests.read_manifest(place)))
+        return _load_checkpoint(step, SavedFolder(place, folders.read_manifest(place)))
 
-    def tidy(self, step: int, best: int | None) -> list[str]:
-        """End what a killed save of this step, the newest, may have begun. Returns what could not be removed."""
+    def clean_up(self, step: int, best: int | None) -> list[str]:
+        """Finish what a killed save of this step, the newest, may have started. Returns what could not be removed."""
         with filesystem.folder_in_errors(self.folder):
             notes = remove_leftovers(self.folder)
-            self._point(step, best)
-            return notes + self._thinned(step)
+            self._write_pointer(step, best)
+            return notes + self._remove_old(step)
 
     def _put(self, step: int, files: Sequence[Path], values: bytes) -> list[str]:
-        """Make a checkpoint of files that were written aside, all of whose parts must be there."""
+        """Make a checkpoint of the files of all processes."""
         target, notes = self.folder / step_folder(step), list[str]()
         missing = [path.name for path in files if not path.exists()]
         if missing:
             raise folder_error(target, f"written by {len(files)} processes", f"without {missing[0]}",
-                        "The process that holds it tells why.")
+                               "The process that should have written it reports why.")
         StoredState.of(files, {})
         if target.exists():
             try:
-                manifests.read_manifest(target)
-            except FolderError:  # one of this very step that is damaged, and so could not be replaced
+                folders.read_manifest(target)
+            except FolderError:  # a damaged checkpoint of this very step, which cannot be replaced
                 notes += remove_steps(self.folder, [step])
         folders.save(target, {**{path.name: partial(os.rename, path) for path in files}, VALUES: values})
         return notes
 
-    def _point(self, step: int, best: int | None) -> None:
-        """Tell which checkpoint is the newest."""
+    def _write_pointer(self, step: int, best: int | None) -> None:
+        """Record which checkpoint is the newest."""
         part = self.folder / f".{POINTER}.part"
         part.write_text(json.dumps({"format": FORMAT, "step": step, "best": best}) + "\n")
         filesystem.fsync(part)
         os.replace(part, self.folder / POINTER)
         filesystem.fsync(self.folder)
 
-    def _named(self) -> int | str | None:
-        """The step that the pointer tells, or None where there is none, or why it cannot be read."""
+    def _read_pointer(self) -> int | str | None:
+        """The newest step; None if there is no pointer, or a message if it cannot be read."""
         path = self.folder / POINTER
         if not os.path.lexists(path):
             return None
         step = _read_object(path).get("step")
         return step if isinstance(step, int) else f"{path} cannot be read."
 
-    def _thinned(self, step: int) -> list[str]:
-        """Remove what need not stay after this step: all but the last ones, and the best that each of these knows.
+    def _remove_old(self, step: int) -> list[str]:
+        """Remove all checkpoints but the last ones, and the best step of each of these.
 
-        What is of later steps was passed over when this training was resumed, and is not of its past.
+        Later steps than this one were skipped when the training was resumed, and are removed too.
         """
         steps = self.steps()
         last = [number for number in steps if number <= step][-self.keep:]
@@ -195,13 +204,13 @@ class CheckpointManager:
         return remove_steps(self.folder, [number for number in steps if number not in (*last, *best)])
 
     def _refuse_newer(self, step: int) -> None:
-        """Refuse a folder whose manifest is of a format that this version does not know, rather than pass it over."""
-        path = self.folder / step_folder(step) / manifests.MANIFEST_FILE
-        _check_format(path, _read_object(path), manifests.MANIFEST_FORMAT)
+        """Refuse a manifest of a newer format, rather than skip the checkpoint."""
+        path = self.folder / step_folder(step) / folders.MANIFEST_FILE
+        _check_format(path, _read_object(path), folders.MANIFEST_FORMAT)
 
 
 def _load_checkpoint(step: int, saved: SavedFolder) -> LoadedCheckpoint:
-    """What a folder holds."""
+    """The checkpoint in a folder."""
     path, content = saved.folder / VALUES, _parse_object(saved.read_bytes(VALUES))
     _check_format(path, content, FORMAT)
     if not {"step", "best", "values"} <= content.keys():
@@ -213,7 +222,7 @@ def _load_checkpoint(step: int, saved: SavedFolder) -> LoadedCheckpoint:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """The object in a file of JSON; an empty one where there is no such file, or something else in it."""
+    """The JSON object in a file; an empty one if the file is missing or has something else in it."""
     with suppress(OSError):
         return _parse_object(path.read_bytes())
     return {}
@@ -228,14 +237,15 @@ def _parse_object(data: bytes) -> dict[str, Any]:
 
 def _check_format(path: Path, content: Mapping[str, Any], known: int) -> None:
     form, version = content.get("format"), content.get("regard")
-    # Another format of this very version is one flipped bit, and so a damaged file.
+    # A newer format of this very version is a flipped bit, and so a damaged file.
     if isinstance(form, int) and form > known and version != __version__:
         expected, got = f"of format {known}, which regard {__version__} reads", f"{form}, of regard {version!s:.40}"
-        raise NewerFormatError(str(checks.wrong(str(path), expected, got, "Install that version to resume this training.")))
+        raise NewerFormatError(str(checks.wrong(str(path), expected, got,
+                                                "Install that version to resume this training.")))
 
 
 def _encode_values(step: int, best: int | None, values: Mapping[str, Any]) -> bytes:
-    """The values as they are written."""
+    """The content of values.json."""
     content = {"format": FORMAT, "regard": __version__, "step": step, "best": best, "values": values}
     try:
         text = json.dumps(content, indent=1, allow_nan=False)
@@ -243,12 +253,12 @@ def _encode_values(step: int, best: int | None, values: Mapping[str, Any]) -> by
         raise checks.wrong("values", "plain JSON", f"not ({error})") from None
     if json.loads(text) != content:
         raise checks.wrong("values", "plain JSON, equal when it is read again", "not",
-                           "Use lists in place of tuples, and strings as keys.")
+                           "Use lists instead of tuples, and strings as keys.")
     return text.encode() + b"\n"
 
 
 def _state_files(count: int) -> list[str]:
-    """The names of the files of the state, one for each process that has a part of it."""
+    """The names of the state files, one for each process that has a shard."""
     if count == 1:
         return ["state.safetensors"]
     return [f"state-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
@@ -263,33 +273,11 @@ def _check_steps(step: object, best: object) -> None:
 
 @contextmanager
 def _reaching(barrier: Callable[[], None]) -> Iterator[None]:
-    """Come to the barrier in any case: if one process fails, the others must not wait for it for ever."""
+    """Reach the barrier even after an error, so that the other processes do not wait forever."""
     try:
         yield
     finally:
         barrier()
-
-
-# ---- removal: How checkpoints go: renamed at once, then removed, so that no half of one is ever taken for a checkpoint.
-#
-#     found(folder)                the steps of which there are checkpoints
-#     removed(folder, steps)       these are gone; returns what could not be removed, and why
-#     tidied(folder)               what killed saves and removals have left is gone
-#
-# Only what regard wrote is removed: a checkpoint into which a person has put something stays. What cannot be removed is
-# told and tried again at the next time; a training does not end for it. It knows names. It does not know which
-# checkpoints must stay, nor how they are written.
-
-WRITING_FOLDER = ".writing"
-"""Where the files of a new checkpoint are before they are one."""
-# The second is where a folder is for a moment when it is replaced on a system that cannot exchange two names.
-STEP_NAME = re.compile(r"step-(\d{8,})|\.step-(\d{8,})\.old")
-INTERRUPTED_SAVE = re.compile(r"\.(step-\d{8,})\.(saving|lock|old)")
-"""What a killed save of a folder leaves beside it."""
-LEFTOVERS = re.compile(r"\.removed-.*|\.writing|(newest\.json|lock)\.kept\d*")
-"""What is left of removals, and of the folder around this one when a save of it was killed."""
-CHECKPOINT_FILES = re.compile(r"((manifest|values)\.json|state(-\d+-of-\d+)?\.safetensors)(\.kept\d*)?")
-"""The files of a checkpoint."""
 
 
 def step_folder(step: int) -> str:
@@ -298,7 +286,7 @@ def step_folder(step: int) -> str:
 
 
 def list_steps(folder: Path) -> set[int]:
-    """The steps of which there are checkpoints in this folder, whole or not."""
+    """The steps that have a checkpoint in this folder, complete or not."""
     if not folder.is_dir():
         return set()
     matches = [match for path in folder.iterdir() if (match := STEP_NAME.fullmatch(path.name))]
@@ -307,29 +295,29 @@ def list_steps(folder: Path) -> set[int]:
 
 
 def remove_steps(folder: Path, steps: Iterable[int]) -> list[str]:
-    """Remove the checkpoints of these steps: first their names, then what is in them. Returns what could not be."""
+    """Remove the checkpoints of these steps. Returns notes on what could not be removed, which is tried again later."""
     notes: list[str] = []
     renamed: list[Path] = []
     for step in steps:
         path = folder / step_folder(step)
-        strange = _foreign_file(path)
-        if strange is not None:
-            notes.append(f"{path} is kept: there is {strange!r} in it, which regard did not make.")
+        foreign = _foreign_file(path)
+        if foreign is not None:
+            notes.append(f"{path} is kept: it contains {foreign!r}, which regard did not write.")
             continue
-        goal = folder / f".removed-{path.name}-{secrets.token_hex(4)}"
+        target = folder / f".removed-{path.name}-{secrets.token_hex(4)}"
         try:
-            os.rename(path, goal)
+            os.rename(path, target)
         except OSError as error:
             notes.append(f"{path} could not be removed: {error.strerror}.")
         else:
-            renamed.append(goal)
+            renamed.append(target)
     if renamed:
-        filesystem.fsync(folder)  # the names are gone for good before the first file is
+        filesystem.fsync(folder)  # the names are gone for good before the first file is deleted
     return notes + [note for path in renamed for note in _delete(path)]
 
 
 def remove_leftovers(folder: Path) -> list[str]:
-    """Remove what killed saves and removals have left, and end what they began. Returns what could not be."""
+    """Remove what killed saves and removals have left, and finish what they started. Returns notes on failures."""
     notes: list[str] = []
     for path in sorted(folder.iterdir()):
         if LEFTOVERS.fullmatch(path.name):
@@ -343,15 +331,15 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _foreign_file(path: Path) -> str | None:
-    """Something in the place of a checkpoint that regard did not make; None where there is no such thing."""
+    """A file in a checkpoint, or in its place, that regard did not write; None if there is none."""
     if path.is_symlink() or not path.is_dir():
         return path.name
-    return next((inner.name for inner in sorted(path.iterdir()) if not CHECKPOINT_FILES.fullmatch(inner.name) or inner.is_dir()),
-                None)
+    return next((inner.name for inner in sorted(path.iterdir())
+                 if not CHECKPOINT_FILES.fullmatch(inner.name) or inner.is_dir()), None)
 
 
 def _delete(path: Path) -> list[str]:
-    """Remove a file or a folder. Returns why it is still there, if it is."""
+    """Delete a file or a folder. Returns a note if that failed."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -362,21 +350,11 @@ def _delete(path: Path) -> list[str]:
     return []
 
 
-# ---- holding: One training at a time in a folder: a lock that ends with its holder, even a killed one.
-#
-#     with held(folder):      the file `lock` in it, locked; it says who holds it
-#
-# The lock is on the file itself, not on its name: it goes on when the folder around it is replaced by one into which the
-# file is linked or moved, as happens to a model's folder each time that it is saved. It knows nothing of checkpoints.
-
-LOCK_FILE = "lock"
-
-
 @contextmanager
 def training_lock(folder: Path) -> Iterator[None]:
-    """Keep others out of this folder. Who comes second is refused at once, and told who is there.
+    """Lock a folder against other trainings; a second one is refused at once, and told which process has the lock.
 
-    The folder is made where it is not there, in one that is. Of several processes of a training the first holds it.
+    The lock ends with its process, even a killed one. Of several processes of a training the first one locks.
     """
     with filesystem.folder_in_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -386,13 +364,13 @@ def training_lock(folder: Path) -> Iterator[None]:
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
-        # The file stays: if it were removed, two could hold two files of one name.
+        # The file stays: if it were removed, two trainings could lock two files of one name.
         os.ftruncate(handle, 0)
         os.close(handle)
 
 
 def _acquire_lock(path: Path) -> int:
-    """The open file of a lock that is held from now on."""
+    """The handle of the locked file."""
     if os.name != "posix":
         raise FolderError(f"Training needs a POSIX system (Linux, macOS), but this one is {os.name}.")
     import fcntl
@@ -403,8 +381,9 @@ def _acquire_lock(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
         os.close(handle)
-        raise folder_error(path.parent, "free for this training", f"in use by another ({holder or 'of an unknown process'})",
-                    "Wait until that one ends, or choose another folder.") from None
+        raise folder_error(path.parent, "free for this training",
+                           f"in use by another ({holder or 'of an unknown process'})",
+                           "Wait until that one ends, or choose another folder.") from None
     except OSError as error:
         os.close(handle)
         raise OSError(error.errno, f"no locks on this file system: {error.strerror}", str(path)) from error

@@ -2,10 +2,10 @@
 
     [training]
     seed = 1
-    smoothing = 0.1
+    label_smoothing = 0.1
     [training.schedule]
-    peak = 1e-3
-    steps = 7000
+    learning_rate = 1e-3
+    max_steps = 7000
 
 Settings that are left out get defaults that depend on the data and the device (`regard.training.defaults`). The tables
 hold only fixed defaults, and know nothing of the loop.
@@ -22,59 +22,46 @@ from regard.training.optimizer import OptimizerConfig, ScheduleConfig
 
 PRECISIONS = ("float32", "bfloat16")
 PARALLELISMS = ("ddp", "fsdp")
-
-
-# ---- work: What a training is about, told to a loop that knows nothing of it: batches, a loss, a score, and what is saved.
-#
-#     work.feed(rank, processes).at(step)      a batch, with `tokens`: how many things in it are learned from
-#     work.objective(model)(batch)             its Loss: sums over them
-#     work.validate(task)                      Verdict(scores, examples) on data that was not learned from
-#     work.task(model)                         what a person holds in the end
-#     work.complete(task)                      what it has besides a model, chosen by that data; then it is saved
-#
-# There is one work for each way to train: translation, language, masked, classification (`regard.training.works`). Here
-# is only what they share. It does not know optimisers, steps or files.
-
 HIGHER_IS_BETTER = {"loss": False, "bleu": True, "chrf": True, "accuracy": True}
-"""The scores there are, and whether more is better."""
+"""The scores of validation, and whether higher is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig(Config):
-    """How often the model is judged, by what, and when that ends the training."""
+    """How often the model is validated, by which score, and when that ends the training."""
 
     every: int = integer(1000, minimum=1)
     """Steps."""
     metric: str = choice(HIGHER_IS_BETTER, "loss", old="score")
-    """What tells the better model."""
+    """The score that the best model is chosen by."""
     patience: int | None = integer(None, minimum=1)
-    """So many times without a better score end the training."""
+    """Early stopping: this many validations without a better score end the training."""
     max_examples: int = integer(2000, minimum=1, old="most")
-    """Examples of the validation data that are looked at, the first ones."""
+    """Validation examples that are used, the first ones."""
     samples_shown: int = integer(3, minimum=0, old="shown")
-    """Examples that are shown with what the model makes of them."""
+    """Examples that are shown with the output of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(Config):
-    """How often the state of the training is stored. It always is at a validation and at the end."""
+    """How often a checkpoint is saved. One is always saved at a validation and at the end."""
 
     every: int = integer(1000, minimum=1)
     """Steps."""
     keep: int = integer(2, minimum=1)
-    """The last ones that are kept. The best one is always kept too."""
+    """The number of last checkpoints that are kept. The best one is always kept too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
-    """What is learned from."""
+    """The training data and the validation split."""
 
     filters: FilterConfig = FilterConfig()
-    """Which pairs are left out."""
+    """Which pairs are skipped."""
     validation_fraction: float = probability(0.0, old="held")
-    """The share that is held out for validation, where no validation data is given."""
+    """The fraction that is held out for validation if no validation data is given."""
     joint_tokenizer: bool = renamed(True, old="joint")
-    """Whether source and target are cut by one tokenizer."""
+    """Whether source and target share one tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,32 +70,32 @@ class TrainingConfig(Config):
 
     seed: int = integer(1, minimum=0)
     epochs: float | None = number(None, above=0)
-    """How often all of the data is learned from; the steps of the schedule follow from it where they are not given."""
+    """Passes over the data; they determine the steps of the schedule if those are not set."""
     precision: str = choice(PRECISIONS, "float32")
-    """Of products of matrices and what lies between; weights and sums are always float32."""
+    """The precision of matrix products and activations; weights and sums are always float32."""
     gradient_accumulation: int = integer(1, minimum=1, old="accumulate")
-    """Batches of a step. The loss is the sum over all their tokens, divided by the number of these."""
+    """Batches per step. The loss is the sum over all their tokens, divided by the number of these."""
     label_smoothing: float = probability(0.0, old="smoothing")
-    """How much of the probability of a label is spread over the whole vocabulary."""
+    """Label smoothing: the probability that is spread over the whole vocabulary."""
     rdrop: float = number(0.0, minimum=0.0, old="consistency")
-    """R-Drop: how much two passes with other dropout must agree."""
+    """R-Drop: the weight of the divergence between two passes with different dropout; 0 for one pass."""
     max_grad_norm: float = number(1.0, minimum=0.0, old="clip")
-    """The longest that the gradient may be; 0 for any."""
+    """The largest norm of the gradient; longer ones are clipped. 0 for no limit."""
     ema_decay: float = probability(0.0, old="average")
-    """How much of the mean of the weights stays from step to step; the mean is what is judged and saved. 0 for none."""
+    """The decay of the EMA of the weights, which is validated and saved; 0 for no EMA."""
     subword_sampling: float = number(0.0, minimum=0.0, old="sampling")
-    """Above 0 texts are cut into subwords anew in every epoch, so far from the best way."""
+    """Subword regularization: texts are tokenized anew in every epoch, sampled with this alpha; 0 for none."""
     random_shift: int = integer(0, minimum=0, old="shift")
-    """Of images: by how many pixels they may be moved each way while they are learned from."""
+    """Training images are shifted randomly by up to this many pixels in each direction."""
     parallelism: str = choice(PARALLELISMS, "ddp", old="sharing", old_values={"replicated": "ddp", "sharded": "fsdp"})
-    """Of the parameters among several processes: all on each, or a part on each."""
+    """With several processes: all parameters on each (DDP), or a shard on each (FSDP)."""
     log_every: int = integer(20, minimum=1, old="report")
-    """Steps between two lines of metrics."""
+    """Steps between two log lines."""
     batches: BatchConfig = BatchConfig()
     windows: WindowConfig | None = None
-    """How a continuous text is cut; for language models that read one."""
+    """The windows of a continuous text, for language models."""
     masking: MaskingConfig | None = None
-    """For masked models."""
+    """For masked language models."""
     optimizer: OptimizerConfig = renamed(OptimizerConfig(), old="optimiser")
     schedule: ScheduleConfig
     validation: ValidationConfig = ValidationConfig()
@@ -116,13 +103,13 @@ class TrainingConfig(Config):
 
     @property
     def steps(self) -> int:
-        """How many steps there are in all, at most."""
+        """The number of steps."""
         assert self.schedule.max_steps is not None, "a config without steps was refused"
         return self.schedule.max_steps
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Keys that contradict each other, and why."""
         if self.schedule.max_steps is None:
-            yield "schedule.max_steps", "a training must know when it ends"
+            yield "schedule.max_steps", "the number of steps must be set"
         if self.parallelism == "fsdp" and self.validation.metric != "loss":
-            yield "validation.metric", 'only "loss" is known where the parameters are sharded: no process has the model'
+            yield "validation.metric", 'only "loss" can be computed if the parameters are sharded: no process has the whole model'

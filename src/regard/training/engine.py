@@ -28,102 +28,33 @@ from regard import checks
 from regard.data.batches.plan import derive_key
 from regard.recurrence.cells import Cell
 from regard.recurrence.lstmn import LSTMN
-from regard.training import optimizer as optimisers
 from regard.training.config import TrainingConfig
 from regard.training.distributed import DistributedContext
 from regard.training.loss import Loss
+from regard.training.optimizer import make_optimizer, set_learning_rate
 from regard.training.tasks.interface import Objective, TrainingBatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NO_STEP = -1
+ALIGNMENT = 16
+"""The parameters of a low-precision copy start at multiples of this many bytes, as matrix products load them."""
+MAX_GRAPHS = 128
+"""Shapes that are captured as CUDA graphs; later ones run eagerly."""
 
 
 class StepTotals(NamedTuple):
     """Sums over the steps since the last reading, on all processes together."""
 
     total: float
-    """Of the loss that is minimised."""
+    """The training loss."""
     nll: float
-    """Of -log p of the labels."""
+    """-log p of the labels."""
     tokens: int
     norm: float
-    """Of the lengths of the gradients."""
+    """The norms of the gradients, before clipping."""
     steps: int
     bad: int | None
     """The first step whose loss or gradient was not finite."""
-
-
-# ---- lowered: Parameters in two precisions: float32 to be changed by small steps, and a copy with fewer digits to compute with.
-#
-# Autocast lowers every weight and every input again at each product, and what lies between products stays in float32: in
-# a step of a Transformer on a GPU that moves more bytes than the products themselves. Here all that is computed in a step
-# is low, and a step begins by lowering all parameters at once. The gradients of the copy are added to those of the
-# parameters in float32, so that an optimiser sees nothing of it.
-#
-#     lowered = Lowered(objective, torch.bfloat16)
-#     lowered.refresh()            the copy is what the parameters are
-#     lowered.module(batch)        what computes; after its backward pass
-#     lowered.give()               its gradients become those of the parameters, where these are zeros or none
-#     lowered.collect()            its gradients are added to those of the parameters
-#
-# The parameters of the copy lie in one piece of memory, matrices first, in the order in which the objective has them: so
-# layers that stand one after another can be multiplied at once (`regard.kernels.linear`).
-#
-# It does not know optimisers, nor when a step begins. `why_not` says why an objective is better left to autocast.
-
-
-def why_no_low_precision(objective: Objective, device: torch.device) -> str | None:
-    """Why an objective is not computed with a low copy; None where it is."""
-    if device.type != "cuda":
-        return "only on a GPU are products so fast that the rest counts"
-    if type(objective).carried is not Objective.carried:
-        return "what it carries from step to step has its own precision"
-    if any(isinstance(module, Cell | LSTMN) for module in objective.modules()):
-        return "the states of a recurrence add up over many steps"
-    if any(parameter.dtype != torch.float32 for parameter in objective.parameters()):
-        return "its parameters are not all float32"
-    return None
-
-
-class LowPrecisionCopy:
-    """A copy of an objective whose parameters have another dtype. Buffers stay as they are."""
-
-    def __init__(self, objective: Objective, dtype: torch.dtype) -> None:
-        self.module: nn.Module = copy.deepcopy(objective)
-        self.masters: list[Tensor] = list(objective.parameters())
-        self.own: list[Tensor] = list(self.module.parameters())
-        _pack_parameters(self.own, dtype)
-        self.wide = [torch.zeros_like(master) for master in self.masters]
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """The copy becomes what the parameters are, and has no gradients."""
-        torch._foreach_copy_(self.own, self.masters)
-        for parameter in self.own:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def give(self) -> None:
-        """The gradients of the copy become those of the parameters that had a part. Those of the others stay."""
-        used = [(master, own) for master, own in zip(self.masters, self.own, strict=True) if own.grad is not None]
-        for master, _ in used:
-            master.grad = torch.empty_like(master) if master.grad is None else master.grad
-        torch._foreach_copy_([master.grad for master, _ in used if master.grad is not None],
-                             [own.grad for _, own in used if own.grad is not None])
-        for _, own in used:
-            own.grad = None
-
-    @torch.no_grad()
-    def collect(self) -> None:
-        """Add the gradients of the copy to those of the parameters; none for those that had no part."""
-        used = [(master, wide, own) for master, wide, own in zip(self.masters, self.wide, self.own, strict=True)
-                if own.grad is not None]
-        wide = [wide for _, wide, _ in used]
-        torch._foreach_copy_(wide, [own.grad for _, _, own in used if own.grad is not None])
-        sums = [torch.zeros_like(master) if master.grad is None else master.grad for master, _, _ in used]
-        torch._foreach_add_(sums, wide)
-        for (master, _, own), total in zip(used, sums, strict=True):
-            master.grad, own.grad = total, None
 
 
 class TrainingEngine:
@@ -131,12 +62,12 @@ class TrainingEngine:
 
     def __init__(self, objective: Objective, settings: TrainingConfig, processes: DistributedContext) -> None:
         self.settings, self.processes, self.objective = settings, processes, objective
-        self.module = processes.share(objective, settings.parallelism)
-        self.names: Mapping[str, nn.Parameter] = dict(objective.model.named_parameters())
-        self.parameters = list(self.names.values())
+        self.module = processes.wrap(objective, settings.parallelism)
+        self.named_parameters: Mapping[str, nn.Parameter] = dict(objective.model.named_parameters())
+        self.parameters = list(self.named_parameters.values())
         self.device = self.parameters[0].device
-        self.optimiser = optimisers.make_optimizer(settings.optimizer, self.names)
-        self.average = EMA(objective.model, settings.ema_decay) if settings.ema_decay else None
+        self.optimizer = make_optimizer(settings.optimizer, self.named_parameters)
+        self.ema = EMA(objective.model, settings.ema_decay) if settings.ema_decay else None
         self.sums = torch.zeros(5, dtype=torch.float64, device=self.device)  # total, nll, tokens, norm, steps
         self.bad = torch.full((), NO_STEP, dtype=torch.int64, device=self.device)
         self.number = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -144,10 +75,10 @@ class TrainingEngine:
         graphs = self.device.type == "cuda" and processes.count == 1
         low = graphs and settings.precision != "float32" and why_no_low_precision(objective, self.device) is None
         self._low = LowPrecisionCopy(objective, DTYPES[settings.precision]) if low else None
-        self._recorded: Callable[[Callable[..., None]], Callable[..., None]] = GraphedCallable if graphs else _eager
-        self._gradients = self._further = self._recorded(self._backward)
-        if isinstance(self._gradients, GraphedCallable) and self._low is not None:  # of those after the first of a step
-            self._further = GraphedCallable(self._backward_further, beside=self._gradients)
+        self._captured: Callable[[Callable[..., None]], Callable[..., None]] = GraphedCallable if graphs else _eager
+        self._first_backward = self._next_backward = self._captured(self._backward)
+        if isinstance(self._first_backward, GraphedCallable) and self._low is not None:
+            self._next_backward = GraphedCallable(self._add_gradients, share_pool=self._first_backward)
         self._updates: dict[int, Callable[..., None]] = {}
         self._stream = torch.cuda.Stream() if graphs else None
 
@@ -160,13 +91,13 @@ class TrainingEngine:
             torch.manual_seed(derive_key(self.settings.seed, number, self.processes.rank) % 2**63)
             self.number.fill_(number)
             self.scale.fill_(self.processes.count / tokens)  # gradients are averaged over processes
-            optimisers.set_learning_rate(self.optimiser, rate)
+            set_learning_rate(self.optimizer, rate)
             for index, batch in enumerate(batches):
-                with self.processes.gradients_of(self.module, last=index == len(batches) - 1):
-                    (self._further if index else self._gradients)(batch)
-            self._updated()
-            if self.average is not None:
-                self.average.update()
+                with self.processes.gradient_sync(self.module, last=index == len(batches) - 1):
+                    (self._next_backward if index else self._first_backward)(batch)
+            self._update()
+            if self.ema is not None:
+                self.ema.update()
 
     def read(self) -> StepTotals:
         """The sums since the last reading. It waits for the device."""
@@ -182,41 +113,41 @@ class TrainingEngine:
         bad = int(self.bad)
         return None if bad == NO_STEP else bad
 
-    def tried(self, batch: TrainingBatch) -> None:
-        """Compute the gradients of a batch, and forget them."""
+    def try_batch(self, batch: TrainingBatch) -> None:
+        """Compute the gradients of a batch, and discard them."""
         with self._own_stream():
             carried = self.objective.carried()
-            with self.processes.gradients_of(self.module, last=True):
+            with self.processes.gradient_sync(self.module, last=True):
                 self._backward(batch)
             self.objective.resume(carried)
-            self.optimiser.zero_grad(set_to_none=self._stream is None)
+            self.optimizer.zero_grad(set_to_none=self._stream is None)
             self.sums.zero_()
         if self._stream is not None:
             self._stream.synchronize()
 
     @torch.no_grad()
     def mean_loss(self, batches: Iterable[TrainingBatch]) -> float:
-        """The mean of -log p of the labels of these batches, in which all processes take part."""
+        """The mean of -log p of the labels of these batches, computed by all processes together."""
         nll, tokens = 0.0, 0
         for batch in batches:
-            with self._lowered():
+            with self._autocast():
                 loss = self.module(batch.to(self.device))
             nll, tokens = nll + float(loss.nll), tokens + int(loss.tokens)
         return nll / max(1, tokens)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the model has the mean of its weights, where there is one."""
-        with contextlib.nullcontext() if self.average is None else self.average.used():
+        """The model has the EMA of its weights, if there is one; afterwards its own again."""
+        with contextlib.nullcontext() if self.ema is None else self.ema.applied():
             yield
 
     @property
     def sharded(self) -> bool:
-        """Whether each process holds a part of the parameters."""
+        """Whether each process holds a shard of the parameters."""
         return self.processes.count > 1 and self.settings.parallelism == "fsdp"
 
     def memory(self) -> int:
-        """The most bytes that were in use: on a GPU there, otherwise of this process."""
+        """The peak memory in bytes: that of the GPU, or else of this process."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         import resource
@@ -225,62 +156,64 @@ class TrainingEngine:
 
     @contextmanager
     def _own_stream(self) -> Iterator[None]:
-        """Inside, work is asked of a stream of our own, after all that was asked of the common one, and before all that
-        will be: whoever looks at parameters and sums finds them as the last step left them."""
+        """Work runs on a CUDA stream of our own, after all earlier work of the default stream and before all later.
+
+        So the default stream always sees parameters and sums as the last step left them.
+        """
         if self._stream is None:
             yield
             return
-        common = torch.cuda.default_stream()
-        self._stream.wait_stream(common)
+        default = torch.cuda.default_stream()
+        self._stream.wait_stream(default)
         with torch.cuda.stream(self._stream):
             yield
-        common.wait_stream(self._stream)
+        default.wait_stream(self._stream)
 
     def _backward(self, batch: TrainingBatch) -> None:
-        """The gradients of the first batch of a step; without a low copy they are added, as those of any other."""
+        """Compute the gradients of the first batch of a step; without a low-precision copy, of any batch."""
         if self._low is None:
             batch = batch.to(self.device)
-            with self._lowered():
+            with self._autocast():
                 loss = self.module(batch)
             (loss.total * self.scale).backward()
-            self._count(loss)
+            self._add_loss(loss)
         else:
-            self._count(self._computed_low(self._low, batch))
-            self._low.give()
+            self._add_loss(self._low_backward(self._low, batch))
+            self._low.copy_gradients()
 
-    def _backward_further(self, batch: TrainingBatch) -> None:
-        """Add the gradients of another batch, by a low copy."""
-        assert self._low is not None, "the gradients of all batches are added without one"
-        self._count(self._computed_low(self._low, batch))
-        self._low.collect()
+    def _add_gradients(self, batch: TrainingBatch) -> None:
+        """Add the gradients of a later batch, by the low-precision copy."""
+        assert self._low is not None, "autograd adds gradients by itself without one"
+        self._add_loss(self._low_backward(self._low, batch))
+        self._low.add_gradients()
 
-    def _computed_low(self, low: LowPrecisionCopy, batch: TrainingBatch) -> Loss:
-        """The loss of a batch by the low copy, which has its gradients then."""
+    def _low_backward(self, low: "LowPrecisionCopy", batch: TrainingBatch) -> Loss:
+        """Forward and backward pass of the low-precision copy."""
         low.refresh()
         loss: Loss = low.module.train(self.module.training)(batch.to(self.device))
         (loss.total * self.scale).backward()
         return loss
 
-    def _count(self, loss: Loss) -> None:
+    def _add_loss(self, loss: Loss) -> None:
         with torch.no_grad():
             self.sums[0] += loss.total.detach()
             self.sums[1] += loss.nll
             self.sums[2] += loss.tokens
 
-    def _lowered(self) -> torch.autocast:
-        """Inside, products of matrices are in the precision that is set. Nothing is kept between graphs."""
+    def _autocast(self) -> torch.autocast:
+        """Autocast to the precision of the settings, without a cache, which CUDA graphs cannot share."""
         return torch.autocast(self.device.type, DTYPES[self.settings.precision],
                               enabled=self.settings.precision != "float32", cache_enabled=False)
 
-    def _updated(self) -> None:
-        """Change the parameters. One that has its first gradient now had no part in what was recorded before."""
+    def _update(self) -> None:
+        """Update the parameters. A CUDA graph does not know parameters that got their first gradient after it."""
         used = sum(parameter.grad is not None for parameter in self.parameters)
         if used not in self._updates:
-            self._updates[used] = self._recorded(self._change)
+            self._updates[used] = self._captured(self._update_parameters)
         self._updates[used]()
 
-    def _change(self) -> None:
-        """Change the parameters by the gradients, which are then zero."""
+    def _update_parameters(self) -> None:
+        """Clip the gradients, step the optimizer, and reset the gradients."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = _full_norm(nn.utils.get_total_norm(gradients))
         if self.settings.max_grad_norm:
@@ -288,31 +221,28 @@ class TrainingEngine:
         with torch.no_grad():
             self.sums[3] += norm
             self.sums[4] += 1
-            fine = norm.isfinite() & self.sums[0].isfinite()
-            self.bad.copy_(torch.where(fine | (self.bad != NO_STEP), self.bad, self.number))
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=self._stream is None)
+            finite = norm.isfinite() & self.sums[0].isfinite()
+            self.bad.copy_(torch.where(finite | (self.bad != NO_STEP), self.bad, self.number))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=self._stream is None)
 
 
-def _eager(work: Callable[..., None]) -> Callable[..., None]:
-    return work
+def _eager(function: Callable[..., None]) -> Callable[..., None]:
+    return function
 
 
 def _full_norm(norm: Tensor) -> Tensor:
-    """A norm of gradients that are shared among processes, of all of them."""
+    """The norm over all processes, if the gradients are sharded."""
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
-# ---- averaging: The mean of a model over its last steps, which is better than the last step alone.
-#
-#     a_s = d a_{s-1} + (1 - d) w_s,      d = min(decay, (1 + s) / (10 + s))
-#
-# An exponential moving average of all parameters, kept in float32 on their device. At first d is smaller, so that the
-# random beginning is forgotten soon. It is a state like any other: it is stored and resumed. It does not know training.
-
-
 class EMA:
-    """The moving average of a model's parameters."""
+    """The exponential moving average of a model's parameters, in float32 on their device.
+
+        a_s = d a_{s-1} + (1 - d) w_s,      d = min(decay, (1 + s) / (10 + s))
+
+    At first d is smaller, so that the random initialization is soon forgotten.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         checks.probability("decay", decay)
@@ -322,36 +252,37 @@ class EMA:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the parameters as they are now."""
+        """Average in the present parameters."""
         self.steps += 1
         weight = 1.0 - min(self.decay, (1 + self.steps) / (10 + self.steps))
-        now = [parameter.detach().float() for _, parameter in self.model.named_parameters()]
-        torch._foreach_lerp_(list(self.mean.values()), now, weight)
+        parameters = [parameter.detach().float() for _, parameter in self.model.named_parameters()]
+        torch._foreach_lerp_(list(self.mean.values()), parameters, weight)
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Inside, the model has the mean as its parameters; afterwards what it had before."""
+    def applied(self) -> Iterator[None]:
+        """The model has the average as its parameters; afterwards its own again."""
         parameters = dict(self.model.named_parameters())
-        kept = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        own = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         self._write(parameters, self.mean)
         try:
             yield
         finally:
-            self._write(parameters, kept)
+            self._write(parameters, own)
 
     def state(self) -> dict[str, Tensor]:
-        """What must be stored to go on: the mean, and how many steps it has seen."""
+        """The average and the number of its steps, for a checkpoint."""
         return {**self.mean, "steps": torch.tensor(self.steps)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a stored state."""
+        """Restore a stored state; one of another model changes nothing."""
         missing = [name for name in self.state() if name not in state]
         if missing:
             raise checks.wrong("state", f"one with the mean of {missing[0]!r}", f"one with {len(state)} other tensors")
-        more = [name for name in state if name not in self.state()]
-        if more:
-            raise checks.wrong("state", "one of this model", f"one with the mean of {more[0]!r}, which it has not")
-        for name, mean in self.mean.items():  # all are looked at before the first is taken
+        unexpected = [name for name in state if name not in self.state()]
+        if unexpected:
+            raise checks.wrong("state", "that of this model",
+                               f"one with the mean of {unexpected[0]!r}, which the model does not have")
+        for name, mean in self.mean.items():
             if state[name].shape != mean.shape:
                 raise checks.wrong(f"state[{name!r}]", f"of shape {checks.shape(mean)}",
                                    f"of shape {checks.shape(state[name])}")
@@ -366,72 +297,129 @@ class EMA:
             parameter.copy_(values[name])
 
 
-ALIGNMENT = 16
-"""Bytes: where a parameter begins is a multiple of it, as products read so many at a time."""
+def why_no_low_precision(objective: Objective, device: torch.device) -> str | None:
+    """Why autocast is used for an objective, and no low-precision copy; None if a copy can be used."""
+    if device.type != "cuda":
+        return "only a GPU gains from it"
+    if type(objective).carried is not Objective.carried:
+        return "the state that is carried from step to step has its own precision"
+    if any(isinstance(module, Cell | LSTMN) for module in objective.modules()):
+        return "the states of a recurrence accumulate over many steps"
+    if any(parameter.dtype != torch.float32 for parameter in objective.parameters()):
+        return "its parameters are not all float32"
+    return None
+
+
+class LowPrecisionCopy:
+    """A copy of an objective with parameters of lower precision, which computes the gradients. Buffers stay.
+
+    Autocast casts every weight and input again at each product, and keeps activations between products in float32: in
+    a Transformer step on a GPU that moves more bytes than the products themselves. Here everything in a step has the
+    lower precision, and all parameters are cast at once. Gradients are added to those of the parameters in float32, so
+    that the optimizer does not notice.
+
+        low.refresh()            copy the parameters
+        low.module(batch)        forward and backward pass
+        low.copy_gradients()     to the parameters, for the first batch of a step
+        low.add_gradients()      to those of the parameters, for later batches
+
+    The parameters of the copy are contiguous in memory, matrices first, in the order of the objective: so layers that
+    stand one after another can be multiplied at once (`regard.attention.linear`).
+    """
+
+    def __init__(self, objective: Objective, dtype: torch.dtype) -> None:
+        self.module: nn.Module = copy.deepcopy(objective)
+        self.masters: list[Tensor] = list(objective.parameters())
+        self.copies: list[Tensor] = list(self.module.parameters())
+        _pack_parameters(self.copies, dtype)
+        self.buffers = [torch.zeros_like(master) for master in self.masters]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the parameters, and clear the gradients of the copy."""
+        torch._foreach_copy_(self.copies, self.masters)
+        for parameter in self.copies:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def copy_gradients(self) -> None:
+        """Move the gradients of the copy to the parameters. Parameters without a new gradient keep theirs."""
+        used = [(master, low) for master, low in zip(self.masters, self.copies, strict=True) if low.grad is not None]
+        for master, _ in used:
+            master.grad = torch.empty_like(master) if master.grad is None else master.grad
+        torch._foreach_copy_([master.grad for master, _ in used if master.grad is not None],
+                             [low.grad for _, low in used if low.grad is not None])
+        for _, low in used:
+            low.grad = None
+
+    @torch.no_grad()
+    def add_gradients(self) -> None:
+        """Add the gradients of the copy to those of the parameters."""
+        used = [(master, buffer, low) for master, buffer, low
+                in zip(self.masters, self.buffers, self.copies, strict=True) if low.grad is not None]
+        wide = [buffer for _, buffer, _ in used]
+        torch._foreach_copy_(wide, [low.grad for _, _, low in used if low.grad is not None])
+        sums = [torch.zeros_like(master) if master.grad is None else master.grad for master, _, _ in used]
+        torch._foreach_add_(sums, wide)
+        for (master, _, low), total in zip(used, sums, strict=True):
+            master.grad, low.grad = total, None
 
 
 def _pack_parameters(parameters: Sequence[Tensor], dtype: torch.dtype) -> None:
-    """Lower them, and move them into one piece of memory."""
+    """Cast the parameters, and move them into one contiguous tensor."""
     step = ALIGNMENT // dtype.itemsize
     order = sorted(parameters, key=lambda parameter: parameter.dim() <= 1)
     sizes = [-(-parameter.numel() // step) * step for parameter in order]
-    room = order[0].new_zeros(sum(sizes), dtype=dtype)
-    for parameter, place in zip(order, room.split(sizes), strict=True):
-        lowered = place[:parameter.numel()].view(parameter.shape)
-        parameter.data = lowered.copy_(parameter.data)
-
-
-# ---- graphs: Work on a GPU that is recorded once for each shape of its arguments, and from then on replayed by one call.
-#
-# A small model's step is thousands of small kernels, and a GPU does them faster than Python can ask for them. A CUDA
-# graph holds them all. It reads its arguments from fixed places, into which new ones are copied, and writes where the
-# recorded work wrote; so the work must give its results by writing into tensors that live elsewhere, and must never ask
-# the device for a number.
-#
-# The first call of a shape runs as it is: it is of use, and it sets up what libraries set up once. The second is recorded
-# and then replayed. It does not know what the work is.
-
-MAX_GRAPHS = 128
-"""Shapes that are recorded; later ones run as they are."""
+    storage = order[0].new_zeros(sum(sizes), dtype=dtype)
+    for parameter, part in zip(order, storage.split(sizes), strict=True):
+        cast = part[:parameter.numel()].view(parameter.shape)
+        parameter.data = cast.copy_(parameter.data)
 
 
 class GraphedCallable:
-    """work(*arguments) -> None, replayed from the second call of a shape on.
+    """A function of tensors that is captured as a CUDA graph for each shape of its arguments, and then replayed.
 
-    What is `beside` it lends its memory: then the two may not be replayed at the same time.
+    A step of a small model is thousands of small kernels, which a GPU runs faster than Python can launch them. A CUDA
+    graph launches them all. It reads its arguments from fixed tensors, into which new ones are copied, so the function
+    must write its results into tensors that live elsewhere, and must never read a number from the device.
+
+    The first call of a shape runs eagerly, which also initializes libraries. The second is captured and replayed.
+
+    Args:
+        share_pool: another callable whose memory pool is used too; the two must not be replayed at the same time.
     """
 
-    def __init__(self, work: Callable[..., None], beside: "GraphedCallable | None" = None) -> None:
-        self.work, self.beside = work, beside
+    def __init__(self, function: Callable[..., None], share_pool: "GraphedCallable | None" = None) -> None:
+        self.function, self.share_pool = function, share_pool
         self.seen: set[Any] = set()
-        self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]] = {}
+        self.graphs: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]] = {}
         self.pool: Any = None
 
     def __call__(self, *arguments: Any) -> None:
         shape = tuple((tuple(tensor.shape), tensor.dtype) for tensor in iter_tensors(arguments))
-        if shape not in self.recorded:
-            if shape not in self.seen or len(self.recorded) >= MAX_GRAPHS:
+        if shape not in self.graphs:
+            if shape not in self.seen or len(self.graphs) >= MAX_GRAPHS:
                 self.seen.add(shape)
-                self.work(*arguments)
+                self.function(*arguments)
                 return
-            self.recorded[shape] = self._record(arguments)
-        graph, places = self.recorded[shape]
-        for place, tensor in zip(iter_tensors(places), iter_tensors(arguments), strict=True):
-            place.copy_(tensor, non_blocking=True)
+            self.graphs[shape] = self._capture(arguments)
+        graph, inputs = self.graphs[shape]
+        for buffer, tensor in zip(iter_tensors(inputs), iter_tensors(arguments), strict=True):
+            buffer.copy_(tensor, non_blocking=True)
         graph.replay()
 
-    def _record(self, arguments: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
-        places = tuple(argument.to("cuda") for argument in arguments)
+    def _capture(self, arguments: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
+        inputs = tuple(argument.to("cuda") for argument in arguments)
         graph = torch.cuda.CUDAGraph()
-        if self.pool is None and self.beside is not None:
-            self.pool = self.beside.pool
+        if self.pool is None and self.share_pool is not None:
+            self.pool = self.share_pool.pool
         torch.cuda.synchronize()
-        # Of this thread alone: meanwhile another one makes batches, and asks for memory that the device can read.
+        # Only this thread is captured: meanwhile another one prefetches batches and allocates pinned memory.
         with torch.cuda.graph(graph, pool=self.pool, stream=torch.cuda.current_stream(),
                               capture_error_mode="thread_local"):
-            self.work(*places)
+            self.function(*inputs)
         self.pool = graph.pool() if self.pool is None else self.pool
-        return graph, places
+        return graph, inputs
 
 
 def iter_tensors(value: Any) -> Iterator[Tensor]:
@@ -447,7 +435,7 @@ def iter_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def pin_batch(batch: Any) -> Any:
-    """The batch in memory that a GPU reads by itself, while Python goes on."""
+    """The batch in pinned memory, from which a GPU copies asynchronously."""
     if isinstance(batch, Tensor):
         return batch.pin_memory()
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):

@@ -30,80 +30,81 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from regard import checks
+from regard.training.defaults import Default
 
 FAILURES = (OSError, ValueError, RuntimeError)
-"""What a logger may raise when it can do no more: a full disk, a closed stream, a writer that has ended."""
-
-
-class ShownDefault(NamedTuple):
-    """Something that was not set and so followed from the data or the device."""
-
-    key: str
-    value: str
-    reason: str
+"""What a failing logger may raise: a full disk, a closed stream, a writer that has ended."""
 
 
 @dataclass(frozen=True)
 class TrainingStarted:
-    """A training begins, or goes on."""
+    """A training starts or is resumed."""
 
     task: str
     parameters: int
     steps: int
-    """Of the whole training, at most."""
+    """The last step, unless patience ends the training before."""
     first_step: int
-    """The first that will be made, from 1; later than 1 where a training goes on."""
-    tokens_per_epoch: int | None
+    """The first step that will run, from 1; later if the training is resumed."""
     device: str
-    choices: tuple[ShownDefault, ...] = ()
-    """Those that are to be shown."""
+    defaults: tuple[Default, ...] = ()
+    """The defaults of keys that the user has not set, with their values as text."""
     score: str = "loss"
-    """The one that tells the better model."""
+    """The score that the best model is chosen by."""
     best: Mapping[str, float] = field(default_factory=dict)
-    """All scores of the best model so far; empty where none was judged."""
+    """All scores of the best model so far; empty before the first validation."""
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How it went since the last time this was told."""
+    """Losses and speed since the last event of this kind."""
 
     step: int
-    """How many are done."""
+    """The number of finished steps."""
     steps: int
     epoch: float
-    """How many are done; 1.5 is in the middle of the second."""
+    """The number of finished epochs; 1.5 is the middle of the second."""
     loss: float
-    """What is minimised, a token."""
+    """The training loss per token."""
     nll: float
-    """-log p of the labels, a token."""
+    """-log p of the labels per token, without label smoothing."""
     rate: float
+    """The learning rate."""
     gradient_norm: float
     tokens: int
-    """Learned from since the start of the training."""
+    """Training tokens since the start of the training."""
     seconds: float
     """Since the start of the training."""
     tokens_per_second: float
     memory: int | None
-    """The most bytes that were held on the device; None where it does not say."""
+    """The peak memory in bytes; None if the device does not report it."""
+
+
+class ValidationExample(NamedTuple):
+    """One validation example with the output of the model, to be shown."""
+
+    input: str
+    target: str
+    output: str
 
 
 @dataclass(frozen=True)
 class Validated:
-    """What the model is worth on data that it did not learn from."""
+    """The model was scored on the validation data."""
 
     step: int
     scores: Mapping[str, float]
     better: bool
-    """Better than all before."""
+    """Whether it is the best model so far."""
     best: Mapping[str, float]
-    """All scores of the best model so far, this one among them."""
-    examples: "tuple[ValidationExample, ...]"
+    """All scores of the best model so far, which may be this one."""
+    examples: tuple[ValidationExample, ...]
     seconds: float
 
 
 @dataclass(frozen=True)
 class CheckpointSaved:
-    """A checkpoint is on the disk."""
+    """A checkpoint was saved."""
 
     step: int
     seconds: float
@@ -111,7 +112,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a person should read."""
+    """A message to the user."""
 
     text: str
 
@@ -123,52 +124,58 @@ class TrainingEnded:
     reason: str
     step: int
     best_step: int
-    """The step of the best model; 0 where none was judged."""
+    """The step of the best model; 0 if none was validated."""
     best: Mapping[str, float]
     seconds: float
 
 
 TrainingEvent = TrainingStarted | TrainingProgress | Validated | CheckpointSaved | Note | TrainingEnded
+EVENT_NAMES = {TrainingProgress: "progress", Validated: "judged", TrainingEnded: "ended"}
+"""The events in metrics.jsonl."""
+UNWRITTEN_FIELDS = {"examples"}
+"""Fields with sentences of the data."""
+PROGRESS_SCALARS = ("loss", "nll", "rate", "gradient_norm", "tokens_per_second", "epoch", "memory")
+"""Fields of `TrainingProgress` that TensorBoard shows."""
 
 
 class EventHandler(Protocol):
-    """Anything that takes events; the `append` of a list is one."""
+    """Any callable that takes events, such as the `append` of a list."""
 
     def __call__(self, event: TrainingEvent, /) -> None: ...
 
 
 class Logger(EventHandler, Protocol):
-    """A reporter that holds something open: a file, or the last line of a terminal."""
+    """An event handler with a resource: a file, or the last line of a terminal."""
 
     @property
     def name(self) -> str:
-        """How it is called when it fails."""
+        """Its name in error messages."""
 
     def close(self) -> None:
-        """Give back what it holds. It may be called more than once."""
+        """Release the resource. It may be called more than once."""
 
 
 class LoggerCollection:
-    """A reporter that gives each event to all its loggers, and goes on without one that fails."""
+    """Passes each event to all loggers, and leaves out a logger that fails."""
 
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self.loggers = list(loggers)
-        self._waiting: deque[TrainingEvent] = deque()
-        self._telling = False
+        self._pending: deque[TrainingEvent] = deque()
+        self._sending = False
 
     def __call__(self, event: TrainingEvent, /) -> None:
-        self._waiting.append(event)
-        if self._telling:  # this comes from a signal in the middle of another event, and its turn comes after that:
-            return         # a stream cannot be written to while it is written to
-        self._telling = True
+        self._pending.append(event)
+        if self._sending:  # called by a signal handler in the middle of another event: a stream that is being written
+            return         # cannot be written to, so this event is sent after that one
+        self._sending = True
         try:
-            while self._waiting:
-                self._tell(self._waiting.popleft())
+            while self._pending:
+                self._send(self._pending.popleft())
         finally:
-            self._telling = False
+            self._sending = False
 
     def close(self) -> None:
-        """Close all loggers, each whatever becomes of the others."""
+        """Close all loggers, even if some of them fail."""
         with ExitStack() as stack:
             for logger in reversed(self.loggers):
                 stack.callback(self._close, logger)
@@ -181,13 +188,13 @@ class LoggerCollection:
                  trace: TracebackType | None) -> None:
         self.close()
 
-    def _tell(self, event: TrainingEvent) -> None:
+    def _send(self, event: TrainingEvent) -> None:
         for logger in tuple(self.loggers):
             try:
                 logger(event)
             except FAILURES as error:
                 self.loggers.remove(logger)
-                with suppress(*FAILURES):  # the same fault once more
+                with suppress(*FAILURES):  # probably the same failure again
                     logger.close()
                 _report_failure(logger, error)
 
@@ -200,34 +207,20 @@ class LoggerCollection:
 
 def _report_failure(logger: Logger, error: Exception) -> None:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    with suppress(OSError, ValueError):  # stderr may be what has failed
+    with suppress(OSError, ValueError):  # stderr itself may have failed
         if sys.stderr is not None:
-            print(f"{logger.name}: could not write: {reason}; going on without it", file=sys.stderr, flush=True)
-
-
-# ---- metrics: metrics.jsonl: what a training measured, one JSON object a line.
-#
-#     {"event": "progress", "time": "2030-01-02T03:04:05+00:00", "step": 100, "loss": 2.31, ...}
-#
-# `progress`, `judged` and `ended` have a line, with the fields of the events of `regard.training.logging`; sentences of
-# the data are not among them. What is no finite number is null. A file is of one training: when that starts or goes on,
-# lines of steps which it makes again are cut off, so every step is in the file once, however often it was killed.
-#
-# It knows events and lines. It does not know what the numbers mean.
-
-EVENT_NAMES = {TrainingProgress: "progress", Validated: "judged", TrainingEnded: "ended"}
-UNWRITTEN_FIELDS = {"examples"}
-"""Fields with sentences of the data."""
+            print(f"{logger.name}: could not write: {reason}; continuing without it", file=sys.stderr, flush=True)
 
 
 class MetricsLogger:
-    """A logger that adds a line to a file for every event that has numbers."""
+    """Appends a line to metrics.jsonl for every event that has numbers."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     @property
     def name(self) -> str:
+        """The name of the file."""
         return self.path.name
 
     def __call__(self, event: TrainingEvent, /) -> None:
@@ -237,13 +230,14 @@ class MetricsLogger:
         if kind is None:
             return
         line = {"event": kind, "time": datetime.now(UTC).isoformat(timespec="seconds")}
-        line |= {each.name: _json_value(getattr(event, each.name)) for each in fields(event) if each.name not in UNWRITTEN_FIELDS}
-        # Opened anew for every line: saving a model may put another folder in the place of the one around the file.
+        line |= {each.name: _json_value(getattr(event, each.name)) for each in fields(event)
+                 if each.name not in UNWRITTEN_FIELDS}
+        # Opened for every line: saving a model may replace the folder around the file.
         with self.path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def resume(self, step: int) -> None:
-        """Keep the lines up to this step: a training goes on behind it. The line of an end goes too, and a torn one."""
+        """Keep the complete lines up to this step, without that of an end."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -251,23 +245,23 @@ class MetricsLogger:
         kept = b"".join(line for line in data.splitlines(keepends=True) if _keeps_line(line, step))
         if kept == data:
             return
-        aside = self.path.with_name(f".{self.path.name}.cut")  # the old lines are there until the new file is whole
-        aside.write_bytes(kept)
-        os.replace(aside, self.path)
+        temporary = self.path.with_name(f".{self.path.name}.cut")  # the old file stays until the new one is complete
+        temporary.write_bytes(kept)
+        os.replace(temporary, self.path)
 
     def close(self) -> None:
-        """Nothing is held between two lines."""
+        """Nothing to do: the file is closed after every line."""
 
 
 def _keeps_line(line: bytes, step: int) -> bool:
-    """Whether a line is whole, and told of a step up to this one."""
+    """Whether a line is complete, and of a step up to this one."""
     try:
-        found = json.loads(line)
-    except ValueError:  # also what is not UTF-8
+        entry = json.loads(line)
+    except ValueError:  # also invalid UTF-8
         return False
-    if not line.endswith(b"\n") or not isinstance(found, dict) or found.get("event") == EVENT_NAMES[TrainingEnded]:
+    if not line.endswith(b"\n") or not isinstance(entry, dict) or entry.get("event") == EVENT_NAMES[TrainingEnded]:
         return False
-    return isinstance(found.get("step"), int) and found["step"] <= step
+    return isinstance(entry.get("step"), int) and entry["step"] <= step
 
 
 def _json_value(value: Any) -> Any:
@@ -280,20 +274,11 @@ def _json_value(value: Any) -> Any:
     return number if math.isfinite(number) else None
 
 
-# ---- tracking: A training in TensorBoard: its numbers as curves.
-#
-#     tensorboard --logdir model/tensorboard
-#
-# Needs the extra `track`. Whether it is there is asked when a `TensorBoard` is made, before any work, and torch's writer
-# is opened when the training starts. A training that goes on hides what was told of later steps. It knows events and
-# scalars, and nothing else of TensorBoard.
-
-PROGRESS_SCALARS = ("loss", "nll", "rate", "gradient_norm", "tokens_per_second", "epoch", "memory")
-"""Fields of `Progress` that have a curve."""
-
-
 class TensorBoardLogger:
-    """A logger that writes event files for TensorBoard into a folder."""
+    """Writes event files for TensorBoard into a folder; it needs the extra `track`.
+
+    The package is imported at once, before any work; the file is opened when the training starts.
+    """
 
     name = "TensorBoard"
 
@@ -310,46 +295,26 @@ class TensorBoardLogger:
         match event:
             case TrainingStarted():
                 self.close()
-                # What was told of steps that are made again is hidden: an interrupted training had come further.
+                # Steps that an interrupted training had run, and that run again now, are hidden.
                 self._writer = self._open(event.first_step if event.first_step > 1 else None)
             case TrainingProgress():
-                told = {f"training/{name}": getattr(event, name) for name in PROGRESS_SCALARS}
-                self._write({tag: value for tag, value in told.items() if value is not None}, event.step)
+                values = {f"training/{name}": getattr(event, name) for name in PROGRESS_SCALARS}
+                self._write({tag: value for tag, value in values.items() if value is not None}, event.step)
             case Validated():
                 self._write({f"validation/{name}": value for name, value in event.scores.items()}, event.step)
                 self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write what is buffered, and close the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
-    def _open(self, hidden_from: int | None) -> Any:
-        return self._module.SummaryWriter(str(self.folder), purge_step=hidden_from)
+    def _open(self, purge_step: int | None) -> Any:
+        return self._module.SummaryWriter(str(self.folder), purge_step=purge_step)
 
     def _write(self, values: Mapping[str, float], step: int) -> None:
         if self._writer is None:
             self._writer = self._open(None)
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
-
-
-# ---- work: What a training is about, told to a loop that knows nothing of it: batches, a loss, a score, and what is saved.
-#
-#     work.feed(rank, processes).at(step)      a batch, with `tokens`: how many things in it are learned from
-#     work.objective(model)(batch)             its Loss: sums over them
-#     work.validate(task)                      Verdict(scores, examples) on data that was not learned from
-#     work.task(model)                         what a person holds in the end
-#     work.complete(task)                      what it has besides a model, chosen by that data; then it is saved
-#
-# There is one work for each way to train: translation, language, masked, classification (`regard.training.works`). Here
-# is only what they share. It does not know optimisers, steps or files.
-
-
-class ValidationExample(NamedTuple):
-    """What the model makes of one example of the validation data, to be shown."""
-
-    given: str
-    wanted: str
-    made: str

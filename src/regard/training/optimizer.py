@@ -1,11 +1,11 @@
 """The optimizer (Adam or AdamW) and the learning-rate schedule, with their config tables.
 
-    inverse_sqrt   peak · min(s/w, √(w/s))                      Vaswani et al. 2017, with the peak given
-    cosine         up to the peak, then a half cosine down to `last` · peak at the final step
-    linear         up to the peak, constant until `hold` of all steps, then a straight line down to `last` · peak
-    constant       up to the peak, and there it stays
+    inverse_sqrt   learning_rate · min(s/w, √(w/s))                      Vaswani et al. 2017
+    cosine         after the warm-up a half cosine down to `final_fraction` of the learning rate at the last step
+    linear         constant until `constant_fraction` of all steps, then linear decay to `final_fraction`
+    constant       constant after the warm-up
 
-s is the step, from 1; w is the number of warm-up steps, over which the rate grows linearly. The rate is a function of
+s is the step, from 1; w is the number of warm-up steps, over which the rate grows linearly to `learning_rate`. The rate is a function of
 the step alone, so that a training can be resumed at any step.
 """
 
@@ -19,18 +19,6 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from regard.config import Config, choice, integer, number, probability
 
-# ---- settings: All that can be set about a training, as tables of a config file.
-#
-#     [training]
-#     seed = 1
-#     smoothing = 0.1
-#     [training.schedule]
-#     peak = 1e-3
-#     steps = 7000
-#
-# What is not set follows from the data and the device (`regard.training.choices`). It knows no defaults that depend on
-# them, and no loop.
-
 OPTIMIZERS = ("adamw", "adam")
 
 
@@ -40,45 +28,34 @@ class OptimizerConfig(Config):
 
     name: str = choice(OPTIMIZERS, "adamw")
     beta1: float = probability(0.9, old="first")
-    """How much of the mean of the gradients stays from step to step."""
+    """The decay of the mean of the gradients (beta1)."""
     beta2: float = probability(0.98, old="second")
-    """The same of the mean of their squares."""
+    """The decay of the mean of their squares (beta2)."""
     epsilon: float = number(1e-9, above=0)
     weight_decay: float = number(0.0, minimum=0.0, old="decay")
-    """Of weights; not of biases, of norms, or of anything else that has one dimension."""
+    """Weight decay of matrices; parameters of one dimension, such as biases and norms, have none."""
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
-    """An optimiser of these parameters, by their names."""
+    """Adam or AdamW for these parameters, fused; only matrices have weight decay."""
     weights = [parameter for parameter in parameters.values() if parameter.dim() > 1]
     others = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     on_cuda = any(parameter.is_cuda for parameter in parameters.values())
-    # A rate on the device, so that a captured step can be told another one.
+    # On a GPU the rate is a tensor, so that a step in a CUDA graph can be given another one.
     rate = torch.zeros((), device=next(iter(parameters.values())).device) if on_cuda else 0.0
     kind = AdamW if config.name == "adamw" else Adam
     return kind([group for group in groups if group["params"]], lr=rate, betas=(config.beta1, config.beta2),
                 eps=config.epsilon, fused=True, capturable=on_cuda)
 
 
-def set_learning_rate(optimiser: Optimizer, rate: float) -> None:
-    """The learning rate of the steps to come."""
-    for group in optimiser.param_groups:
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the learning rate of the next steps."""
+    for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-# ---- schedule: How fast to learn at every step: a function of the step alone, so that training can be resumed at any.
-#
-#     inverse_sqrt   peak · min(s/w, √(w/s))                      Vaswani et al. 2017, with the peak given
-#     cosine         up to the peak, then a half cosine down to `last` · peak at the final step
-#     linear         up to the peak, constant until `hold` of all steps, then a straight line down to `last` · peak
-#     constant       up to the peak, and there it stays
-#
-# s is the step, from 1, w the steps of the warm-up, in which the rate grows in a straight line. It does not know
-# optimisers.
 
 
 def _inverse_sqrt(step: int, schedule: "ScheduleConfig") -> float:
@@ -103,18 +80,18 @@ SCHEDULES: dict[str, Callable[[int, "ScheduleConfig"], float]] = {
     "inverse_sqrt": _inverse_sqrt, "cosine": _cosine, "linear": _linear, "constant": _constant,
 }
 OPEN_ENDED_SCHEDULES = ("inverse_sqrt", "constant")
-"""Those that do not need to know the number of steps."""
+"""Schedules that do not depend on the number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Config):
-    """The learning rate over the steps, as a table of a config file."""
+    """The learning rate as a function of the step."""
 
     shape: str = choice(SCHEDULES, "inverse_sqrt")
     learning_rate: float = number(1e-3, above=0.0, old="peak")
     warmup_steps: int = integer(0, minimum=0, old="warmup")
     max_steps: int | None = integer(None, minimum=1, old="steps")
-    """Of the whole training; what comes after them has the rate of the last one."""
+    """The number of steps of the whole training."""
     constant_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="hold")
     final_fraction: float = number(0.0, minimum=0.0, maximum=1.0, old="last")
 
@@ -126,14 +103,14 @@ class ScheduleConfig(Config):
         return self.learning_rate * SCHEDULES[self.shape](step, self)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: key, and why."""
+        """Keys that contradict each other, and why."""
         if self.shape not in OPEN_ENDED_SCHEDULES and self.max_steps is None:
-            yield "max_steps", f'"{self.shape}" comes to an end, and must know after how many steps'
+            yield "max_steps", f'must be set, because the schedule "{self.shape}" depends on it'
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             yield "warmup_steps", f"{self.warmup_steps} steps of warm-up are more than all {self.max_steps} steps"
 
 
 def _fraction_done(step: int, start: int, steps: int | None) -> float:
-    """How much of the way from `start` to the last step is done: 0 to 1."""
+    """The fraction of the steps after `start` that is done, from 0 to 1."""
     assert steps is not None, "a config without steps was refused"
     return min(1.0, max(0.0, (step - start) / max(1, steps - start)))

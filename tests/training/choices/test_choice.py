@@ -39,4 +39,4 @@ def test_a_choice_is_three_things():
 def test_an_epoch_has_a_batch_at_least(batches, many, steps):
     made, found = training_length({"gradient_accumulation": many}, 60, batches, DeviceProperties("cpu", 1, False), "why")
     assert (found, [choice.value for choice in made]) == (steps, [60])
-    assert training_length({"schedule": {"steps": 3}}, 60, batches, DeviceProperties("cpu", 1, False), "why") == ([], 3)
+    assert training_length({"schedule": {"max_steps": 3}}, 60, batches, DeviceProperties("cpu", 1, False), "why") == ([], 3)

@@ -31,8 +31,8 @@ def test_images_of_any_shape_are_cut_into_patches(shape, name):
     for count in (10, 5_000, 60_000, 2_000_000):
         tables, found = images(count, shape, DEVICES[name])
         model = tables["model"]
-        assert (model.height, model.breadth, model.channels) == shape
-        assert model.height % model.patch == model.breadth % model.patch == 0
+        assert (model.image_height, model.image_width, model.channels) == shape
+        assert model.image_height % model.patch_size == model.image_width % model.patch_size == 0
         with torch.device("meta"):
             assert build(model)
         assert all(choice.reason for choice in found)
@@ -47,14 +47,14 @@ def test_texts(name):
         with torch.device("meta"):
             assert build(tables["model"])
         assert all(choice.reason for choice in found)
-        vocabularies.append(tables["tokenizer"].vocabulary)
+        vocabularies.append(tables["tokenizer"].vocab_size)
     assert vocabularies == sorted(vocabularies)
 
 
 @pytest.mark.parametrize("make", [lambda *given: images(500, (28, 28, 1), *given), lambda *given: texts(500, *given)])
 @pytest.mark.parametrize("device", DEVICES.values())
 def test_what_is_set_is_followed(make, device):
-    tables, found = make(device, {"schedule": {"steps": 20}})
+    tables, found = make(device, {"schedule": {"max_steps": 20}})
     assert "training.epochs" not in {choice.key for choice in found}
     assert tables["training"].schedule.warmup_steps <= 5
     assert tables["training"].validation.every <= 2

@@ -36,9 +36,9 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
         assert all(choice.reason for choice in (*found.values(), named))
         windows = tables["training"].windows
         assert windows.order == ("shuffled" if recipe == "gpt" else "continuous")
-        assert windows.rows >= 1
+        assert windows.batch_size >= 1
         assert windows.length >= 1
-        assert windows.rows * windows.length <= max(8, tokens) or tokens < 64
+        assert windows.batch_size * windows.length <= max(8, tokens) or tokens < 64
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
 
@@ -66,7 +66,7 @@ def test_what_is_set_is_followed():
     assert half.validation.every == pytest.approx(steps.validation.every / 2, rel=0.1)
     four = made(10**6, DeviceProperties("cuda", 2**36, True, count=4))[0]["training"]
     assert four.validation.every == pytest.approx(steps.validation.every / 4, rel=0.1)
-    tables, found, _ = made(10**6, GPU, training={"schedule": {"steps": 40}, "windows": {"length": 10}})
+    tables, found, _ = made(10**6, GPU, training={"schedule": {"max_steps": 40}, "windows": {"length": 10}})
     assert "training.epochs" not in found
     assert lookup({"training": found}, "training.epochs") is None
     assert (tables["training"].steps, tables["training"].windows.length) == (40, 10)

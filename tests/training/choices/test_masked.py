@@ -26,16 +26,16 @@ def test_a_model_for_any_number_of_texts(name):
         with torch.device("meta"):
             sizes.append(sum(one.numel() for one in build(tables["model"]).parameters()))
         assert all(choice.reason for choice in found.values())
-        assert tables["training"].masking.share == 0.15
+        assert tables["training"].masking.mlm_probability == 0.15
         epochs.append(tables["training"].epochs)
-        vocabularies.append(tables["tokenizer"].vocabulary)
+        vocabularies.append(tables["tokenizer"].vocab_size)
     assert sizes == sorted(sizes)
     assert vocabularies == sorted(vocabularies)
     assert epochs == sorted(epochs, reverse=True)
     assert (sizes[0] < sizes[-1], epochs[0] > epochs[-1]) == (True, True)
 
 
-@pytest.mark.parametrize("training", [{"batches": {"layout": "packed"}}, {"schedule": {"steps": 3}}, {"epochs": 0.01},
+@pytest.mark.parametrize("training", [{"batches": {"layout": "packed"}}, {"schedule": {"max_steps": 3}}, {"epochs": 0.01},
                                       {"parallelism": "fsdp"}, {"masking": {"mlm_probability": 0.3}}])
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_choice_contradicts_what_is_set(training, name):

@@ -16,7 +16,7 @@ COUNTED = ("training.schedule.", "training.validation.", "training.checkpoints."
 
 
 def chosen(made):
-    return {choice.key: choice.value for choice in made.choices}
+    return {choice.key: choice.value for choice in made.defaults}
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -46,10 +46,10 @@ def test_more_data_gives_more_of_everything_but_of_care(name):
 def test_few_pairs_are_learned_with_norms_first(name):
     """Post-norm learned 5,000 pairs by heart before it looked at the source; who asks for it gets it."""
     few, many = ready(5_000, DEVICES[name]), ready(2_000_000, DEVICES[name])
-    assert (few.model.encoder.order, few.model.decoder.order) == ("pre", "pre")
-    assert (many.model.encoder.order, many.model.decoder.order) == ("post", "post")
+    assert (few.model.encoder.norm_position, few.model.decoder.norm_position) == ("pre", "pre")
+    assert (many.model.encoder.norm_position, many.model.decoder.norm_position) == ("post", "post")
     asked = ready(5_000, DEVICES[name], model__encoder__norm_position="post")
-    assert (asked.model.encoder.order, asked.model.decoder.order) == ("post", "pre")
+    assert (asked.model.encoder.norm_position, asked.model.decoder.norm_position) == ("post", "pre")
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -96,8 +96,8 @@ def test_every_recipe_of_the_road_can_be_built_with_its_choices(recipe, name):
 def test_every_choice_has_a_reason_and_is_what_is_used(count, name):
     """What is told is what is stored."""
     made = ready(count, DEVICES[name])
-    assert len({choice.key for choice in made.choices}) == len(made.choices) > 20
-    for choice in made.choices:
+    assert len({choice.key for choice in made.defaults}) == len(made.defaults) > 20
+    for choice in made.defaults:
         assert choice.reason.strip(), choice.key
         assert choices.lookup(made.tables, choice.key) == choice.value, choice.key
 
@@ -112,7 +112,7 @@ def test_what_is_set_wins_and_is_not_told_as_chosen():
         assert choices.lookup(made.tables, key) == value
         assert key not in chosen(made)
     assert made.model.decoder.dropout == 0.3  # which nobody has set
-    assert made.model.shared is False  # as each side has its own tokenizer
+    assert made.model.share_embeddings is False  # as each side has its own tokenizer
 
 
 def test_a_recipe_in_a_size_is_that_size():
@@ -178,8 +178,8 @@ def test_a_device_without_bfloat16():
                                              (100_000, 0.02), (2_000_000, 0.001)])
 def test_how_much_is_held_out(count, held):
     made = ready(count)
-    assert made.tables["data"]["held"] == held
-    assert ready(count, given=True).tables["data"]["held"] == 0.0
+    assert made.tables["data"]["validation_fraction"] == held
+    assert ready(count, given=True).tables["data"]["validation_fraction"] == 0.0
 
 
 def test_a_whole_model_of_their_own_is_not_mixed_with_a_recipe(tmp_path):

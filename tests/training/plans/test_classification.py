@@ -26,9 +26,9 @@ def request_of(tmp_path):
 
 
 @pytest.mark.parametrize(("natural", "model", "read", "told"), [
-    ((28, 28), {}, (28, 28), "as the images are"),
+    ((28, 28), {}, (28, 28), "the size of the images"),
     ((97, 97), {}, (96, 96), "too many patches"),
-    ((97, 97), {"patch_size": 97}, (97, 97), "as the images are"),
+    ((97, 97), {"patch_size": 97}, (97, 97), "the size of the images"),
     ((97, 97), {"image_height": 12, "image_width": 8}, (12, 8), ""),
 ])
 def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_path, natural, model, read, told):
@@ -37,6 +37,6 @@ def test_images_are_read_as_they_are_unless_they_are_cut_badly(request_of, tmp_p
     prepared = plan.prepare(survey, plain({"data": {}, "model": model}), tmp_path / "data")
     assert prepared.shape == (*read, 1)
     assert {len(prepared.training[number]) for number in range(4)} == {read[0] * read[1]}
-    found = {choice.key: choice for choice in plan.after(prepared, {"model": model}, CPU)}
+    found = {choice.key: choice for choice in plan.training_defaults(prepared, {"model": model}, CPU)}
     assert (found["model.image_height"].value, found["model.image_width"].value) == read
     assert told in found["model.image_height"].reason

@@ -15,4 +15,4 @@ def test_a_request_needs_little():
     request = TrainingRequest("seq2seq", ("pairs.tsv",), Path("model"))
     assert (request.validation, request.recipe, request.changes, request.resume) == ((), None, {}, False)
     assert (request.source, request.target, request.format, request.device) == (None, None, None, "auto")
-    assert list(request.counted([1, 2])) == [1, 2]
+    assert list(request.progress([1, 2])) == [1, 2]

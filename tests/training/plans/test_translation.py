@@ -51,32 +51,32 @@ def test_pairs_are_counted_as_they_are_read(data):
             seen.append(pair)
             yield pair
 
-    survey(data, counted=counted)
+    survey(data, progress=counted)
     assert len(seen) == 40
 
 
 def test_why_so_much_is_held_out(data, tmp_path):
-    held = PLAN.before(survey(data), {})[0]
-    assert held == ("data.validation_fraction", 0.04, "about 2 pairs to judge by, whose sources are not learned from")
-    given = PLAN.before(survey(data, validation=(data,)), {})[0]
+    held = PLAN.data_defaults(survey(data), {})[0]
+    assert held == ("data.validation_fraction", 0.04, "about 2 pairs for validation; no training pair shares a source with them")
+    given = PLAN.data_defaults(survey(data, validation=(data,)), {})[0]
     assert given == ("data.validation_fraction", 0.0, "validation data is given")
     few = tmp_path / "few.tsv"
     few.write_text("a b\tc d\n")
-    assert PLAN.before(survey(few), {})[0].reason == "1 pairs are too few: the model is judged by what it has learned"
+    assert PLAN.data_defaults(survey(few), {})[0].reason.startswith("only 1 pair, so nothing is held out")
 
 
 @pytest.mark.parametrize(("kind", "chosen"), [(None, True), ("unigram", True), ("bpe", True), ("bytes", False),
                                               ("characters", False)])
 def test_only_subwords_have_a_vocabulary_to_choose(data, kind, chosen):
     asked = {} if kind is None else {"tokenizer": {"kind": kind}}
-    assert ("tokenizer.vocab_size" in {choice.key for choice in PLAN.before(survey(data), asked)}) == chosen
+    assert ("tokenizer.vocab_size" in {choice.key for choice in PLAN.data_defaults(survey(data), asked)}) == chosen
 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_vocabularies_are_those_of_the_tokenizers(data, tmp_path, joint):
     made = prepared(data, tmp_path / "data", data={"validation_fraction": 0.1, "joint_tokenizer": joint})
     tables = {"model": {"kind": "encoder-decoder", "share_embeddings": True}}
-    found = {choice.key: choice.value for choice in PLAN.after(made, tables, CPU)}
+    found = {choice.key: choice.value for choice in PLAN.training_defaults(made, tables, CPU)}
     assert found["model.source_vocab_size"] == made.tokenizer.source.size
     assert found["model.target_vocab_size"] == made.tokenizer.target.size
     assert found.get("model.share_embeddings") == (None if made.tokenizer.joint else False)
@@ -84,8 +84,8 @@ def test_vocabularies_are_those_of_the_tokenizers(data, tmp_path, joint):
 
 def test_an_epoch_has_as_many_steps_as_its_feed(data, tmp_path):
     made = prepared(data, tmp_path / "data")
-    configs = [toml.document_of({"training": {"batches": {"tokens": tokens}}}) for tokens in (200, 400, 10**6)]
-    few, fewer, one = (PLAN.steps(made, config) for config in configs)
+    configs = [toml.document_of({"training": {"batches": {"max_tokens": tokens}}}) for tokens in (200, 400, 10**6)]
+    few, fewer, one = (PLAN.steps_per_epoch(made, config) for config in configs)
     assert few > fewer > one == 1
 
 

@@ -86,11 +86,11 @@ def test_the_places_of_what_is_carried_stay(stream):
     model, feed = old(cell="lstm").build(), ContinuousFeed(stream)
     objective = TruncatedBPTTObjective(model)
     objective(feed.at(0))
-    before = [memory.data_ptr() for memory in objective._kept]
+    before = [memory.data_ptr() for memory in objective._state]
     for step in (1, 2, 5):
         objective(feed.at(step))
     objective.resume(objective.carried())
-    assert [memory.data_ptr() for memory in objective._kept] == before
+    assert [memory.data_ptr() for memory in objective._state] == before
 
 
 def test_judging_does_not_disturb_what_is_carried(stream):

@@ -12,7 +12,8 @@ from regard.data.images import scale_pixels
 from regard.models.vision import VisionConfig
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.optimizer import ScheduleConfig
-from regard.training.tasks import classification
+from regard.training.tasks.classification import ImageClassificationTask, survey_labelled
+from regard.training.tasks.labelled_data import prepare_images
 
 EPOCHS, PEAK, WARM = 12, 5e-3, 50
 
@@ -29,15 +30,15 @@ def idx_files(folder, images, labels):
 def test_digits(tmp_path):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     paths = idx_files(tmp_path, digits.images * 15.9375, digits.target)
-    survey = classification.survey_labelled(paths, [], DataConfig(validation_fraction=0.2))
-    prepared = classification.prepare_labelled(survey, None, tmp_path / "data")
+    survey = survey_labelled(paths, [], DataConfig(validation_fraction=0.2))
+    prepared = prepare_images(survey, tmp_path / "data")
     assert (len(prepared.training), len(prepared.validation)) == (1438, 359)
     made_from = VisionConfig(image_height=8, image_width=8, channels=1, patch_size=4, num_labels=10, width=64, stack=StackConfig(
         layers=1, dropout=0.1, mixer=SelfAttentionConfig(heads=4),
         feed_forward=FeedForwardConfig(ffn_width=128, activation="gelu")))
     settings = TrainingConfig(schedule=ScheduleConfig(learning_rate=PEAK, max_steps=1), batches=BatchConfig(batch_size=32), label_smoothing=0.1)
-    work, model = classification.classification_task(prepared, made_from, settings), made_from.build()
-    task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
+    work, model = ImageClassificationTask(prepared, made_from, settings), made_from.build()
+    task, feed, objective = work.wrap(model), work.feed(0, 1), work.objective(model)
     model.train()
     optimiser, steps = torch.optim.AdamW(model.parameters()), EPOCHS * feed.steps
     for step in range(steps):

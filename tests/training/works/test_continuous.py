@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from regard.data.sources.text import InputFile
 from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.data.tokenizer.training import BytesConfig, CharactersConfig, UnigramConfig, train_tokenizer
-from regard.training.tasks.language import FILE_END, check_normalisation, encode_pieces, read_pieces, slice_pieces
+from regard.training.tasks.language import FILE_END, encode_pieces, read_pieces, slice_pieces
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n  Two spaces \u2581.\n"
 letters = st.text(st.sampled_from("ab \n\u00e9"), max_size=30)
@@ -68,10 +68,3 @@ def test_between_files_stands_the_end(subwords):
     for tokenizer in (subwords, ByteTokenizer()):
         ids = list(encode_pieces(tokenizer, ["a", FILE_END, "b"]))
         assert ids == [tokenizer.encode("a"), list(tokenizer.special.end), tokenizer.encode("b")]
-
-
-def test_line_ends_must_survive():
-    check_normalisation(CharactersConfig())
-    check_normalisation(BytesConfig())
-    with pytest.raises(ValueError, match=r'`tokenizer.normalization` must be "nfc" or "exact".*but is "line"'):
-        check_normalisation(UnigramConfig())

@@ -36,10 +36,10 @@ def pixels(source, shape, numbers):
 def test_idx_files(tmp_path):
     source = IdxImageSource(idx_files(tmp_path))
     assert list(source.labels) == LABELS
-    assert source.names == ("2", "10")  # in the order of numbers
+    assert source.label_names == ("2", "10")  # in the order of numbers
     assert source.shapes(iter) == [ImageShape(5, 6, 1)]
     assert np.array_equal(pixels(source, ImageShape(5, 6, 1), [3, 0])[:, 0], IMAGES[[3, 0]])
-    assert source.shown(3) == "image 3"
+    assert source.title(3) == "image 3"
     assert list(source.files()) == ["images", "labels"]
     assert len(set(source.hashes.tolist())) == 4
 
@@ -47,10 +47,10 @@ def test_idx_files(tmp_path):
 def test_a_folder(tmp_path):
     source = ImageFolderSource(image_folder(tmp_path / "set"))
     assert list(source.labels) == ["10", "10", "2", "2"]
-    assert source.names == ("10", "2")
+    assert source.label_names == ("10", "2")
     assert source.shapes(iter) == [ImageShape(5, 6, 1)] * 4
     assert np.array_equal(pixels(source, ImageShape(5, 6, 1), [0, 1, 2, 3])[:, 0], IMAGES[[0, 2, 1, 3]])
-    assert source.shown(2) == "2/1.png"
+    assert source.title(2) == "2/1.png"
     assert pixels(source, ImageShape(4, 4, 3), [1]).shape == (1, 3, 4, 4)
 
 

@@ -27,7 +27,7 @@ def test_means_over_all_labels_that_count():
     sums = MetricSums(torch.device("cpu"))
     with evaluation_mode(output):
         for rows in (slice(0, 1), slice(1, 4)):
-            sums.judge(features[rows], output, labels[rows])
+            sums.evaluate(features[rows], output, labels[rows])
     logits, wanted = output(features).detach()[:, :4].reshape(-1, 5), labels[:, :4].reshape(-1)
     assert abs(sums.loss - float(nn.functional.cross_entropy(logits, wanted))) < 1e-6
     assert abs(sums.accuracy - float((logits.argmax(-1) == wanted).float().mean())) < 1e-6

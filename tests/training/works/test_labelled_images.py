@@ -18,7 +18,7 @@ class Drawn:
 
     def __init__(self, labels, shapes=((4, 4, 1),), name="drawn", first=0):
         self.labels, self.name, self.first = labels, name, first
-        self.names = tuple(sorted(set(labels)))
+        self.label_names = tuple(sorted(set(labels)))
         self._shapes = [ImageShape(*shape) for shape in shapes]
 
     @property
@@ -34,24 +34,24 @@ class Drawn:
 
     def pixels(self, shape, numbers):
         for number in numbers:
-            yield np.full((shape.channels, shape.height, shape.breadth), number, np.uint8)
+            yield np.full((shape.channels, shape.height, shape.width), number, np.uint8)
 
-    def shown(self, number):
+    def title(self, number):
         return f"{self.name} {number}"
 
 
 def test_what_is_in_the_files():
     survey = survey_images(Drawn(["b", "a"] * 20), None, DataConfig(validation_fraction=0.25))
-    assert survey.labels == ("a", "b")
+    assert survey.source.label_names == ("a", "b")
     assert survey.numbers.tolist() == [1, 0] * 20
-    assert (survey.count, survey.shape, survey.sizes, survey.warnings) == (40, ImageShape(4, 4, 1), 1, ())
-    assert survey.held.sum() == 10
+    assert (survey.count, survey.shape, survey.distinct_shapes, survey.warnings) == (40, ImageShape(4, 4, 1), 1, ())
+    assert survey.held_out.sum() == 10
 
 
 def test_images_of_several_shapes():
     survey = survey_images(Drawn(["a", "b"], [(4, 9, 1), (6, 5, 3), (5, 7, 1)]), None, DataConfig())
     assert survey.shape == ImageShape(5, 7, 3)
-    assert survey.sizes == 3
+    assert survey.distinct_shapes == 3
     assert "3 different shapes" in survey.warnings[0]
 
 
@@ -67,7 +67,7 @@ def test_bytes_keep_their_labels(tmp_path):
         assert [prepared.labels[number] for number in numbers] == [labels[first] for first in images[:, 0]]
         found += images[:, 0].tolist()
     assert sorted(found) == list(range(40))
-    assert prepared.shown == tuple(f"drawn {number}" for number in prepared.validation.stream.reshape(-1, 18)[:, 0])
+    assert prepared.titles == tuple(f"drawn {number}" for number in prepared.validation.stream.reshape(-1, 18)[:, 0])
 
 
 def test_validation_that_is_given(tmp_path):
@@ -78,7 +78,7 @@ def test_validation_that_is_given(tmp_path):
     prepared = prepare_images(survey, tmp_path)
     assert len(prepared.training) == 40
     assert prepared.validation_labels.tolist() == [1, 0, 1]
-    assert prepared.shown[1] == "given 1"
+    assert prepared.titles[1] == "given 1"
 
 
 def test_with_nothing_held_out_it_is_judged_by_what_it_learned(tmp_path):
@@ -87,7 +87,7 @@ def test_with_nothing_held_out_it_is_judged_by_what_it_learned(tmp_path):
 
 
 def test_what_cannot_be_learned():
-    with pytest.raises(DataError, match='drawn: All have the same label, "a"'):
+    with pytest.raises(DataError, match='drawn: All examples have the same label, "a"'):
         survey_images(Drawn(["a", "a"]), None, DataConfig())
     with pytest.raises(DataError, match='given: given 1 has the label "c", which is not in the training data'):
         survey_images(Drawn(["a", "b"]), Drawn(["a", "c"], name="given"), DataConfig())

@@ -16,7 +16,7 @@ def test_names_are_sorted_or_known():
 
 def test_nothing_to_tell_apart():
     check_classes("a.tsv", ("a", "b"))
-    with pytest.raises(DataError, match=r'a.tsv: All have the same label, "a\\x1b"'):
+    with pytest.raises(DataError, match=r'a.tsv: All examples have the same label, "a\\x1b"'):
         check_classes("a.tsv", ("a\x1b",))
-    with pytest.raises(DataError, match=r"a.tsv: There is nothing to learn from"):
+    with pytest.raises(DataError, match=r"a.tsv: There are no labelled examples"):
         check_classes("a.tsv", ())

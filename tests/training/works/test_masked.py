@@ -42,21 +42,21 @@ def model_of(prepared, embedding="sinusoidal"):
 
 def test_what_is_in_the_files(data):
     distinct = len(set(TEXTS))
-    assert data.found.count == distinct
-    assert data.found.dropped == {"empty": 1, "duplicate": 350 - distinct}
-    assert data.warnings == (f"{351 - distinct} of 351 texts are left out: "
-                             + ", ".join(f"{name} {many}" for name, many in data.found.dropped.items()) + ".",)
-    assert data.validation_fraction.sum() == round(0.1 * distinct)
-    learned, judged = list(data.training()), list(data.judged())
+    assert data.statistics.count == distinct
+    assert data.statistics.dropped == {"empty": 1, "duplicate": 350 - distinct}
+    assert data.warnings == (f"Skipped {351 - distinct} of 351 texts: "
+                             + ", ".join(f"{name} {many}" for name, many in data.statistics.dropped.items()) + ".",)
+    assert data.held_out.sum() == round(0.1 * distinct)
+    learned, judged = list(data.training_texts()), list(data.validation_texts())
     assert sorted(learned + judged) == sorted(set(TEXTS))
     assert not set(learned) & set(judged)
-    assert masked.sentences_validation_fraction(data) == 0.1
+    assert masked.MaskedSetup().data_defaults(data, {})[0].value == 0.1
 
 
 def test_equal_texts_are_on_one_side(file):
     text = file("a.txt", "\n".join(TEXTS * 2))
     survey = masked.survey_sentences([text], [], DataConfig(validation_fraction=0.2, filters=FilterConfig(drop=())))
-    learned, judged = list(survey.training()), list(survey.judged())
+    learned, judged = list(survey.training_texts()), list(survey.validation_texts())
     assert len(learned) + len(judged) == 2 * len(TEXTS)
     assert not set(learned) & set(judged)
     assert judged
@@ -65,22 +65,21 @@ def test_equal_texts_are_on_one_side(file):
 def test_validation_that_is_given(file):
     survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
                            DataConfig(validation_fraction=0.5))
-    assert not survey.held.any()
-    assert list(survey.judged()) == [TEXTS[3], "Something else."]
+    assert not survey.held_out.any()
+    assert list(survey.validation_texts()) == [TEXTS[3], "Something else."]
     assert survey.warnings[-1] == "1 of 2 validation texts are in the training data too."
-    assert masked.sentences_validation_fraction(survey) == 0.0
-    for data, validation, message in ((" \n", "a", r"a.txt: There is not a single text to learn from"),
-                                      ("a", "", r"b.txt: There is not a single text to judge by")):
+    assert masked.MaskedSetup().data_defaults(survey, {})[0].value == 0.0
+    for data, validation, message in ((" \n", "a", r"a.txt: There is not a single training text"),
+                                      ("a", "", r"b.txt: There is not a single validation text")):
         with pytest.raises(DataError, match=message):
             masked.survey_sentences([file("a.txt", data)], [file("b.txt", validation)], DataConfig())
 
 
-def test_ids_are_those_of_the_texts(prepared):
+def test_ids_are_those_of_the_texts(data, prepared):
     decode = prepared.tokenizer.decode
     assert [decode(prepared.training[number].tolist()) for number in range(len(prepared.training))] == [
-        prepared.tokenizer.normalize(text) for text in prepared.survey.training()]
-    assert len(prepared.validation) == int(prepared.survey.held.sum())
-    assert prepared.longest == max(len(prepared.training[number]) for number in range(len(prepared.training)))
+        prepared.tokenizer.normalize(text) for text in data.training_texts()]
+    assert len(prepared.validation) == int(data.held_out.sum())
     assert prepared.tokens == len(prepared.training.stream)
 
 
@@ -91,12 +90,12 @@ def test_the_second_time_nothing_is_trained(data, tmp_path, monkeypatch):
     assert masked.prepare_sentences(data, TOKENIZER, tmp_path).tokenizer.sha256 == first.tokenizer.sha256
 
 
-def test_it_learns_and_is_judged(prepared, settings):
+def test_it_learns_and_is_judged(data, prepared, settings):
     made_from = model_of(prepared)
     work = masked.MaskedTask(prepared, made_from, settings(tokens=600, masking=MaskingConfig()))
     assert isinstance(work, TrainingTask)
     model = made_from.build()
-    task, feed, objective = work.task(model), work.feed(0, 1), work.objective(model)
+    task, feed, objective = work.wrap(model), work.feed(0, 1), work.objective(model)
     model.train()
     before = work.validate(task)
     assert work.validate(task).scores == before.scores  # the same tokens are hidden every time
@@ -112,7 +111,7 @@ def test_it_learns_and_is_judged(prepared, settings):
     assert verdict.scores["accuracy"] > before.scores["accuracy"]
     assert len(verdict.examples) == 2
     for given, wanted, made in verdict.examples:
-        assert given.replace("___", wanted) in set(prepared.survey.judged())
+        assert given.replace("___", wanted) in set(data.validation_texts())
         assert wanted
         assert isinstance(made, str)
 
@@ -121,11 +120,11 @@ def test_the_scores_are_those_of_all_hidden_tokens(prepared, settings):
     made_from = model_of(prepared)
     work = masked.MaskedTask(prepared, made_from, settings(tokens=100, masking=MaskingConfig(), shown=0))
     model = made_from.build().eval()
-    batch = work.hidden(np.arange(len(prepared.validation)), 0)
+    batch = work.validation_collator(np.arange(len(prepared.validation)), 0)
     with torch.no_grad():
         logits = model(batch.inputs)
     counted = batch.labels != IGNORED_LABEL
-    scores = work.validate(work.task(model)).scores
+    scores = work.validate(work.wrap(model)).scores
     assert abs(scores["loss"] - float(F.cross_entropy(logits[counted], batch.labels[counted]))) < 1e-5
     right = (logits.argmax(-1) == batch.labels)[counted].float().mean()
     assert abs(scores["accuracy"] - float(right)) < 1e-6
@@ -133,7 +132,7 @@ def test_the_scores_are_those_of_all_hidden_tokens(prepared, settings):
 
 def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
     work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(), shown=30))
-    task, asked = work.task(work.made_from.build()), []
+    task, asked = work.wrap(work.model_config.build()), []
     fill_ids = task.fill_ids
     monkeypatch.setattr(task, "fill_ids", lambda rows, count: asked.extend(rows) or fill_ids(rows, count=count))
     examples, mask = work.validate(task).examples, prepared.tokenizer.special.mask
@@ -143,22 +142,22 @@ def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
         both = list(zip(prepared.validation[number].tolist(), row, strict=True))
         assert all(one == other for one, other in both if other != mask)
         hidden = [one for one, other in both if other == mask]
-        assert prepared.tokenizer.decode(hidden).strip() == example.wanted
+        assert prepared.tokenizer.decode(hidden).strip() == example.target
 
 
 def test_texts_are_cut_to_the_positions_of_the_model(prepared, settings):
     work = masked.MaskedTask(prepared, model_of(prepared, "learned"), settings(masking=MaskingConfig()))
     count = len(prepared.training)
     many = sum(len(prepared.training[number]) > 12 for number in range(count))
-    assert work.notes == (f"{many} of {count} texts are longer than the 12 positions of the model, and are cut.",)
+    assert work.notes == (f"{many} of {count} texts are longer than the 12 positions of the model and are truncated.",)
     feed = work.feed(0, 1)
     longest = max(feed.at(step).inputs.ids.shape[1] for step in range(feed.steps))
-    assert longest == 12 < prepared.longest
-    work.validate(work.task(work.made_from.build()))
-    few = masked.masked_feed(prepared, BatchConfig(max_tokens=200, shapes="few"), MaskingConfig(), seed=1, room=12)
+    assert longest == 12
+    work.validate(work.wrap(work.model_config.build()))
+    few = masked.masked_feed(prepared, BatchConfig(max_tokens=200, shapes="few"), MaskingConfig(), seed=1, longest=12)
     assert {few.at(step).inputs.ids.shape[1] for step in range(few.steps)} <= set(range(13))
     packed = BatchConfig(max_tokens=600, layout="packed", shapes="few")
-    one = masked.masked_feed(prepared, packed, MaskingConfig(), seed=1, room=12)
+    one = masked.masked_feed(prepared, packed, MaskingConfig(), seed=1, longest=12)
     batches = [one.at(step) for step in range(one.steps)]
     assert {(batch.rows, batch.inputs.ids.shape) for batch in batches} == {
         (rows, (1, *lengths)) for rows, lengths in one.plan.shapes}
@@ -180,20 +179,20 @@ def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
     survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", "Yes.\n")], DataConfig())
     prepared = masked.prepare_sentences(survey, TOKENIZER, tmp_path / "data")
     work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(mlm_probability=0.05)))
-    scores = work.validate(work.task(work.made_from.build())).scores
+    scores = work.validate(work.wrap(work.model_config.build())).scores
     assert 0 < scores["loss"] < 20
     assert StoredReader(prepared.validation)(np.arange(1), 0)[0].lengths[0] >= 1
 
 
 def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeypatch):
     monkeypatch.setattr(masked, "MAX_MASKING_SEEDS", 3)
-    with pytest.raises(ValueError, match=r"`training.masking.mlm_probability` must be large enough to hide a token .* is 1e-15"):
+    with pytest.raises(ValueError, match=r"`training.masking.mlm_probability` must be large enough to mask a token .* is 1e-15"):
         masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(mlm_probability=1e-15)))
 
 
 def test_what_does_not_go_together(prepared, settings):
     for masking in (None, MaskingConfig(mlm_probability=0)):
-        with pytest.raises(ValueError, match=r"`training.masking` must be given, to hide some tokens"):
+        with pytest.raises(ValueError, match=r"`training.masking` must be set, to mask some tokens"):
             masked.MaskedTask(prepared, model_of(prepared), settings(masking=masking))
     with pytest.raises(ValueError, match=r'`model.kind` must be "masked", .* but is "language"'):
         masked.MaskedTask(prepared, LANGUAGE["learned"], settings(masking=MaskingConfig()))

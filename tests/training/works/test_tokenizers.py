@@ -35,7 +35,7 @@ def pair(tmp_path):
 def trained(monkeypatch):
     """A list that grows with every training."""
     found = []
-    for name in ("train", "train_joint", "train_separate"):
+    for name in ("train_tokenizer", "train_joint_tokenizer", "train_separate_tokenizers"):
         make = getattr(common.training, name)
 
         def watched(*given, name=name, make=make):
@@ -48,7 +48,7 @@ def trained(monkeypatch):
 
 def test_a_pair_is_trained_once_and_then_read(pair, trained):
     first, second = pair(), pair()
-    assert trained == ["train_joint", "train"]  # the one calls the other
+    assert trained == ["train_joint_tokenizer", "train_tokenizer"]  # the one calls the other
     assert first.tokenizer.joint
     assert (second.tokenizer.sha256, second.notes) == (first.tokenizer.sha256, first.notes)
     assert second.tokenizer.encode_sources(SOURCES) == first.tokenizer.encode_sources(SOURCES)
@@ -75,13 +75,13 @@ def test_two_sides_of_their_own(pair, trained):
     first = pair(joint=False)
     assert not first.tokenizer.joint
     assert pair(joint=False).tokenizer.sha256 == first.tokenizer.sha256
-    assert trained.count("train_separate") == 1
+    assert trained.count("train_separate_tokenizers") == 1
 
 
 def test_one_side(tmp_path, trained):
     first, second = (load_or_train_tokenizer(tmp_path, lambda: SOURCES, CharactersConfig(), data=["sha"], settings={})
                      for _ in range(2))
-    assert trained == ["train"]
+    assert trained == ["train_tokenizer"]
     assert first.tokenizer.encode("a text") == second.tokenizer.encode("a text")
 
 
@@ -111,7 +111,7 @@ def test_another_tokenizer_under_the_name_of_this_one_is_refused(pair, tmp_path)
     kept = pair().tokenizer
     folder = tmp_path / TOKENIZER_FOLDER
     about = json.loads((folder / ABOUT_FILE).read_text())
-    other = common.training.train_joint(TARGETS, TARGETS, SUBWORDS).tokenizer
+    other = common.training.train_joint_tokenizer(TARGETS, TARGETS, SUBWORDS).tokenizer
     assert other.sha256 != kept.sha256
     folders.save(folder, {**other.files(), ABOUT_FILE: json.dumps(about).encode()})
     with pytest.raises(ValueError, match=f"tokenizer.*{kept.sha256[:12]}"):

@@ -26,7 +26,7 @@ from regard.training.tasks import common
 from regard.training.tasks import translation as works
 from regard.training.tasks.translation import (
     TranslationTask,
-    configure_pairs,
+    split_pairs,
     prepare_pairs,
     repeat_tokens,
     survey_pairs,
@@ -53,7 +53,7 @@ def work(pairs, settings, tmp_path):
     """A function to a work on these pairs, with a tokenizer of bytes."""
 
     def make(held=0.2, kind=tiny.translating, **options):
-        found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=held))
+        found = split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=held))
         prepared = prepare_pairs(found, BytesConfig(), tmp_path / "data", sampled=bool(options.get("subword_sampling")))
         size = prepared.tokenizer.source.size
         config = kind(order="post", source_vocab_size=size, target_vocab_size=size, share_embeddings=True)
@@ -67,17 +67,17 @@ def texts(pairs):
 
 
 def test_every_pair_is_learned_from_or_judged_by(pairs):
-    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
-    learned, judged = texts(found.training()), texts(found.judged(1000))
+    found = split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
+    learned, judged = texts(found.training_pairs()), texts(found.validation_pairs(1000))
     assert Counter(learned + judged) == Counter(tuple(line.split("\t")) for line in lines(60))
     assert not {source for source, _ in learned} & {source for source, _ in judged}  # a source is on one side
     assert len({source for source, _ in judged}) == 8  # of 40, a fifth
-    assert found.judged(3) == found.judged(1000)[:3]
+    assert found.validation_pairs(3) == found.validation_pairs(1000)[:3]
 
 
 def test_what_is_held_out_does_not_depend_on_the_order(file):
     shuffled = file("other.tsv", "\n".join(lines(60)[::-1]) + "\n")
-    first, second = (configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2)).judged(1000)
+    first, second = (split_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2)).validation_pairs(1000)
                      for path in (file("pairs.tsv", "\n".join(lines(60)) + "\n"), shuffled))
     assert set(texts(first)) == set(texts(second))
 
@@ -87,8 +87,8 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
     """However few: a share by chance would now and then be none of them, or all."""
     path = tmp_path_factory.mktemp("few") / "pairs.tsv"
     path.write_text("\n".join(lines(count)) + "\n")
-    found = configure_pairs(survey_pairs([str(path)], [], PLAIN), DataConfig(validation_fraction=held))
-    learned, judged = list(found.training()), found.judged(1000)
+    found = split_pairs(survey_pairs([str(path)], [], PLAIN), DataConfig(validation_fraction=held))
+    learned, judged = list(found.training_pairs()), found.validation_pairs(1000)
     assert learned
     assert judged
     if len({source for source, _ in texts(learned)} | {source for source, _ in texts(judged)}) > 1:
@@ -99,16 +99,16 @@ def test_of_few_pairs_some_are_learned_and_some_held(count, held, tmp_path_facto
 
 def test_of_many_pairs_about_the_share_is_held_out(file):
     path = file("many.tsv", "".join(f"source {n}\tcible {n}\n" for n in range(3000)))
-    found = configure_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2))
-    assert len(found.judged(5000)) == pytest.approx(600, abs=90)
-    assert len(list(found.training())) + len(found.judged(5000)) == 3000
+    found = split_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2))
+    assert len(found.validation_pairs(5000)) == pytest.approx(600, abs=90)
+    assert len(list(found.training_pairs())) + len(found.validation_pairs(5000)) == 3000
 
 
 def test_validation_data_that_is_given_is_all_that_is_judged_by(pairs, file):
     other = file("dev.tsv", "".join(f"dev {n}\tdev {n}!\n" for n in range(5)))
-    found = configure_pairs(survey_pairs([pairs], [other], PLAIN), DataConfig(validation_fraction=0.2))
-    assert len(list(found.training())) == 60
-    assert texts(found.judged(3)) == [(f"dev {n}", f"dev {n}!") for n in range(3)]
+    found = split_pairs(survey_pairs([pairs], [other], PLAIN), DataConfig(validation_fraction=0.2))
+    assert len(list(found.training_pairs())) == 60
+    assert texts(found.validation_pairs(3)) == [(f"dev {n}", f"dev {n}!") for n in range(3)]
 
 
 def test_files_are_named_with_their_content(pairs, file, tmp_path):
@@ -135,7 +135,7 @@ def test_data_that_cannot_be_learned_from(file, data, validation, message):
 
 
 def test_validation_of_which_nothing_is_kept(pairs, file):
-    with pytest.raises(DataError, match=r"dev\.tsv: No pair of it is kept: there is nothing to judge by"):
+    with pytest.raises(DataError, match=r"dev\.tsv: The filters keep none of these pairs"):
         survey_pairs([pairs], [file("dev.tsv", " \t \n")], DataConfig())
 
 
@@ -148,7 +148,7 @@ def test_what_can_be_read_only_once(pairs, tmp_path):
 def test_what_is_stored_is_what_is_learned_from(work):
     made = work()
     tokenizer, store = made.prepared.tokenizer, made.prepared.store
-    learned = list(made.prepared.survey.training())
+    learned = list(made.prepared.survey.training_pairs())
     assert len(store) == len(learned)
     assert [list(store[n][0]) for n in range(len(store))] == tokenizer.encode_sources([pair.source for pair in learned])
     assert [list(store[n][1]) for n in range(len(store))] == tokenizer.encode_targets([pair.target for pair in learned])
@@ -157,15 +157,15 @@ def test_what_is_stored_is_what_is_learned_from(work):
 def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
     """Neither the tokenizer nor the ids are made again, unless what they are made from is another."""
     config = UnigramConfig(vocab_size=290)
-    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
+    found = split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.2))
     first = prepare_pairs(found, config, tmp_path / "data")
     trained = []
-    for name in ("train_joint", "train_separate"):
+    for name in ("train_joint_tokenizer", "train_separate_tokenizers"):
         make = getattr(common.training, name)
         monkeypatch.setattr(common.training, name, lambda *given, make=make: trained.append(1) or make(*given))
     again = prepare_pairs(found, config, tmp_path / "data")
-    assert (trained, again.tokenizer.sha256, again.store.identity) == ([], first.tokenizer.sha256, first.store.identity)
-    other = prepare_pairs(configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.4)), config, tmp_path / "data")
+    assert (trained, again.tokenizer.sha256, again.store.fingerprint) == ([], first.tokenizer.sha256, first.store.fingerprint)
+    other = prepare_pairs(split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.4)), config, tmp_path / "data")
     assert trained == [1]
     assert len(other.store) < len(first.store)
 
@@ -173,7 +173,7 @@ def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
 def test_which_files_are_learned_from_counts(file, tmp_path):
     """The same files in other roles are other data."""
     files = [file(f"{name}.tsv", f"{name} one\t{name} un\n") for name in "abc"]
-    stores = [prepare_pairs(configure_pairs(survey_pairs(files[:count], files[count:], PLAIN), PLAIN), BytesConfig(),
+    stores = [prepare_pairs(split_pairs(survey_pairs(files[:count], files[count:], PLAIN), PLAIN), BytesConfig(),
                       tmp_path / "data").store for count in (1, 2)]
     assert [len(store) for store in stores] == [1, 2]
 
@@ -191,7 +191,7 @@ def test_an_epoch_has_every_pair_once(work, sampling):
 
 
 def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
-    found = configure_pairs(survey_pairs([pairs], [], PLAIN), DataConfig())
+    found = split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig())
     prepared = prepare_pairs(found, UnigramConfig(vocab_size=310), tmp_path / "data", sampled=True)
     config = tiny.translating(source_vocab_size=310, target_vocab_size=310)
     plain, sampled = (TranslationTask(prepared, config, settings(tokens=400, subword_sampling=alpha)).feed(0, 1).at(0)
@@ -201,7 +201,7 @@ def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
         for row, number in enumerate(batch.numbers):
             ids = batch.source.ids[row, :batch.source.lengths[row]].tolist()
             assert ids[-1] == target.special.end[0]
-            pair = list(prepared.survey.training())[number]
+            pair = list(prepared.survey.training_pairs())[number]
             assert target.decode(ids[:-1]) == pair.source
             assert target.decode([one for one in batch.labels[row].tolist() if one != IGNORED_LABEL][:-1]) == pair.target
     assert sampled.source.ids.tolist() != plain.source.ids.tolist()
@@ -210,7 +210,7 @@ def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
 def built(made):
     """The model, which has no dropout."""
     torch.manual_seed(1)
-    return made.made_from.build().double()
+    return made.model_config.build().double()
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -253,7 +253,7 @@ def test_two_passes_that_must_agree(work, layout):
 
 def test_the_two_passes_have_dropout_of_their_own(work):
     made = work(rdrop=3.0, kind=lambda **options: tiny.translating(**options, embedding="sinusoidal"))
-    made.made_from = replace(made.made_from, encoder=replace(made.made_from.encoder, dropout=0.5))
+    made.model_config = replace(made.model_config, encoder=replace(made.model_config.encoder, dropout=0.5))
     network = built(made)
     batch = made.feed(0, 1).at(0)
     objective = made.objective(network).train()
@@ -278,7 +278,7 @@ def test_a_model_that_gives_no_numbers_is_judged_so(work):
     network = built(made).float()
     with torch.no_grad():
         network.decoder.output.weight.fill_(math.nan)
-    verdict = made.validate(made.task(network))
+    verdict = made.validate(made.wrap(network))
     assert all(math.isnan(score) for score in verdict.scores.values())
     assert verdict.examples == ()
 
@@ -286,7 +286,7 @@ def test_a_model_that_gives_no_numbers_is_judged_so(work):
 def test_a_judgement_is_that_of_greedy_translations(work):
     made = work(shown=2, most=5)
     network = built(made).float()
-    task = made.task(network)
+    task = made.wrap(network)
     state = torch.get_rng_state()
     verdict = made.validate(task)
     assert torch.equal(torch.get_rng_state(), state)
@@ -304,9 +304,9 @@ def test_all_ways_to_the_loss_of_the_validation_data_agree(work):
     """As a translator has it, and in batches, for models of which no process has all."""
     made = work(most=11)
     network = built(made).float()
-    verdict = made.validate(made.task(network))
+    verdict = made.validate(made.wrap(network))
     engine = TrainingEngine(made.objective(network), made.settings, DistributedContext.alone())
     engine.module.eval()
-    assert engine.mean_loss(made.judged()) == pytest.approx(verdict.scores["loss"], rel=1e-5)
-    assert sum(batch.tokens for batch in made.judged()) == sum(
+    assert engine.mean_loss(made.validation_batches()) == pytest.approx(verdict.scores["loss"], rel=1e-5)
+    assert sum(batch.tokens for batch in made.validation_batches()) == sum(
         len(ids) + 1 for ids in made.prepared.tokenizer.encode_targets(made.targets))

@@ -4,6 +4,7 @@
     select_validation                    the examples of the validation split, chosen by a hash
     max_positions, truncate_reader       the longest text of a model; longer ones are truncated
     load_or_train_tokenizer              a tokenizer that is trained once and then read
+    prepare_texts                        training and validation texts as ids on disk
     FeatureObjective                     the loss of a model with `features` and `output`
     MetricSums                           loss and accuracy over many batches
 
@@ -15,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -43,17 +45,27 @@ from regard.training.config import TrainingConfig
 from regard.training.loss import Loss, logits_loss, rdrop_loss, token_loss
 from regard.training.tasks.interface import Objective
 
+BLOCK_SIZE = 1024
+"""Texts that are tokenized at once."""
+MIN_EXAMPLES = 20
+"""With fewer examples there is no validation split."""
+VALIDATION_FRACTION, MAX_VALIDATION_EXAMPLES = 0.1, 2000
+TOKENIZER_FOLDER, ABOUT_FILE = "tokenizer", "about.json"
+Hashes = NDArray[np.uint64]
+SplitMask = NDArray[np.bool_]
+TextsFactory = Callable[[], Iterable[str]]
 Item = TypeVar("Item")
+TokenizerKind = TypeVar("TokenizerKind", Tokenizer, PairTokenizer)
 
 
 def open_inputs(paths: Sequence[str]) -> tuple[InputFile, ...]:
-    """Files that can be read again and again."""
-    found = tuple(InputFile(path) for path in paths)
-    for one in found:
-        if one.single_pass:
-            raise DataError(f"{one.name}: Training reads its data more than once, and this can be read only once. Save "
-                            "it to a file first.")
-    return found
+    """Open data files; a stream that can be read only once is refused, since training reads its data several times."""
+    inputs = tuple(InputFile(path) for path in paths)
+    for file in inputs:
+        if file.single_pass:
+            raise DataError(f"{file.name}: Training reads its data more than once, and this can be read only once. "
+                            "Save it to a file first.")
+    return inputs
 
 
 def file_digests(paths: Iterable[str]) -> dict[str, str]:
@@ -62,82 +74,68 @@ def file_digests(paths: Iterable[str]) -> dict[str, str]:
 
 
 def name_digests(files: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Digests of paths, by the last part of each path; where several have one name, the later ones are numbered."""
-    found = dict[str, str]()
+    """Digests by file name without its folder; the second of two equal names becomes "name (2)"."""
+    named = dict[str, str]()
     for path, digest in files:
         plain = name = os.path.basename(os.path.normpath(path))
         number = 1
-        while found.get(name, digest) != digest:
+        while named.get(name, digest) != digest:
             number += 1
             name = f"{plain} ({number})"
-        found[name] = digest
-    return found
+        named[name] = digest
+    return named
 
 
-def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The same items, so many at a time."""
-    rest = iter(items)
-    while block := list(islice(rest, size)):
+def in_blocks(items: Iterable[Item], size: int = BLOCK_SIZE) -> Iterator[list[Item]]:
+    """The items in lists of this size; the last may be shorter."""
+    iterator = iter(items)
+    while block := list(islice(iterator, size)):
         yield block
 
 
-# ---- splitting: Which examples are held out to judge by, where no validation data is given: a share of them, chosen by a hash.
-#
-# Equal examples have equal hashes, and so are all on one side; the choice does not depend on their order, nor on anything
-# else. It sees hashes and labels. It does not know what the examples are.
-
-Hashes = NDArray[np.uint64]
-SplitMask = NDArray[np.bool_]
-MIN_EXAMPLES = 20
-"""Examples, below which none is held out."""
-VALIDATION_FRACTION, MAX_VALIDATION_EXAMPLES = 0.1, 2000
-"""How much is held out, and how many examples at most."""
-
-
 def hash_bytes(data: bytes) -> int:
-    """64 bits that stand for some bytes."""
+    """A 64-bit hash, the same on every machine."""
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-def hash_examples(examples: Iterable[bytes]) -> Hashes:
-    """Those of several examples."""
-    return np.fromiter(map(hash_bytes, examples), np.uint64)
+def select_validation(hashes: Hashes, fraction: float, labels: NDArray[np.int64] | None = None) -> SplitMask:
+    """Mark the examples of the validation split: this fraction of the distinct ones, at least one if it is not 0.
 
-
-def select_validation(found: Hashes, share: float, labels: NDArray[np.int64] | None = None) -> SplitMask:
-    """For each example whether it is held out: this share of the different ones, at least one where there is a share.
-
-    The example with the highest hash is always learned from, and so is that of every label.
+    The example with the highest hash of every label stays in the training data.
     """
-    if not share or not len(found):
-        return np.zeros(len(found), np.bool_)
-    stay = _highest_hashes(found, np.zeros(len(found), np.int64) if labels is None else labels)
-    different = np.unique(found)
-    free = np.setdiff1d(different, stay)
+    nothing = np.zeros(len(hashes), np.bool_)
+    if not fraction or not len(hashes):
+        return nothing
+    stay = _highest_hashes(hashes, np.zeros(len(hashes), np.int64) if labels is None else labels)
+    distinct = np.unique(hashes)
+    free = np.setdiff1d(distinct, stay)
     if not len(free):
-        return np.zeros(len(found), np.bool_)
-    count = min(len(free), max(1, round(share * len(different))))
-    return (found <= free[count - 1]) & ~np.isin(found, stay)
+        return nothing
+    count = min(len(free), max(1, round(fraction * len(distinct))))
+    return (hashes <= free[count - 1]) & ~np.isin(hashes, stay)
 
 
-def default_validation_fraction(count: int) -> float:
-    """How much of so many examples is held out."""
-    return 0.0 if count < MIN_EXAMPLES else min(VALIDATION_FRACTION, MAX_VALIDATION_EXAMPLES / count)
-
-
-def _highest_hashes(found: Hashes, labels: NDArray[np.int64]) -> Hashes:
+def _highest_hashes(hashes: Hashes, labels: NDArray[np.int64]) -> Hashes:
     """The highest hash of each label."""
     highest = np.zeros(int(labels.max(initial=0)) + 1, np.uint64)
-    np.maximum.at(highest, labels, found)
+    np.maximum.at(highest, labels, hashes)
     return np.unique(highest)
 
 
-# ---- room: How long a text may be for a model; longer ones are cut. It does not know what else a model is.
+def default_validation_fraction(count: int) -> float:
+    """The fraction of this many examples that is held out."""
+    return 0.0 if count < MIN_EXAMPLES else min(VALIDATION_FRACTION, MAX_VALIDATION_EXAMPLES / count)
+
+
+def overlap_warnings(validation: Hashes, training: Hashes, examples: str) -> list[str]:
+    """A warning if validation examples are in the training data too."""
+    both = int(np.isin(validation, training).sum())
+    return [f"{both:,} of {len(validation):,} validation {examples} are in the training data too."] if both else []
 
 
 @dataclass(frozen=True)
 class TruncatedReader:
-    """Reads sequences as another reader does, and of each the first `longest` ids alone."""
+    """Reads sequences as another reader does, truncated to `longest` ids."""
 
     read: SequenceReader
     longest: int
@@ -146,73 +144,62 @@ class TruncatedReader:
         return tuple(_truncate_sequences(side, self.longest) for side in self.read(numbers, epoch))
 
 
-def max_positions(made_from: Any) -> int | None:
-    """How many tokens a model that reads tokens knows positions for; None where there is no end."""
-    known = made_from.embedding.positions
-    return known.max_positions if isinstance(known, LearnedConfig) else None
+def _truncate_sequences(sequences: Ragged, longest: int) -> Ragged:
+    positions = np.arange(len(sequences.ids)) - np.repeat(np.cumsum(sequences.lengths) - sequences.lengths,
+                                                          sequences.lengths)
+    return Ragged(sequences.ids[positions < longest], np.minimum(sequences.lengths, longest))
 
 
-def truncate_reader(read: SequenceReader, room: int | None) -> SequenceReader:
-    """A reader of what a model has room for."""
-    return read if room is None else TruncatedReader(read, room)
+def max_positions(model_config: Any) -> int | None:
+    """The number of learned positions of a model; None if its inputs can be of any length."""
+    positions = model_config.embedding.positions
+    return positions.max_positions if isinstance(positions, LearnedConfig) else None
 
 
-def truncate_shapes(known: tuple[BatchShape, ...], room: int | None) -> tuple[BatchShape, ...]:
-    """Shapes of batches, of what a model has room for."""
-    if room is None:
-        return known
-    return tuple(BatchShape(shape.rows, tuple(min(length, room) for length in shape.lengths)) for shape in known)
+def truncate_reader(read: SequenceReader, longest: int | None) -> SequenceReader:
+    """A reader of sequences truncated to `longest` ids; None for the reader itself."""
+    return read if longest is None else TruncatedReader(read, longest)
 
 
-def truncation_note(store: TextStore, room: int | None) -> tuple[str, ...]:
-    """What a person should know of texts that are too long."""
-    many = 0 if room is None else int((text_lengths(store) > room).sum())
-    note = f"{many:,} of {len(store):,} texts are longer than the {room} positions of the model, and are cut."
-    return (note,) if many else ()
+def truncate_shapes(shapes: tuple[BatchShape, ...], longest: int | None) -> tuple[BatchShape, ...]:
+    """The batch shapes of truncated sequences."""
+    if longest is None:
+        return shapes
+    return tuple(BatchShape(shape.rows, tuple(min(length, longest) for length in shape.lengths)) for shape in shapes)
 
 
-def text_lengths(store: TextStore) -> ExampleNumbers:
-    """How many ids each text has."""
-    return store.sides[0].lengths(0, len(store))
+def truncation_note(store: TextStore, longest: int | None) -> tuple[str, ...]:
+    """A note for the user if texts are truncated."""
+    count = 0 if longest is None else int((text_lengths(store) > longest).sum())
+    note = f"{count:,} of {len(store):,} texts are longer than the {longest} positions of the model and are truncated."
+    return (note,) if count else ()
+
+
+def text_lengths(store: TextStore, longest: int | None = None) -> ExampleNumbers:
+    """The number of ids of each text, truncated to `longest`."""
+    lengths = store.sides[0].lengths(0, len(store))
+    return lengths if longest is None else np.minimum(lengths, longest)
 
 
 def refuse_sampling(settings: TrainingConfig) -> None:
-    """Refuse what only pairs of texts are learned with."""
+    """Refuse subword sampling, which only translation has."""
     if settings.subword_sampling:
-        raise checks.wrong("training.subword_sampling", "0: only translation cuts its texts anew in every epoch",
+        raise checks.wrong("training.subword_sampling", "0: only translation samples its subwords anew in every epoch",
                            settings.subword_sampling)
-
-
-def _truncate_sequences(sequences: Ragged, longest: int) -> Ragged:
-    places = np.arange(len(sequences.ids)) - np.repeat(np.cumsum(sequences.lengths) - sequences.lengths,
-                                                       sequences.lengths)
-    return Ragged(sequences.ids[places < longest], np.minimum(sequences.lengths, longest))
-
-
-# ---- tokenizers: Tokenizers that are trained once for a training and then read: another run must never get other ids.
-#
-#     stored_pair(place, (sources, targets), config, ...)     the one at this place; trained where there is none
-#     stored_one(place, texts, config, ...)                   the same for one side
-#
-# Beside its files lies what they were made from, and their sha256; what does not fit is made anew only where nothing has
-# been learned with it yet, which is for the caller to know. It does not know what is learned.
-
-TOKENIZER_FOLDER, ABOUT_FILE = "tokenizer", "about.json"
-TextsFactory = Callable[[], Iterable[str]]
-TokenizerKind = TypeVar("TokenizerKind", Tokenizer, PairTokenizer)
 
 
 @dataclass(frozen=True)
 class StoredTokenizer(Generic[TokenizerKind]):
-    """A tokenizer, and what its user should know of how it came to be."""
+    """A tokenizer, and notes for the user about its training."""
 
     tokenizer: TokenizerKind
     notes: tuple[str, ...] = ()
 
 
-def load_or_train_pair_tokenizer(place: Path, sides: tuple[TextsFactory, TextsFactory], config: TokenizerConfig, *, joint: bool,
-                data: Sequence[str], settings: Mapping[str, Any]) -> StoredTokenizer[PairTokenizer]:
-    """The tokenizers of two sides."""
+def load_or_train_pair_tokenizer(place: Path, sides: tuple[TextsFactory, TextsFactory], config: TokenizerConfig, *,
+                                 joint: bool, data: Sequence[str],
+                                 settings: Mapping[str, Any]) -> StoredTokenizer[PairTokenizer]:
+    """The tokenizers of source and target. They are trained once, so that a resumed training gets the same ids."""
     key = store_key(data, json.dumps([configs.to_tables(config), joint], sort_keys=True), settings)
 
     def make() -> StoredTokenizer[PairTokenizer]:
@@ -225,8 +212,12 @@ def load_or_train_pair_tokenizer(place: Path, sides: tuple[TextsFactory, TextsFa
 
 
 def load_or_train_tokenizer(place: Path, texts: TextsFactory, config: TokenizerConfig, *, data: Sequence[str],
-               settings: Mapping[str, Any]) -> StoredTokenizer[Tokenizer]:
-    """The tokenizer of one side."""
+                            settings: Mapping[str, Any]) -> StoredTokenizer[Tokenizer]:
+    """The tokenizer of these texts. It is trained once, so that a resumed training gets the same ids.
+
+    Args:
+        data, settings: the sha256 of the files and all else that the texts depend on; with others it is trained anew.
+    """
     key = store_key(data, json.dumps(configs.to_tables(config), sort_keys=True), settings)
 
     def make() -> StoredTokenizer[Tokenizer]:
@@ -236,7 +227,8 @@ def load_or_train_tokenizer(place: Path, texts: TextsFactory, config: TokenizerC
     return _load_or_train(place / TOKENIZER_FOLDER, key, make, loading.load_tokenizer)
 
 
-def _load_or_train(folder: Path, key: str, make: Callable[[], StoredTokenizer[TokenizerKind]], load: Callable[..., TokenizerKind]) -> StoredTokenizer[TokenizerKind]:
+def _load_or_train(folder: Path, key: str, make: Callable[[], StoredTokenizer[TokenizerKind]],
+                   load: Callable[..., TokenizerKind]) -> StoredTokenizer[TokenizerKind]:
     if folder.exists():
         files = folders.load(folder, lambda saved: {name: saved.read_bytes(name) for name in saved.manifest.files})
         about = json.loads(files[ABOUT_FILE]) if ABOUT_FILE in files else {}
@@ -248,45 +240,89 @@ def _load_or_train(folder: Path, key: str, make: Callable[[], StoredTokenizer[To
     return made
 
 
-# ---- objectives: The loss of models whose features follow from what they read: texts, texts with hidden tokens, texts and images with
-# a label.
-#
-#     features(inputs) ── output ── -log p of the labels, with smoothing; with a consistency, of two passes that agree
-#
-# It does not know where batches come from.
+@dataclass(frozen=True)
+class PreparedTexts:
+    """Training and validation texts as ids."""
+
+    tokenizer: Tokenizer
+    training: TextStore
+    validation: TextStore
+    notes: tuple[str, ...]
+
+    @property
+    def vocabulary(self) -> int:
+        """The size of the tokenizer."""
+        return self.tokenizer.size
+
+    @property
+    def tokens(self) -> int:
+        """The number of training tokens."""
+        return len(self.training.stream)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[list[int]]:
+    """The ids of each text."""
+    for block in in_blocks(texts):
+        yield from tokenizer.encode_batch(block)
+
+
+def prepare_texts(place: Path, config: TokenizerConfig, training: Callable[[], Iterable[Any]],
+                  validation: Callable[[], Iterable[Any]], *, data: Sequence[str], settings: Mapping[str, Any],
+                  tokenizer_texts: TextsFactory | None = None,
+                  encode: Callable[[Tokenizer, Iterable[Any]], Iterator[list[int]]] = encode_texts) -> PreparedTexts:
+    """Train the tokenizer, or load the one trained before, and write all texts as ids.
+
+    Args:
+        place: the folder for tokenizer and ids, which are found again there by `data` and `settings`.
+        tokenizer_texts: the texts to train the tokenizer on; by default `training`.
+    """
+    trained = load_or_train_tokenizer(place, tokenizer_texts or training, config, data=data, settings=settings)
+    tokenizer, notes = trained.tokenizer, [*trained.notes]
+    key = store_key(data, tokenizer.sha256, settings)
+    found = []
+    for name, texts in (("ids", training), ("held", validation)):
+        opened = stores.open_or_make_texts(place / name, key, partial(_encode_all, encode, tokenizer, texts),
+                                           vocabulary=tokenizer.size)
+        found.append(opened.store)
+        notes += opened.notes
+    return PreparedTexts(tokenizer, found[0], found[1], tuple(notes))
+
+
+def _encode_all(encode: Callable[[Tokenizer, Iterable[Any]], Iterator[list[int]]], tokenizer: Tokenizer,
+                texts: Callable[[], Iterable[Any]]) -> Iterator[list[int]]:
+    return encode(tokenizer, texts())
 
 
 class FeatureObjective(Objective):
-    """The loss of a model that has `features` and `output`, on batches that have `inputs` and `labels`."""
+    """The loss of a model that has `features` and `output`, on batches that have `inputs` and `labels`.
 
-    def __init__(self, model: nn.Module, smoothing: float, consistency: float) -> None:
+    Args:
+        rdrop: the weight of R-Drop, which runs the model twice with different dropout; 0 for one pass.
+    """
+
+    def __init__(self, model: nn.Module, label_smoothing: float, rdrop: float) -> None:
         super().__init__(model)
-        self.smoothing, self.consistency = smoothing, consistency
+        self.label_smoothing, self.rdrop = label_smoothing, rdrop
 
     def forward(self, batch: Any) -> Loss:
         """The sums over the labels."""
         features: Callable[[Any], Tensor] = self.model.features  # type: ignore[assignment]
         output: nn.Linear = self.model.output  # type: ignore[assignment]
         inputs = model_inputs(batch.inputs)
-        if not self.consistency or not self.training:
-            return token_loss(features(inputs), output, batch.labels, self.smoothing)
+        if not self.rdrop or not self.training:
+            return token_loss(features(inputs), output, batch.labels, self.label_smoothing)
         states = torch.stack([features(inputs), features(inputs)])
-        return rdrop_loss(states, output, batch.labels, self.smoothing, self.consistency)
+        return rdrop_loss(states, output, batch.labels, self.label_smoothing, self.rdrop)
 
 
 def model_inputs(inputs: Any) -> Any:
-    """What a model is given: the bytes of images are scaled, all else is as it is."""
+    """The inputs as a model takes them: image bytes are scaled, all else is unchanged."""
     return scale_pixels(inputs) if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 else inputs
-
-
-# ---- judging: What all judgements share: the model as it is when it is used, and sums over the labels of many batches.
-#
-# It does not know what is judged.
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode and makes no gradients; afterwards every part is as it was."""
+    """Evaluation mode without gradients; afterwards every submodule has its mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -298,22 +334,23 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 class MetricSums:
-    """Losses and right answers, summed over the labels of batches. They stay on the device until they are read."""
+    """Loss and accuracy, summed over the labels of many batches on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self._nll, self._right, self._tokens = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
+        self._nll, self._correct, self._tokens = (torch.zeros((), dtype=torch.float64, device=device)
+                                                  for _ in range(3))
 
     def add(self, loss: Loss) -> None:
-        """The loss of a batch."""
+        """Add the loss of a batch."""
         self._nll += loss.nll
         self._tokens += loss.tokens
 
-    def judge(self, features: Tensor, output: nn.Linear, labels: Tensor) -> None:
-        """The loss of features (..., D), and how many of the labels (...) the model finds. Those IGNORED count not."""
+    def evaluate(self, features: Tensor, output: nn.Linear, labels: Tensor) -> None:
+        """Add loss and correct predictions of features (..., D) with labels (...); ignored labels do not count."""
         counted = labels != IGNORED_LABEL
         logits, labels = output(features[counted]), labels[counted]
         self.add(logits_loss(logits, labels))
-        self._right += (logits.argmax(-1) == labels).sum()
+        self._correct += (logits.argmax(-1) == labels).sum()
 
     @property
     def loss(self) -> float:
@@ -322,14 +359,5 @@ class MetricSums:
 
     @property
     def accuracy(self) -> float:
-        """The share of labels to which the model gives most; of those that were judged one by one."""
-        return float(self._right / self._tokens)
-
-
-# ---- sentences: Files of texts, one a line, as far as something can be learned from them.
-#
-# Empty lines are left out, and as the config says texts that are too long, or that were there before. What is left out is
-# counted by the reason, in the doctor's words. It does not know what is learned from the texts.
-
-Counting = Callable[[Iterable[Any]], Iterable[Any]]
-"""Passes on what it is given, and may count it to show that something happens."""
+        """The fraction of correct predictions among the batches given to `evaluate`."""
+        return float(self._correct / self._tokens)

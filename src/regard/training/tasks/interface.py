@@ -2,17 +2,17 @@
 
 A `TaskSetup` goes from files to a `TrainingTask`, and supplies defaults on the way:
 
-    setup.survey(request, config)      what is in the files                       ─► defaults of data and tokenizer
-    setup.prepare(survey, document)    everything as numbers on disk              ─► defaults of model and training
-    setup.work(...)                    the TrainingTask
+    setup.survey(request, config)           statistics of the files           ─► defaults of data and tokenizer
+    setup.prepare(survey, document, place)  everything as numbers on disk     ─► defaults of model and training
+    setup.build(...)                        the TrainingTask
 
 A `TrainingTask` gives the loop batches, a loss and a score:
 
-    task.feed(rank, processes).at(step)      a batch, with `tokens`: the number of labels in it
-    task.objective(model)(batch)             its Loss: sums over the labels
-    task.validate(task)                      ValidationResult(scores, examples)
-    task.task(model)                         the task object that a user holds in the end
-    task.complete(task)                      what that has besides a model, chosen on the validation data
+    training_task.feed(rank, processes).at(step)     a batch, with `tokens`: the number of labels in it
+    training_task.objective(model)(batch)            its Loss: sums over the labels
+    training_task.validate(task)                     ValidationResult(scores, examples)
+    training_task.wrap(model)                        the task object that a user holds in the end
+    training_task.finalize(task)                     chooses what that has besides a model, on the validation data
 
 Optimizers, steps and files are not known here.
 """
@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,107 +35,13 @@ from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
 from regard.training.loss import Loss
 
-
-class TrainingBatch(Protocol):
-    """A batch, as far as the loop looks at it."""
-
-    @property
-    def tokens(self) -> int:
-        """How many labels there are in it: what the sum of the losses is divided by."""
-
-    @property
-    def numbers(self) -> ExampleNumbers:
-        """Which examples of the data it holds, to be named when something is wrong with it."""
-
-    def to(self, device: "torch.device | str") -> Self:
-        """The same on a device."""
-
-
-class BatchLoader(Protocol):
-    """Batches by the number of the step; `regard.data.batches.feed.BatchFeed` is one."""
-
-    @property
-    def steps(self) -> int:
-        """How many steps an epoch has."""
-
-    def at(self, step: int) -> Any:
-        """The batch of this process in this step, from 0. It follows from the number alone."""
-
-    def largest(self) -> Sequence[Any]:
-        """The batches that need most memory, to be tried first."""
-
-
-class Objective(nn.Module, ABC):
-    """A model with its loss, as one module that can be shared among processes and captured whole.
-
-    Its parameters are the model's. `carried` and `resume` are for those that keep something from step to step, such as
-    the state of a recurrent network that reads a long text; others have nothing to keep.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    @abstractmethod
-    def forward(self, batch: Any) -> Loss:
-        """The sums of the losses over what is learned from."""
-
-    def carried(self) -> dict[str, Tensor]:
-        """What is kept from step to step, to be stored."""
-        return {}
-
-    def resume(self, carried: Mapping[str, Tensor]) -> None:
-        """Go on with what was kept."""
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """How good a model is on data that it did not learn from."""
-
-    scores: Mapping[str, float]
-    """By the names of RISING; "loss" is always among them: the mean of -log p of the labels."""
-    examples: tuple[ValidationExample, ...] = field(default=())
-
-
-@runtime_checkable
-class TrainingTask(Protocol):
-    """One way to train, with its data."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a person should know of how the data fits the model."""
-
-    def feed(self, rank: int, processes: int) -> BatchLoader:
-        """The batches of one of so many processes."""
-
-    def objective(self, model: nn.Module) -> Objective:
-        """The loss of a model of this work."""
-
-    def validate(self, task: Task) -> ValidationResult:
-        """How good the model is. It leaves the random state and the mode of the model as they were."""
-
-    def judged(self) -> Sequence[Any]:
-        """Batches of the data to judge by, for models of which no process has all."""
-
-    def task(self, model: nn.Module) -> Task:
-        """The model as a person holds it. The module itself, not a copy, is in it."""
-
-    def complete(self, task: Task) -> None:
-        """Choose what a task has besides its model, by the data to judge by, before it is saved."""
-
-
-# ---- plan: What a plan is: the steps from files to a `Work`, between which choices are made and may be overruled.
-#
-#     plan.survey(request, config)      what is in the files                        ─► choices about data and tokenizer
-#     plan.prepare(survey, document)    everything as numbers on disk               ─► choices about model and training
-#     plan.work(...)                    what the loop is given
-#
-# A plan knows one way to train. Who asks, and what is done with the choices, is not its business.
+ProgressHook = Callable[[Iterable[Any]], Iterable[Any]]
+"""Passes items on unchanged, and may count them to show progress, as tqdm does."""
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What somebody asked for."""
+    """What the user asked for."""
 
     task: str
     data: tuple[str, ...]
@@ -144,57 +50,153 @@ class TrainingRequest:
     recipe: str | None = None
     """The name of a recipe, or the path of a TOML file."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the config with their values."""
+    """Dotted keys of the config with their values."""
     source: str | None = None
     target: str | None = None
     format: str | None = None
     resume: bool = False
     device: str = "auto"
-    counted: Callable[[Iterable[Any]], Iterable[Any]] = iter
-    """Passes on what is read, and may count it."""
+    progress: ProgressHook = iter
+
+
+class TrainingBatch(Protocol):
+    """The part of a batch that the loop uses."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of labels, by which the sum of the losses is divided."""
+
+    @property
+    def numbers(self) -> ExampleNumbers:
+        """The numbers of its examples in the data, for error messages."""
+
+    def to(self, device: "torch.device | str") -> Self:
+        """The same batch on a device."""
+
+
+class BatchLoader(Protocol):
+    """Batches by the number of the step; `regard.data.batches.feed.BatchFeed` is one."""
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+
+    def at(self, step: int) -> Any:
+        """The batch of this process in this step, from 0. It depends on the number alone."""
+
+    def largest(self) -> Sequence[Any]:
+        """The batches that need most memory, to be tried first."""
+
+
+class Objective(nn.Module, ABC):
+    """A model with its loss, as one module that can be wrapped for several processes and captured in a CUDA graph.
+
+    Its parameters are the model's. `carried` and `resume` are for objectives that keep a state from step to step, such
+    as that of a recurrent network that reads a long text.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    @abstractmethod
+    def forward(self, batch: Any) -> Loss:
+        """The sums of the losses over the labels of a batch."""
+
+    def carried(self) -> dict[str, Tensor]:
+        """The state that is kept from step to step, for a checkpoint."""
+        return {}
+
+    def resume(self, carried: Mapping[str, Tensor]) -> None:
+        """Continue with a stored state."""
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """Scores of a model on the validation data."""
+
+    scores: Mapping[str, float]
+    """By the names of HIGHER_IS_BETTER; "loss", the mean of -log p of the labels, is always among them."""
+    examples: tuple[ValidationExample, ...] = ()
+
+
+class TrainingTask(ABC):
+    """Batches, loss and validation of one training.
+
+    Args:
+        prepared: the data, as the setup's `prepare` returns it.
+        record: what is stored with the model about its training.
+    """
+
+    name: str
+    notes: tuple[str, ...] = ()
+    """What the user should know about how the data fits the model."""
+
+    def __init__(self, prepared: Any, model_config: Any, settings: TrainingConfig,
+                 record: dict[str, Any] | None = None) -> None:
+        self.prepared, self.model_config, self.settings, self.record = prepared, model_config, settings, record
+
+    @abstractmethod
+    def feed(self, rank: int, processes: int) -> BatchLoader:
+        """The training batches of one process of several."""
+
+    @abstractmethod
+    def objective(self, model: nn.Module) -> Objective:
+        """The model with its loss."""
+
+    @abstractmethod
+    def validation_batches(self) -> Sequence[Any]:
+        """The validation data in batches."""
+
+    @abstractmethod
+    def validate(self, task: Task) -> ValidationResult:
+        """Score the model on the validation data. Mode and random state of the model stay as they were."""
+
+    @abstractmethod
+    def wrap(self, model: nn.Module) -> Task:
+        """The task object around this model, which is not copied."""
+
+    def finalize(self, task: Task) -> None:
+        """Choose what a task has besides its model, on the validation data, before it is saved."""
 
 
 class TaskSetup(Protocol):
-    """One way to train."""
+    """The way from files to a `TrainingTask`, with defaults that depend on the data."""
 
     recipes: tuple[str, ...]
-    """The recipe where none is asked for; several where only the data tells which."""
-    kinds: tuple[str, ...]
-    """Of the models that are trained so, as their configs name them."""
-    open: Mapping[str, Any]
-    """What configs must have and only the data tells: keys, with values that some data would give."""
+    """The default recipe; several if the choice depends on the data."""
+    model_kinds: tuple[str, ...]
+    """The `model.kind` values that can be trained for this task."""
+    data_dependent: Mapping[str, Any]
+    """Required keys that only the data determines, with plausible values for checking a config before it is read."""
     scores: tuple[str, ...]
-    """What a model can be judged by."""
+    """The scores that validation computes."""
     unused: Mapping[str, Any]
-    """Keys of the config that change nothing here, with the values that they have anyway; others are refused."""
+    """Keys without effect on this task, with their fixed defaults; other values are refused."""
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> Any:
-        """What is in the files: its `files` are their sha256 by name, its `warnings` what a person should know."""
+        """Read the files once; the result has `files` (sha256 by name) and `warnings` for the user."""
 
-    def before(self, survey: Any, asked: Mapping[str, Any]) -> list[Default]:
-        """The choices about data and tokenizer; the tables have what was asked for."""
+    def data_defaults(self, survey: Any, requested: Mapping[str, Any]) -> list[Default]:
+        """Defaults of data and tokenizer, given the tables that the user has set."""
 
     def prepare(self, survey: Any, document: TomlDocument, place: Path) -> Any:
-        """Everything as numbers on disk, with the tokenizer and filters that the document asks for; with `notes`."""
+        """Write everything as numbers into a folder, with the document's tokenizer; the result has `notes`."""
 
-    def named(self, prepared: Any, device: DeviceProperties, asked: str | None) -> Default:
-        """The recipe of the model: the one that is asked for, in the size that fits."""
+    def recipe_default(self, prepared: Any, device: DeviceProperties, requested: str | None) -> Default:
+        """The recipe of the model: the requested one, in the size that fits the data."""
 
-    def after(self, prepared: Any, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
-        """The choices about model and training; the tables have what was asked for, and the recipe's [model]."""
+    def training_defaults(self, prepared: Any, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
+        """Defaults of model and training, given the tables that are set, among them the recipe's [model]."""
 
-    def steps(self, prepared: Any, settings: TomlDocument) -> int:
-        """How many batches an epoch has."""
+    def steps_per_epoch(self, prepared: Any, document: TomlDocument) -> int:
+        """Batches per epoch."""
 
-    def work(self, prepared: Any, made_from: ModelConfig, settings: TrainingConfig, record: dict[str, Any]) -> TrainingTask:
-        """What the loop is given."""
+    def build(self, prepared: Any, model_config: ModelConfig, settings: TrainingConfig,
+              record: dict[str, Any]) -> TrainingTask:
+        """The task for the loop."""
 
 
-def validation_fraction_default(given: bool, share: float, reason: str, otherwise: str) -> Default:
-    """How much of the data is held out to judge by: nothing where other data is given for that, or there is too little.
-
-    Args:
-        reason: why something is.
-        otherwise: why nothing is, where there is too little.
-    """
-    return Default("data.validation_fraction", share, "validation data is given" if given else reason if share else otherwise)
+def validation_fraction_default(given: bool, fraction: float, reason: str, too_small: str) -> Default:
+    """The default of the validation split: 0 if validation data is given or the data is too small."""
+    return Default("data.validation_fraction", fraction, "validation data is given" if given else reason if fraction else too_small)

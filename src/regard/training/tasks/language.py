@@ -10,9 +10,8 @@ at another offset in every epoch. Recurrent models can read continuous windows b
 time (Williams and Peng 1990): the state is carried from window to window, and gradients stop at the edge.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard import checks, config
+from regard import checks
+from regard import config as configs
 from regard.convolution import ConvolutionConfig
-from regard.data import store as stores
 from regard.data.batches.batch import Batch
 from regard.data.batches.feed import (
     BatchConfig,
@@ -36,7 +35,6 @@ from regard.data.batches.feed import (
 )
 from regard.data.batches.plan import ExampleNumbers
 from regard.data.sources.text import DataError, InputFile, decode_chunks
-from regard.data.store import TextStore
 from regard.data.tokenizer.interface import Tokenizer
 from regard.data.tokenizer.subwords import LosslessTokenizer
 from regard.data.tokenizer.training import TokenizerConfig
@@ -48,7 +46,7 @@ from regard.tasks.load import make_task
 from regard.tasks.task import Task
 from regard.tokens import IGNORED_LABEL, Tokens
 from regard.toml import TomlDocument
-from regard.training import defaults as choices
+from regard.training import defaults
 from regard.training.config import DataConfig, TrainingConfig
 from regard.training.defaults import Default, DeviceProperties
 from regard.training.logging import ValidationExample
@@ -56,49 +54,62 @@ from regard.training.loss import Loss, token_loss
 from regard.training.tasks.common import (
     FeatureObjective,
     MetricSums,
+    PreparedTexts,
     evaluation_mode,
     file_digests,
     in_blocks,
-    load_or_train_tokenizer,
     max_positions,
     open_inputs,
+    prepare_texts,
     refuse_sampling,
 )
 from regard.training.tasks.interface import (
     BatchLoader,
     Objective,
+    ProgressHook,
     TrainingRequest,
+    TrainingTask,
     ValidationResult,
     validation_fraction_default,
 )
 
 Pieces = Iterator[str | None]
+"""A text in pieces, with FILE_END between two files. Each piece but the first of a file begins with its line end."""
 FILE_END: Final = None
-"""What stands between two files."""
 LINE_BREAK = "\n"
 PIECES_PER_BLOCK = 4096
-"""Pieces that are encoded in one go."""
+"""Pieces that are tokenized at once."""
+TEXT_VALIDATION_FRACTION, MIN_SPLIT_CHARACTERS = 0.1, 200
+"""The fraction of a text that is held out, and the characters that it must have for that."""
+MIN_WINDOWS_PER_ROW = 16
+"""Windows in each row of a validation stream, at least: the state is empty at the start of a row, which costs loss."""
+SHOWN_TOKENS = 60
+"""Tokens of an example prompt, and of its continuation."""
+STATE_NAME = "memory"
 
 
-def read_pieces(inputs: Sequence[InputFile]) -> Iterator[str | None]:
-    """The text of all files."""
-    for number, input in enumerate(inputs):
+def read_pieces(inputs: Sequence[InputFile]) -> Pieces:
+    """The text of all files, line by line.
+
+    No token crosses a line end, so pieces can be tokenized one by one.
+    """
+    for number, file in enumerate(inputs):
         if number:
             yield FILE_END
         before, line = "", ""
-        for text in decode_chunks(input):
-            *whole, line = text.replace("\r\n", LINE_BREAK).split(LINE_BREAK)
-            for one in whole:
-                yield before + one
+        for text in decode_chunks(file):
+            *complete, line = text.replace("\r\n", LINE_BREAK).split(LINE_BREAK)
+            for each in complete:
+                yield before + each
                 before = LINE_BREAK
         if before or line:
             yield before + line
 
 
-def slice_pieces(given: Iterable[str | None], first: int, last: int) -> Iterator[str | None]:
-    """The characters from `first` up to `last`, which is not among them."""
+def slice_pieces(pieces: Iterable[str | None], first: int, last: int) -> Pieces:
+    """The characters from `first` up to `last`, exclusive."""
     at = 0
-    for piece in given:
+    for piece in pieces:
         if piece is FILE_END:
             if first < at < last:
                 yield FILE_END
@@ -111,451 +122,348 @@ def slice_pieces(given: Iterable[str | None], first: int, last: int) -> Iterator
             return
 
 
-def encode_pieces(tokenizer: Tokenizer, given: Iterable[str | None]) -> Iterator[list[int]]:
-    """The ids of the text, some at a time."""
-    for block in in_blocks(given, PIECES_PER_BLOCK):
+def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[str | None]) -> Iterator[list[int]]:
+    """The ids of each piece; together they are the ids of the whole text."""
+    for block in in_blocks(pieces, PIECES_PER_BLOCK):
         ids = iter(tokenizer.encode_batch([piece for piece in block if piece is not FILE_END]))
         for piece in block:
-            yield list(tokenizer.special.end[:1]) if piece is FILE_END else _continued_ids(tokenizer, piece, next(ids))
+            yield list(tokenizer.special.end[:1]) if piece is FILE_END else _without_prefix(tokenizer, piece, next(ids))
 
 
-def check_normalisation(config: TokenizerConfig) -> None:
-    """Refuse a tokenizer that would take the line ends away."""
-    if config.normalization == "line":
-        raise checks.wrong("tokenizer.normalization", '"nfc" or "exact" for a continuous text', '"line"',
-                           "It would make all of the text one line.")
-
-
-def _continued_ids(tokenizer: Tokenizer, piece: str, ids: list[int]) -> list[int]:
-    """The ids of a piece, without the space in front of it where it goes on after a line end."""
+def _without_prefix(tokenizer: Tokenizer, piece: str, ids: list[int]) -> list[int]:
+    """The ids without the space that subword tokenizers put before a text, unless the piece begins a file."""
     if not isinstance(tokenizer, LosslessTokenizer) or not tokenizer.prefix or not piece.startswith(LINE_BREAK):
         return ids
-    assert tokenizer.surfaces[ids[0]] == tokenizer.prefix.encode(), "no token reaches over a line end"
+    assert tokenizer.surfaces[ids[0]] == tokenizer.prefix.encode(), "no token crosses a line end"
     return ids[1:]
-
-
-# ---- carrying: Truncated back-propagation through time: the state of a recurrent model goes on from window to window.
-#
-#     Window(batch, first)          a batch of `Streams`, and whether the text begins anew with it
-#     ContinuousFeed(streams)       the windows of every step
-#     CarriedObjective(model)       the loss of a window, after what the windows before it left in mind
-#
-# Gradients flow inside a window and stop at its edge (Williams and Peng 1990). The state lies in places that stay the
-# same from step to step, and `first` is a tensor, so that a step can be recorded once and replayed. It does not know
-# texts or files.
-
-STATE_NAME = "memory"
-
-
-@dataclass(frozen=True)
-class StreamWindow:
-    """A batch, and whether its rows begin anew: a bool tensor of no dimensions."""
-
-    batch: Batch
-    first: Tensor
-
-    @property
-    def tokens(self) -> int:
-        """How many labels there are in it."""
-        return self.batch.tokens
-
-    @property
-    def numbers(self) -> ExampleNumbers:
-        """Which rows of the text these are."""
-        return self.batch.numbers
-
-    def to(self, device: "torch.device | str") -> "StreamWindow":
-        """The same on a device."""
-        return StreamWindow(self.batch.to(device), self.first.to(device))
-
-
-class ContinuousFeed:
-    """The windows of streams by the number of the step, all of them equally long."""
-
-    def __init__(self, streams: StreamFeed) -> None:
-        self.streams = streams
-
-    @property
-    def steps(self) -> int:
-        """How many steps every epoch has."""
-        return self.streams.steps
-
-    def at(self, step: int) -> StreamWindow:
-        """The window of this process in this step. With the first of an epoch the text begins anew."""
-        place = self.streams.position(step)
-        batch = pad_windows(self.streams.make(place), self.streams.length, self.streams.padding)
-        return StreamWindow(batch, torch.tensor(place.step == 0))
-
-    def largest(self) -> list[StreamWindow]:
-        """The windows that need most memory: any, as all need equally much."""
-        return [self.at(0)]
-
-
-class TruncatedBPTTObjective(Objective):
-    """The loss of a language model that goes on from where the last window ended."""
-
-    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
-        super().__init__(model)
-        self.smoothing = smoothing
-        self._kept: tuple[Tensor, ...] = ()
-        self._aside: tuple[Tensor, ...] = ()  # the same while judging, which must not disturb what is learned
-
-    def forward(self, window: StreamWindow) -> Loss:
-        """The sums over the labels of a window."""
-        model, ids = self.model, window.batch.inputs.ids
-        assert isinstance(model, LanguageModel)
-        start = model.start(rows=ids.shape[0], capacity=ids.shape[1])
-        fresh = start.memories()
-        kept = self._places(fresh)
-        memories = [torch.where(window.first, new, old) for new, old in zip(fresh, kept, strict=True)]
-        features, after = model.step_features(start.with_memories(memories), ids)
-        with torch.no_grad():
-            for place, memory in zip(kept, after.memories(), strict=True):
-                place.copy_(memory)
-        return token_loss(features, model.output, window.batch.labels, self.smoothing)
-
-    def carried(self) -> dict[str, Tensor]:
-        """The memories after the last window."""
-        return {f"{STATE_NAME}.{number}": memory.clone() for number, memory in enumerate(self._kept)}
-
-    def resume(self, carried: Mapping[str, Tensor]) -> None:
-        """Go on with these memories."""
-        given = [carried[f"{STATE_NAME}.{number}"] for number in range(len(carried))]
-        if [one.shape for one in given] == [place.shape for place in self._kept]:
-            for place, one in zip(self._kept, given, strict=True):
-                place.copy_(one)  # a recorded step reads from these very places
-        else:
-            device = next(self.model.parameters()).device
-            self._kept = tuple(one.to(device, copy=True) for one in given)
-
-    def _places(self, fresh: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Where the memories lie; made where there are none for so many rows."""
-        shapes = [memory.shape for memory in fresh]
-        if not self.training:
-            if [memory.shape for memory in self._aside] != shapes:
-                self._aside = tuple(memory.detach().clone() for memory in fresh)
-            return self._aside
-        if not self._kept:
-            self._kept = tuple(memory.detach().clone() for memory in fresh)
-        if [memory.shape for memory in self._kept] != shapes:
-            raise checks.wrong("window", f"of {len(self._kept[0])} rows, as those before it", f"of {len(fresh[0])}")
-        return self._kept
-
-
-def carries_state(made_from: LanguageModelConfig) -> bool:
-    """Whether a model remembers equally much at all times, and knows no positions: then a text can go on for ever."""
-    mixer, positions = made_from.stack.mixer, made_from.embedding.positions
-    return isinstance(mixer, RecurrenceConfig | ConvolutionConfig) and positions is None
-
-
-def pad_windows(batch: Batch, length: int, padding: int) -> Batch:
-    """A batch of windows, all filled up to one length.
-
-    What fills up comes last, where a causal model does not see it, so nobody needs to be told the lengths.
-    """
-    more = length - batch.labels.shape[1]
-    ids, labels = F.pad(batch.inputs.ids, (0, more), value=padding), F.pad(batch.labels, (0, more), value=IGNORED_LABEL)
-    return Batch(None, Tokens(ids), labels, batch.numbers, batch.tokens)
-
-
-# ---- language: Learning to go on with a text: from plain files to windows, a loss, and a score.
-#
-#     survey(data, validation, config)       what is in the files
-#     prepare(survey, tokenizer, place)      a tokenizer, trained once, and the text as ids on disk
-#     Completion(prepared, config, settings) the work
-#
-# The files are one continuous text, as `continuous` tells. Where no validation text is given, its last part is held out.
-# Models with positions read windows in a shuffled order, which begin elsewhere in every epoch; recurrent ones, where the
-# windows are continuous, go on from each to the next with what they remember (`carrying`), and are judged in the same
-# way. It does not know the loop.
-
-TEXT_VALIDATION_FRACTION, MIN_SPLIT_CHARACTERS = 0.1, 200
-"""How much of a text is held out, and how many characters it must have for that."""
-MIN_WINDOWS_PER_ROW = 16
-"""Windows that each row of a judged text has at least, so that its beginning, where nothing is remembered, costs
-little."""
-SHOWN_TOKENS = 60
-"""Tokens of a prompt that is shown, and of what follows it."""
 
 
 @dataclass(frozen=True)
 class LanguageSurvey:
-    """What is in the files."""
+    """Statistics of the files, and the text in them."""
 
     files: dict[str, str]
     """The sha256 of every file by its name."""
     config: DataConfig
     inputs: tuple[InputFile, ...]
     validation: tuple[InputFile, ...]
-    """Empty where none is given."""
+    """Empty if no validation files are given."""
     characters: int
-    """Of all files to learn from, what is held out of them among it."""
-    distinct: frozenset[str]
-    """The different characters of these."""
-    lines: int
-    """How many line ends there are."""
-    longest: int
-    """Characters of the longest line."""
+    """Characters of the training files, with the part that is held out."""
 
     @property
-    def learned(self) -> int:
-        """How many characters are learned from: those before the part that is held out."""
+    def training_characters(self) -> int:
+        """Characters before the part that is held out."""
         return self.characters if self.validation else int(self.characters * (1 - self.config.validation_fraction))
 
-    def training(self) -> Pieces:
-        """The text to learn from."""
-        return slice_pieces(read_pieces(self.inputs), 0, self.learned)
+    def training_text(self) -> Pieces:
+        """The text before the part that is held out."""
+        return slice_pieces(read_pieces(self.inputs), 0, self.training_characters)
 
-    def judged(self) -> Pieces:
-        """The text to judge by: what is given, what is held out, or else what is learned from."""
+    def validation_text(self) -> Pieces:
+        """The validation files, the part that is held out, or else the training text."""
         if self.validation:
             return read_pieces(self.validation)
-        first = self.learned if self.learned < self.characters else 0
+        first = self.training_characters if self.training_characters < self.characters else 0
         return slice_pieces(read_pieces(self.inputs), first, self.characters)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know of the data."""
-        learned = {input.path for input in self.inputs}
-        return tuple(f"{input.name} is learned from, and judged by: the scores will tell nothing of other texts."
-                     for input in self.validation if input.path in learned)
+        """What the user should know about the data."""
+        training = {file.path for file in self.inputs}
+        return tuple(f"{file.name} is both training and validation data: the scores say nothing about other texts."
+                     for file in self.validation if file.path in training)
 
 
 def survey_text(data: Sequence[str], validation: Sequence[str], config: DataConfig, *,
-           counted: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> LanguageSurvey:
-    """Read all of the text once.
-
-    Args:
-        counted: passes the lines on, and may count them to show that something happens.
-    """
-    files, given = open_inputs(data), open_inputs(validation)
-    characters, lines, longest, distinct = 0, 0, 0, set[str]()
-    for piece in counted(read_pieces(files)):
+                progress: ProgressHook = iter) -> LanguageSurvey:
+    """Read all files once."""
+    inputs, other = open_inputs(data), open_inputs(validation)
+    characters, distinct = 0, set[str]()
+    for piece in progress(read_pieces(inputs)):
         if piece is not FILE_END:
-            line = piece.removeprefix(LINE_BREAK)
-            characters, lines, longest = characters + len(piece), lines + (line != piece), max(longest, len(line))
+            characters += len(piece)
             distinct.update(piece)
     if len(distinct) < 2:
-        names = ", ".join(input.name for input in files)
+        names = ", ".join(file.name for file in inputs)
         raise DataError(f"{names}: There is no text to learn from in it. Give a file with some.")
-    for _ in read_pieces(given):
-        pass  # what is wrong with it is told now, and not after the tokenizer was trained
-    return LanguageSurvey(file_digests([*data, *validation]), config, files, given, characters, frozenset(distinct), lines, longest)
+    for _ in read_pieces(other):
+        pass  # a damaged file is reported now, and not after the tokenizer was trained
+    return LanguageSurvey(file_digests([*data, *validation]), config, inputs, other, characters)
 
 
-def configure_text(survey: LanguageSurvey, config: DataConfig) -> LanguageSurvey:
-    """The survey with another config."""
-    return replace(survey, config=config)
-
-
-def text_validation_fraction(survey: LanguageSurvey) -> float:
-    """How much of the text is best held out."""
-    return 0.0 if survey.validation or survey.characters < MIN_SPLIT_CHARACTERS else TEXT_VALIDATION_FRACTION
+def prepare_text(survey: LanguageSurvey, config: TokenizerConfig, place: Path) -> PreparedTexts:
+    """Train the tokenizer, or load the one trained before, and write the text as ids into this folder."""
+    if config.normalization == "line":
+        raise checks.wrong("tokenizer.normalization", '"nfc" or "exact" for a continuous text', '"line"',
+                           "It would make all of the text one line.")
+    prepared = prepare_texts(place, config, survey.training_text, survey.validation_text, encode=encode_pieces,
+                             data=list(survey.files.values()),
+                             settings={"held": survey.config.validation_fraction, "given": len(survey.validation)},
+                             tokenizer_texts=lambda: (piece for piece in survey.training_text()
+                                                      if piece is not FILE_END))
+    for role, store in (("training", prepared.training), ("validation", prepared.validation)):
+        if len(store.stream) < 2:
+            raise DataError(f"{', '.join(survey.files)}: There are not two tokens of {role} text. Give more text.")
+    return prepared
 
 
 @dataclass(frozen=True)
-class PreparedLanguage:
-    """The text as ids."""
+class StreamWindow:
+    """A batch of windows, and whether their streams start with it: a bool tensor without dimensions.
 
-    survey: LanguageSurvey
-    tokenizer: Tokenizer
-    training: TextStore
-    validation: TextStore
-    notes: tuple[str, ...]
+    It is a tensor so that a step can be captured in a CUDA graph.
+    """
 
-    @property
-    def vocabulary(self) -> int:
-        """How many ids there are."""
-        return self.tokenizer.size
+    batch: Batch
+    first: Tensor
 
     @property
     def tokens(self) -> int:
-        """How many are learned from."""
-        return len(self.training.stream)
+        """The number of labels."""
+        return self.batch.tokens
+
+    @property
+    def numbers(self) -> ExampleNumbers:
+        """The numbers of the rows."""
+        return self.batch.numbers
+
+    def to(self, device: "torch.device | str") -> "StreamWindow":
+        """The same windows on a device."""
+        return StreamWindow(self.batch.to(device), self.first.to(device))
 
 
-def prepare_text(survey: LanguageSurvey, config: TokenizerConfig, place: Path, *, tokenizer: Tokenizer | None = None) -> PreparedLanguage:
-    """Train the tokenizer, or read the one that was trained before, and encode the text.
+class ContinuousFeed:
+    """Windows that continue each other from step to step, all of one length."""
 
-    Args:
-        place: a folder for tokenizer and ids, to be found again.
-        tokenizer: one that is there already, in the place of a new one.
-    """
-    data, settings = list(survey.files.values()), {"held": survey.config.validation_fraction, "given": len(survey.validation)}
-    notes: list[str] = []
-    if tokenizer is None:
-        check_normalisation(config)
-        trained = load_or_train_tokenizer(place, lambda: (piece for piece in survey.training() if piece is not FILE_END), config,
-                             data=data, settings=settings)
-        tokenizer, notes = trained.tokenizer, [*trained.notes]
-    key = stores.store_key(data, tokenizer.sha256, settings)
-    stored = []
-    for name, role, text in (("ids", "learn from", survey.training), ("held", "judge by", survey.judged)):
-        make = partial(_encode_text, tokenizer, text)
-        opened = stores.open_or_make_texts(place / name, key, make, vocabulary=tokenizer.size)
-        if len(opened.store.stream) < 2:
-            raise DataError(f"{', '.join(survey.files)}: There are not two tokens of text to {role}. Give more text.")
-        stored.append(opened.store)
-        notes += opened.notes
-    training, validation = stored
-    return PreparedLanguage(survey, tokenizer, training, validation, tuple(notes))
+    def __init__(self, streams: StreamFeed) -> None:
+        self.streams = streams
 
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+        return self.streams.steps
 
-def _encode_text(tokenizer: Tokenizer, text: Callable[[], Pieces]) -> Iterator[list[int]]:
-    return encode_pieces(tokenizer, text())
+    def at(self, step: int) -> StreamWindow:
+        """The windows of this process in this step. An epoch starts with an empty state."""
+        position = self.streams.position(step)
+        batch = pad_windows(self.streams.make(position), self.streams.length, self.streams.padding)
+        return StreamWindow(batch, torch.tensor(position.step == 0))
+
+    def largest(self) -> list[StreamWindow]:
+        """Any window: all need equally much memory."""
+        return [self.at(0)]
 
 
 @dataclass(frozen=True)
 class PaddedWindows:
-    """Makes batches of windows that are all equally long."""
+    """Collates windows, all padded to one length."""
 
     windows: WindowCollator | MovingWindowCollator
 
     def __call__(self, numbers: ExampleNumbers, epoch: int) -> Batch:
-        """The batch of these numbers."""
+        """The batch of these windows."""
         return pad_windows(self.windows(numbers, epoch), self.windows.length, self.windows.padding)
 
 
-def window_feed(prepared: PreparedLanguage, config: WindowConfig, seed: int, rank: int = 0, processes: int = 1) -> BatchLoader:
-    """The windows of the text: each with the one before, or shuffled."""
+def pad_windows(batch: Batch, length: int, padding: int) -> Batch:
+    """The windows of a batch, padded to one length at the end, where a causal model needs no mask for it."""
+    more = length - batch.labels.shape[1]
+    ids, labels = F.pad(batch.inputs.ids, (0, more), value=padding), F.pad(batch.labels, (0, more), value=IGNORED_LABEL)
+    return Batch(None, Tokens(ids), labels, batch.numbers, batch.tokens)
+
+
+def window_feed(prepared: PreparedTexts, config: WindowConfig, seed: int, rank: int = 0,
+                processes: int = 1) -> BatchLoader:
+    """The windows of the training text, continuous or shuffled."""
     padding = prepared.tokenizer.special.padding or 0
     if config.order == "continuous":
         return ContinuousFeed(StreamFeed(prepared.training, length=config.length, rows=config.batch_size, padding=padding,
-                                      rank=rank, processes=processes))
+                                         rank=rank, processes=processes))
     windows = MovingWindowCollator(prepared.training, config.length, seed, padding)
-    return PlanFeed(WindowPlan(windows.count, config.batch_size, seed), PaddedWindows(windows), rank=rank, processes=processes)
-
-
-class LanguageTask:
-    """The work of a language model."""
-
-    notes: tuple[str, ...] = ()
-
-    def __init__(self, prepared: PreparedLanguage, made_from: ModelConfig, settings: TrainingConfig,
-                 record: dict[str, Any] | None = None) -> None:
-        if not isinstance(made_from, LanguageModelConfig):
-            raise checks.wrong("model.kind", f'"{LanguageModelConfig.kind}", to go on with a text', f'"{made_from.kind}"')
-        if settings.windows is None:
-            raise checks.wrong("training.windows", "given, to cut a continuous text", None)
-        room = max_positions(made_from)
-        if room is not None and settings.windows.length > room:
-            raise checks.wrong("training.windows.length", f"at most {room}, the positions that the model knows",
-                               settings.windows.length)
-        refuse_sampling(settings)
-        self.prepared, self.made_from, self.settings, self.record = prepared, made_from, settings, record
-        self.windows, self.room = settings.windows, room
-        self.carried = self.windows.order == "continuous" and carries_state(made_from)
-        if self.carried and settings.rdrop:
-            raise checks.wrong("training.rdrop", "0 where a state is carried on: two passes would leave two",
-                               settings.rdrop)
-
-    def feed(self, rank: int, processes: int) -> BatchLoader:
-        """The windows of one of so many processes."""
-        return window_feed(self.prepared, self.windows, self.settings.seed, rank, processes)
-
-    def objective(self, model: nn.Module) -> Objective:
-        """The loss of a model."""
-        if self.carried:
-            return TruncatedBPTTObjective(model, self.settings.label_smoothing)
-        return WindowObjective(model, self.settings.label_smoothing, self.settings.rdrop)
-
-    def task(self, model: nn.Module) -> Task:
-        """A completer."""
-        tokenizer = self.prepared.tokenizer
-        return make_task(model, self.made_from, tokenizer.special, tokenizer=tokenizer, record=self.record)
-
-    def judged(self) -> Sequence[Batch | StreamWindow]:
-        """The text to judge by, every id of it once, in windows that each go on after the one before where the model
-        does."""
-        text, length, most = self.prepared.validation, self.windows.length, self.settings.validation.max_examples
-        if self.carried:
-            rows = max(1, min(self.windows.batch_size, len(text.stream) // (MIN_WINDOWS_PER_ROW * length)))
-            feed = ContinuousFeed(StreamFeed(text, length=length, rows=rows))
-            return [feed.at(step) for step in range(min(feed.steps, -(-most // rows)))]
-        windows = PaddedWindows(WindowCollator(text, length))
-        last = min(windows.windows.count, most)
-        return [windows(np.arange(first, min(first + self.windows.batch_size, last)), 0)
-                for first in range(0, last, self.windows.batch_size)]
-
-    def complete(self, task: Task) -> None:
-        """There is nothing to choose."""
-
-    def validate(self, task: Task) -> ValidationResult:
-        """The loss of the text to judge by, and how the model goes on with some of it."""
-        assert isinstance(task, Completer)
-        sums, objective = MetricSums(task.device), self.objective(task.model)
-        with evaluation_mode(objective):
-            for batch in self.judged():
-                sums.add(objective(batch.to(task.device)))
-            return ValidationResult({"loss": sums.loss}, tuple(self._examples(task)))
-
-    def _examples(self, task: Completer) -> Iterator[ValidationExample]:
-        """Prompts at equal distances, what follows them, and what the model makes of them."""
-        ids, decode = self.prepared.validation.stream, self.prepared.tokenizer.decode
-        count = min(SHOWN_TOKENS, (len(ids) if self.room is None else min(self.room, len(ids))) // 2)
-        many = self.settings.validation.samples_shown if count else 0
-        places = [number * (len(ids) - 2 * count) // many for number in range(many)]
-        prompts = [ids[place:place + count].tolist() for place in places]
-        for place, prompt, made in zip(places, prompts, task.complete_ids(prompts, max_length=count) if many else [],
-                                       strict=True):
-            yield ValidationExample(decode(prompt), decode(ids[place + count:place + 2 * count].tolist()), decode(made[0].ids))
+    plan = WindowPlan(windows.count, config.batch_size, seed)
+    return PlanFeed(plan, PaddedWindows(windows), rank=rank, processes=processes)
 
 
 class WindowObjective(FeatureObjective):
-    """The loss of a window that is read by itself, wherever it comes from."""
+    """The loss of windows that are read independently of each other."""
 
-    def forward(self, batch: Batch | StreamWindow) -> Any:
+    def forward(self, batch: Batch | StreamWindow) -> Loss:
         """The sums over the labels."""
         return super().forward(batch.batch if isinstance(batch, StreamWindow) else batch)
 
 
-# ---- language: The plan of language models: a continuous text, a tokenizer of one side, a model that goes on.
-#
-# It only puts together what `works.language` does and what `choices.language` says.
+class TruncatedBPTTObjective(Objective):
+    """The loss of a recurrent language model that continues from the state after the last window.
+
+    The state stays in the same tensors from step to step, as a CUDA graph needs it.
+    """
+
+    def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
+        super().__init__(model)
+        self.label_smoothing = label_smoothing
+        self._state: tuple[Tensor, ...] = ()
+        self._evaluation_state: tuple[Tensor, ...] = ()  # apart, so that validation does not disturb training
+
+    def forward(self, window: StreamWindow) -> Loss:
+        """The sums over the labels of a window."""
+        model, ids = self.model, window.batch.inputs.ids
+        assert isinstance(model, LanguageModel)
+        start = model.start(rows=ids.shape[0], capacity=ids.shape[1])
+        initial = start.memories()
+        state = self._state_buffers(initial)
+        memories = [torch.where(window.first, new, old) for new, old in zip(initial, state, strict=True)]
+        features, after = model.step_features(start.with_memories(memories), ids)
+        with torch.no_grad():
+            for buffer, memory in zip(state, after.memories(), strict=True):
+                buffer.copy_(memory)
+        return token_loss(features, model.output, window.batch.labels, self.label_smoothing)
+
+    def carried(self) -> dict[str, Tensor]:
+        """The state after the last window."""
+        return {f"{STATE_NAME}.{number}": memory.clone() for number, memory in enumerate(self._state)}
+
+    def resume(self, carried: Mapping[str, Tensor]) -> None:
+        """Continue with this state."""
+        stored = [carried[f"{STATE_NAME}.{number}"] for number in range(len(carried))]
+        if [memory.shape for memory in stored] == [buffer.shape for buffer in self._state]:
+            for buffer, memory in zip(self._state, stored, strict=True):
+                buffer.copy_(memory)  # a CUDA graph reads from these very tensors
+        else:
+            device = next(self.model.parameters()).device
+            self._state = tuple(memory.to(device, copy=True) for memory in stored)
+
+    def _state_buffers(self, initial: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors that hold the state, made at first use."""
+        shapes = [memory.shape for memory in initial]
+        if not self.training:
+            if [memory.shape for memory in self._evaluation_state] != shapes:
+                self._evaluation_state = tuple(memory.detach().clone() for memory in initial)
+            return self._evaluation_state
+        if not self._state:
+            self._state = tuple(memory.detach().clone() for memory in initial)
+        if [memory.shape for memory in self._state] != shapes:
+            raise checks.wrong("window", f"of {len(self._state[0])} rows, as those before it", f"of {len(initial[0])}")
+        return self._state
+
+
+def carries_state(model_config: LanguageModelConfig) -> bool:
+    """Whether a model has a state of constant size and no positions, so that a text may be of any length."""
+    mixer, positions = model_config.stack.mixer, model_config.embedding.positions
+    return isinstance(mixer, RecurrenceConfig | ConvolutionConfig) and positions is None
+
+
+class LanguageTask(TrainingTask):
+    """Training of a causal language model on windows of a text."""
+
+    name = "language model"
+    prepared: PreparedTexts
+
+    def __init__(self, prepared: PreparedTexts, model_config: ModelConfig, settings: TrainingConfig,
+                 record: dict[str, Any] | None = None) -> None:
+        if not isinstance(model_config, LanguageModelConfig):
+            raise checks.wrong("model.kind", f'"{LanguageModelConfig.kind}", for a language model',
+                               f'"{model_config.kind}"')
+        if settings.windows is None:
+            raise checks.wrong("training.windows", "set, to divide a continuous text", None)
+        super().__init__(prepared, model_config, settings, record)
+        self.windows, self.longest = settings.windows, max_positions(model_config)
+        if self.longest is not None and self.windows.length > self.longest:
+            raise checks.wrong("training.windows.length", f"at most {self.longest}, the positions of the model",
+                               self.windows.length)
+        refuse_sampling(settings)
+        self.carried = self.windows.order == "continuous" and carries_state(model_config)
+        if self.carried and settings.rdrop:
+            raise checks.wrong("training.rdrop", "0 if a state is carried on: two passes would leave two states",
+                               settings.rdrop)
+
+    def feed(self, rank: int, processes: int) -> BatchLoader:
+        """The windows of this process."""
+        return window_feed(self.prepared, self.windows, self.settings.seed, rank, processes)
+
+    def objective(self, model: nn.Module) -> Objective:
+        """The model with its loss."""
+        if self.carried:
+            return TruncatedBPTTObjective(model, self.settings.label_smoothing)
+        return WindowObjective(model, self.settings.label_smoothing, self.settings.rdrop)
+
+    def wrap(self, model: nn.Module) -> Task:
+        """A Completer."""
+        tokenizer = self.prepared.tokenizer
+        return make_task(model, self.model_config, tokenizer.special, tokenizer=tokenizer, record=self.record)
+
+    def validation_batches(self) -> Sequence[Batch | StreamWindow]:
+        """The validation text, every id once, in continuous windows if the model carries a state."""
+        text, length, limit = self.prepared.validation, self.windows.length, self.settings.validation.max_examples
+        if self.carried:
+            rows = max(1, min(self.windows.batch_size, len(text.stream) // (MIN_WINDOWS_PER_ROW * length)))
+            feed = ContinuousFeed(StreamFeed(text, length=length, rows=rows))
+            return [feed.at(step) for step in range(min(feed.steps, -(-limit // rows)))]
+        windows = PaddedWindows(WindowCollator(text, length))
+        last = min(windows.windows.count, limit)
+        return [windows(np.arange(first, min(first + self.windows.batch_size, last)), 0)
+                for first in range(0, last, self.windows.batch_size)]
+
+    def validate(self, task: Task) -> ValidationResult:
+        """The loss of the validation text, and continuations of some prompts from it."""
+        assert isinstance(task, Completer)
+        sums, objective = MetricSums(task.device), self.objective(task.model)
+        with evaluation_mode(objective):
+            for batch in self.validation_batches():
+                sums.add(objective(batch.to(task.device)))
+            return ValidationResult({"loss": sums.loss}, tuple(self._examples(task)))
+
+    def _examples(self, task: Completer) -> Iterator[ValidationExample]:
+        """Prompts at equal distances, their continuations in the text, and those of the model."""
+        ids, decode = self.prepared.validation.stream, self.prepared.tokenizer.decode
+        length = min(SHOWN_TOKENS, (len(ids) if self.longest is None else min(self.longest, len(ids))) // 2)
+        count = self.settings.validation.samples_shown if length else 0
+        starts = [number * (len(ids) - 2 * length) // count for number in range(count)]
+        prompts = [ids[start:start + length].tolist() for start in starts]
+        completions = task.complete_ids(prompts, max_length=length) if count else []
+        for start, prompt, completion in zip(starts, prompts, completions, strict=True):
+            yield ValidationExample(decode(prompt), decode(ids[start + length:start + 2 * length].tolist()),
+                                    decode(completion[0].ids))
 
 
 class LanguageSetup:
-    """From a text to a model that goes on with it."""
+    """From text files to a `LanguageTask`; see `TaskSetup` for the methods."""
 
-    recipes: tuple[str, ...] = (choices.LANGUAGE_RECIPE,)
-    kinds: tuple[str, ...] = ("language",)
-    open: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
+    recipes: tuple[str, ...] = (defaults.LANGUAGE_RECIPE,)
+    model_kinds: tuple[str, ...] = ("language",)
+    data_dependent: Mapping[str, Any] = {"tokenizer.kind": "characters", "model.vocab_size": 1000}
     scores: tuple[str, ...] = ("loss",)
     unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, "data.joint_tokenizer": True,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
                                     for key in ("max_tokens", "batch_size", "layout", "shapes")}}  # windows make batches
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LanguageSurvey:
-        """What is in the files."""
-        return survey_text(request.data, request.validation, config, counted=request.counted)
+        return survey_text(request.data, request.validation, config, progress=request.progress)
 
-    def before(self, survey: LanguageSurvey, asked: Mapping[str, Any]) -> list[Default]:
-        """The choices about data and tokenizer."""
-        given, share = bool(survey.validation), text_validation_fraction(survey)
-        return [validation_fraction_default(given, share, "the end of the text, to judge by", "the text is too short to hold something out"),
-                *choices.language_tokenizer(survey.characters, asked.get("tokenizer", {}))]
+    def data_defaults(self, survey: LanguageSurvey, requested: Mapping[str, Any]) -> list[Default]:
+        given = bool(survey.validation)
+        fraction = 0.0 if given or survey.characters < MIN_SPLIT_CHARACTERS else TEXT_VALIDATION_FRACTION
+        return [validation_fraction_default(given, fraction, "the end of the text, for validation",
+                                            "the text is too short for a validation split"),
+                *defaults.language_tokenizer(survey.characters, requested.get("tokenizer", {}))]
 
-    def prepare(self, survey: LanguageSurvey, document: TomlDocument, place: Path) -> PreparedLanguage:
-        """The text as ids."""
-        survey = configure_text(survey, config.read_config(DataConfig, document, ("data",)))
-        return prepare_text(survey, config.read_config(TokenizerConfig, document, ("tokenizer",)), place)
+    def prepare(self, survey: LanguageSurvey, document: TomlDocument, place: Path) -> PreparedTexts:
+        survey = replace(survey, config=configs.read_config(DataConfig, document, ("data",)))
+        return prepare_text(survey, configs.read_config(TokenizerConfig, document, ("tokenizer",)), place)
 
-    def named(self, prepared: PreparedLanguage, device: DeviceProperties, asked: str | None) -> Default:
-        """The recipe of the model."""
-        return choices.language_recipe(prepared.tokens, device, asked)
+    def recipe_default(self, prepared: PreparedTexts, device: DeviceProperties, requested: str | None) -> Default:
+        return defaults.language_recipe(prepared.tokens, device, requested)
 
-    def after(self, prepared: PreparedLanguage, tables: Mapping[str, Any], device: DeviceProperties) -> list[Default]:
-        """The choices about model and training."""
+    def training_defaults(self, prepared: PreparedTexts, tables: Mapping[str, Any],
+                          device: DeviceProperties) -> list[Default]:
         model, tokens = tables["model"], prepared.tokens
         return [Default("model.vocab_size", prepared.vocabulary, "the size of the tokenizer"),
-                *choices.language_model(tokens, model),
-                *choices.language_training(tokens, model, device, tables.get("training", {}))]
+                *defaults.language_model(tokens, model),
+                *defaults.language_training(tokens, model, device, tables.get("training", {}))]
 
-    def steps(self, prepared: PreparedLanguage, document: TomlDocument) -> int:
-        """How many batches an epoch has."""
-        return window_feed(prepared, config.read_config(WindowConfig, document, ("training", "windows")), seed=1).steps
+    def steps_per_epoch(self, prepared: PreparedTexts, document: TomlDocument) -> int:
+        return window_feed(prepared, configs.read_config(WindowConfig, document, ("training", "windows")), seed=1).steps
 
-    def work(self, prepared: PreparedLanguage, made_from: ModelConfig, settings: TrainingConfig,
-             record: dict[str, Any]) -> LanguageTask:
-        """What the loop is given."""
-        return LanguageTask(prepared, made_from, settings, record)
+    def build(self, prepared: PreparedTexts, model_config: ModelConfig, settings: TrainingConfig,
+              record: dict[str, Any]) -> LanguageTask:
+        return LanguageTask(prepared, model_config, settings, record)
