@@ -372,7 +372,7 @@ def test_no_choices_no_table():
 def test_how_it_goes_fits_any_width(width, steps, share, loss):
     clock = Clock()
     course = TrainingStatus(clock)
-    course.take(TrainingStarted("x", 1, steps, 1, None, "cpu", (), "loss", {"loss": loss}))
+    course.take(TrainingStarted("x", 1, steps, 1, "cpu", (), "loss", {"loss": loss}))
     for done in (share / 2, share):
         clock.now += 1.0
         course.take(TrainingProgress(int(done * steps), steps, 0.0, loss, loss, 0.0, 0.0, 0, 0.0, 1e9, None))

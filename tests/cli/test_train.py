@@ -147,7 +147,7 @@ def test_what_failed_is_told_apart_from_what_was_asked(tmp_path, data):
     code, out, said = call(*trained.arguments(data, tmp_path / "model", training__schedule__learning_rate="1e30",
                                               training__schedule__warmup_steps=0))
     assert (code, out) == (1, "")
-    assert "the loss is not a finite number. Its batch has the examples of numbers" in said
+    assert "the loss is not a finite number. Its batch has the examples" in said
     assert "Traceback" not in said
 
 

@@ -267,7 +267,7 @@ def test_a_pointer_to_one_that_is_gone(tmp_path):
     assert checkpoints.load().notes == (f"{tmp_path}/newest.json names step-00000020, which does not exist. "
                                         "The checkpoint step-00000010 is used instead.",)
     os.rename(tmp_path / "step-00000010", tmp_path / "elsewhere too")
-    with pytest.raises(FolderError, match=r"whole checkpoint(?s:.*)names step-00000020, which is not there"):
+    with pytest.raises(FolderError, match=r"complete checkpoint(?s:.*)names step-00000020"):
         checkpoints.load()
 
 

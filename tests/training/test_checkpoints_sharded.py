@@ -84,9 +84,9 @@ def test_two_resume_what_one_has_stored(run):
 
 def test_what_is_whole_on_all_is_written_once(run):
     folder, _ = run
-    assert sorted(path.name for path in (folder / "ddp" / "step-00000001").iterdir()) == [
+    assert sorted(path.name for path in (folder / "replicated" / "step-00000001").iterdir()) == [
         "manifest.json", "state.safetensors", "values.json"]
-    snapshot = CheckpointManager(folder / "ddp", keep=1).load().snapshot
+    snapshot = CheckpointManager(folder / "replicated", keep=1).load().snapshot
     assert torch.equal(snapshot.tensor("model.a"), made(3)[0][0].weight)
     assert torch.equal(snapshot.tensor("model.b"), torch.ones(3))
 

@@ -34,7 +34,7 @@ def learned(config, steps=None):
     """The numbers after all steps, learned with nothing in between."""
     engine = TrainingEngine(Squares(model(0.2)), config, DistributedContext.alone())
     feed = Line().feed(0, 1)
-    many = config.accumulate
+    many = config.gradient_accumulation
     for step in range(1, (steps or config.steps) + 1):
         engine.step(step, [feed.at((step - 1) * many + part) for part in range(many)], config.schedule.rate(step))
     return numbers(engine)
@@ -238,7 +238,7 @@ def test_what_is_not_finite_ends_it_and_is_never_stored(tmp_path, bad):
     assert f"step {bad}: the loss is not a finite number" in str(error.value)
     assert f"the examples {first}, {first + 1}, {first + 2} (numbered from 0" in str(error.value)
     assert "--set training.schedule.learning_rate=0.025" in str(error.value)
-    assert "The last checkpoint is whole, and no later state was stored." in str(error.value)
+    assert "The last checkpoint is from before that step." in str(error.value)
     loaded = CheckpointManager(tmp_path / "checkpoints", keep=2).load()
     assert loaded.step == bad - 1
     assert all(tensor.isfinite().all() for tensor in loaded.snapshot.under("model").values())

@@ -93,7 +93,7 @@ def test_the_config_tells_how_it_came_to_be(finished, data):
     assert config["recipe"] == "transformer-tiny"
     digest = hashlib.sha256(Path(data).read_bytes()).hexdigest()
     assert config["data"]["files"] == [f"pairs.tsv {digest}"]
-    assert (config["model"]["width"], config["tokenizer"]["vocabulary"]) == (16, 330)
+    assert (config["model"]["width"], config["tokenizer"]["vocab_size"]) == (16, 330)
     assert (config["training"]["schedule"]["steps"], config["training"]["validation"]["score"]) == (6, "loss")
     assert config["scores"] == {"step": outcome.state.best_step, **outcome.state.best_scores}
     assert set(config) == {"recipe", "model", "special", "alignment", "data", "training", "tokenizer", "scores"}
@@ -340,7 +340,7 @@ def test_validation_that_is_the_training_data_is_told(data, tmp_path):
     told = Recorder()
     changes = {"training.schedule.max_steps": 1}
     train.train(request(data, tmp_path / "model", changes, validation=(data,)), [told])
-    assert "The validation data is the training data: scores will only tell what the model remembers." in told.notes()
+    assert any(note.startswith("The validation data is the training data") for note in told.notes())
 
 
 @pytest.mark.parametrize(("task", "message"), [

@@ -98,7 +98,7 @@ def test_like_another(tmp_path):
     assert set(found.under("model", like={"a": torch.zeros(3, 2), "c": torch.zeros(1)})) == {"a", "b"}
     assert_named(lambda: found.like("model.a", torch.zeros(2, 3)), ["`model.a`", "(2, 3)", "(3, 2)"])
     assert_named(lambda: found.under("model", like={"b": torch.zeros(3)}), ["`model.b`", "(3,)", "(2,)"])
-    assert_named(lambda: found.tensor("modle.a"), ["2 tensors", "'modle.a'", 'Did you mean "model.a"?'])
+    assert_named(lambda: found.tensor("modle.a"), ["2 stored tensors", "'modle.a'", 'Did you mean "model.a"?'])
     for offsets, shape in (((1, 0), (3, 2)), ((-1, 0), (1, 2)), ((0,), (3,)), ((0, 0), (3, -1))):
         assert_named(lambda offsets=offsets, shape=shape: found.part("model.a", offsets, shape),
                      ["'model.a'", "(3, 2)", str(shape)])
@@ -113,7 +113,7 @@ def test_plain_tensors_are_their_own_part():
 
 @pytest.mark.parametrize(("shape", "offsets"), [((3, 2), (2, 0)), ((3, 2), (0,)), ((3, 2), (-1, 0)), ((2,), (0, 0))])
 def test_a_part_must_lie_in_the_whole(shape, offsets):
-    assert_named(lambda: TensorShard(torch.ones(2, 2), shape, offsets), ["`tensor`", "a part of", str(shape), str(offsets)])
+    assert_named(lambda: TensorShard(torch.ones(2, 2), shape, offsets), ["`tensor`", "a shard of", str(shape), str(offsets)])
 
 
 whole = torch.arange(12.0).view(4, 3)

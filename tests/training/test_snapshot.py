@@ -169,7 +169,7 @@ def test_what_is_shared_otherwise_is_refused():
 def test_other_optimisers_are_refused():
     model, optimiser = made()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert_named(lambda: optimizer_state(sgd, named(model)), ["`optimiser`", "Adam", "a SGD"])
+    assert_named(lambda: optimizer_state(sgd, named(model)), ["`optimizer`", "Adam", "a SGD"])
     largest = torch.optim.AdamW(model.parameters(), amsgrad=True)
     assert_named(lambda: optimizer_state(largest, named(model)), ["amsgrad"])
     few = {"0.weight": model[0].weight}
