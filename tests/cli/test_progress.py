@@ -115,7 +115,7 @@ def test_lines_seldom_but_all_judgements():
     shown = stream.getvalue().splitlines()
     assert [line.split()[1] for line in shown if line.startswith("step ") and "/" in line.split()[1]] == [
         "1/7,000", "21/7,000", "41/7,000", "61/7,000", "81/7,000"]
-    assert shown[2] == "step 1/7,000  loss 2.312  41,234 tokens/s"
+    assert "step 1/7,000  loss 2.312  41,234 tokens/s" in shown
     assert "step 61/7,000  loss 2.312  41,234 tokens/s  ETA 57:50  best bleu 41.20" in shown
     assert "step 50: bleu 41.20, loss 1.700, the best so far (0:12)" in shown
     assert shown[-2:] == ["Ended at step 100 after 1:01:01: all steps are done.",

@@ -38,7 +38,7 @@ def test_constant_then_decay():
 
 
 def test_what_does_not_go_together():
-    with pytest.raises(ConfigError, match='steps.*"cosine"'):
+    with pytest.raises(ConfigError, match=r'steps.*"cosine"'):
         ScheduleConfig(shape="cosine")
     with pytest.raises(ConfigError, match="11 steps of warm-up are more than all 10 steps"):
         ScheduleConfig(shape="constant", warmup_steps=11, max_steps=10)

@@ -91,7 +91,7 @@ def test_what_comes_of_it(finished, name):
     assert all(np.isfinite(list(event.scores.values())).all() for event in judged)
     assert all(choice.reason for choice in told.of("TrainingStarted")[0].defaults)
     asked = {
-        "Translator": lambda: task.translate(["Yes."]), "Completer": lambda: task.complete("The ", limit=3),
+        "Translator": lambda: task.translate(["Yes."]), "Completer": lambda: task.complete("The ", max_length=3),
         "Filler": lambda: task.fill("The ___ is here."), "Classifier": lambda: task.labels,
     }
     assert asked[type(task).__name__]()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from regard.data.sources.text import InputFile
 from regard.data.tokenizer.subwords import ByteTokenizer
-from regard.data.tokenizer.training import BytesConfig, CharactersConfig, UnigramConfig, train_tokenizer
+from regard.data.tokenizer.training import UnigramConfig, train_tokenizer
 from regard.training.tasks.language import FILE_END, encode_pieces, read_pieces, slice_pieces
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n  Two spaces \u2581.\n"

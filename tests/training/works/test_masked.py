@@ -134,7 +134,7 @@ def test_a_word_is_hidden_with_all_its_tokens(prepared, settings, monkeypatch):
     work = masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(), shown=30))
     task, asked = work.wrap(work.model_config.build()), []
     fill_ids = task.fill_ids
-    monkeypatch.setattr(task, "fill_ids", lambda rows, count: asked.extend(rows) or fill_ids(rows, count=count))
+    monkeypatch.setattr(task, "fill_ids", lambda rows, top_k: asked.extend(rows) or fill_ids(rows, top_k=top_k))
     examples, mask = work.validate(task).examples, prepared.tokenizer.special.mask
     assert len(examples) == len(asked) > 10
     assert max(row.count(mask) for row in asked) > 1

@@ -26,9 +26,9 @@ from regard.training.tasks import common
 from regard.training.tasks import translation as works
 from regard.training.tasks.translation import (
     TranslationTask,
-    split_pairs,
     prepare_pairs,
     repeat_tokens,
+    split_pairs,
     survey_pairs,
 )
 
