@@ -105,7 +105,7 @@ def test_mistakes_in_a_recipe_of_their_own_have_lines(tmp_path):
     recipe.write_text('[training]\nseed = 1\n[training.optimizer]\nlearning_rat = 3\nname = "adam"\nweight_decay = "much"\n')
     said = wrong(tmp_path, "nowhere.tsv", "--recipe", recipe)
     assert said.split("\n")[:2] == [
-        f'{recipe}:4: unknown key "learning_rat" in [training.optimizer]; expected one of "name", "first", "second", '
+        f'{recipe}:4: unknown key "learning_rat" in [training.optimizer]; expected one of "name", "beta1", "beta2", '
         '"epsilon", "weight_decay"',
         f'{recipe}:6: "weight_decay" in [training.optimizer]: expected a finite number, at least 0.0, but got "much"']
 
