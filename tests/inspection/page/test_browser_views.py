@@ -96,7 +96,7 @@ def test_pointing_at_a_cell_tells_its_weight(visit, trace):
     assert len(names) == 1
     assert value == pytest.approx(float(weights[names[0]]), abs=CLOSE)
     assert (row, column) == (2, 1)
-    browsing.until(page, "() => document.querySelector('[aria-live=polite].unseen').textContent !== ''")
+    browsing.until(page, "() => document.querySelector('[aria-live=polite].visually-hidden').textContent !== ''")
 
 
 def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):

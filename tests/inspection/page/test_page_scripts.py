@@ -27,8 +27,8 @@ TYPES = ["--allowJs", "--checkJs", "--noEmit", "--strict", "--noUnusedLocals", "
 typed = pytest.mark.skipif(shutil.which("tsc") is None, reason="no tsc here; npm install -g typescript@5.9 brings it")
 
 
-def test_the_page_is_under_160_kilobytes():
-    assert sum(len(part.encode()) for part in load_bundle()) < 160_000
+def test_the_page_is_under_180_kilobytes():
+    assert sum(len(part.encode()) for part in load_bundle()) < 180_000
 
 
 def test_every_module_is_in_the_order():
@@ -74,7 +74,7 @@ def test_what_is_dangerous_would_be_found(what, line):
 @typed
 def test_types_are_right_and_a_wrong_one_is_found(tmp_path):
     folder = shutil.copytree(ASSETS, tmp_path / "assets")
-    (folder / "wrong.js").write_text('import { seen } from "./text.js";\nseen(7);\n')
+    (folder / "wrong.js").write_text('import { visibleText } from "./text.js";\nvisibleText(7);\n')
     files = [*sorted(path.name for path in folder.glob("*.js")), "types.d.ts"]
     done = subprocess.run(["tsc", *TYPES, *files], capture_output=True, text=True, check=False, cwd=folder)
     complaints = [line for line in done.stdout.splitlines() if "error" in line]
@@ -118,16 +118,16 @@ def traced(rows, columns, heads, data, **more):
 
 def test_every_half_is_decoded(tmp_path):
     bits = np.arange(1 << 16, dtype="<u2")
-    lines = "return [...bytes.singlesOfHalves(bytes.halves(given.text))].map(String);"
-    told = noded.run(tmp_path, ["bytes"], lines, text=packed(bits, "<u2"))
+    lines = "return [...weights.halvesToFloat32(weights.decodeFloat16(given.text))].map(String);"
+    told = noded.run(tmp_path, ["weights"], lines, text=packed(bits, "<u2"))
     found = np.array([float(one.replace("Infinity", "inf")) for one in told])
     np.testing.assert_array_equal(found, bits.view("<f2").astype(float))
 
 
-@pytest.mark.parametrize("kind", ["singles", "halves"])
+@pytest.mark.parametrize("kind", ["decodeFloat32", "decodeFloat16"])
 def test_half_a_number_is_refused(tmp_path, kind):
-    lines = "try { bytes[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
-    assert "cut off" in noded.run(tmp_path, ["bytes"], lines, kind=kind)
+    lines = "try { weights[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
+    assert "cut off" in noded.run(tmp_path, ["weights"], lines, kind=kind)
 
 
 def projected(look, allowed, kind):
@@ -153,9 +153,9 @@ def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, ke
     data = projected(look, look.weights()[0] > 0, kind)
     top, left = (8, 4) if min(rows, columns) > 8 else (0, 0)
     pane = {"top": top, "left": left, "rows": min(13, rows - top), "columns": min(15, columns - left)}
-    lines = "const block = await new source.Embedded([given.trace]).map(0, 0, 3, given.pane, given.size);" \
+    lines = "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 3, given.pane, given.size);" \
             "return { ...block, values: [...block.values] };"
-    told = noded.run(tmp_path, ["source"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
+    told = noded.run(tmp_path, ["weights"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
     whole = look.weights()[3:, top:top + pane["rows"], left:left + pane["columns"]]
     expected = WeightMatrix(whole).block_map(size)[0]
     assert (told["rows"], told["columns"]) == tuple(expected.shape)
@@ -172,9 +172,9 @@ def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size
     data = {"overview": {"kind": "overview", **overview}, "overview inside": {"kind": "overview", "overview": overview},
             "weights": {"kind": "weights", "values": packed(weights.weights())}}[kind]
     lines = "const pane = { top: 0, left: 0, rows: 37, columns: 21 };" \
-            "const block = await new source.Embedded([given.trace]).map(0, 0, 2, pane, given.size);" \
-            "return { values: [...block.values], levels: source.levelsOf(given.trace.attentions[0].data, 37) };"
-    told = noded.run(tmp_path, ["source"], lines, trace=traced(37, 21, 3, data), size=size)
+            "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 2, pane, given.size);" \
+            "return { values: [...block.values], levels: weights.blockSizes(given.trace.attentions[0].data, 37) };"
+    told = noded.run(tmp_path, ["weights"], lines, trace=traced(37, 21, 3, data), size=size)
     expected = weights.block_map(size)[2]
     found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -183,9 +183,9 @@ def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size
 
 def test_a_page_with_too_few_numbers_says_so(tmp_path):
     lines = "const pane = { top: 0, left: 0, rows: 2, columns: 2 };" \
-            "return new source.Embedded([given.trace]).map(0, 0, 0, pane, 1).catch((error) => error.message);"
+            "return new weights.EmbeddedSource([given.trace]).map(0, 0, 0, pane, 1).catch((error) => error.message);"
     data = {"kind": "weights", "values": packed(torch.ones(3))}
-    told = noded.run(tmp_path, ["source"], lines, trace=traced(2, 2, 1, data))
+    told = noded.run(tmp_path, ["weights"], lines, trace=traced(2, 2, 1, data))
     assert told == "one: expected 4 numbers, but the page has 3: write it again"
 
 
@@ -193,7 +193,7 @@ def test_words_are_means_of_rows_and_sums_of_columns(tmp_path):
     values = torch.rand(5, 4)
     down = [{"first": 0, "last": 1}, {"first": 2, "last": 2}, {"first": 3, "last": 4}]
     across = [{"first": 0, "last": 0}, {"first": 1, "last": 3}]
-    lines = "return [...planes.grouped(new Float32Array(given.values), 4, given.down, given.across)];"
+    lines = "return [...planes.groupTokens(new Float32Array(given.values), 4, given.down, given.across)];"
     told = noded.run(tmp_path, ["planes"], lines, values=values.flatten().tolist(), down=down, across=across)
     rows = torch.stack([values[one["first"]:one["last"] + 1].mean(0) for one in down])
     expected = torch.stack([rows[:, one["first"]:one["last"] + 1].sum(1) for one in across], 1)
@@ -202,17 +202,17 @@ def test_words_are_means_of_rows_and_sums_of_columns(tmp_path):
 
 def test_rows_that_lie_later_are_those_of_the_tokens(tmp_path):
     lines = "const units = [0, 1, 2].map((i) => ({ first: i, last: i }));" \
-            "return [1, 0, -1].map((offset) => planes.moved(units, 3, offset).moved.map((one) => one.first));"
+            "return [1, 0, -1].map((offset) => planes.shiftRows(units, 3, offset).moved.map((one) => one.first));"
     assert noded.run(tmp_path, ["planes"], lines) == [[1, 2], [0, 1, 2], [0, 1]]
 
 
 MEASURE = """
-const desk = { traces: [given.trace], source: new source.Embedded([given.trace]) };
-return measure.measured(desk, 0, 0, 0);
+const desk = { traces: [given.trace], source: new weights.EmbeddedSource([given.trace]) };
+return heads.measureHead(desk, 0, 0, 0);
 """
 PATTERNS = {
     "itself": torch.eye(8), "previous token": torch.diag(torch.ones(7), -1), "next token": torch.diag(torch.ones(7), 1),
-    "first token": torch.eye(8)[:1].expand(8, 8), "everywhere alike": torch.full((8, 8), 0.125),
+    "first token": torch.eye(8)[:1].expand(8, 8), "uniform": torch.full((8, 8), 0.125),
     "": torch.eye(8).flip(0),
 }
 
@@ -221,7 +221,7 @@ PATTERNS = {
 def test_what_a_head_looks_at_is_measured(tmp_path, name):
     weights = 0.8 * PATTERNS[name] + 0.2 / 8
     trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
-    told = noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)
+    told = noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert told["name"] == name
     assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
     shares = {share["name"]: share["share"] for share in told["shares"]}
@@ -233,7 +233,7 @@ def test_what_a_head_looks_at_is_measured(tmp_path, name):
 def test_from_one_side_to_another_there_is_a_diagonal(tmp_path):
     weights = 0.8 * torch.nn.functional.interpolate(torch.eye(5)[None, None], (5, 9))[0, 0] / 2 + 0.02
     trace = traced(5, 9, 1, {"kind": "weights", "values": packed(weights)})
-    assert noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)["name"] == "diagonal ±1"
+    assert noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == "diagonal ±1"
 
 
 def test_a_place_that_few_rows_may_see_gives_no_name(tmp_path):
@@ -241,7 +241,7 @@ def test_a_place_that_few_rows_may_see_gives_no_name(tmp_path):
     weights[-1] = torch.eye(8)[-1]
     trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a", mask="causal")
     trace["sides"]["a"]["tokens"][-1] = "</s>"
-    told = noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)
+    told = noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert not {"separators", "last token"} & {one["name"] for one in told["shares"]}
 
 
@@ -267,7 +267,7 @@ def test_a_single_place_names_a_head_before_the_diagonal_does(tmp_path):
     near = sum(torch.diag(torch.ones(20 - abs(step)), step) for step in (-2, -1, 0, 1, 2))
     for weights, name in ((near / near.sum(1, keepdim=True), "diagonal ±2"), (0.1 * near + torch.eye(20), "itself")):
         trace = traced(20, 20, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
-        assert noded.run(tmp_path, ["source", "measure"], MEASURE, trace=trace)["name"] == name
+        assert noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == name
 
 
 def test_confidence_is_the_geometric_mean_of_the_tokens(tmp_path):
@@ -293,13 +293,13 @@ WEIGHTS = {"0.5": "0.5000", "0": "0", "1e-9": "1.00e−9", "-0.25": "−0.2500",
 
 
 def test_what_has_no_shape_is_shown(tmp_path):
-    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=list(SHOWN))
+    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=list(SHOWN))
     assert dict(zip(SHOWN, told, strict=True)) == SHOWN
 
 
 def assert_as_in_pictures(tmp_path, tokens):
     """Compared in NFC, which pictures bring texts to."""
-    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.seen);", tokens=tokens)
+    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=tokens)
     other = [(token, got, labels.word_label(token, 10_000)) for token, got in zip(tokens, told, strict=True)
              if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", labels.word_label(token, 10_000))]
     assert other == []
@@ -328,14 +328,14 @@ def test_words_are_cut_by_code_points(tmp_path):
     ("a b c", "a x c", "a -b +x c"), ("a", "a b", "a +b"), ("a b", "", "-a -b"), ("", "a", "+a"), ("a b", "a b", "a b"),
 ])
 def test_differences_keep_what_is_common(tmp_path, before, after, expected):
-    lines = "return text.differences(given.before, given.after);"
+    lines = "return text.diffWords(given.before, given.after);"
     told = noded.run(tmp_path, ["text"], lines, before=before.split(), after=after.split())
     signs = {"same": "", "gone": "-", "new": "+"}
     assert " ".join(signs[one["kind"]] + one["text"] for one in told) == expected
 
 
 def test_nothing_but_zero_reads_as_zero(tmp_path):
-    told = noded.run(tmp_path, ["numbers"], f"return [{', '.join(WEIGHTS)}].map(numbers.weight);")
+    told = noded.run(tmp_path, ["numbers"], f"return [{', '.join(WEIGHTS)}].map(numbers.formatWeight);")
     assert dict(zip(WEIGHTS, told, strict=True)) == WEIGHTS
 
 
@@ -350,17 +350,17 @@ def tree(seed):
 
 
 LAYOUT = """
-const shown = tree_layout.shownNodes(given.search, true, 1000);
-const { placed, lines, depths } = tree_layout.placeNodes(given.search, shown);
-const few = [...tree_layout.shownNodes(given.search, false, 1000)];
-return { placed, lines, depths, few, path: tree_layout.pathTo(given.search, 59) };
+const shown = tree.shownNodes(given.search, true, 1000);
+const { placed, lines, depths } = tree.placeNodes(given.search, shown);
+const few = [...tree.shownNodes(given.search, false, 1000)];
+return { placed, lines, depths, few, path: tree.pathTo(given.search, 59) };
 """
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
     search = tree(seed)
-    told = noded.run(tmp_path, ["tree_layout"], LAYOUT, search=search)
+    told = noded.run(tmp_path, ["tree"], LAYOUT, search=search)
     places = {one["number"]: (one["depth"], one["line"]) for one in told["placed"]}
     assert sorted(places) == list(range(60))
     assert len(set(places.values())) == 60
@@ -379,13 +379,13 @@ def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
 def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
     nodes = [{"parent": number - 1, "token": "x", "log_probability": 0, "total": 0, "ended": False, "kept": True}
              for number in range(10_000)]
-    lines = "const shown = tree_layout.shownNodes(given.search, true, 3000);" \
-            "return tree_layout.placeNodes(given.search, shown).depths;"
-    told = noded.run(tmp_path, ["tree_layout"], lines, search={"beams": 1, "nodes": nodes, "best": []})
+    lines = "const shown = tree.shownNodes(given.search, true, 3000);" \
+            "return tree.placeNodes(given.search, shown).depths;"
+    told = noded.run(tmp_path, ["tree"], lines, search={"beams": 1, "nodes": nodes, "best": []})
     assert told == 3000
 
 
 def test_a_path_shares_what_was_written(tmp_path):
     nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
-    lines = "return tree_layout.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
-    assert noded.run(tmp_path, ["tree_layout"], lines, search={"nodes": nodes}) == 2
+    lines = "return tree.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
+    assert noded.run(tmp_path, ["tree"], lines, search={"nodes": nodes}) == 2

@@ -1,21 +1,20 @@
-// The view Alignment: which word of the output looks at which word of the input. Knows charts and pieces.
+// The view "Alignment": which output word attends to which input word.
 
 import { Chart } from "./chart.js";
-import { attentionChoice, headChoice, patches, pressable, pressed, quiet, remark, scaleChoice, sentence, sizeText, tableOf, toggle, traceNumber, weightList } from "./pieces.js";
-import { fill, isolated, make } from "./dom.js";
-import { several, weight } from "./numbers.js";
-import { grouped, isSmall, maskOf, matrixOf, matrixPlane, moved } from "./planes.js";
+import { attentionChoice, headChoice, patchFigure, textButton, markPressed, mutedText, notice, scaleChoice, wordButtons, sizeText, weightTable, toggle, traceNumber, weightList } from "./controls.js";
+import { fill, isolatedText, make, pickNumber } from "./dom.js";
+import { plural, formatWeight } from "./numbers.js";
+import { groupTokens, isSmall, maskFunction, wholeMatrix, matrixPlane, shiftRows } from "./planes.js";
 import { hasWords, tokenUnits, wordUnits } from "./text.js";
-import { pickNumber } from "./state.js";
-import { sizesOf } from "./source.js";
+import { attentionSize } from "./weights.js";
 
-const LINE = 120; // words of a sentence that can be read as one
+const MAX_SENTENCE = 120; // words of a sentence that can be read as one
 
 /**
  * What to show when nothing was chosen: the best known, or else the last attention from one side to another.
  * @param {Trace} trace
  */
-export function usualAttention(trace) {
+export function defaultAttention(trace) {
   const crossing = trace.attentions.findLastIndex((one) => one.queries !== one.keys);
   return trace.alignment?.attention ?? (crossing >= 0 ? crossing : trace.attentions.length - 1);
 }
@@ -26,11 +25,11 @@ export function usualAttention(trace) {
  * @param {State} state
  * @returns {{best: boolean, attention: number, head: number, offset: number}}
  */
-export function chosenAttention(trace, state) {
+export function selectedAttention(trace, state) {
   const best = trace.alignment && (state.attention === undefined || state.attention === "best");
   const attention = best
     ? (trace.alignment?.attention ?? 0)
-    : pickNumber(state.attention, trace.attentions.length, usualAttention(trace));
+    : pickNumber(state.attention, trace.attentions.length, defaultAttention(trace));
   const usual = best ? (trace.alignment?.head ?? -1) : -1;
   const head = best ? usual : pickNumber(state.head, trace.attentions[attention].heads, -1);
   return { best: Boolean(best), attention, head, offset: best ? (trace.alignment?.offset ?? 0) : 0 };
@@ -38,28 +37,29 @@ export function chosenAttention(trace, state) {
 
 /**
  * Rows and columns as words or tokens, with the weights between them.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} number of the trace
  * @param {{attention: number, head: number, offset: number}} chosen
  * @param {string} by "words" or "tokens"
  */
-export async function aligned(desk, number, chosen, by) {
-  const trace = desk.traces[number];
+export async function alignmentMatrix(app, number, chosen, by) {
+  const trace = app.traces[number];
   const one = trace.attentions[chosen.attention];
-  const sizes = sizesOf(trace, one);
+  const sizes = attentionSize(trace, one);
   const [from, to] = [trace.sides[one.queries], trace.sides[one.keys]];
-  const rows = moved(by === "words" && hasWords(from) ? wordUnits(from) : tokenUnits(from), sizes.rows, chosen.offset);
+  const units = by === "words" && hasWords(from) ? wordUnits(from) : tokenUnits(from);
+  const rows = shiftRows(units, sizes.rows, chosen.offset);
   const columns = by === "words" && hasWords(to) ? wordUnits(to) : tokenUnits(to);
-  const values = grouped(
-    await matrixOf(desk, number, chosen.attention, chosen.head),
+  const values = groupTokens(
+    await wholeMatrix(app, number, chosen.attention, chosen.head),
     sizes.columns,
     rows.moved,
     columns
   );
-  const hidden = maskOf(one, sizes.rows, sizes.columns);
+  const hidden = maskFunction(one, sizes.rows, sizes.columns);
   /** @type {Plane["masked"]} */
   const masked = (i, j) => hidden(rows.moved[i].last, columns[j].first) && hidden(rows.moved[i].first, columns[j].last);
-  const head = chosen.head < 0 ? `mean of ${several(one.heads, "head")}` : `head ${chosen.head}`;
+  const head = chosen.head < 0 ? `mean of ${plural(one.heads, "head")}` : `head ${chosen.head}`;
   const name = `${one.name}, ${head}`;
   return { plane: matrixPlane(name, values, rows.kept, columns, masked), rows: rows.kept, columns, values };
 }
@@ -80,14 +80,14 @@ export function confidence(written, units) {
 export const alignmentView = {
   name: "alignment",
   title: "Alignment",
-  open(desk, room) {
-    const number = traceNumber(desk);
-    const trace = desk.traces[number];
-    const chosen = chosenAttention(trace, desk.state);
+  open(app, room) {
+    const number = traceNumber(app);
+    const trace = app.traces[number];
+    const chosen = selectedAttention(trace, app.state);
     const one = trace.attentions[chosen.attention];
-    const scale = scaleChoice(desk, "linear");
+    const scale = scaleChoice(app, "linear");
     const anyWords = hasWords(trace.sides[one.queries]) || hasWords(trace.sides[one.keys]);
-    const by = anyWords && desk.state.units !== "tokens" ? "words" : "tokens";
+    const by = anyWords && app.state.units !== "tokens" ? "words" : "tokens";
     const best = /** @type {[string, string][]} */ (
       trace.alignment ? [["best", `best known: ${trace.attentions[trace.alignment.attention].name}`]] : []
     );
@@ -95,10 +95,10 @@ export const alignmentView = {
       "div",
       { class: "controls" },
       attentionChoice(
-        desk,
+        app,
         number,
         chosen.best ? "best" : String(chosen.attention),
-        (attention) => desk.go({ attention, head: "", row: "", column: "" }),
+        (attention) => app.navigate({ attention, head: "", row: "", column: "" }),
         best
       ),
       chosen.best
@@ -106,7 +106,7 @@ export const alignmentView = {
         : headChoice(
             one,
             chosen.head < 0 ? "mean" : String(chosen.head),
-            (head) => desk.go({ head, row: "", column: "" }),
+            (head) => app.navigate({ head, row: "", column: "" }),
             [["mean", "mean of all"]]
           ),
       anyWords
@@ -117,7 +117,7 @@ export const alignmentView = {
               ["tokens", "subwords"]
             ],
             by,
-            (units) => desk.go({ units, row: "", column: "" })
+            (units) => app.navigate({ units, row: "", column: "" })
           )
         : null,
       scale.element
@@ -128,22 +128,22 @@ export const alignmentView = {
     if (!isSmall(trace, one)) {
       fill(
         main,
-        remark(
+        notice(
           `This map has ${sizeText(trace, one)} weights: too many to see at once. `,
-          pressable("See it in Long", () =>
-            desk.go({ view: "long", attention: String(chosen.attention), head: String(Math.max(0, chosen.head)) })
+          textButton("See it in Long", () =>
+            app.navigate({ view: "long", attention: String(chosen.attention), head: String(Math.max(0, chosen.head)) })
           )
         )
       );
       return;
     }
     let closed = false;
-    desk.leaving(() => {
+    app.onClose(() => {
       closed = true;
     });
-    aligned(desk, number, chosen, by).then(
+    alignmentMatrix(app, number, chosen, by).then(
       (found) => {
-        if (!closed) show(desk, trace, chosen, found, scale, main, aside);
+        if (!closed) showAlignment(app, trace, chosen, found, scale, main, aside);
       },
       (error) => fill(main, make("p", { class: "wrong" }, error.message))
     );
@@ -151,20 +151,20 @@ export const alignmentView = {
 };
 
 /**
- * @param {Desk} desk
+ * @param {App} app
  * @param {Trace} trace
  * @param {{best: boolean, attention: number, head: number, offset: number}} chosen
- * @param {Awaited<ReturnType<typeof aligned>>} found
+ * @param {Awaited<ReturnType<typeof alignmentMatrix>>} found
  * @param {{shape: Shape, whole: boolean}} scale
  * @param {HTMLElement} main
  * @param {HTMLElement} aside
  */
-function show(desk, trace, chosen, found, scale, main, aside) {
+function showAlignment(app, trace, chosen, found, scale, main, aside) {
   const one = trace.attentions[chosen.attention];
   const { plane, rows, columns, values } = found;
   const written = trace.written?.side === one.queries ? trace.written : null;
   const sure = written && confidence(written, rows);
-  const chart = new Chart(desk, plane, {
+  const chart = new Chart(app, plane, {
     shape: scale.shape,
     whole: scale.whole,
     marks: sure ? { title: "confidence", values: sure } : undefined,
@@ -180,68 +180,72 @@ function show(desk, trace, chosen, found, scale, main, aside) {
     const [to, wide] = [trace.sides[one.keys], columns.length];
     if (!to.grid || wide !== to.tokens.length) return;
     const own = row === null ? meanRow(values, rows.length, wide) : values.subarray(row * wide, (row + 1) * wide);
-    fill(image, quiet(row === null ? "Mean of all rows" : isolated(rows[row].name)), patches(to, own));
+    fill(image, mutedText(row === null ? "Mean of all rows" : isolatedText(rows[row].name)), patchFigure(to, own));
   };
   /** @param {number | null} row @param {number | null} column */
   const pin = (row, column) => {
     chart.pinned = { row, column };
     chart.redraw();
-    desk.note({ row: row === null ? "" : String(row), column: column === null ? "" : String(column) });
+    app.updateState({ row: row === null ? "" : String(row), column: column === null ? "" : String(column) });
     const wide = columns.length;
-    pressed(source, column);
-    pressed(output, row);
+    markPressed(source, column);
+    markPressed(output, row);
     const ofRow = row === null ? null : values.subarray(row * wide, (row + 1) * wide);
     const ofColumn = column === null ? null : rows.map((_, i) => values[i * wide + column]);
     fill(
       aside,
       ofRow && row !== null
-        ? weightList([isolated(rows[row].name), document.createTextNode(" looks at")], ofRow, (j) => columns[j].name)
+        ? weightList(
+            [isolatedText(rows[row].name), document.createTextNode(" attends to")],
+            ofRow,
+            (j) => columns[j].name
+          )
         : null,
       sure && row !== null
-        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, weight(sure[row])))
+        ? make("p", {}, "Confidence ", make("strong", { class: "number" }, formatWeight(sure[row])))
         : null,
       ofColumn && column !== null
         ? weightList(
-            [isolated(columns[column].name), document.createTextNode(" is looked at from")],
+            [isolatedText(columns[column].name), document.createTextNode(" is attended to by")],
             ofColumn,
             (i) => rows[i].name
           )
         : null,
       ofRow || ofColumn
-        ? pressable("Unpin", () => pin(null, null))
-        : quiet("Press a word, or a cell of the map, to pin it and to list its largest weights."),
+        ? textButton("Unpin", () => pin(null, null))
+        : mutedText("Press a word, or a cell of the map, to pin it and to list its largest weights."),
       image
     );
     showPatches(row);
   };
-  const source = sentence(one.keys, columns, (j) => pin(chart.pinned.row, chart.pinned.column === j ? null : j));
-  const output = sentence(one.queries, rows, (i) => pin(chart.pinned.row === i ? null : i, chart.pinned.column));
+  const source = wordButtons(one.keys, columns, (j) => pin(chart.pinned.row, chart.pinned.column === j ? null : j));
+  const output = wordButtons(one.queries, rows, (i) => pin(chart.pinned.row === i ? null : i, chart.pinned.column));
   fill(
     main,
     make(
       "div",
       { class: "lines" },
-      columns.length > LINE ? null : source,
-      one.queries === one.keys || rows.length > LINE ? null : output
+      columns.length > MAX_SENTENCE ? null : source,
+      one.queries === one.keys || rows.length > MAX_SENTENCE ? null : output
     ),
     chart.element,
     sure
-      ? quiet(
+      ? mutedText(
           "Bars beside the rows: confidence, the geometric mean of the probabilities the model itself gave to the " +
             "tokens of a word. It says how sure the model was, not how often it is right."
         )
       : null,
     chosen.offset
-      ? quiet(
-          `Rows are taken ${several(Math.abs(chosen.offset), "step")} ${chosen.offset > 0 ? "after" : "before"} the ` +
+      ? mutedText(
+          `Rows are taken ${plural(Math.abs(chosen.offset), "step")} ${chosen.offset > 0 ? "after" : "before"} the ` +
             "word was written, where this attention aligns best; words without such a row are left out."
         )
       : null,
-    tableOf(plane)
+    weightTable(plane)
   );
   chart.layout();
-  const row = pickNumber(desk.state.row, rows.length, -1);
-  const column = pickNumber(desk.state.column, columns.length, -1);
+  const row = pickNumber(app.state.row, rows.length, -1);
+  const column = pickNumber(app.state.column, columns.length, -1);
   pin(row < 0 ? null : row, column < 0 ? null : column);
 }
 

@@ -1,19 +1,17 @@
-// A chart: the map of a plane with names or positions at its edges, a scale, and a line that says what is under the
-// pointer. It pans and zooms, and asks for the tiles it shows. It does not know attentions, only planes.
+// A chart: the map of a plane with axes, a scale, and a line that describes the cell under the pointer. It pans and
+// zooms by pointer and keys, and fetches the tiles it shows. It does not know attentions, only planes.
 
-import { clamp, counted } from "./numbers.js";
-import { css, plainColours } from "./colour.js";
-import { isolated, fill, make, sharpen } from "./dom.js";
-import { NAMED_FROM, roomForColumns, widest } from "./axes.js";
-import { Scale, legend } from "./scale.js";
-import { TILE, Tiles, pictureOf } from "./tiles.js";
-import { drawCells, drawEdges, drawOutlines } from "./strokes.js";
-import { handle } from "./hands.js";
-import { told } from "./planes.js";
+import { drawCells, drawEdges, drawOutlines, MIN_LABELLED_CELL, columnLabelSpace, widestName } from "./chart_drawing.js";
+import { fill, isolatedText, make, sizeCanvas } from "./dom.js";
+import { clamp, formatCount } from "./numbers.js";
+import { describeCell } from "./planes.js";
+import { css, legend, specialColours, Scale } from "./scale.js";
+import { tileCanvas, TILE, Tiles } from "./tiles.js";
+import { noteMovement } from "./weights.js";
 
-const CELL = 44; // pixels of a cell, at most
-const PAINTING = 6; // milliseconds of a frame that may go into new colours
-const SLIVER = 72; // pixels that a map of few rows or columns gets at least
+const MAX_CELL = 44; // pixels of a cell, at most
+const PAINT_TIME = 6; // milliseconds of a frame that may go into new colours
+const MIN_LENGTH = 72; // pixels that a map of few rows or columns gets at least
 
 /**
  * `still` fits its map into the page; `roaming` is a window of its own into a large map.
@@ -26,36 +24,36 @@ const SLIVER = 72; // pixels that a map of few rows or columns gets at least
 
 export class Chart {
   /**
-   * @param {Desk} desk
+   * @param {App} app
    * @param {Plane} plane
    * @param {ChartOptions} options
    */
-  constructor(desk, plane, options) {
-    this.desk = desk;
+  constructor(app, plane, options) {
+    this.app = app;
     this.plane = plane;
     this.options = options;
     this.ranges = options.ranges ?? new Map();
     /** @type {Chart[]} those with the same scale */
     this.group = [this];
-    this.canvas = make("canvas", { role: "img", "aria-label": labelOf(plane) });
+    this.canvas = make("canvas", { role: "img", "aria-label": chartLabel(plane) });
     this.frame = make(
       "div",
-      { class: "chart-frame", tabindex: "0", role: "application", "aria-label": helpFor(plane, options) },
+      { class: "chart-frame", tabindex: "0", role: "application", "aria-label": chartHelp(plane, options) },
       this.canvas
     );
     this.readout = make("p", { class: "readout" });
     this.keyline = make("div", { class: "keyline" });
     // What is said of the map stays in sight while any of the map is: a style sheet sees to that.
-    const said = make("div", { class: "told" }, this.readout, this.keyline);
+    const said = make("div", { class: "caption-line" }, this.readout, this.keyline);
     this.element = make("div", { class: "chart" }, this.frame, said);
     this.names = {
-      rows: widest(plane.rows, plane.rowName, 150),
-      columns: widest(plane.columns, plane.columnName, 112)
+      rows: widestName(plane.rows, plane.rowName, 150),
+      columns: widestName(plane.columns, plane.columnName, 112)
     };
     this.tiles = new Tiles(
       plane,
-      () => this.arrived(),
-      (error) => this.complain(error)
+      () => this.tileArrived(),
+      (error) => this.showError(error)
     );
     /** @type {Scale | null} */
     this.scale = null;
@@ -66,14 +64,14 @@ export class Chart {
     this.at = null;
     /** @type {{row: number | null, column: number | null}} */
     this.pinned = { row: null, column: null };
-    this.told = "";
+    this.caption = "";
     this.unknown = false;
     this.due = 0;
     this.asked = 0;
-    handle(this);
+    attachInput(this);
     this.watcher = new ResizeObserver(() => this.layout());
     this.watcher.observe(this.element);
-    desk.leaving(() => this.close());
+    app.onClose(() => this.close());
   }
 
   close() {
@@ -95,42 +93,44 @@ export class Chart {
     this.marks = beside ? options.marks : undefined;
     const tall = options.tall ?? (roaming ? clamp(300, innerHeight * 0.66, 720) : clamp(600, plane.rows * 14, 1400));
     const guess = Math.min(
-      CELL,
+      MAX_CELL,
       (width - Math.min(150, this.names.rows) - beside - 24) / plane.columns,
-      Math.max(tall, SLIVER) / plane.rows
+      Math.max(tall, MIN_LENGTH) / plane.rows
     );
-    const room = roomForColumns(this.names.columns, roaming ? NAMED_FROM : guess);
+    const room = columnLabelSpace(this.names.columns, roaming ? MIN_LABELLED_CELL : guess);
     const x = Math.min(width / 3, Math.max(58, this.names.rows + 14));
     const y = room.above;
     const across = width - x - Math.max(room.beyond, beside);
-    const zx = Math.min(CELL, across / plane.columns);
-    const zy = Math.min(CELL, tall / plane.rows);
+    const zx = Math.min(MAX_CELL, across / plane.columns);
+    const zy = Math.min(MAX_CELL, tall / plane.rows);
     const both = Math.min(zx, zy);
     const was = this.view.zx > this.fit.x * 1.001;
     this.fit = {
-      x: Math.max(both, Math.min(zx, SLIVER / plane.columns)),
-      y: Math.max(both, Math.min(zy, SLIVER / plane.rows))
+      x: Math.max(both, Math.min(zx, MIN_LENGTH / plane.columns)),
+      y: Math.max(both, Math.min(zy, MIN_LENGTH / plane.rows))
     };
     this.plot = {
       x,
       y,
       width: roaming ? across : Math.min(across, plane.columns * this.fit.x),
       height:
-        roaming && both < CELL ? Math.min(tall, Math.max(SLIVER, plane.rows * this.fit.y)) : plane.rows * this.fit.y
+        roaming && both < MAX_CELL
+          ? Math.min(tall, Math.max(MIN_LENGTH, plane.rows * this.fit.y))
+          : plane.rows * this.fit.y
     };
     if (roaming) this.plot.width = Math.min(across, Math.max(plane.columns * this.fit.x, this.plot.height * 1.6));
-    if (!this.at) this.rest();
+    if (!this.at) this.showHint();
     this.size = { width, height: Math.ceil(y + this.plot.height + 6) };
     if (!was) this.view = { x: 0, y: 0, zx: this.fit.x, zy: this.fit.y };
-    this.look(this.view);
+    this.setView(this.view);
   }
 
   /**
    * Look at another part, as far as there is one.
    * @param {{x: number, y: number, zx: number, zy: number}} view
    */
-  look(view) {
-    const most = CELL / this.plane.levels[0];
+  setView(view) {
+    const most = MAX_CELL / this.plane.levels[0];
     const [lower, upper] = [
       Math.max(this.fit.x / view.zx, this.fit.y / view.zy),
       Math.max(most, this.fit.x, this.fit.y) / Math.max(view.zx, view.zy)
@@ -154,10 +154,10 @@ export class Chart {
    */
   zoom(factor, px = this.plot.x + this.plot.width / 2, py = this.plot.y + this.plot.height / 2) {
     const { x, y, zx, zy } = this.view;
-    const most = Math.max(CELL / this.plane.levels[0], this.fit.x, this.fit.y);
+    const most = Math.max(MAX_CELL / this.plane.levels[0], this.fit.x, this.fit.y);
     const f = clamp(Math.max(this.fit.x / zx, this.fit.y / zy), factor, Math.max(1, most / Math.max(zx, zy)));
     const [dx, dy] = [px - this.plot.x, py - this.plot.y];
-    this.look({ x: x + dx / zx - dx / (zx * f), y: y + dy / zy - dy / (zy * f), zx: zx * f, zy: zy * f });
+    this.setView({ x: x + dx / zx - dx / (zx * f), y: y + dy / zy - dy / (zy * f), zx: zx * f, zy: zy * f });
   }
 
   /** Whether there is more than is in view. */
@@ -210,8 +210,8 @@ export class Chart {
     const blocks = this.blocks();
     const spots = this.spots(blocks);
     this.tiles.want([...this.spots(this.blocks(this.fit.x, this.fit.y)), ...spots]);
-    this.measure(blocks, spots);
-    const pen = sharpen(this.canvas, size.width, size.height);
+    this.updateScale(blocks, spots);
+    const pen = sizeCanvas(this.canvas, size.width, size.height);
     pen.clearRect(0, 0, size.width, size.height);
     pen.save();
     pen.beginPath();
@@ -222,15 +222,15 @@ export class Chart {
       Math.min(plot.height, plane.rows * view.zy)
     );
     pen.clip();
-    pen.fillStyle = css(plainColours().waiting);
+    pen.fillStyle = css(specialColours().waiting);
     pen.fillRect(plot.x, plot.y, plot.width, plot.height);
     pen.imageSmoothingEnabled = false;
     const area = blocks.down * blocks.across;
     const coarse = [...this.tiles.kept.values()].filter(({ spot }) => spot.down * spot.across > area);
     coarse.sort((a, b) => b.spot.down * b.spot.across - a.spot.down * a.spot.across);
-    const until = performance.now() + PAINTING;
+    const until = performance.now() + PAINT_TIME;
     for (const tile of [...coarse, ...spots.map((spot) => this.tiles.get(spot))])
-      if (tile) this.place(pen, tile, until);
+      if (tile) this.drawTile(pen, tile, until);
     if (Math.min(view.zx, view.zy) >= 12 && area === 1) drawCells(pen, this);
     drawOutlines(pen, this);
     pen.restore();
@@ -242,7 +242,7 @@ export class Chart {
    * @param {import("./tiles.js").Tile} tile
    * @param {number} until when this frame has to be done: what is not painted by then comes with the next
    */
-  place(pen, tile, until) {
+  drawTile(pen, tile, until) {
     const { view, plot, plane } = this;
     const { down, across, row, column } = tile.spot;
     const x = plot.x + (column * TILE * across - view.x) * view.zx;
@@ -253,7 +253,7 @@ export class Chart {
       return;
     const late = tile.painted !== this.scale && performance.now() > until;
     if (late) this.redraw();
-    const picture = late ? tile.canvas : pictureOf(tile, this.scale, plane);
+    const picture = late ? tile.canvas : tileCanvas(tile, this.scale, plane);
     if (picture) pen.drawImage(picture, x, y, wide, high);
   }
 
@@ -262,7 +262,7 @@ export class Chart {
    * @param {{down: number, across: number}} blocks
    * @param {import("./tiles.js").Spot[]} spots
    */
-  measure(blocks, spots) {
+  updateScale(blocks, spots) {
     const key = `${blocks.down} ${blocks.across}`;
     const range = this.ranges.get(key) ?? { low: Infinity, high: -Infinity };
     const before = `${range.low} ${range.high}`;
@@ -287,20 +287,20 @@ export class Chart {
     const what =
       (this.options.what ?? "Weight") +
       (blocks.down * blocks.across > 1
-        ? `, mean of blocks of ${counted(blocks.down)} × ${counted(blocks.across)}`
+        ? `, mean of blocks of ${formatCount(blocks.down)} × ${formatCount(blocks.across)}`
         : "");
-    if (!this.scale || !this.scale.same(scale) || this.told !== what) {
+    if (!this.scale || !this.scale.same(scale) || this.caption !== what) {
       this.scale = scale;
-      this.told = what;
+      this.caption = what;
       fill(this.keyline, legend(scale, what, this.plane.masked(0, 0) !== null));
     }
     if (before !== `${range.low} ${range.high}`) for (const one of this.group) if (one !== this) one.redraw();
   }
 
   /** A tile has come: perhaps the one whose number is being waited for. */
-  arrived() {
+  tileArrived() {
     this.redraw();
-    if (this.at && this.unknown) this.tell(this.at.row, this.at.column);
+    if (this.at && this.unknown) this.describe(this.at.row, this.at.column);
   }
 
   /**
@@ -323,22 +323,22 @@ export class Chart {
     if (at?.row === this.at?.row && at?.column === this.at?.column) return;
     this.at = at;
     this.redraw();
-    if (at) this.tell(at.row, at.column);
-    else this.rest();
+    if (at) this.describe(at.row, at.column);
+    else this.showHint();
   }
 
   /**
    * @param {number} row
    * @param {number} column
    */
-  tell(row, column) {
+  describe(row, column) {
     const { plane } = this;
     const { down, across } = this.blocks();
     const value = this.valueAt(row, column);
     this.unknown = value === undefined;
-    const names = [isolated(plane.rowName(row)), " → ", isolated(plane.columnName(column)), ": "];
-    const place = plane.rows * plane.columns > 4096 ? ` (row ${counted(row)}, column ${counted(column)})` : "";
-    const said = told(plane, row, column, value);
+    const names = [isolatedText(plane.rowName(row)), " → ", isolatedText(plane.columnName(column)), ": "];
+    const place = plane.rows * plane.columns > 4096 ? ` (row ${formatCount(row)}, column ${formatCount(column)})` : "";
+    const said = describeCell(plane, row, column, value);
     if (down * across === 1) {
       fill(this.readout, ...names, make("strong", {}, said), place);
       return;
@@ -350,37 +350,163 @@ export class Chart {
       setTimeout(async () => {
         if (number !== this.asked) return;
         const one = await plane.map({ top: row, left: column, rows: 1, columns: 1 }, 1).catch(() => null);
-        if (one && number === this.asked) exact.textContent = told(plane, row, column, one.values[0]);
+        if (one && number === this.asked) exact.textContent = describeCell(plane, row, column, one.values[0]);
       }, 40);
   }
 
   /** Nothing is pointed at: say what could be. */
-  rest() {
+  showHint() {
     this.asked++;
-    const zoom = Math.min(this.fit.x, this.fit.y) < NAMED_FROM ? " + and − zoom." : "";
+    const zoom = Math.min(this.fit.x, this.fit.y) < MIN_LABELLED_CELL ? " + and − zoom." : "";
     const hint = `Point at a cell, or move with the arrow keys, to read its weight.${zoom}`;
     fill(this.readout, make("span", { class: "quiet" }, hint));
   }
 
   /** @param {Error} error */
-  complain(error) {
+  showError(error) {
     fill(this.readout, make("span", { class: "wrong" }, error.message));
   }
 }
 
 /** @param {Plane} plane */
-function labelOf(plane) {
-  return `Map of ${plane.name}: ${counted(plane.rows)} rows and ${counted(plane.columns)} columns of weights`;
+function chartLabel(plane) {
+  return `Map of ${plane.name}: ${formatCount(plane.rows)} rows and ${formatCount(plane.columns)} columns of weights`;
 }
 
 /**
  * @param {Plane} plane
  * @param {ChartOptions} options
  */
-function helpFor(plane, options) {
+function chartHelp(plane, options) {
   const keys =
     options.manner === "roaming"
       ? "Arrow keys move the map, with Shift the cell that is read"
       : "Arrow keys move from cell to cell, Enter pins";
-  return `${labelOf(plane)}. ${keys}; plus and minus zoom, 0 shows all.`;
+  return `${chartLabel(plane)}. ${keys}; plus and minus zoom, 0 shows all.`;
+}
+
+/** @param {import("./chart.js").Chart} chart */
+export function attachInput(chart) {
+  const { frame } = chart;
+  const roaming = chart.options.manner === "roaming";
+  /** @type {{x: number, y: number, from: {x: number, y: number, zx: number, zy: number}, moved: boolean} | null} */
+  let held = null;
+
+  frame.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    held = { x: event.clientX, y: event.clientY, from: chart.view, moved: false };
+    if (chart.movable) frame.setPointerCapture(event.pointerId);
+  });
+  frame.addEventListener("pointermove", (event) => {
+    if (held && chart.movable) {
+      const [dx, dy] = [event.clientX - held.x, event.clientY - held.y];
+      held.moved ||= Math.hypot(dx, dy) > 4;
+      if (held.moved) {
+        noteMovement();
+        chart.setView({ ...held.from, x: held.from.x - dx / held.from.zx, y: held.from.y - dy / held.from.zy });
+        return;
+      }
+    }
+    const at = cellAt(chart, event);
+    chart.point(at);
+    if (at) chart.options.onPoint?.(at.row, at.column);
+  });
+  frame.addEventListener("pointerup", (event) => {
+    const at = cellAt(chart, event);
+    if (held && !held.moved && at) chart.options.onPick?.(at.row, at.column);
+    held = null;
+  });
+  frame.addEventListener("pointercancel", () => {
+    held = null;
+  });
+  frame.addEventListener("pointerleave", () => {
+    held = null;
+    if (document.activeElement !== frame) chart.point(null);
+  });
+  frame.addEventListener("blur", () => chart.point(null));
+  frame.addEventListener(
+    "wheel",
+    (event) => {
+      if (!roaming && !event.ctrlKey) return; // the wheel scrolls the page, except over a map that fills it
+      event.preventDefault();
+      const box = frame.getBoundingClientRect();
+      noteMovement();
+      const step = clamp(-1, event.deltaY / (event.deltaMode ? 3 : 120), 1);
+      chart.zoom(2 ** (-step / 2), event.clientX - box.left, event.clientY - box.top);
+    },
+    { passive: false }
+  );
+  frame.addEventListener("keydown", (event) => handleKey(chart, event, roaming ? !event.shiftKey : event.shiftKey));
+}
+
+/**
+ * The cell under the pointer.
+ * @param {import("./chart.js").Chart} chart
+ * @param {PointerEvent} event
+ */
+function cellAt(chart, event) {
+  const { plot, view, plane } = chart;
+  const box = chart.canvas.getBoundingClientRect();
+  const [x, y] = [event.clientX - box.left - plot.x, event.clientY - box.top - plot.y];
+  const [row, column] = [Math.floor(view.y + y / view.zy), Math.floor(view.x + x / view.zx)];
+  const inside = x >= 0 && y >= 0 && x < plot.width && y < plot.height && row < plane.rows && column < plane.columns;
+  return inside ? { row, column } : null;
+}
+
+/** @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/**
+ * @param {import("./chart.js").Chart} chart
+ * @param {KeyboardEvent} event
+ * @param {boolean} panning what the arrow keys move: the map, or the cell
+ */
+function handleKey(chart, event, panning) {
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  const { view, plot, plane } = chart;
+  const arrow = ARROWS[event.key];
+  if (arrow && panning) {
+    chart.setView({
+      ...view,
+      x: view.x + (arrow[1] * plot.width) / 8 / view.zx,
+      y: view.y + (arrow[0] * plot.height) / 8 / view.zy
+    });
+  } else if (arrow) {
+    const { down, across } = chart.blocks();
+    const at = chart.at ?? {
+      row: Math.floor(view.y) - arrow[0] * down,
+      column: Math.floor(view.x) - arrow[1] * across
+    };
+    focusCell(
+      chart,
+      clamp(0, at.row + arrow[0] * down, plane.rows - 1),
+      clamp(0, at.column + arrow[1] * across, plane.columns - 1)
+    );
+  } else if (event.key === "+" || event.key === "=") {
+    chart.zoom(1.5);
+  } else if (event.key === "-") {
+    chart.zoom(1 / 1.5);
+  } else if (event.key === "0" || event.key === "Home") {
+    chart.setView({ x: 0, y: 0, zx: chart.fit.x, zy: chart.fit.y });
+  } else if ((event.key === "Enter" || event.key === " ") && chart.at) {
+    chart.options.onPick?.(chart.at.row, chart.at.column);
+  } else return;
+  noteMovement();
+  event.preventDefault();
+}
+
+/**
+ * Point at a cell by key: bring it into view, and read it aloud.
+ * @param {import("./chart.js").Chart} chart
+ * @param {number} row
+ * @param {number} column
+ */
+export function focusCell(chart, row, column) {
+  const { view, plot, plane } = chart;
+  const [wide, high] = [plot.width / view.zx, plot.height / view.zy];
+  chart.setView({ ...view, x: clamp(column + 1 - wide, view.x, column), y: clamp(row + 1 - high, view.y, row) });
+  chart.point({ row, column });
+  chart.options.onPoint?.(row, column);
+  const said = describeCell(plane, row, column, chart.valueAt(row, column));
+  chart.app.announce(`${plane.rowName(row)} to ${plane.columnName(column)}: ${said}`);
 }

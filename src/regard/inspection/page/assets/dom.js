@@ -1,4 +1,5 @@
-// Making elements. Text goes in as text and never as markup, so no token can become anything else.
+// HTML elements, and the state of the page in its address. Text goes in as text and never as markup, so that no token
+// can become anything else.
 
 /** @typedef {Node | string | null | undefined | false} Child */
 
@@ -17,7 +18,7 @@ export function make(tag, attributes = {}, ...children) {
     if (typeof value === "function") element.addEventListener(name, /** @type {EventListener} */ (value));
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  put(element, ...children);
+  appendChildren(element, ...children);
   return element;
 }
 
@@ -25,7 +26,7 @@ export function make(tag, attributes = {}, ...children) {
  * @param {Element} element
  * @param {...Child} children
  */
-function put(element, ...children) {
+function appendChildren(element, ...children) {
   for (const child of children) if (child !== null && child !== undefined && child !== false) element.append(child);
 }
 
@@ -35,7 +36,7 @@ function put(element, ...children) {
  */
 export function fill(element, ...children) {
   element.replaceChildren();
-  put(element, ...children);
+  appendChildren(element, ...children);
 }
 
 /**
@@ -43,7 +44,7 @@ export function fill(element, ...children) {
  * @param {string} tag
  * @param {Record<string, string | number>} attributes
  */
-export function drawn(tag, attributes) {
+export function makeSvg(tag, attributes) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
   return element;
@@ -53,7 +54,7 @@ export function drawn(tag, attributes) {
  * A piece of a user's text: its direction is its own and changes nothing around it.
  * @param {string} text
  */
-export function isolated(text) {
+export function isolatedText(text) {
   return make("bdi", { class: "token" }, text);
 }
 
@@ -63,7 +64,7 @@ export function isolated(text) {
  * @param {number} width
  * @param {number} height
  */
-export function sharpen(canvas, width, height) {
+export function sizeCanvas(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   const [wide, high] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
   if (canvas.width !== wide) canvas.width = wide;
@@ -78,6 +79,29 @@ export function sharpen(canvas, width, height) {
 let lastNumber = 0;
 
 /** @param {string} prefix */
-export function freshId(prefix) {
+export function uniqueId(prefix) {
   return `${prefix}-${++lastNumber}`;
+}
+
+/** @returns {State} */
+export function readState() {
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+}
+
+/** @param {State} state */
+export function writeState(state) {
+  const kept = Object.entries(state).filter(([, value]) => value !== "" && value !== undefined);
+  const hash = "#" + new URLSearchParams(kept).toString();
+  if (hash !== location.hash) history.replaceState(null, "", hash);
+}
+
+/**
+ * A whole number of the state between 0 and `count` − 1, or `otherwise`: an address may have been typed.
+ * @param {string | undefined} text
+ * @param {number} count
+ * @param {number} otherwise
+ */
+export function pickNumber(text, count, otherwise) {
+  const number = text !== undefined && /^\d{1,9}$/.test(text) ? Number(text) : -1;
+  return number >= 0 && number < count ? number : otherwise;
 }

@@ -1,38 +1,145 @@
-// The view Heads: all layers × heads as small maps, with entropy and what each looks at. Knows charts and measures.
+// The view "Heads": all layers × heads as small maps, with entropy and the pattern that each head follows.
 
 import { Chart } from "./chart.js";
-import { HOW_NAMED, measured } from "./measure.js";
-import { choice, pressable, quiet, scaleChoice, sizeText, tableOf, thumbnail, traceNumber } from "./pieces.js";
-import { counted, fixed, percent, tick } from "./numbers.js";
-import { breathe } from "./projected.js";
-import { fill, make } from "./dom.js";
+import { choice, textButton, mutedText, scaleChoice, sizeText, weightTable, thumbnail, traceNumber } from "./controls.js";
+import { fill, make, pickNumber } from "./dom.js";
+import { formatCount, formatFixed, formatPercent, formatTick } from "./numbers.js";
 import { headPlane } from "./planes.js";
-import { pickNumber } from "./state.js";
+import { isSeparator } from "./text.js";
+import { yieldToBrowser, attentionSize, visibleColumns } from "./weights.js";
 
-/** @typedef {import("./measure.js").Measured | null} Found */
+/** A head is named after a pattern that holds at least half of its weight ... */
+const SHARE = 0.5;
+/** ... and at least twice what uniform weights would put there. */
+const LIFT = 2;
+/** A head is uniform if its entropy is this share of the largest possible. */
+const EVEN = 0.95;
+
+const DIAGONAL = "diagonal";
+const MAX_ROWS = 64; // rows of a long map that are measured, evenly spaced
+
+/** @typedef {{name: string, share: number, even: number}} Share of the weight, and of uniform weights */
+/** @typedef {{entropy: number, shares: Share[], name: string, rows: number, of: number}} Measured */
+
+/**
+ * Patterns as columns of a row: [name, the columns].
+ * @param {Trace} trace
+ * @param {Attention} attention
+ * @returns {[string, (row: number) => number[]][]}
+ */
+function patterns(trace, attention) {
+  const { rows, columns } = attentionSize(trace, attention);
+  const tokens = trace.sides[attention.keys].tokens;
+  const separators = tokens.length <= 65536 ? [...tokens.keys()].filter((j) => isSeparator(tokens[j])) : [];
+  /** @type {[string, (row: number) => number[]][]} */
+  const places = [
+    ["separators", () => separators],
+    ["first token", () => [0]],
+    ["last token", () => [columns - 1]]
+  ];
+  const shift = columns - rows;
+  const near = [-2, -1, 0, 1, 2];
+  if (attention.queries === attention.keys)
+    return [
+      ["itself", (i) => [i + shift]],
+      ["previous token", (i) => [i + shift - 1]],
+      ["next token", (i) => [i + shift + 1]],
+      ...places,
+      [`${DIAGONAL} ±2`, (i) => near.map((step) => i + shift + step)]
+    ];
+  const slope = rows > 1 ? (columns - 1) / (rows - 1) : 0;
+  return [...places, [`${DIAGONAL} ±1`, (i) => [-1, 0, 1].map((step) => Math.round(i * slope) + step)]];
+}
+
+/**
+ * Measure one head.
+ * @param {App} app
+ * @param {number} number of the trace
+ * @param {number} attention
+ * @param {number} head
+ * @returns {Promise<Measured | null>} null where the page has only an overview
+ */
+export async function measureHead(app, number, attention, head) {
+  const trace = app.traces[number];
+  const one = trace.attentions[attention];
+  if (one.data.kind === "overview") return null;
+  const { rows, columns } = attentionSize(trace, one);
+  const all = rows * columns <= 1 << 18;
+  const count = all ? rows : Math.min(rows, one.data.kind === "served" ? MAX_ROWS / 4 : MAX_ROWS);
+  const chosen = Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * rows) / count));
+  const whole = all
+    ? (await app.source.map(number, attention, head, { top: 0, left: 0, rows, columns }, 1)).values
+    : null;
+  const sums = patterns(trace, one).map(([name, columnsOf]) => ({
+    name,
+    columnsOf,
+    inside: 0,
+    even: 0,
+    total: 0,
+    rows: 0
+  }));
+  let [entropy, possible] = [0, 0];
+  for (const row of chosen) {
+    const values = whole
+      ? whole.subarray(row * columns, (row + 1) * columns)
+      : (await app.source.map(number, attention, head, { top: row, left: 0, rows: 1, columns }, 1)).values;
+    const [from, to] = visibleColumns(one.mask, rows, columns, row) ?? [0, columns];
+    let total = 0;
+    for (let j = 0; j < columns; j++) {
+      total += Math.abs(values[j]);
+      entropy -= values[j] === 0 ? 0 : (values[j] * Math.log(values[j])) / count;
+    }
+    possible += Math.log(Math.max(1, to - from)) / count;
+    for (const sum of sums) {
+      const inside = sum.columnsOf(row).filter((j) => j >= from && j < to);
+      if (!inside.length) continue;
+      sum.rows++;
+      sum.total += total;
+      sum.even += (total * inside.length) / (to - from);
+      for (const j of inside) sum.inside += Math.abs(values[j]);
+    }
+  }
+  // A position that few rows may attend to says little about the head: the end of a text under a causal mask.
+  const shares = sums
+    .filter((sum) => sum.total > 0 && sum.rows >= count / 2)
+    .map(({ name, inside, even, total }) => ({ name, share: inside / total, even: even / total }))
+    .sort((a, b) => b.share - a.share);
+  const fit = shares.filter(({ share, even }) => share >= SHARE && share >= LIFT * even);
+  // The diagonal is broad: it gives its name where no single place does.
+  const best = fit.find(({ name }) => !name.startsWith(DIAGONAL)) ?? fit[0];
+  const alike = possible > 0 && entropy >= EVEN * possible ? "uniform" : "";
+  return { entropy, shares, name: best?.name ?? alike, rows: count, of: rows };
+}
+
+export const NAMING_RULE =
+  `A head is named after the place that holds at least ${SHARE * 100}% of its weight and at least ${LIFT} times what ` +
+  `uniform weights would put there; “uniform” means an entropy of at least ${EVEN * 100}% of the ` +
+  "largest possible. Separators are tokens that look like </s> or [SEP].";
+
+/** @typedef {import("./heads.js").Measured | null} Found */
 /** @typedef {{attention: number, head: number, element: HTMLElement, measured: Found}} Card */
 
 /** @type {View} */
 export const headsView = {
   name: "heads",
   title: "Heads",
-  open(desk, room) {
-    const number = traceNumber(desk);
-    const trace = desk.traces[number];
+  open(app, room) {
+    const number = traceNumber(app);
+    const trace = app.traces[number];
     /** @type {Card[]} */
     const cards = [];
     const dialog = make("dialog", {
       class: "sheet",
       "aria-label": "One head",
       close: () => {
-        desk.note({ attention: "", head: "", large: "" });
+        app.updateState({ attention: "", head: "", large: "" });
         fill(dialog);
       }
     });
     const names = make("p", { class: "quiet tally" });
-    const show = desk.state.named ?? "";
+    const show = app.state.named ?? "";
     const filter = make("div", { class: "controls" });
-    const queue = loader(desk, number, cards, () => tally(desk, cards, names, filter, show));
+    const queue = cardLoader(app, number, cards, () => countPatterns(app, cards, names, filter, show));
     const groups = trace.attentions.map((one, attention) =>
       make(
         "section",
@@ -44,9 +151,14 @@ export const headsView = {
           ...Array.from({ length: one.heads }, (_, head) => {
             const element = make(
               "button",
-              { type: "button", class: "card", click: () => enlarge(desk, number, attention, head, dialog) },
+              { type: "button", class: "card", click: () => openHead(app, number, attention, head, dialog) },
               make("span", { class: "frame" }),
-              make("span", { class: "title" }, make("span", { class: "unseen" }, one.name + ", "), `head ${head}`)
+              make(
+                "span",
+                { class: "title" },
+                make("span", { class: "visually-hidden" }, one.name + ", "),
+                `head ${head}`
+              )
             );
             /** @type {Card} */
             const card = { attention, head, element, measured: null };
@@ -60,38 +172,38 @@ export const headsView = {
     fill(
       room,
       filter,
-      quiet(
+      mutedText(
         "Each small map has a scale of its own, from 0 to the “max” under it (from minus that, where weights are " +
           "negative). H is the entropy in nats, mean over the rows."
       ),
       names,
       ...groups,
-      quiet(HOW_NAMED),
+      mutedText(NAMING_RULE),
       dialog
     );
-    tally(desk, cards, names, filter, show);
-    const attention = pickNumber(desk.state.attention, trace.attentions.length, -1);
-    if (desk.state.large && attention >= 0)
-      enlarge(desk, number, attention, pickNumber(desk.state.head, trace.attentions[attention].heads, 0), dialog);
+    countPatterns(app, cards, names, filter, show);
+    const attention = pickNumber(app.state.attention, trace.attentions.length, -1);
+    if (app.state.large && attention >= 0)
+      openHead(app, number, attention, pickNumber(app.state.head, trace.attentions[attention].heads, 0), dialog);
   }
 };
 
 /**
  * Fill cards as they come into view, one after the other.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} number
  * @param {Card[]} cards
  * @param {() => void} changed
  */
-function loader(desk, number, cards, changed) {
+function cardLoader(app, number, cards, changed) {
   /** @type {Card[]} */
   const waiting = [];
   let [busy, closed] = [false, false];
   const run = async () => {
     busy = true;
     for (let card = waiting.shift(); card && !closed; card = waiting.shift()) {
-      await complete(desk, number, card);
-      const wait = breathe();
+      await fillCard(app, number, card);
+      const wait = yieldToBrowser();
       if (wait) await wait;
       if (wait || !waiting.length) changed();
     }
@@ -109,7 +221,7 @@ function loader(desk, number, cards, changed) {
     },
     { rootMargin: "200px" }
   );
-  desk.leaving(() => {
+  app.onClose(() => {
     closed = true;
     watcher.disconnect();
   });
@@ -123,25 +235,30 @@ function loader(desk, number, cards, changed) {
 }
 
 /**
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} number
  * @param {Card} card
  */
-async function complete(desk, number, card) {
-  const plane = headPlane(desk, number, card.attention, card.head);
+async function fillCard(app, number, card) {
+  const plane = headPlane(app, number, card.attention, card.head);
   const frame = /** @type {HTMLElement} */ (card.element.querySelector(".frame"));
   try {
     const { canvas, high, size } = await thumbnail(plane, 64, "linear");
     frame.replaceChildren(canvas);
-    card.measured = await measured(desk, number, card.attention, card.head);
+    card.measured = await measureHead(app, number, card.attention, card.head);
     const found = card.measured;
     card.element.append(
-      make("span", {}, found ? `H ${fixed(found.entropy, 2)}, ` : "", `max${size > 1 ? " mean" : ""} ${tick(high)}`)
+      make(
+        "span",
+        {},
+        found ? `H ${formatFixed(found.entropy, 2)}, ` : "",
+        `max${size > 1 ? " mean" : ""} ${formatTick(high)}`
+      )
     );
     const share = found?.shares.find(({ name }) => name === found.name)?.share;
     if (found?.name)
       card.element.append(
-        make("span", { class: "named" }, found.name + (share === undefined ? "" : ` ${percent(share)}`))
+        make("span", { class: "named" }, found.name + (share === undefined ? "" : ` ${formatPercent(share)}`))
       );
     card.element.dataset.named = found?.name ?? "";
   } catch (error) {
@@ -151,20 +268,20 @@ async function complete(desk, number, card) {
 
 /**
  * How many heads have which name, and the choice to see only those.
- * @param {Desk} desk
+ * @param {App} app
  * @param {Card[]} cards
  * @param {HTMLElement} line
  * @param {HTMLElement} filter
  * @param {string} show
  */
-function tally(desk, cards, line, filter, show) {
+function countPatterns(app, cards, line, filter, show) {
   /** @type {Map<string, number>} */
   const counts = new Map();
   for (const { measured: found } of cards) if (found?.name) counts.set(found.name, (counts.get(found.name) ?? 0) + 1);
   const sorted = [...counts].sort((a, b) => b[1] - a[1]);
   const done = cards.filter((card) => card.measured).length;
   line.textContent =
-    `${counted(done)} of ${counted(cards.length)} heads measured. ` +
+    `${formatCount(done)} of ${formatCount(cards.length)} heads measured. ` +
     sorted.map(([name, count]) => `${name}: ${count}`).join(" · ");
   if (filter.contains(document.activeElement) && filter.childElementCount) return; // do not take it from under a hand
   const names = new Set([...sorted.map(([name]) => name), ...(show ? [show] : [])]);
@@ -174,10 +291,10 @@ function tally(desk, cards, line, filter, show) {
       "Show",
       [
         ["", "all heads"],
-        ...[...names].map((name) => /** @type {[string, string]} */ ([name, `those that look at: ${name}`]))
+        ...[...names].map((name) => /** @type {[string, string]} */ ([name, `those that attend to: ${name}`]))
       ],
       show,
-      (named) => desk.go({ named })
+      (named) => app.navigate({ named })
     )
   );
   for (const { element } of cards) element.classList.toggle("faded", Boolean(show) && element.dataset.named !== show);
@@ -185,58 +302,58 @@ function tally(desk, cards, line, filter, show) {
 
 /**
  * One head, large.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} number
  * @param {number} attention
  * @param {number} head
  * @param {HTMLDialogElement} dialog
  */
-function enlarge(desk, number, attention, head, dialog) {
-  const plane = headPlane(desk, number, attention, head);
-  desk.note({ attention: String(attention), head: String(head), large: "yes" });
-  const { shape, whole } = scaleChoice(desk, plane.rows * plane.columns > 1 << 16 ? "log" : "linear");
-  const chart = new Chart(desk, plane, { shape, whole, tall: 460 });
+function openHead(app, number, attention, head, dialog) {
+  const plane = headPlane(app, number, attention, head);
+  app.updateState({ attention: String(attention), head: String(head), large: "yes" });
+  const { shape, whole } = scaleChoice(app, plane.rows * plane.columns > 1 << 16 ? "log" : "linear");
+  const chart = new Chart(app, plane, { shape, whole, tall: 460 });
   const facts = make("div", { class: "facts" });
   /** @param {string} view */
-  const to = (view) => () => desk.go({ view, large: "", attention: String(attention), head: String(head) });
+  const to = (view) => () => app.navigate({ view, large: "", attention: String(attention), head: String(head) });
   fill(
     dialog,
     make(
       "header",
       {},
       make("h2", {}, plane.name),
-      pressable("Close", () => dialog.close())
+      textButton("Close", () => dialog.close())
     ),
     chart.element,
     facts,
-    tableOf(plane),
+    weightTable(plane),
     make(
       "footer",
       {},
-      pressable("Open in Alignment", to("alignment")),
-      pressable("Open in Long", to("long")),
-      pressable("Compare", to("pair"))
+      textButton("Open in Alignment", to("alignment")),
+      textButton("Open in Long", to("long")),
+      textButton("Compare", to("pair"))
     )
   );
   if (!dialog.open) dialog.showModal();
   chart.layout();
-  measured(desk, number, attention, head)
+  measureHead(app, number, attention, head)
     .then((found) => {
-      if (!found) return fill(facts, quiet("This page holds only an overview of this head."));
-      const rest = found.rows < found.of ? ` (from ${found.rows} of ${counted(found.of)} rows, evenly spaced)` : "";
+      if (!found) return fill(facts, mutedText("This page holds only an overview of this head."));
+      const rest = found.rows < found.of ? ` (from ${found.rows} of ${formatCount(found.of)} rows, evenly spaced)` : "";
       fill(
         facts,
         make(
           "p",
           {},
           "Entropy ",
-          make("strong", { class: "number" }, fixed(found.entropy, 4)),
+          make("strong", { class: "number" }, formatFixed(found.entropy, 4)),
           " nats, mean over the rows" + rest + "."
         ),
         make(
           "table",
           {},
-          make("caption", {}, "Share of its weight, and the share if it looked everywhere alike"),
+          make("caption", {}, "Share of its weight, and the share of uniform weights"),
           make(
             "tbody",
             {},
@@ -245,8 +362,8 @@ function enlarge(desk, number, attention, head, dialog) {
                 "tr",
                 { class: name === found.name ? "strong" : "" },
                 make("th", { scope: "row" }, name),
-                make("td", {}, fixed(share, 4)),
-                make("td", { class: "quiet" }, fixed(even, 4))
+                make("td", {}, formatFixed(share, 4)),
+                make("td", { class: "quiet" }, formatFixed(even, 4))
               )
             )
           )

@@ -1,33 +1,31 @@
-// The view Long: one head as a map to roam, from an overview of everything down to single weights. Knows charts.
+// The view "Long": a map of any size as a window that pans and zooms.
 
-import { Chart } from "./chart.js";
-import { attentionChoice, headChoice, pressable, quiet, remark, scaleChoice, sizeText, thumbnail, traceNumber } from "./pieces.js";
-import { clamp, counted, weight } from "./numbers.js";
-import { fill, freshId, make } from "./dom.js";
+import { Chart, focusCell } from "./chart.js";
+import { attentionChoice, headChoice, textButton, mutedText, notice, scaleChoice, sizeText, thumbnail, traceNumber } from "./controls.js";
+import { fill, uniqueId, make, pickNumber } from "./dom.js";
+import { clamp, formatCount, formatWeight } from "./numbers.js";
 import { headPlane } from "./planes.js";
-import { moveTo } from "./hands.js";
-import { pickNumber } from "./state.js";
 
 /** @type {View} */
 export const longView = {
   name: "long",
   title: "Long",
-  open(desk, room) {
-    const number = traceNumber(desk);
-    const trace = desk.traces[number];
+  open(app, room) {
+    const number = traceNumber(app);
+    const trace = app.traces[number];
     const sizes = trace.attentions.map(
       (one) => trace.sides[one.queries].tokens.length * trace.sides[one.keys].tokens.length
     );
-    const attention = pickNumber(desk.state.attention, trace.attentions.length, sizes.indexOf(Math.max(...sizes)));
+    const attention = pickNumber(app.state.attention, trace.attentions.length, sizes.indexOf(Math.max(...sizes)));
     const one = trace.attentions[attention];
-    const head = pickNumber(desk.state.head, one.heads, 0);
-    const plane = headPlane(desk, number, attention, head);
-    const scale = scaleChoice(desk, plane.rows * plane.columns > 1 << 14 ? "log" : "linear");
+    const head = pickNumber(app.state.head, one.heads, 0);
+    const plane = headPlane(app, number, attention, head);
+    const scale = scaleChoice(app, plane.rows * plane.columns > 1 << 14 ? "log" : "linear");
     const where = make("p", { class: "quiet where" });
     const small = make("div", { class: "minimap", "aria-hidden": "true" });
     const rectangle = make("span", { class: "rectangle" });
     let due = 0;
-    const chart = new Chart(desk, plane, {
+    const chart = new Chart(app, plane, {
       manner: "roaming",
       shape: scale.shape,
       whole: scale.whole,
@@ -38,8 +36,8 @@ export const longView = {
           Math.min(plane.rows - y, chart.plot.height / zy)
         ];
         where.textContent =
-          `Rows ${span(y, high)} of ${counted(plane.rows)}, ` +
-          `columns ${span(x, wide)} of ${counted(plane.columns)}.`;
+          `Rows ${span(y, high)} of ${formatCount(plane.rows)}, ` +
+          `columns ${span(x, wide)} of ${formatCount(plane.columns)}.`;
         /** @type {[keyof CSSStyleDeclaration & ("left" | "top" | "width" | "height"), number][]} */
         const edges = [
           ["left", x / plane.columns],
@@ -51,28 +49,32 @@ export const longView = {
         clearTimeout(due);
         due = window.setTimeout(
           () =>
-            desk.note({ x: x.toFixed(1), y: y.toFixed(1), zoom: zx > chart.fit.x * 1.001 ? zx.toPrecision(4) : "" }),
+            app.updateState({
+              x: x.toFixed(1),
+              y: y.toFixed(1),
+              zoom: zx > chart.fit.x * 1.001 ? zx.toPrecision(4) : ""
+            }),
           300
         );
       }
     });
-    desk.leaving(() => clearTimeout(due));
+    app.onClose(() => clearTimeout(due));
     fill(
       room,
       make(
         "div",
         { class: "controls" },
-        attentionChoice(desk, number, String(attention), (value) =>
-          desk.go({ attention: value, head: "", x: "", y: "", zoom: "" })
+        attentionChoice(app, number, String(attention), (value) =>
+          app.navigate({ attention: value, head: "", x: "", y: "", zoom: "" })
         ),
-        headChoice(one, String(head), (value) => desk.go({ head: value })),
+        headChoice(one, String(head), (value) => app.navigate({ head: value })),
         scale.element,
         goTo(chart)
       ),
       one.data.kind === "overview"
-        ? remark(
+        ? notice(
             "This file holds the overview of this map alone. To zoom in to single weights: " +
-              `regard look ${desk.page.file ?? "FILE"}`
+              `regard look ${app.page.file ?? "FILE"}`
           )
         : null,
       make(
@@ -87,12 +89,12 @@ export const longView = {
             { class: "buttons", role: "group", "aria-label": "Zoom" },
             iconic("+", "Zoom in", () => chart.zoom(2)),
             iconic("−", "Zoom out", () => chart.zoom(0.5)),
-            iconic("All", "Show all", () => chart.look({ x: 0, y: 0, zx: chart.fit.x, zy: chart.fit.y }))
+            iconic("All", "Show all", () => chart.setView({ x: 0, y: 0, zx: chart.fit.x, zy: chart.fit.y }))
           ),
           small,
           where,
           rounding(one.data),
-          quiet(
+          mutedText(
             `${sizeText(trace, one)} weights. Drag or use the arrow keys to move, the wheel or + and − to zoom, ` +
               "0 to see all. Shift and arrows move the cell that is read."
           )
@@ -100,13 +102,13 @@ export const longView = {
       )
     );
     chart.layout();
-    const zoom = Number(desk.state.zoom);
+    const zoom = Number(app.state.zoom);
     if (zoom > 0) {
       const ratio = chart.fit.y / chart.fit.x;
-      chart.look({ x: Number(desk.state.x) || 0, y: Number(desk.state.y) || 0, zx: zoom, zy: zoom * ratio });
+      chart.setView({ x: Number(app.state.x) || 0, y: Number(app.state.y) || 0, zx: zoom, zy: zoom * ratio });
     }
     let closed = false;
-    desk.leaving(() => {
+    app.onClose(() => {
       closed = true;
     });
     thumbnail(plane, 180, scale.shape).then(
@@ -123,7 +125,7 @@ export const longView = {
  * @param {number} length
  */
 function span(from, length) {
-  return `${counted(Math.floor(from))} to ${counted(Math.max(0, Math.ceil(from + length) - 1))}`;
+  return `${formatCount(Math.floor(from))} to ${formatCount(Math.max(0, Math.ceil(from + length) - 1))}`;
 }
 
 /**
@@ -132,9 +134,9 @@ function span(from, length) {
  */
 function rounding(data) {
   if (data.kind !== "projected" || data.error === undefined) return null;
-  return quiet(
+  return mutedText(
     "Computed here from queries and keys in half precision: " +
-      `weights differ by at most ${weight(data.error)} in the rows that were compared.`
+      `weights differ by at most ${formatWeight(data.error)} in the rows that were compared.`
   );
 }
 
@@ -144,7 +146,7 @@ function rounding(data) {
  * @param {() => void} work
  */
 function iconic(sign, label, work) {
-  const button = pressable(sign, work);
+  const button = textButton(sign, work);
   button.setAttribute("aria-label", label);
   button.title = label;
   return button;
@@ -156,7 +158,7 @@ function iconic(sign, label, work) {
  */
 function goTo(chart) {
   const { plane } = chart;
-  const [rowId, columnId] = [freshId("row"), freshId("column")];
+  const [rowId, columnId] = [uniqueId("row"), uniqueId("column")];
   const row = make("input", { id: rowId, type: "number", min: 0, max: plane.rows - 1, value: 0 });
   const column = make("input", { id: columnId, type: "number", min: 0, max: plane.columns - 1, value: 0 });
   const go = () => {
@@ -166,8 +168,8 @@ function goTo(chart) {
     ];
     const most = 22 / plane.levels[0];
     const [zx, zy] = [Math.max(most, chart.fit.x), Math.max(most, chart.fit.y)];
-    chart.look({ x: j - chart.plot.width / zx / 2, y: i - chart.plot.height / zy / 2, zx, zy });
-    moveTo(chart, i, j);
+    chart.setView({ x: j - chart.plot.width / zx / 2, y: i - chart.plot.height / zy / 2, zx, zy });
+    focusCell(chart, i, j);
   };
   return make(
     "form",

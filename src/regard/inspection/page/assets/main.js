@@ -1,19 +1,17 @@
-// The page: reads its document, and puts a title, the tabs and the view that the address asks for in place.
+// The page: reads its document, and shows the title, the tabs and the view that its address names.
 
-import { Embedded, Served } from "./source.js";
-import { alignmentView } from "./alignment.js";
-import { choice, traceNumber } from "./pieces.js";
-import { several } from "./numbers.js";
-import { fill, isolated, make } from "./dom.js";
-import { forgetInks, isDark } from "./colour.js";
+import { alignmentView, defaultAttention } from "./alignment.js";
+import { traceName, pairView } from "./comparison.js";
+import { choice, traceNumber } from "./controls.js";
+import { fill, isolatedText, make, readState, writeState } from "./dom.js";
 import { headsView } from "./heads.js";
-import { isSmall } from "./planes.js";
 import { longView } from "./long.js";
-import { nameOf, pairView } from "./pair.js";
-import { readState, writeState } from "./state.js";
+import { plural } from "./numbers.js";
+import { isSmall } from "./planes.js";
+import { clearThemeCache, isDark } from "./scale.js";
 import { textOf } from "./text.js";
 import { treeView } from "./tree.js";
-import { usualAttention } from "./alignment.js";
+import { EmbeddedSource, ServedSource } from "./weights.js";
 import { whatIfView } from "./what_if.js";
 
 const VIEWS = [alignmentView, headsView, treeView, whatIfView, longView, pairView];
@@ -27,58 +25,58 @@ function readPage() {
   return page;
 }
 
-/** @param {HTMLElement} app */
-function begin(app) {
+/** @param {HTMLElement} root */
+function start(root) {
   const page = readPage();
   const room = make("div", { id: "view", role: "tabpanel", tabindex: "-1" });
-  const live = make("div", { class: "unseen", "aria-live": "polite", role: "status" });
+  const live = make("div", { class: "visually-hidden", "aria-live": "polite", role: "status" });
   const header = make("header", { class: "page" });
   const tabs = make("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
   const origins = page.traces.map((_, i) => i);
   /** @type {(() => void)[]} */
-  let leaving = [];
+  let closing = [];
   let saying = 0;
-  /** @type {Desk} */
-  const desk = {
+  /** @type {App} */
+  const app = {
     page,
     traces: page.traces,
     state: readState(),
-    source: page.served ? new Served(page.traces) : new Embedded(page.traces),
-    go(change) {
-      desk.note(change);
+    source: page.served ? new ServedSource(page.traces) : new EmbeddedSource(page.traces),
+    navigate(change) {
+      app.updateState(change);
       draw();
     },
-    note(change) {
+    updateState(change) {
       for (const [key, value] of Object.entries(change))
-        if (value) desk.state[key] = value;
-        else delete desk.state[key];
-      writeState(desk.state);
+        if (value) app.state[key] = value;
+        else delete app.state[key];
+      writeState(app.state);
     },
-    say(text) {
+    announce(text) {
       clearTimeout(saying);
       saying = window.setTimeout(() => {
         live.textContent = text;
       }, 120);
     },
-    add(trace, of) {
+    addTrace(trace, of) {
       origins.push(origins[of]);
       return page.traces.push(trace) - 1;
     },
     modelOf: (number) => origins[number],
-    leaving(work) {
-      leaving.push(work);
+    onClose(work) {
+      closing.push(work);
     }
   };
 
   function draw() {
-    for (const work of leaving) work();
-    leaving = [];
-    const held = heldBy(document.activeElement);
-    const trace = desk.traces[traceNumber(desk)];
+    for (const work of closing) work();
+    closing = [];
+    const held = focusRestorer(document.activeElement);
+    const trace = app.traces[traceNumber(app)];
     const view =
-      VIEWS.find(({ name }) => name === desk.state.view) ??
-      (isSmall(trace, trace.attentions[usualAttention(trace)]) ? alignmentView : longView);
-    fill(header, ...title(desk, trace), themeSwitch(desk, draw));
+      VIEWS.find(({ name }) => name === app.state.view) ??
+      (isSmall(trace, trace.attentions[defaultAttention(trace)]) ? alignmentView : longView);
+    fill(header, ...pageTitle(app, trace), themeSwitch(app, draw));
     fill(
       tabs,
       ...VIEWS.map((one) =>
@@ -91,7 +89,7 @@ function begin(app) {
             "aria-controls": "view",
             "aria-selected": String(one === view),
             tabindex: one === view ? "0" : "-1",
-            click: () => desk.go({ view: one.name, large: "" })
+            click: () => app.navigate({ view: one.name, large: "" })
           },
           one.title
         )
@@ -100,7 +98,7 @@ function begin(app) {
     room.setAttribute("aria-labelledby", `tab-${view.name}`);
     room.className = `view ${view.name}`;
     fill(room);
-    view.open(desk, room);
+    view.open(app, room);
     held?.();
   }
 
@@ -111,19 +109,19 @@ function begin(app) {
     const to = next[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    desk.go({ view: VIEWS[to].name, large: "" });
+    app.navigate({ view: VIEWS[to].name, large: "" });
     document.getElementById(`tab-${VIEWS[to].name}`)?.focus();
   });
   window.addEventListener("hashchange", () => {
-    desk.state = readState();
+    app.state = readState();
     draw();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    applyTheme(desk.state.theme);
+    applyTheme(app.state.theme);
     draw();
   });
-  fill(app, header, make("main", {}, tabs, room), live);
-  applyTheme(desk.state.theme);
+  fill(root, header, make("main", {}, tabs, room), live);
+  applyTheme(app.state.theme);
   draw();
 }
 
@@ -131,7 +129,7 @@ function begin(app) {
  * A page that is drawn again gives the focus back to the control that had it: by its label, for it is another element.
  * @param {Element | null} element
  */
-function heldBy(element) {
+function focusRestorer(element) {
   if (!element || element === document.body) return null;
   if (element.id.startsWith("tab-")) return () => document.getElementById(element.id)?.focus();
   const selector = element.tagName.toLowerCase();
@@ -145,30 +143,30 @@ function heldBy(element) {
 }
 
 /**
- * @param {Desk} desk
+ * @param {App} app
  * @param {Trace} trace
  */
-function title(desk, trace) {
+function pageTitle(app, trace) {
   const sides = Object.values(trace.sides);
   const written = trace.written ? trace.sides[trace.written.side] : null;
-  const first = trace.title || desk.page.title || (sides[0].tokens.length < 200 ? textOf(sides[0]) : "");
+  const first = trace.title || app.page.title || (sides[0].tokens.length < 200 ? textOf(sides[0]) : "");
   const output = written && written !== sides[0] && written.tokens.length < 200 ? textOf(written) : "";
   const heads = trace.attentions.reduce((sum, one) => sum + one.heads, 0);
-  const names = desk.traces.map((one, i) => /** @type {[string, string]} */ ([String(i), nameOf(one, i)]));
+  const names = app.traces.map((one, i) => /** @type {[string, string]} */ ([String(i), traceName(one, i)]));
   return [
     make(
       "div",
       { class: "titles" },
-      make("h1", { dir: "auto" }, isolated(first || "Where it looked")),
-      output && output !== first ? make("p", { class: "output", dir: "auto" }, isolated(output)) : null,
+      make("h1", { dir: "auto" }, isolatedText(first || "Attention")),
+      output && output !== first ? make("p", { class: "output", dir: "auto" }, isolatedText(output)) : null,
       make(
         "p",
         { class: "quiet" },
         [
           trace.model,
-          `${several(trace.attentions.length, "attention")}, ${several(heads, "head")}`,
+          `${plural(trace.attentions.length, "attention")}, ${plural(heads, "head")}`,
           Object.entries(trace.sides)
-            .map(([name, side]) => `${name}: ${several(side.tokens.length, "token")}`)
+            .map(([name, side]) => `${name}: ${plural(side.tokens.length, "token")}`)
             .join(", ")
         ]
           .filter(Boolean)
@@ -176,18 +174,18 @@ function title(desk, trace) {
       )
     ),
     names.length > 1
-      ? choice("Trace", names, String(traceNumber(desk)), (value) =>
-          desk.go({ trace: value, attention: "", head: "", row: "", column: "", node: "", x: "", y: "", zoom: "" })
+      ? choice("Trace", names, String(traceNumber(app)), (value) =>
+          app.navigate({ trace: value, attention: "", head: "", row: "", column: "", node: "", x: "", y: "", zoom: "" })
         )
       : null
   ];
 }
 
 /**
- * @param {Desk} desk
+ * @param {App} app
  * @param {() => void} draw
  */
-function themeSwitch(desk, draw) {
+function themeSwitch(app, draw) {
   const to = isDark() ? "light" : "dark";
   return make(
     "button",
@@ -195,7 +193,7 @@ function themeSwitch(desk, draw) {
       type: "button",
       class: "plain theme",
       click: () => {
-        desk.note({ theme: to });
+        app.updateState({ theme: to });
         applyTheme(to);
         draw();
         /** @type {HTMLElement | null} */ (document.querySelector(".theme"))?.focus();
@@ -209,13 +207,13 @@ function themeSwitch(desk, draw) {
 function applyTheme(theme) {
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   document.documentElement.dataset.theme = theme === "dark" || theme === "light" ? theme : system;
-  forgetInks();
+  clearThemeCache();
 }
 
 const place = document.getElementById("app");
 if (place) {
   try {
-    begin(place);
+    start(place);
   } catch (error) {
     fill(
       place,

@@ -1,30 +1,30 @@
-// Numbers as people read them, and small sums over arrays. Knows nothing of attention.
+// Numbers as text, and small sums over arrays.
 
 /**
  * A weight: four decimals, and what is too small for them in powers of ten, so that nothing but zero reads as zero.
  * @param {number} value
  */
-export function weight(value) {
+export function formatWeight(value) {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return minus(size < 0.001 || size >= 1e6 ? value.toExponential(2) : value.toFixed(4));
+  return withMinusSign(size < 0.001 || size >= 1e6 ? value.toExponential(2) : value.toFixed(4));
 }
 
 /**
  * A number on a scale: short.
  * @param {number} value
  */
-export function tick(value) {
-  if (!Number.isFinite(value) || value === 0) return weight(value);
+export function formatTick(value) {
+  if (!Number.isFinite(value) || value === 0) return formatWeight(value);
   const size = Math.abs(value);
-  if (size < 0.001 || size >= 1e5) return minus(value.toExponential(size < 1e-99 ? 0 : 1).replace(".0e", "e"));
-  return minus(String(Number(value.toPrecision(2))));
+  if (size < 0.001 || size >= 1e5) return withMinusSign(value.toExponential(size < 1e-99 ? 0 : 1).replace(".0e", "e"));
+  return withMinusSign(String(Number(value.toPrecision(2))));
 }
 
 /** @param {string} text */
-function minus(text) {
+function withMinusSign(text) {
   return text.replaceAll("-", "−");
 }
 
@@ -32,27 +32,27 @@ function minus(text) {
  * @param {number} value
  * @param {number} decimals
  */
-export function fixed(value, decimals) {
-  if (!Number.isFinite(value)) return weight(value);
+export function formatFixed(value, decimals) {
+  if (!Number.isFinite(value)) return formatWeight(value);
   const text = value.toFixed(decimals);
-  return Number(text) === 0 ? text.replace("-", "") : minus(text);
+  return Number(text) === 0 ? text.replace("-", "") : withMinusSign(text);
 }
 
 /**
  * A probability: short, and none but zero reads as zero.
  * @param {number} value
  */
-export function chance(value) {
-  return value > 0 && value < 0.005 ? "<0.01" : fixed(value, 2);
+export function formatProbability(value) {
+  return value > 0 && value < 0.005 ? "<0.01" : formatFixed(value, 2);
 }
 
 /** @param {number} value from 0 to 1 */
-export function percent(value) {
+export function formatPercent(value) {
   return `${Math.round(value * 100)}%`;
 }
 
 /** @param {number} value a whole one */
-export function counted(value) {
+export function formatCount(value) {
   return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
@@ -61,8 +61,8 @@ export function counted(value) {
  * @param {number} count
  * @param {string} thing
  */
-export function several(count, thing) {
-  return `${counted(count)} ${thing}${count === 1 ? "" : "s"}`;
+export function plural(count, thing) {
+  return `${formatCount(count)} ${thing}${count === 1 ? "" : "s"}`;
 }
 
 /**

@@ -1,35 +1,34 @@
-// Planes: one picture's worth of numbers each, whatever they are made from. One head, the mean of all, a matrix that is
-// at hand, the difference of two. They know what a row is called; they do not draw.
+// Planes: the matrix of one chart each: one head, the mean of all heads, a given matrix, the difference of two. They
+// know the names of rows and columns; they do not draw.
 
-import { visible } from "./projected.js";
-import { weight } from "./numbers.js";
-import { levelsOf, partOf, sizesOf } from "./source.js";
-import { seen } from "./text.js";
+import { formatWeight } from "./numbers.js";
+import { visibleText } from "./text.js";
+import { blockSizes, windowMeans, attentionSize, visibleColumns } from "./weights.js";
 
-const WHOLE = 1 << 20; // cells of a matrix that the page holds at once
+const MAX_WHOLE = 1 << 20; // cells of a matrix that the page holds at once
 
 /**
  * One head of an attention.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} trace
  * @param {number} attention
  * @param {number} head
  * @returns {Plane}
  */
-export function headPlane(desk, trace, attention, head) {
-  const one = desk.traces[trace].attentions[attention];
-  const { rows, columns } = sizesOf(desk.traces[trace], one);
-  const [row, column] = [desk.traces[trace].sides[one.queries].tokens, desk.traces[trace].sides[one.keys].tokens];
+export function headPlane(app, trace, attention, head) {
+  const one = app.traces[trace].attentions[attention];
+  const { rows, columns } = attentionSize(app.traces[trace], one);
+  const [row, column] = [app.traces[trace].sides[one.queries].tokens, app.traces[trace].sides[one.keys].tokens];
   return {
     name: `${one.name}, head ${head}`,
     rows,
     columns,
     signed: false,
-    levels: levelsOf(one.data, Math.max(rows, columns)),
-    rowName: (i) => seen(row[i]),
-    columnName: (j) => seen(column[j]),
-    masked: maskOf(one, rows, columns),
-    map: (pane, size) => desk.source.map(trace, attention, head, pane, size)
+    levels: blockSizes(one.data, Math.max(rows, columns)),
+    rowName: (i) => visibleText(row[i]),
+    columnName: (j) => visibleText(column[j]),
+    masked: maskFunction(one, rows, columns),
+    map: (region, size) => app.source.map(trace, attention, head, region, size)
   };
 }
 
@@ -39,24 +38,24 @@ export function headPlane(desk, trace, attention, head) {
  * @param {number} columns
  * @returns {Plane["masked"]}
  */
-export function maskOf(attention, rows, columns) {
+export function maskFunction(attention, rows, columns) {
   return (row, column) => {
-    const seen = visible(attention.mask, rows, columns, row);
+    const seen = visibleColumns(attention.mask, rows, columns, row);
     return seen && (column < seen[0] || column >= seen[1]);
   };
 }
 
 /**
- * What a cell of a plane holds, in words: its weight, or that nobody may look there.
+ * The text of a cell: its weight, or that it is masked.
  * @param {Plane} plane
  * @param {number} row
  * @param {number} column
  * @param {number | undefined} value
  */
-export function told(plane, row, column, value) {
+export function describeCell(plane, row, column, value) {
   if (value === undefined) return "…";
   const masked = value === 0 && plane.masked(row, column);
-  return masked ? "masked" : masked === null ? "0 or masked" : weight(value);
+  return masked ? "masked" : masked === null ? "0 or masked" : formatWeight(value);
 }
 
 /**
@@ -65,25 +64,25 @@ export function told(plane, row, column, value) {
  * @param {Attention} attention
  */
 export function isSmall(trace, attention) {
-  const { rows, columns } = sizesOf(trace, attention);
-  return rows * columns <= WHOLE && attention.data.kind !== "overview";
+  const { rows, columns } = attentionSize(trace, attention);
+  return rows * columns <= MAX_WHOLE && attention.data.kind !== "overview";
 }
 
 /**
  * A whole small matrix: of one head, or the mean of all where `head` is −1.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} trace
  * @param {number} attention
  * @param {number} head
  * @returns {Promise<Float32Array>}
  */
-export async function matrixOf(desk, trace, attention, head) {
-  const one = desk.traces[trace].attentions[attention];
-  const pane = { top: 0, left: 0, ...sizesOf(desk.traces[trace], one) };
-  if (head >= 0) return (await desk.source.map(trace, attention, head, pane, 1)).values;
-  const sums = new Float64Array(pane.rows * pane.columns);
+export async function wholeMatrix(app, trace, attention, head) {
+  const one = app.traces[trace].attentions[attention];
+  const region = { top: 0, left: 0, ...attentionSize(app.traces[trace], one) };
+  if (head >= 0) return (await app.source.map(trace, attention, head, region, 1)).values;
+  const sums = new Float64Array(region.rows * region.columns);
   for (let h = 0; h < one.heads; h++) {
-    const { values } = await desk.source.map(trace, attention, h, pane, 1);
+    const { values } = await app.source.map(trace, attention, h, region, 1);
     for (let i = 0; i < sums.length; i++) sums[i] += values[i];
   }
   return Float32Array.from(sums, (sum) => sum / one.heads);
@@ -106,10 +105,10 @@ export function matrixPlane(name, values, rows, columns, masked) {
     columns: columns.length,
     masked,
     signed: values.some((value) => value < 0),
-    levels: levelsOf({ kind: "served" }, longest),
+    levels: blockSizes({ kind: "served" }, longest),
     rowName: (i) => rows[i].name,
     columnName: (j) => columns[j].name,
-    map: async (pane, size) => partOf(values, columns.length, pane, size)
+    map: async (region, size) => windowMeans(values, columns.length, region, size)
   };
 }
 
@@ -126,8 +125,8 @@ export function differencePlane(first, second) {
     signed: true,
     levels: second.levels.filter((size) => first.levels.includes(size)),
     masked: (row, column) => first.masked(row, column) && second.masked(row, column),
-    async map(pane, size) {
-      const [a, b] = [await first.map(pane, size), await second.map(pane, size)];
+    async map(region, size) {
+      const [a, b] = [await first.map(region, size), await second.map(region, size)];
       return { ...b, values: b.values.map((value, i) => value - a.values[i]) };
     }
   };
@@ -140,7 +139,7 @@ export function differencePlane(first, second) {
  * @param {Unit[]} down
  * @param {Unit[]} across
  */
-export function grouped(values, columns, down, across) {
+export function groupTokens(values, columns, down, across) {
   const out = new Float32Array(down.length * across.length);
   down.forEach((row, i) =>
     across.forEach((column, j) => {
@@ -160,7 +159,7 @@ export function grouped(values, columns, down, across) {
  * @param {number} offset
  * @returns {{kept: Unit[], moved: Unit[]}} the units, and the same with the rows of the map as their tokens
  */
-export function moved(units, rows, offset) {
+export function shiftRows(units, rows, offset) {
   const kept = units.filter((unit) => unit.last + offset >= 0 && unit.first + offset < rows);
   return {
     kept,

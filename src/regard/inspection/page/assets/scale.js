@@ -1,8 +1,124 @@
-// A scale: from numbers to colours, with the legend that says how. Knows nothing of where the numbers come from.
+// Colour scales: colour maps, scales from numbers to colours, and their legends. The maps are safe for colour-blind
+// people and in grey. This file does not know where the numbers come from.
 
-import { clamp, tick } from "./numbers.js";
-import { css, ink, plainColours, rampFor } from "./colour.js";
-import { make, sharpen } from "./dom.js";
+import { make, sizeCanvas } from "./dom.js";
+import { clamp, formatTick } from "./numbers.js";
+
+// Rising steadily in lightness, from violet over green to yellow.
+const SEQUENTIAL = [
+  [68, 1, 84],
+  [71, 39, 119],
+  [62, 74, 137],
+  [49, 104, 142],
+  [38, 130, 142],
+  [31, 158, 137],
+  [53, 183, 121],
+  [110, 206, 88],
+  [181, 222, 43],
+  [253, 231, 37]
+];
+// Orange below zero, violet above it, pale in the middle.
+const DIVERGING = [
+  [127, 59, 8],
+  [179, 88, 6],
+  [224, 130, 20],
+  [253, 184, 99],
+  [250, 218, 178],
+  [224, 222, 222],
+  [208, 208, 230],
+  [178, 171, 210],
+  [128, 115, 172],
+  [84, 39, 136],
+  [45, 0, 75]
+];
+// The same on a dark page, where what is near zero is dark.
+const DIVERGING_DARK = [
+  [255, 205, 140],
+  [240, 150, 50],
+  [190, 105, 25],
+  [120, 75, 40],
+  [52, 54, 60],
+  [80, 72, 118],
+  [115, 102, 172],
+  [160, 148, 218],
+  [212, 202, 250]
+];
+
+/**
+ * 256 colours between the given ones, as pixels (little-endian: red is the lowest byte).
+ * @param {number[][]} stops
+ */
+function colourRamp(stops) {
+  const colours = new Uint32Array(256);
+  for (let i = 0; i < 256; i++) {
+    const at = (i / 255) * (stops.length - 1);
+    const from = Math.min(stops.length - 2, Math.floor(at));
+    const [red, green, blue] = stops[from].map((a, c) => Math.round(a + (stops[from + 1][c] - a) * (at - from)));
+    colours[i] = pixel(red, green, blue);
+  }
+  return colours;
+}
+
+/**
+ * @param {number} red
+ * @param {number} green
+ * @param {number} blue
+ */
+function pixel(red, green, blue) {
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+const RAMPS = { rising: colourRamp(SEQUENTIAL), both: colourRamp(DIVERGING), dark: colourRamp(DIVERGING_DARK) };
+
+/** @param {boolean} signed whether numbers below zero have colours too */
+export function rampFor(signed) {
+  return signed ? (isDark() ? RAMPS.dark : RAMPS.both) : RAMPS.rising;
+}
+
+/** Whether the page is dark now. */
+export function isDark() {
+  return document.documentElement.dataset.theme === "dark";
+}
+
+/** The colours outside the ramp: zero, masked, not finite, and not loaded yet. */
+export function specialColours() {
+  return isDark()
+    ? { zero: pixel(70, 74, 84), masked: pixel(30, 32, 38), odd: pixel(255, 105, 180), waiting: pixel(24, 26, 31) }
+    : {
+        zero: pixel(255, 255, 255),
+        masked: pixel(226, 224, 218),
+        odd: pixel(214, 0, 110),
+        waiting: pixel(244, 242, 237)
+      };
+}
+
+/** @param {number} colour a pixel */
+export function css(colour) {
+  return `rgb(${colour & 255}, ${(colour >> 8) & 255}, ${(colour >> 16) & 255})`;
+}
+
+/** @type {Map<string, string>} read once, because charts ask for them at every frame */
+const themeCache = new Map();
+
+/**
+ * A colour or a font of the style sheet.
+ * @param {string} name
+ */
+export function themeValue(name) {
+  let found = themeCache.get(name);
+  if (found === undefined) {
+    found = getComputedStyle(document.documentElement)
+      .getPropertyValue("--" + name)
+      .trim();
+    themeCache.set(name, found);
+  }
+  return found;
+}
+
+/** The page has turned dark or light. */
+export function clearThemeCache() {
+  themeCache.clear();
+}
 
 const DECADES = 6;
 
@@ -55,7 +171,7 @@ export class Scale {
    * @param {Uint32Array} pixels
    */
   paint(values, pixels) {
-    const plain = plainColours();
+    const plain = specialColours();
     for (let i = 0; i < values.length; i++) {
       const value = values[i];
       pixels[i] = value === 0 ? plain.zero : value - value !== 0 ? plain.odd : this.colour(value);
@@ -81,27 +197,27 @@ export class Scale {
  * The legend of a scale: the line of colours with numbers, and what the colours beside it mean.
  * @param {Scale} scale
  * @param {string} what of what the numbers are
- * @param {boolean} known whether the page knows which cells nobody may look at
+ * @param {boolean} known whether the page knows which cells are masked
  */
 export function legend(scale, what, known) {
   const width = 260;
   const canvas = make("canvas", { "aria-hidden": "true" });
-  const pen = sharpen(canvas, width, 34);
+  const pen = sizeCanvas(canvas, width, 34);
   for (let x = 0; x < width - 24; x++) {
     pen.fillStyle = css(scale.ramp[Math.round((255 * x) / (width - 25))]);
     pen.fillRect(12 + x, 2, 1.5, 10);
   }
-  pen.fillStyle = ink("soft");
-  pen.font = "11px " + ink("sans");
+  pen.fillStyle = themeValue("soft");
+  pen.font = "11px " + themeValue("sans");
   for (const { value, at } of scale.ticks()) {
     const x = 12 + at * (width - 24);
     pen.fillRect(Math.round(x), 13, 1, 4);
     pen.textAlign = at > 0.97 ? "end" : at < 0.03 ? "start" : "center";
-    pen.fillText(tick(value), at > 0.97 ? width : at < 0.03 ? 0 : x, 29);
+    pen.fillText(formatTick(value), at > 0.97 ? width : at < 0.03 ? 0 : x, 29);
   }
-  const plain = plainColours();
-  const below = scale.shape === "log" && !scale.signed ? `${tick(scale.floor)} or less` : tick(scale.low);
-  const words = `Colours from ${below} to ${tick(scale.high)}, ${SHAPES[scale.shape]}.`;
+  const plain = specialColours();
+  const below = scale.shape === "log" && !scale.signed ? `${formatTick(scale.floor)} or less` : formatTick(scale.low);
+  const words = `Colours from ${below} to ${formatTick(scale.high)}, ${SCALE_NAMES[scale.shape]}.`;
   return make(
     "figure",
     { class: "legend", "aria-label": `${what}. ${words}` },
@@ -118,7 +234,7 @@ export function legend(scale, what, known) {
 }
 
 /** @type {Record<Shape, string>} */
-export const SHAPES = {
+export const SCALE_NAMES = {
   linear: "on a straight line",
   root: "on a line of square roots",
   log: "on a line of powers of ten"

@@ -1,9 +1,8 @@
-// How tokens and words are shown: what cannot be seen gets a symbol, and a side is cut into words or into tokens.
-// Knows nothing of weights.
+// How tokens and words are shown: invisible characters get a symbol, and a side is divided into words or tokens.
 
 // Controls, format characters (zero-width, joiners, direction marks), spaces, private and lone surrogates; and what
-// is printable, as Unicode says, and not seen. The terminal and the pictures have the same rules: inspection/unseen.py.
-const UNSEEN = /^[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]?$/u;
+// is printable according to Unicode, and invisible. inspection/labels.py has the same rules.
+const INVISIBLE = /^[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]?$/u;
 const VARIANT = /[\ufe00-\ufe0f\u{e0100}-\u{e01ef}]$/u;
 
 /**
@@ -11,16 +10,19 @@ const VARIANT = /[\ufe00-\ufe0f\u{e0100}-\u{e01ef}]$/u;
  * it gives one to the character before, such as a joiner inside an emoji.
  * @param {string} token
  */
-export function seen(token) {
+export function visibleText(token) {
   const characters = [...token];
   let [out, place] = ["", ""]; // the place is the last character with what changed it; it takes marks and joiners
   characters.forEach((one, i) => {
     const mark = /\p{M}/u.test(one);
     if (/\p{Zs}/u.test(one)) [out, place] = [out + "␣", ""];
-    else if (place && (changes(one, place) || (/[\u200c\u200d]/.test(one) && !UNSEEN.test(characters[i + 1] ?? "")))) {
+    else if (
+      place &&
+      (modifies(one, place) || (/[\u200c\u200d]/.test(one) && !INVISIBLE.test(characters[i + 1] ?? "")))
+    ) {
       out += one;
       place += one;
-    } else if (UNSEEN.test(one) || (place && VARIANT.test(one))) [out, place] = [out + numbered(one), ""];
+    } else if (INVISIBLE.test(one) || (place && VARIANT.test(one))) [out, place] = [out + codePoint(one), ""];
     else {
       out += mark && !place ? "◌" + one : one;
       place = mark || place.endsWith("\u200d") ? place + one : one;
@@ -34,13 +36,13 @@ export function seen(token) {
  * @param {string} character
  * @param {string} place
  */
-function changes(character, place) {
+function modifies(character, place) {
   if (/[\u{e0020}-\u{e007f}]/u.test(character)) return place.startsWith("🏴");
   return /[🏻-🏿]/u.test(character) || (VARIANT.test(character) && !VARIANT.test(place));
 }
 
 /** @param {string} character */
-function numbered(character) {
+function codePoint(character) {
   return `‹U+${(character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}›`;
 }
 
@@ -50,7 +52,7 @@ function numbered(character) {
  * @returns {Unit[]}
  */
 export function tokenUnits(side) {
-  return side.tokens.map((token, i) => ({ name: seen(token), first: i, last: i, word: null }));
+  return side.tokens.map((token, i) => ({ name: visibleText(token), first: i, last: i, word: null }));
 }
 
 /**
@@ -65,9 +67,10 @@ export function wordUnits(side) {
   /** @type {Unit[]} */
   const units = words.map((word, i) => {
     for (let t = word.first; t <= word.last; t++) free.delete(t);
-    return { name: seen(text.slice(word.start, word.end).join("")), first: word.first, last: word.last, word: i };
+    const name = visibleText(text.slice(word.start, word.end).join(""));
+    return { name, first: word.first, last: word.last, word: i };
   });
-  for (const t of free) units.push({ name: seen(side.tokens[t]), first: t, last: t, word: null });
+  for (const t of free) units.push({ name: visibleText(side.tokens[t]), first: t, last: t, word: null });
   return units.sort((a, b) => a.first - b.first);
 }
 
@@ -81,11 +84,11 @@ export function hasWords(side) {
  * @param {Side} side
  */
 export function textOf(side) {
-  return side.text ?? joined(side.tokens);
+  return side.text ?? joinTokens(side.tokens);
 }
 
 /** @param {string[]} tokens */
-export function joined(tokens) {
+export function joinTokens(tokens) {
   const spaced = tokens.some((token) => token.includes("▁"));
   const inner = tokens.filter((token) => !isSeparator(token));
   return spaced ? inner.join("").replaceAll("▁", " ").trim() : inner.join(" ");
@@ -105,7 +108,7 @@ export function isSeparator(token) {
  * @param {string[]} after
  * @returns {{kind: "same" | "gone" | "new", text: string}[]}
  */
-export function differences(before, after) {
+export function diffWords(before, after) {
   const wide = after.length + 1;
   const best = new Uint32Array((before.length + 1) * wide);
   for (let i = before.length - 1; i >= 0; i--)

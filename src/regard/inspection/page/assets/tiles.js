@@ -1,13 +1,12 @@
-// Tiles of a plane: which there are, which are missing, and their colours. A limited number is kept. Knows nothing of
-// where on the screen they go.
+// Tiles of a plane: fetched when they are needed, painted in colours, and cached.
 
 import { blockMeans, extent } from "./numbers.js";
-import { plainColours } from "./colour.js";
+import { specialColours } from "./scale.js";
 
 export const TILE = 128; // blocks along each edge
-const KEPT = 384;
-const AGAIN = 5000; // milliseconds after which something that failed may be asked for again
-const ABREAST = 2; // tiles that are fetched at once
+const MAX_TILES = 384;
+const RETRY_AFTER = 5000; // milliseconds after which something that failed may be asked for again
+const MAX_FETCHES = 2; // tiles that are fetched at once
 
 /**
  * A tile has `down` × `across` as the tokens of a block; the row and the column of the tile count tiles.
@@ -39,7 +38,7 @@ export class Tiles {
 
   /** @param {Spot} spot */
   get(spot) {
-    const key = keyOf(spot);
+    const key = tileKey(spot);
     const tile = this.kept.get(key);
     if (tile) {
       this.kept.delete(key);
@@ -53,16 +52,16 @@ export class Tiles {
    * @param {Spot[]} spots
    */
   want(spots) {
-    this.wanted = spots.filter((spot) => !this.kept.has(keyOf(spot)) && !this.lost.has(keyOf(spot)));
+    this.wanted = spots.filter((spot) => !this.kept.has(tileKey(spot)) && !this.lost.has(tileKey(spot)));
     this.next();
   }
 
   next() {
-    while (!this.closed && this.underWay.size < ABREAST) {
-      const spot = this.wanted.find((one) => !this.underWay.has(keyOf(one)));
+    while (!this.closed && this.underWay.size < MAX_FETCHES) {
+      const spot = this.wanted.find((one) => !this.underWay.has(tileKey(one)));
       if (!spot) return;
       this.wanted = this.wanted.filter((one) => one !== spot);
-      void this.fetch(spot, keyOf(spot));
+      void this.fetch(spot, tileKey(spot));
     }
   }
 
@@ -73,15 +72,15 @@ export class Tiles {
   async fetch(spot, key) {
     this.underWay.add(key);
     try {
-      const tile = await load(this.plane, spot);
+      const tile = await loadTile(this.plane, spot);
       this.kept.set(key, tile);
       for (const old of this.kept.keys()) {
-        if (this.kept.size <= KEPT) break;
+        if (this.kept.size <= MAX_TILES) break;
         this.kept.delete(old);
       }
     } catch (error) {
       this.lost.add(key);
-      setTimeout(() => this.lost.delete(key), AGAIN);
+      setTimeout(() => this.lost.delete(key), RETRY_AFTER);
       if (!this.closed) this.failed(/** @type {Error} */ (error));
     }
     this.underWay.delete(key);
@@ -97,7 +96,7 @@ export class Tiles {
 }
 
 /** @param {Spot} spot */
-function keyOf(spot) {
+function tileKey(spot) {
   return `${spot.down} ${spot.across} ${spot.row} ${spot.column}`;
 }
 
@@ -106,17 +105,17 @@ function keyOf(spot) {
  * @param {Spot} spot
  * @returns {Promise<Tile>}
  */
-async function load(plane, spot) {
+async function loadTile(plane, spot) {
   const { down, across } = spot;
   const [top, left] = [spot.row * TILE * down, spot.column * TILE * across];
-  const pane = {
+  const region = {
     top,
     left,
     rows: Math.min(TILE * down, plane.rows - top),
     columns: Math.min(TILE * across, plane.columns - left)
   };
   const size = Math.min(down, across);
-  const block = await plane.map(pane, size);
+  const block = await plane.map(region, size);
   // Blocks that are not square are made here, from cells of size 1: only then are all cells of a block alike.
   const { rows, columns, values } = blockMeans(block.values, block.rows, block.columns, down / size, across / size);
   return { spot, rows, columns, values, canvas: null, painted: null, ...extent(values) };
@@ -128,7 +127,7 @@ async function load(plane, spot) {
  * @param {import("./scale.js").Scale} scale
  * @param {Plane} plane
  */
-export function pictureOf(tile, scale, plane) {
+export function tileCanvas(tile, scale, plane) {
   if (tile.canvas && tile.painted === scale) return tile.canvas;
   tile.canvas ??= document.createElement("canvas");
   tile.painted = scale;
@@ -152,10 +151,10 @@ export function paintBlocks(canvas, { rows, columns, values }, scale, plane, { t
   const image = pen.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   scale.paint(values, pixels);
-  const { masked } = plainColours();
+  const { masked } = specialColours();
   for (let b = 0; b < pixels.length; b++) {
     if (values[b] !== 0) continue;
-    // Nobody may look anywhere in a block where two corners say so, because a mask is a band.
+    // A block is masked if two of its corners are, because a mask is a band.
     const [i, j] = [top + Math.floor(b / columns) * down, left + (b % columns) * across];
     const [bottom, right] = [Math.min(plane.rows, i + down) - 1, Math.min(plane.columns, j + across) - 1];
     if (plane.masked(bottom, j) && plane.masked(i, right)) pixels[b] = masked;

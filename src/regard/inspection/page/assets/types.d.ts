@@ -1,6 +1,6 @@
-// What the modules of the page hand to each other. It is read by the type check alone and is no part of the page.
+// Types that the modules of the page share. Only the type checker reads this file; it is not part of the page.
 
-/** text[start:end], in code points, is made of the tokens first..last. */
+/** The word text[start:end], in code points, consists of the tokens first..last. */
 interface Word { start: number; end: number; first: number; last: number }
 interface Side { tokens: string[]; text?: string; words?: Word[]; grid?: [number, number]; lead?: number }
 /** What one row or column of a map stands for: the tokens first..last, the word they make up, and the name to show. */
@@ -25,8 +25,10 @@ interface Attention {
   score?: string; normalize?: string; mask?: Mask; data: Data;
 }
 /** One node of a beam search. */
-interface Found { parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean }
-interface Search { beams: number; nodes: Found[]; best: number[]; left_out?: number }
+interface SearchNode {
+  parent: number; token: string; log_probability: number; total: number; ended: boolean; kept: boolean;
+}
+interface Search { beams: number; nodes: SearchNode[]; best: number[]; left_out?: number }
 interface Written { side: string; log_probabilities: number[]; score?: number | null }
 interface Pointer { attention: number; head?: number | null; offset?: number }
 interface Trace {
@@ -37,49 +39,49 @@ interface Trace {
 interface Page { version: number; served: boolean; asks?: boolean; title: string; file?: string; traces: Trace[] }
 
 /** A rectangle of tokens: rows top..top+rows, columns left..left+columns. */
-interface Pane { top: number; left: number; rows: number; columns: number }
+interface Region { top: number; left: number; rows: number; columns: number }
 /** Means of blocks of size × size cells, row after row; with size 1, the weights themselves. */
 interface Block { rows: number; columns: number; size: number; values: Float32Array }
 /** Where weights come from. */
-interface Source { map(trace: number, attention: number, head: number, pane: Pane, size: number): Promise<Block> }
+interface Source { map(trace: number, attention: number, head: number, region: Region, size: number): Promise<Block> }
 
-/** One picture's worth of numbers, and the names of its rows and columns. */
+/** The matrix of one chart, and the names of its rows and columns. */
 interface Plane {
   name: string;
   rows: number;
   columns: number;
-  /** The sizes of blocks it can answer with, rising. */
+  /** The available block sizes, ascending. */
   levels: number[];
-  /** Whether numbers below zero are to be expected even where none was met yet. */
+  /** Whether numbers may be negative even if none is known yet. */
   signed: boolean;
   rowName(row: number): string;
   columnName(column: number): string;
-  /** Whether nobody may look here; null where that is not known, because the mask is a tensor. */
+  /** Whether a cell is masked; null if that is not known, because the mask is a tensor. */
   masked(row: number, column: number): boolean | null;
-  map(pane: Pane, size: number): Promise<Block>;
+  map(region: Region, size: number): Promise<Block>;
 }
 interface Cell { row: number; column: number; size: number; rows: number; columns: number; value: number }
 type Shape = "linear" | "root" | "log";
 /** Everything that a link to the page opens again. */
 type State = Record<string, string>;
 
-/** What a view may use of the page around it. */
-interface Desk {
+/** What the page offers to its views. */
+interface App {
   page: Page;
   traces: Trace[];
   source: Source;
   state: State;
-  /** Change the state, keep it in the address, and draw the page again. */
-  go(change: Partial<State>): void;
-  /** Change the state and keep it in the address; the view has drawn itself. */
-  note(change: Partial<State>): void;
-  /** Read this to those who cannot see it. */
-  say(text: string): void;
-  /** Add a trace that the model of another wrote, and return its number. */
-  add(trace: Trace, of: number): number;
-  /** The number of the trace, among those the page came with, whose model wrote this one. */
+  /** Change the state and the address, and draw the page again. */
+  navigate(change: Partial<State>): void;
+  /** Change the state and the address, without drawing. */
+  updateState(change: Partial<State>): void;
+  /** Announce this to screen readers. */
+  announce(text: string): void;
+  /** Add a trace of the model of another trace, and return its number. */
+  addTrace(trace: Trace, of: number): number;
+  /** The number of the original trace of the same model. */
   modelOf(trace: number): number;
   /** Run this when the view closes. */
-  leaving(work: () => void): void;
+  onClose(work: () => void): void;
 }
-interface View { name: string; title: string; open(desk: Desk, room: HTMLElement): void }
+interface View { name: string; title: string; open(app: App, room: HTMLElement): void }

@@ -1,13 +1,11 @@
-// Pieces that several views use: choices, a sentence of words to press, lists of weights, a table, thumbnails. They
-// know the desk of the page, and no view.
+// Controls that several views use: choices, a sentence of words to press, lists of weights, a table, thumbnails.
 
-import { fill, freshId, isolated, make } from "./dom.js";
-import { Scale, SHAPES } from "./scale.js";
-import { counted, extent, largest, weight } from "./numbers.js";
+import { fill, uniqueId, isolatedText, make, pickNumber } from "./dom.js";
+import { formatCount, extent, largest, formatWeight } from "./numbers.js";
+import { describeCell } from "./planes.js";
+import { Scale, SCALE_NAMES } from "./scale.js";
 import { paintBlocks } from "./tiles.js";
-import { pickNumber } from "./state.js";
-import { sizesOf } from "./source.js";
-import { told } from "./planes.js";
+import { attentionSize } from "./weights.js";
 
 /**
  * A labelled choice.
@@ -17,7 +15,7 @@ import { told } from "./planes.js";
  * @param {(value: string) => void} chosen
  */
 export function choice(label, options, value, chosen) {
-  const id = freshId("choice");
+  const id = uniqueId("choice");
   const select = make(
     "select",
     { id, change: () => chosen(select.value) },
@@ -26,21 +24,21 @@ export function choice(label, options, value, chosen) {
   return make("div", { class: "choice" }, make("label", { for: id }, label), select);
 }
 
-/** @param {Desk} desk */
-export function traceNumber(desk) {
-  return pickNumber(desk.state.trace, desk.traces.length, 0);
+/** @param {App} app */
+export function traceNumber(app) {
+  return pickNumber(app.state.trace, app.traces.length, 0);
 }
 
 /**
  * The attentions of a trace, those of one name together.
- * @param {Desk} desk
+ * @param {App} app
  * @param {number} trace
  * @param {string} value
  * @param {(value: string) => void} chosen
  * @param {[string, string][]} [before] other options, first
  */
-export function attentionChoice(desk, trace, value, chosen, before = []) {
-  const names = desk.traces[trace].attentions.map((one, i) => /** @type {[string, string]} */ ([String(i), one.name]));
+export function attentionChoice(app, trace, value, chosen, before = []) {
+  const names = app.traces[trace].attentions.map((one, i) => /** @type {[string, string]} */ ([String(i), one.name]));
   return choice("Attention", [...before, ...names], value, chosen);
 }
 
@@ -68,14 +66,14 @@ const SCALES = [
 
 /**
  * The choice of a scale, and what is chosen.
- * @param {Desk} desk
+ * @param {App} app
  * @param {string} usual
  * @returns {{shape: Shape, whole: boolean, element: HTMLElement}}
  */
-export function scaleChoice(desk, usual) {
-  const value = SCALES.some(([one]) => one === desk.state.scale) ? desk.state.scale : usual;
-  const shape = /** @type {Shape} */ (value in SHAPES ? value : "linear");
-  return { shape, whole: value === "one", element: choice("Scale", SCALES, value, (scale) => desk.go({ scale })) };
+export function scaleChoice(app, usual) {
+  const value = SCALES.some(([one]) => one === app.state.scale) ? app.state.scale : usual;
+  const shape = /** @type {Shape} */ (value in SCALE_NAMES ? value : "linear");
+  return { shape, whole: value === "one", element: choice("Scale", SCALES, value, (scale) => app.navigate({ scale })) };
 }
 
 /**
@@ -86,7 +84,7 @@ export function scaleChoice(desk, usual) {
  * @param {(value: string) => void} chosen
  */
 export function toggle(label, options, value, chosen) {
-  const name = freshId("toggle");
+  const name = uniqueId("toggle");
   return make(
     "fieldset",
     { class: "toggle" },
@@ -112,7 +110,7 @@ export function toggle(label, options, value, chosen) {
  * @param {Unit[]} units
  * @param {(i: number) => void} chosen
  */
-export function sentence(label, units, chosen) {
+export function wordButtons(label, units, chosen) {
   return make(
     "div",
     { class: "sentence", role: "group", "aria-label": label },
@@ -124,7 +122,7 @@ export function sentence(label, units, chosen) {
         make(
           "button",
           { type: "button", class: "word", "aria-pressed": "false", click: () => chosen(i) },
-          isolated(unit.name)
+          isolatedText(unit.name)
         )
       )
     )
@@ -136,7 +134,7 @@ export function sentence(label, units, chosen) {
  * @param {HTMLElement} line
  * @param {number | null} number
  */
-export function pressed(line, number) {
+export function markPressed(line, number) {
   line.querySelectorAll(".word").forEach((word, i) => word.setAttribute("aria-pressed", String(i === number)));
 }
 
@@ -162,23 +160,23 @@ export function weightList(title, values, name) {
         return make(
           "li",
           {},
-          isolated(name(i)),
+          isolatedText(name(i)),
           make("span", { class: "track" }, bar),
-          make("span", { class: "number" }, weight(values[i]))
+          make("span", { class: "number" }, formatWeight(values[i]))
         );
       })
     )
   );
 }
 
-const TABLE = 2500; // cells
+const MAX_TABLE = 2500; // cells
 
 /**
  * The numbers of a small plane as a table, for those who do not see the map, and to copy.
  * @param {Plane} plane
  */
-export function tableOf(plane) {
-  if (plane.rows * plane.columns > TABLE) return null;
+export function weightTable(plane) {
+  if (plane.rows * plane.columns > MAX_TABLE) return null;
   const room = make("div", {
     class: "table-room",
     tabindex: "0",
@@ -196,13 +194,13 @@ export function tableOf(plane) {
         const { values } = await plane.map({ top: 0, left: 0, rows: plane.rows, columns: plane.columns }, 1);
         const head = make("tr", {}, make("td"));
         for (let j = 0; j < plane.columns; j++)
-          head.append(make("th", { scope: "col" }, isolated(plane.columnName(j))));
+          head.append(make("th", { scope: "col" }, isolatedText(plane.columnName(j))));
         const table = make("table", {}, make("caption", {}, plane.name), make("thead", {}, head));
         const body = make("tbody");
         for (let i = 0; i < plane.rows; i++) {
-          const row = make("tr", {}, make("th", { scope: "row" }, isolated(plane.rowName(i))));
+          const row = make("tr", {}, make("th", { scope: "row" }, isolatedText(plane.rowName(i))));
           for (let j = 0; j < plane.columns; j++)
-            row.append(make("td", {}, told(plane, i, j, values[i * plane.columns + j])));
+            row.append(make("td", {}, describeCell(plane, i, j, values[i * plane.columns + j])));
           body.append(row);
         }
         table.append(body);
@@ -237,11 +235,11 @@ export async function thumbnail(plane, edge, shape) {
  * @param {Side} side
  * @param {Float32Array} values of its tokens
  */
-export function patches(side, values) {
+export function patchFigure(side, values) {
   const [rows, columns] = /** @type {[number, number]} */ (side.grid);
   const own = values.slice(side.lead ?? 0, (side.lead ?? 0) + rows * columns);
   const { low, high } = extent(own);
-  const range = `from ${weight(Math.min(0, low))} to ${weight(high)}`;
+  const range = `from ${formatWeight(Math.min(0, low))} to ${formatWeight(high)}`;
   const label = `Weights on ${rows} × ${columns} patches of the image, ${range}`;
   const canvas = make("canvas", { class: "patches", role: "img", "aria-label": label });
   const plane = { rows, columns, masked: () => false };
@@ -258,7 +256,7 @@ export function patches(side, values) {
  * A quiet line.
  * @param {...(Node | string | null)} text
  */
-export function quiet(...text) {
+export function mutedText(...text) {
   return make("p", { class: "quiet" }, ...text);
 }
 
@@ -267,7 +265,7 @@ export function quiet(...text) {
  * @param {string} text
  * @param {...(Node | string | null)} rest
  */
-export function remark(text, ...rest) {
+export function notice(text, ...rest) {
   return make("p", { class: "remark" }, text, ...rest);
 }
 
@@ -275,7 +273,7 @@ export function remark(text, ...rest) {
  * @param {string} text
  * @param {() => void} work
  */
-export function pressable(text, work) {
+export function textButton(text, work) {
   return make("button", { type: "button", class: "plain", click: work }, text);
 }
 
@@ -285,6 +283,6 @@ export function pressable(text, work) {
  * @param {Attention} attention
  */
 export function sizeText(trace, attention) {
-  const { rows, columns } = sizesOf(trace, attention);
-  return `${counted(rows)} × ${counted(columns)}`;
+  const { rows, columns } = attentionSize(trace, attention);
+  return `${formatCount(rows)} × ${formatCount(columns)}`;
 }
