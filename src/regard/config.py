@@ -21,8 +21,8 @@ A field may have these types:
 
 A config made in Python is checked like one read from a file, and all problems are reported at once.
 
-A field that was renamed keeps its old key as an alias (`old="inner"`). Files with old keys are read under the new names,
-with one notice a file; a file with both names of a key is refused. Only new keys are written.
+A field that was renamed keeps its old key as an alias (`old="inner"`). Files with old keys are read under the new
+names, with one notice a file; a file with both names of a key is refused. Only new keys are written.
 
 A component owns its config; this module knows none of them.
 """
@@ -100,7 +100,7 @@ class Config:
             raise TomlDocument({}, type(self).__name__).error(found)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Problems between fields that are valid by themselves: the key, "heads" or "encoder.width", and the problem."""
+        """Problems between fields that are valid by themselves: a key, such as "encoder.width", and the problem."""
         return iter(())
 
 
@@ -536,4 +536,5 @@ def _value_at(tables: Any, path: KeyPath) -> Any:
 
 def _replaced(tables: Mapping[str, Any], path: KeyPath, value: Any) -> Any:
     """The tables with another value at this path."""
-    return value if not path else {**tables, path[0]: _replaced(tables[path[0]], path[1:], value)}  # type: ignore[index]
+    return value if not path else {**tables,
+                                   path[0]: _replaced(tables[path[0]], path[1:], value)}  # type: ignore[index]

@@ -8,7 +8,8 @@
 
 The standard library parses TOML but does not report where a key stands, so the text is scanned a second time for line
 numbers alone. A `TomlDocument` knows neither which keys are allowed nor which values are valid: the reader of the
-configuration (`regard.config`) collects all problems, and `TomlDocument.error` reports them together, file and line first.
+configuration (`regard.config`) collects all problems, and `TomlDocument.error` reports them together, file and line
+first.
 """
 
 import math

@@ -175,7 +175,7 @@ def test_editable_files(tmp_path):
     folder.save(target, FILES, editable={"README.md": b"card 5"})
     folder.save(target, FILES)
     assert not readme.exists()  # unchanged, and no longer saved
-    with pytest.raises(FolderError, match="`editable` must be of other names"):
+    with pytest.raises(FolderError, match="`editable` must be files of other names"):
         folder.save(target, FILES, editable={"weights": b""})
 
 
@@ -192,7 +192,7 @@ def test_a_file_of_the_users_is_not_written_over(tmp_path):
     target = tmp_path / "model"
     folder.save(target, {"weights": b"old"})
     (target / "config.toml").write_text("mine")
-    with pytest.raises(FolderError, match=r"model/config\.toml` must be a file that regard saved"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: .*did not make this one"):
         folder.save(target, FILES)
     assert (target / "config.toml").read_text() == "mine"
     assert folder.load(target, everything) == {"weights": b"old"}
@@ -228,12 +228,12 @@ def loop(path):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (foreign_folder, r"must be empty, or a folder that regard saved, but is another folder, with thesis\.tex in it"),
-    (foreign_manifest, r"manifest\.json` must be a manifest of regard, but is some other JSON"),
-    (newer_folder, r"manifest\.json.*format 2, written by regard 7\.3\.1 instead\. Install a newer regard"),
-    (file, "must be a folder, or not there yet, but is a file"),
-    (pipe, "must be a folder, or not there yet, but is a file"),
-    (loop, "must be a folder, or not there yet, but is a file"),
+    (foreign_folder, r"model: expected an empty folder, or one that regard saved, but found one with thesis\.tex"),
+    (foreign_manifest, r"manifest\.json: expected a manifest of regard, but found some other JSON"),
+    (newer_folder, r"manifest\.json.*format 2, written by regard 7\.3\.1\. Install a newer regard"),
+    (file, ": expected a folder, or nothing, but found a file"),
+    (pipe, ": expected a folder, or nothing, but found a file"),
+    (loop, ": expected a folder, or nothing, but found a file"),
 ])
 def test_nothing_is_written_over_that_regard_did_not_make(tmp_path, make, message):
     target = tmp_path / "model"
@@ -252,8 +252,8 @@ def test_nothing_is_written_over_that_regard_did_not_make(tmp_path, make, messag
 
 
 @pytest.mark.parametrize(("target", "message"), [
-    ("/", "must be a folder below the root"), ("/proc", "a mount point"),
-    ("{}/file/model", "file` must be a folder, but is a file"), ("{}/" + "x" * 250, "File name too long"),
+    ("/", "/: expected a folder below the root"), ("/proc", "a mount point"),
+    ("{}/file/model", "file: expected a folder, but found a file"), ("{}/" + "x" * 250, "File name too long"),
 ])
 def test_places_where_nothing_can_be_saved(tmp_path, target, message):
     (tmp_path / "file").write_text("")
@@ -267,10 +267,10 @@ def test_without_permission():
     with a_place_of_nobody() as place:
         folder.save(place / "model", FILES)
         (place / "model" / "weights").chmod(0)
-        with pytest.raises(FolderError, match=r"model/weights` must be readable, but is not \(Permission denied\)"):
+        with pytest.raises(FolderError, match=r"model/weights: cannot be read: Permission denied"):
             folder.verify(place / "model")
         (place / "model").chmod(0o500)
-        with pytest.raises(FolderError, match="model` must be writable, but is write-protected"):
+        with pytest.raises(FolderError, match="model: the folder is write-protected"):
             folder.save(place / "model", FILES)
         (place / "model").chmod(0)
         for attempt in (folder.verify, lambda target: folder.save(target, FILES)):
@@ -278,7 +278,7 @@ def test_without_permission():
                 attempt(place / "model")
         (place / "model").chmod(0o700)
         place.chmod(0o500)
-        with pytest.raises(FolderError, match=r"model` must be a place where regard can save.*Permission denied"):
+        with pytest.raises(FolderError, match=r"model: regard cannot save here: Permission denied"):
             folder.save(place / "model", FILES)
         place.chmod(0)
         with pytest.raises(FolderError, match=r"model.*Permission denied"):
@@ -293,7 +293,7 @@ def test_without_permission():
     (lambda path: None, r"`files\['weights'\]` must be a function that writes a file to its path"),
     (lambda path: path.mkdir(), r"`files\['weights'\]` must be a function that writes a file to its path"),
     (lambda path: path.symlink_to("/etc/passwd"), r"`files\['weights'\]` must be a function that writes"),
-    (lambda path: (path.touch(), path.with_name("more").touch()), "such that also write 'more'"),
+    (lambda path: (path.touch(), path.with_name("more").touch()), "one that also writes 'more'"),
 ])
 def test_functions_that_do_not_write_their_file(tmp_path, content, message):
     with pytest.raises(FolderError, match=message):
@@ -377,7 +377,7 @@ def test_left_overs_do_not_hide_a_folder_that_was_removed(tmp_path):
     target = tmp_path / "model"
     folder.save(target, FILES)
     os.rename(target, replacing.staging_path(target))
-    with pytest.raises(FolderError, match="is not there"):
+    with pytest.raises(FolderError, match="there is no such folder"):
         folder.verify(target)
     folder.prepare(target)
     assert list(tmp_path.iterdir()) == []

@@ -143,7 +143,7 @@ def test_first_save(tmp_path, empty):
     assert all(code == [-signal.SIGKILL] for code in codes[:-1])
     found = []
     for target in targets[: len(codes)]:
-        if folder.replacing.vacant(target):
+        if folder.is_vacant(target):
             found.append(None)
             with pytest.raises(filesystem.FolderError, match="model"):
                 folder.load(target, contents)
@@ -219,7 +219,7 @@ folder.save(sys.argv[1], {"weights": slow})
             assert process.poll() is None
             assert time.monotonic() < end
             time.sleep(0.01)
-        half = folder.replacing.aside(target) / "weights"
+        half = folder.staging_path(target) / "weights"
         monkeypatch.setattr(filesystem, "LOCK_TIMEOUT", 0.1)
         with pytest.raises(filesystem.FolderError, match=r"\.model\.lock.*held by another process"):
             folder.save(target, {})
@@ -263,7 +263,7 @@ import os, random, signal, sys, time, torch
 from regard.storage import folder, weights
 def save(step):
     tensors = {"a": torch.full((300, 1000), float(step)), "b": torch.full((7,), float(step))}
-    folder.save(sys.argv[1], {"model.safetensors": lambda path: weights.write(path, tensors)})
+    folder.save(sys.argv[1], {"model.safetensors": lambda path: weights.write_tensors(path, tensors)})
 save(0)
 chance = random.Random(1)
 for turn in range(1, 8):
@@ -274,7 +274,7 @@ for turn in range(1, 8):
     time.sleep(chance.uniform(0.02, 0.3))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    tensors = folder.load(sys.argv[1], lambda saved: weights.read(saved.path("model.safetensors")))
+    tensors = folder.load(sys.argv[1], lambda saved: weights.read_tensors(saved.path("model.safetensors")))
     print(*{float(number) for name in ("a", "b") for number in tensors[name].unique()}, flush=True)
 """
     steps = list(map(float, run(code, str(tmp_path / "model"))))  # one number each: all tensors are of one save

@@ -57,7 +57,7 @@ def test_a_file_that_is_cut_short_is_refused_and_named(whole, data):
     message = refused_or_not(target, name, files[name][:length])
     assert str(target / name) in message
     if name != "manifest.json":
-        assert f"must be of {len(files[name])} bytes, but is cut short, of {length} bytes" in message
+        assert f"{name}: the file is truncated: {length} bytes instead of {len(files[name])}" in message
 
 
 def test_every_flipped_bit_of_a_manifest_is_refused(whole):
@@ -88,9 +88,9 @@ def test_newest_whole_folder_and_why_the_others_are_not(tmp_path):
     assert found.folder == steps[3]
     assert [path for path, _ in found.refused] == steps[:3]
     reasons = [reason for _, reason in found.refused]
-    assert "step-5` must be a folder, but is not there" in reasons[0]
-    assert "step-4/weights` must be of 10240 bytes, but is cut short, of 10239 bytes" in reasons[1]
-    assert "step-3/config.toml` must be as it was saved" in reasons[2]
+    assert "step-5: there is no such folder" in reasons[0]
+    assert "step-4/weights: the file is truncated: 10239 bytes instead of 10240" in reasons[1]
+    assert "step-3/config.toml: the file was changed" in reasons[2]
     assert folder.newest([]) == (None, [])
     assert folder.newest(steps[:1]).folder is None
 
@@ -98,13 +98,13 @@ def test_newest_whole_folder_and_why_the_others_are_not(tmp_path):
 def test_what_cannot_be_read(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "some").mkdir()
-    for name, message in (("nothing", "must be a folder, but is not there"), ("some", "a folder without one"),
-                          ("model.safetensors", "must be a folder, but is a file")):
-        with pytest.raises(FolderError, match=f"{name}` .*{message}"):
+    for name, message in (("nothing", "there is no such folder"), ("some", "manifest.json, but found none"),
+                          ("model.safetensors", "expected a folder, but found a file")):
+        with pytest.raises(FolderError, match=f"{name}: .*{message}"):
             folder.verify(tmp_path / name)
     folder.save(tmp_path / "model", {**FILES, "text": b"abc\xff"})
-    for name, message in (("tokenizer.model", r'must be a manifest with "tokenizer\.model", but is one with'),
-                          ("text", "text` must be text in UTF-8, but is not, at byte 3: 0xFF")):
+    for name, message in (("tokenizer.model", r'there is no "tokenizer\.model", only'),
+                          ("text", "text: not UTF-8: byte 3: 0xFF")):
         with pytest.raises(FolderError, match=message):
             folder.load(tmp_path / "model", lambda saved, name=name: saved.read_text(name))
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_read(tmp_path):
 def test_a_folder_that_was_only_claimed_says_so(tmp_path):
     """As a training leaves it that ends before there is anything to save."""
     folder.save(tmp_path / "model", {})
-    with pytest.raises(FolderError, match=r"model: There is nothing in it yet\."):
+    with pytest.raises(FolderError, match=r"model: nothing is saved here yet"):
         folder.load(tmp_path / "model", lambda saved: saved.read_text("config.toml"))
 
 
@@ -121,10 +121,10 @@ def test_bytes_are_checked_as_they_are_read(tmp_path):
     folder.save(tmp_path / "model", FILES)
     saved = folder.load(tmp_path / "model", lambda saved: saved)
     (tmp_path / "model" / "weights").write_bytes(bytes(10240))
-    with pytest.raises(FolderError, match=r"model/weights` must be as it was saved, with sha256 .* but is changed"):
+    with pytest.raises(FolderError, match=r"model/weights: the file was changed: its sha256"):
         saved.read_bytes("weights")
     (tmp_path / "model" / "weights").unlink()
-    with pytest.raises(FolderError, match="model/weights` must be readable"):
+    with pytest.raises(FolderError, match="model/weights: cannot be read"):
         saved.read_bytes("weights")
 
 
@@ -150,5 +150,5 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path):
     def meddling(saved):
         folder.save(target, {"a": b"4"})
 
-    with pytest.raises(FolderError, match="must be left alone while it is read"):
+    with pytest.raises(FolderError, match="replaced it 20 times while it was read"):
         folder.load(target, meddling)

@@ -65,7 +65,7 @@ def test_a_link_is_no_file_of_the_folder(tmp_path):
         (tmp_path / name).write_bytes(data)
         (tmp_path / "model" / name).unlink()
         (tmp_path / "model" / name).symlink_to(tmp_path / name)
-        with pytest.raises(FolderError, match=rf"model/{name}` must be a file in the folder itself, but is a link"):
+        with pytest.raises(FolderError, match=rf"model/{name}: expected a plain file, but found a link"):
             folder.verify(tmp_path / "model")
         (tmp_path / "model" / name).unlink()
         (tmp_path / "model" / name).write_bytes(data)
@@ -76,21 +76,21 @@ def test_what_is_in_the_place_of_a_file(tmp_path):
     folder.save(tmp_path / "model", {"config.toml": b"x"})
     path = tmp_path / "model" / "config.toml"
     path.unlink()
-    with pytest.raises(FolderError, match=r"model/config\.toml` must be a file of 1 bytes, but is missing"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: the file of 1 bytes is missing"):
         folder.verify(tmp_path / "model")
     path.mkdir()
-    with pytest.raises(FolderError, match=r"model/config\.toml` .* but is a folder"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: .* but found a folder"):
         folder.verify(tmp_path / "model")
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(FolderError, match=r"model/config\.toml` .* but is something else"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: .* but found something else"):
         folder.verify(tmp_path / "model")
 
 
 def test_a_manifest_of_a_newer_version():
     """Whatever else it holds: an older version cannot know."""
     for data in (sealed(format=2, regard="9.9"), b'{"format": 12, "regard": "9.9", "parts": []}'):
-        with pytest.raises(FolderError, match=r"format (2|12), written by regard 9\.9 .* Install a newer regard"):
+        with pytest.raises(FolderError, match=r"format (2|12), written by regard 9\.9\. Install a newer regard"):
             manifest.decode_manifest(data, "manifest.json")
 
 
@@ -133,5 +133,5 @@ def test_any_bytes_are_refused_in_words(data):
 def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path):
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(FolderError, match=r"manifest\.json` must be a manifest of at most"):
+    with pytest.raises(FolderError, match=r"manifest\.json: expected a manifest of at most"):
         manifest.read_manifest(tmp_path)

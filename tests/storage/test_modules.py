@@ -33,7 +33,7 @@ def filling(dtype=torch.float32):
 
 def assert_refused(module, tensors, *parts):
     before = state(module)
-    with pytest.raises(ValueError, match=r"`there` must be the tensors of this \w+, but is not") as error:
+    with pytest.raises(ValueError, match=r"there: the tensors do not match the \w+") as error:
         modules.fill_module(module, tensors, origin="there")
     for part in parts:
         assert part in str(error.value)
@@ -184,7 +184,7 @@ def test_state_of_an_optimiser_of_another_shape():
                 for index, slots in optimiser.state_dict()["state"].items() for key, tensor in slots.items()}
 
     modules.check_specs(state_of(3), state_of(3), origin="optimiser.safetensors", owner="Adam")
-    with pytest.raises(ValueError, match=r"`optimiser\.safetensors` must be the tensors of this Adam") as error:
+    with pytest.raises(ValueError, match=r"optimiser\.safetensors: the tensors do not match the Adam") as error:
         modules.check_specs(state_of(3), state_of(4), origin="optimiser.safetensors", owner="Adam")
     assert "'0.exp_avg' must be torch.float32 of shape (2, 3), but is torch.float32 of shape (2, 4)" in str(error.value)
 

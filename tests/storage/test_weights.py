@@ -188,7 +188,7 @@ def test_what_cannot_be_written(tmp_path, tensors, metadata, message):
 def test_aliases_that_make_no_sense(tmp_path, aliases):
     save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", metadata={weights.ALIASES_KEY: aliases})
     for attempt in (weights.read_header, weights.read_tensors):
-        with pytest.raises(ValueError, match=r"a\.safetensors` must be a file whose metadata"):
+        with pytest.raises(ValueError, match=r"a\.safetensors: the metadata"):
             attempt(tmp_path / "a.safetensors")
 
 

@@ -58,7 +58,7 @@ def test_what_holds_no_tensors(tmp_path, data):
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=r"model\.safetensors` must be "):
+        with pytest.raises(ValueError, match=r"model\.safetensors: "):
             attempt(path)
 
 
@@ -68,7 +68,7 @@ def test_cut_short_anywhere(tmp_path_factory, good, data):
     length = data.draw(st.integers(0, len(good) - 1))
     path.write_bytes(good[:length])
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=rf"short\.safetensors` must be a whole file .* but is {length} bytes"):
+        with pytest.raises(ValueError, match=rf"short\.safetensors: not a complete safetensors file \({length} bytes\)"):
             attempt(path)
 
 
@@ -86,8 +86,8 @@ def test_bytes_changed_anywhere(tmp_path_factory, good, data):
         except ValueError as error:
             message = str(error)
         else:
-            message = "changed.safetensors` must be "
-        assert "changed.safetensors` must be " in message
+            message = "changed.safetensors: "
+        assert "changed.safetensors: " in message
 
 
 class Trap:
@@ -131,7 +131,7 @@ def test_a_pickle_is_never_loaded_and_told(tmp_path, kind, wrap):
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=r"model\.safetensors` must be .* but is a pickle .* runs the code in it"):
+        with pytest.raises(ValueError, match=r"model\.safetensors: .* it is a pickle .* runs the code in it"):
             attempt(path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     if kind != "zip":  # the trap is a trap
@@ -152,17 +152,17 @@ def close(loaded):
 def test_files_with_names_of_pickles_are_never_opened(tmp_path, name):
     os.mkfifo(tmp_path / name)  # to open it would never end
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=rf"{name}` must be a file of safetensors, but is of a name that pickles"):
+        with pytest.raises(ValueError, match=rf"{name}: this is the name of a pickle"):
             attempt(tmp_path / name)
-    with pytest.raises(ValueError, match=rf"{name}` must be a file of safetensors"):
+    with pytest.raises(ValueError, match=rf"{name}: this is the name of a pickle"):
         weights.write_tensors(tmp_path / name, {})
 
 
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, reason in ((".", "a folder"), ("nothing", "No such file"), ("pipe", "no plain file")):
+    for name, reason in ((".", "a folder"), ("nothing", "No such file"), ("pipe", "not a plain file")):
         for attempt in ATTEMPTS:
-            with pytest.raises(ValueError, match=f"must be a file of safetensors, but is .*{reason}"):
+            with pytest.raises(ValueError, match=reason):
                 attempt(tmp_path / name)
 
 

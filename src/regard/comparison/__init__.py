@@ -1,1 +1,1 @@
-"""Comparisons: the road from recurrence to the Transformer on one data set, two models on one test set, and memory tasks."""
+"""Comparisons: the road from recurrence to the Transformer, two models on one test set, and memory tasks."""

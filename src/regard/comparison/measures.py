@@ -9,10 +9,11 @@ Gradient flow is how much the outputs depend on each source token:
 of the last step ("last") and of all steps together ("all"). The size of a Jacobian is the root mean square of v·J over
 random directions v of length 1; with the loss gradient in place of v, a confident model would seem to have none. Models
 differ in the scale of their embeddings, so the result is the share of each position times the number of positions: 1
-if all count alike. Positions are resampled to tenths of the source. For a single cell, see `regard.recurrence.gradient_flow`.
+if all count alike. Positions are resampled to tenths of the source. For a single cell, see
+`regard.recurrence.gradient_flow`.
 
-Step memory counts the tensors of one training step: parameters, gradients, two Adam moments, and what autograd saves for
-one batch. Counting gives the same number on every machine; temporary buffers of operations are not included.
+Step memory counts the tensors of one training step: parameters, gradients, two Adam moments, and what autograd saves
+for one batch. Counting gives the same number on every machine; temporary buffers of operations are not included.
 
 All results are plain values that JSON can hold. Legend: B rows, N source tokens, n target tokens, D width.
 """
@@ -62,7 +63,8 @@ class GradientFlow(NamedTuple):
 def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientFlow:
     """The flow through a model that reads these sources and targets; of the longest ones."""
     both = task.pair_tokenizer()
-    rows = sorted(zip(both.encode_sources([pair[0] for pair in pairs]), both.encode_targets([pair[1] for pair in pairs]),
+    rows = sorted(zip(both.encode_sources([pair[0] for pair in pairs]),
+                      both.encode_targets([pair[1] for pair in pairs]),
                       strict=True), key=lambda row: -len(row[0]))[:FLOW_SENTENCES]
     chance = torch.Generator().manual_seed(1)
     found: dict[str, list[np.ndarray]] = {"last": [], "all": []}
@@ -197,12 +199,14 @@ class ModelMeasures:
     def of_plain(table: dict[str, Any]) -> "ModelMeasures":
         """From what `plain` gave, read back from JSON."""
         flow = table["flow"]
-        return ModelMeasures(**{**table, "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
+        return ModelMeasures(**{**table,
+                                "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
                                                               flow["tokens"]),
                                 "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
 
 
-def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str, peak: int | None = None) -> ModelMeasures:
+def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str,
+                  peak: int | None = None) -> ModelMeasures:
     """Read a trained model, test it, and look at it.
 
     Args:

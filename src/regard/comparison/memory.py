@@ -8,8 +8,9 @@
 All models have the same pre-norm blocks, the same data and about the same number of parameters; only the mixer differs:
 
     rnn, lstm, gru, mut1, mut2, mut3    recurrence: two layers
-    convolution                         causal and dilated: the dilation doubles from layer to layer; enough layers to see
-                                        half as far again as the first token, which otherwise a single path would reach
+    convolution                         causal and dilated: the dilation doubles from layer to layer; enough layers
+                                        to see half as far again as the first token, which otherwise a single
+                                        path would reach
     attention                           causal self-attention: two layers of four heads with rotary positions
 
     x -- read -- block -- block -- ... -- norm -- output      block: pre-norm, a mixer and a feed-forward layer
@@ -17,10 +18,10 @@ All models have the same pre-norm blocks, the same data and about the same numbe
 Heads are 16 features wide at any model width, and positions are rotary: with heads of 8 or with added sinusoids,
 associative recall was far from learned when it was learned with these.
 
-Every batch is new, so nothing can be memorised across batches. Training uses Adam with a short warm-up and a linear decay
-to a twentieth, gradients clipped to norm 1, and stops when the held-out loss is a hundredth of chance. `QUICK` takes some
-minutes on two cores; `LONG` is for a GPU and lengths up to 1,024, with a lower learning rate: at 1,024 tokens convolution
-did not learn to copy with twice the rate.
+Every batch is new, so nothing can be memorised across batches. Training uses Adam with a short warm-up and a linear
+decay to a twentieth, gradients clipped to norm 1, and stops when the held-out loss is a hundredth of chance. `QUICK`
+takes some minutes on two cores; `LONG` is for a GPU and lengths up to 1,024, with a lower learning rate: at 1,024
+tokens convolution did not learn to copy with twice the rate.
 
 Published figures of other models and trainings are shown beside the results. None of them was measured by this code.
 
@@ -85,7 +86,8 @@ def _two_layers(tokens: int) -> int:
 MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
     **{cell: MemoryMixer(RecurrenceConfig(cell=cell), _two_layers, 5e-3) for cell in CELLS},
     "convolution": MemoryMixer(ConvolutionConfig(kernel_size=KERNEL, dilation_growth=2), _convolution_layers, 2e-3),
-    "attention": MemoryMixer(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()), _two_layers, 5e-3),
+    "attention": MemoryMixer(SelfAttentionConfig(heads=HEADS, head_width=HEAD_WIDTH, position=RotaryConfig()),
+                             _two_layers, 5e-3),
 }
 
 
@@ -122,7 +124,8 @@ def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
     way = checks.pick("ways", name, MEMORY_MIXERS)
     width = 8
     if _count_parameters(task, way, width) > parameters:
-        raise checks.wrong("parameters", f"at least {_count_parameters(task, way, width):,} for {name} and {task.tokens} tokens",
+        raise checks.wrong("parameters",
+                           f"at least {_count_parameters(task, way, width):,} for {name} and {task.tokens} tokens",
                            f"{parameters:,}")
     while _count_parameters(task, way, width + 8) <= parameters:
         width += 8
@@ -206,7 +209,8 @@ class MemoryResult:
 
     def table(self) -> dict[str, Any]:
         """As plain values. JSON has no NaN: a loss that is none is null."""
-        own = asdict(self) | {"solved": self.solved, "curve": [[step, _finite_or_none(loss)] for step, loss in self.curve]}
+        own = asdict(self) | {"solved": self.solved,
+                              "curve": [[step, _finite_or_none(loss)] for step, loss in self.curve]}
         return {**own, "loss": _finite_or_none(self.loss)}
 
 
@@ -225,11 +229,13 @@ def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: s
     return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
                         accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
                         parameters=sum(parameter.numel() for parameter in model.parameters()),
-                        width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen, steps=lesson.steps,
+                        width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen,
+                        steps=lesson.steps,
                         seconds=lesson.seconds, curve=lesson.curve)
 
 
-def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float, told: ProgressCallback | None = None) -> MemoryTraining:
+def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float,
+                told: ProgressCallback | None = None) -> MemoryTraining:
     """Train any model of inputs to outputs, (B, N) or (B, N, features) -> (B, N, outputs), where it is."""
     device = next(model.parameters()).device
     stream = Generator(device).manual_seed(seed)
@@ -449,7 +455,8 @@ def save_figures(results: Sequence[MemoryResult], folder: str | os.PathLike[str]
     """The picture in this folder as SVG and as PNG, named after the task; the paths."""
     from regard.inspection.pictures.canvas import save as write
 
-    drawn, paths = results_figure(results), [os.path.join(folder, f"{results[0].task}.{ending}") for ending in FIGURE_FORMATS]
+    drawn, paths = results_figure(results), [os.path.join(folder, f"{results[0].task}.{ending}")
+                                             for ending in FIGURE_FORMATS]
     for path in paths:
         write(drawn, path)
     return paths

@@ -6,9 +6,9 @@
               associative recall, Arora et al. 2023, which has other tokens where we have blanks)
     adding    numbers from 0 to 1, two of them marked, one in each half: their sum (Hochreiter & Schmidhuber 1997)
 
-`chance` is the loss of a model that knows the rules and remembers nothing. For copy it is 10 ln 8 / (length + 20), because
-the published loss is the mean over all tokens and the blanks are predicted without error. For adding it is the variance
-of the sum of two uniform numbers, 1/6; the literature gives 0.1767.
+`chance` is the loss of a model that knows the rules and remembers nothing. For copy it is 10 ln 8 / (length + 20),
+because the published loss is the mean over all tokens and the blanks are predicted without error. For adding it is the
+variance of the sum of two uniform numbers, 1/6; the literature gives 0.1767.
 
 Legend: B rows, N tokens, P pairs, V outputs.
 """
@@ -251,7 +251,8 @@ class AddingTask(MemoryTask):
         return MemoryScore(F.mse_loss(outputs.squeeze(-1)[batch.asked].float(), batch.targets[batch.asked]), None)
 
 
-MEMORY_TASKS: dict[str, type[CopyTask] | type[RecallTask] | type[AddingTask]] = {"copy": CopyTask, "recall": RecallTask, "adding": AddingTask}
+MEMORY_TASKS: dict[str, type[CopyTask] | type[RecallTask] | type[AddingTask]] = {
+    "copy": CopyTask, "recall": RecallTask, "adding": AddingTask}
 
 
 def make_task(name: str, length: int) -> MemoryTask:

@@ -1,8 +1,8 @@
 """HTML pages of comparisons: the road, and two models side by side.
 
-A page is one HTML file without network access, scripts or other files, in light or dark colours. Text is escaped exactly
-where it becomes HTML: `html_text` for any text, `Html` for what is HTML already. The pages draw tables of results; they
-compute nothing.
+A page is one HTML file without network access, scripts or other files, in light or dark colours. Text is escaped
+exactly where it becomes HTML: `html_text` for any text, `Html` for what is HTML already. The pages draw tables of
+results; they compute nothing.
 """
 
 import html
@@ -113,7 +113,8 @@ def html_details(title: str, *parts: Html) -> Html:
 
 def html_facts(rows: Iterable[tuple[str, str]]) -> Html:
     """Names with what they stand for."""
-    return Html("<dl>" + "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(value)}</dd>" for name, value in rows) + "</dl>")
+    return Html("<dl>" + "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(value)}</dd>"
+                                 for name, value in rows) + "</dl>")
 
 
 def html_swatch(number: int) -> Html:
@@ -138,7 +139,8 @@ def road_page(found: Table, maps: Mapping[str, str | None]) -> str:
     """
     models = found["models"]
     return html_page("The same work, done in several ways", [
-        _road_head(found), _road_scores(models, found["seeds"]), _road_lengths(models), _road_curves(models), _road_flows(models),
+        _road_head(found), _road_scores(models, found["seeds"]), _road_lengths(models), _road_curves(models),
+        _road_flows(models),
         _road_maps(found, maps), _road_methods(found)])
 
 
@@ -170,8 +172,10 @@ def _road_scores(models: Sequence[Table], seeds: int) -> Html:
     peaks = any(model["peak"] is not None for model in models)
     for number, model in enumerate(models):
         kept = long_sentence_ratio(model)
-        rows.append([Html(html_swatch(number) + html_text(model["name"])), html_text(model["about"]), _score_bar(model["bleu"]),
-                     html_text(format_spread(model["bleu"])), html_text(format_spread(model["chrf"])), html_text(format_spread(model["loss"], 3)),
+        rows.append([Html(html_swatch(number) + html_text(model["name"])), html_text(model["about"]),
+                     _score_bar(model["bleu"]),
+                     html_text(format_spread(model["bleu"])), html_text(format_spread(model["chrf"])),
+                     html_text(format_spread(model["loss"], 3)),
                      html_text("" if kept is None else f"{kept:.0%}"), html_text(f"{model['parameters']:,}"),
                      html_text(format_spread(model["tokens_per_second"], 0)), html_text(format_bytes(model["memory"])),
                      *([html_text(format_bytes(model["peak"]))] if peaks else [])])
@@ -197,7 +201,8 @@ def _score_bar(score: Mapping[str, Any]) -> Html:
 def _road_lengths(models: Sequence[Table]) -> Html:
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
     drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
-    lines = [ChartLine(model["name"], range(len(drawn)), *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
+    lines = [ChartLine(model["name"], range(len(drawn)),
+                       *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
                                                            for key in ("mean", "low", "high"))) for model in models]
     picture = lines_svg(lines, x_label="words of the source", y_label="BLEU", x_names=drawn, y_min=0.0,
                         title="BLEU by the length of the source")
@@ -212,7 +217,8 @@ def _road_lengths(models: Sequence[Table]) -> Html:
                        "at the source again for every word, so it has no such limit."),
         html_figure(picture, f"Test pairs: {pairs}." + (" Lengths of very few pairs are not drawn." if drawn != names
                                                         else "") + (" Bands go from the worst seed to the best." if
-                                                                    models[0]["bleu"]["deviation"] is not None else "")),
+                                                                    models[0]["bleu"]["deviation"] is not None
+                                                                    else "")),
         html_details("The numbers", html_table(["model", *names], rows, numbers=range(1, len(names) + 1),
                                                caption="BLEU by the words of the source")))
 
@@ -316,9 +322,11 @@ def _pair_head(found: PairTable) -> Html:
 
 def _pair_scores(found: PairTable) -> Html:
     rows = [[Html(html_swatch(number) + html_text(model["name"])), html_text(f"{model['bleu']:.2f}"),
-             html_text(f"{model['chrf']:.2f}"), html_text(f"{model['loss']:.3f}"), html_text(f"{model['parameters']:,}"),
+             html_text(f"{model['chrf']:.2f}"), html_text(f"{model['loss']:.3f}"),
+             html_text(f"{model['parameters']:,}"),
              html_text(f"{model['cut']:,}")] for number, model in enumerate(found["models"])]
-    apart = [[html_text(name), html_text(f"{one['difference']:+.2f}"), html_text(f"{one['low']:+.2f} to {one['high']:+.2f}"),
+    apart = [[html_text(name), html_text(f"{one['difference']:+.2f}"),
+              html_text(f"{one['low']:+.2f} to {one['high']:+.2f}"),
               html_text(f"{one['p']:.3f}")] for name, one in
              (("BLEU", found["difference"]["bleu"]), ("chrF", found["difference"]["chrf"]))]
     note = (f"The test of {found['pairs']:,} pairs was drawn again {found['draws']:,} times, the same sentences for "
@@ -334,7 +342,8 @@ def _pair_scores(found: PairTable) -> Html:
 def _pair_lengths(models: Sequence[PairTable]) -> Html:
     shown = large_buckets(models[0]["by_length"])
     names = [bucket_name(bucket) for bucket in shown]
-    lines = [ChartLine(model["name"], range(len(names)), [bucket["bleu"] for bucket in large_buckets(model["by_length"])])
+    lines = [ChartLine(model["name"], range(len(names)),
+                       [bucket["bleu"] for bucket in large_buckets(model["by_length"])])
              for model in models]
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in zip(shown, names, strict=True))
     return html_section("By length", html_figure(
@@ -352,7 +361,8 @@ def _pair_sentences(found: PairTable) -> Html:
         count = f"{len(shown):,} of {len(some):,}" if len(shown) < len(some) else f"{len(some):,}"
         parts.append(Html(f"<h3>{html_text(name)} is better: {count} sentences</h3>"))
         if shown:
-            parts.append(html_table(["chrF", "source", "reference", first, second], [_sentence_row(one) for one in shown],
+            parts.append(html_table(["chrF", "source", "reference", first, second],
+                                    [_sentence_row(one) for one in shown],
                                     numbers=(0,), said=range(1, 5), caption=f"where {name} is better, most first"))
     same = f"{found['same']:,} of {found['pairs']:,} translations are the same in both, letter by letter."
     return html_section("Sentence by sentence", html_paragraph(

@@ -4,10 +4,10 @@
     paired_bootstrap(first, second, references)             differences of BLEU and chrF with range and p-value
 
 The paired bootstrap (Koehn 2004) draws the test set a thousand times with replacement, the same sentences for both
-systems, and scores each draw as a whole. `low` and `high` enclose 95 % of the differences. `p` is how often a difference
-as large as the real one would be drawn if there were none: drawn differences minus their mean, two-sided, with one added to
-both counts so that it is never 0. BLEU and chrF are computed from sums of sentence statistics, so a thousand draws cost
-little more than one.
+systems, and scores each draw as a whole. `low` and `high` enclose 95 % of the differences. `p` is how often a
+difference as large as the real one would be drawn if there were none: drawn differences minus their mean, two-sided,
+with one added to both counts so that it is never 0. BLEU and chrF are computed from sums of sentence statistics, so a
+thousand draws cost little more than one.
 
 Legend: S sentences, K statistics of a sentence, R draws.
 """
@@ -49,7 +49,8 @@ class ScoreDifferences(NamedTuple):
     chrf: ScoreDifference
 
 
-def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str], *, draws: int = BOOTSTRAP_DRAWS,
+def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str], *,
+                     draws: int = BOOTSTRAP_DRAWS,
                      seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
     """Both systems' hypotheses against the same references."""
     check_counts(first=first, second=second, references=references)

@@ -59,10 +59,12 @@ def _summarize_model(name: str, recipe: str, about: str, runs: Sequence[ModelMea
     return {"name": name, "recipe": recipe, "about": about, "parameters": first.parameters, "steps": first.steps,
             "tokens": first.tokens, "memory": first.memory,
             "peak": max((run.peak for run in runs if run.peak is not None), default=None),
-            **{score: _spread_of(runs, lambda run, score=score: getattr(run, score)) for score in SUMMARIZED_SCORES},  # type: ignore[misc]
+            **{score: _spread_of(runs, lambda run, score=score: getattr(run, score))  # type: ignore[misc]
+               for score in SUMMARIZED_SCORES},
             "by_length": _spread_by_length(runs),
             "curve": first.curve,
-            "flow": {"last": _column_means([run.flow.last for run in runs]), "all": _column_means([run.flow.all for run in runs]),
+            "flow": {"last": _column_means([run.flow.last for run in runs]),
+                     "all": _column_means([run.flow.all for run in runs]),
                      "sentences": first.flow.sentences, "tokens": first.flow.tokens},
             "translation": first.translation, "attends": first.attention is not None, "signatures": first.signatures}
 
@@ -101,7 +103,8 @@ class ComparisonData:
     def identity(self) -> ReportTable:
         """What stands for it: the sha256 of every file."""
         if not self.data:
-            return {PHRASEBOOK: {"drawn": splits.PHRASEBOOK_DRAWS, "clauses": splits.PHRASEBOOK_CLAUSES, "words": splits.PHRASEBOOK_WORDS}}
+            return {PHRASEBOOK: {"drawn": splits.PHRASEBOOK_DRAWS, "clauses": splits.PHRASEBOOK_CLAUSES,
+                                 "words": splits.PHRASEBOOK_WORDS}}
         paths.open_inputs((*self.data, *self.validation, *self.test))
         found = {name: paths.file_digests(getattr(self, name)) for name in ("data", "validation", "test")}
         return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
@@ -132,7 +135,8 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
     return found
 
 
-def _describe_setup(setting: ComparisonSettings, data: ComparisonData, files: SplitFiles, results: RunResults) -> ReportTable:
+def _describe_setup(setting: ComparisonSettings, data: ComparisonData, files: SplitFiles,
+                    results: RunResults) -> ReportTable:
     """What is the same for all models: the data, the machine, and the sentence that is shown."""
     tokenizers = {run.tokenizer for runs in results.values() for run in runs}
     assert len(tokenizers) == 1, "the same pairs and settings make the same tokenizer"

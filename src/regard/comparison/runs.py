@@ -8,9 +8,9 @@
       runs/NAME-SEED.json    the measurements of a finished run
       results.json, page.html
 
-The same request continues a comparison: finished runs are read, an interrupted training is resumed. More models or seeds
-may be added; everything else must be unchanged. The steps for a token budget are counted in the batches that the models
-will see; those for minutes are predicted by a few timed steps whose result is discarded.
+The same request continues a comparison: finished runs are read, an interrupted training is resumed. More models or
+seeds may be added; everything else must be unchanged. The steps for a token budget are counted in the batches that the
+models will see; those for minutes are predicted by a few timed steps whose result is discarded.
 """
 
 import json
@@ -141,14 +141,17 @@ def plan_steps(setting: ComparisonSettings, files: SplitFiles, place: Path) -> d
             if setting.budget.parameters is not None:
                 changes = match_parameters(_prepare_run(setting, step, files, place).model, setting.budget.parameters)
             if setting.budget.minutes is not None:
-                steps = steps_for_amount(60 * setting.budget.minutes, _seconds_per_step(setting, step, files, place, changes))
+                steps = steps_for_amount(60 * setting.budget.minutes,
+                                         _seconds_per_step(setting, step, files, place, changes))
             else:  # all models learn from the same batches
-                steps = same = same or _steps_for_tokens(_prepare_run(setting, step, files, place), setting.budget.tokens)
+                steps = same = same or _steps_for_tokens(_prepare_run(setting, step, files, place),
+                                                         setting.budget.tokens)
             found[step.name] = TrainingAllowance(steps, changes)
     return found
 
 
-def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, output: Path, changes: dict[str, Any], *,
+def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, output: Path,
+                     changes: dict[str, Any], *,
                      steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
     """What a training of this model is asked for."""
     return TrainingRequest(task=TASK, data=(str(files.train),), validation=(str(files.validation),), output=output,
@@ -160,7 +163,8 @@ def _prepare_run(setting: ComparisonSettings, step: RoadStep, files: SplitFiles,
     asked = training_request(setting, step, files, place / "trial", {})
     plan = TASKS[TASK]()
     name = setting.device if setting.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    return prepare(asked, plan, resolution.requested_config(asked, plan), resolution.device_properties(torch.device(name)), lambda event: None)
+    return prepare(asked, plan, resolution.requested_config(asked, plan),
+                   resolution.device_properties(torch.device(name)), lambda event: None)
 
 
 def _steps_for_tokens(ready: PreparedTraining, tokens: int | None) -> int:
@@ -189,10 +193,12 @@ class _StepClock:
         """Nothing is held."""
 
 
-def _seconds_per_step(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path, changes: dict[str, Any]) -> float:
+def _seconds_per_step(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path,
+                      changes: dict[str, Any]) -> float:
     """Seconds of a step."""
     clock = _StepClock()
-    few = {**changes, "training.log_every": UNTIMED_STEPS, "training.validation.max_examples": 1, "training.validation.every": PILOT_STEPS}
+    few = {**changes, "training.log_every": UNTIMED_STEPS, "training.validation.max_examples": 1,
+           "training.validation.every": PILOT_STEPS}
     train(training_request(setting, step, files, place / f"pilot-{step.name}", few, steps=PILOT_STEPS), [clock])
     return (clock.times[PILOT_STEPS] - clock.times[UNTIMED_STEPS]) / (PILOT_STEPS - UNTIMED_STEPS)
 
@@ -225,7 +231,8 @@ class RunReporter(NamedTuple):
     """Makes those that are told of one training."""
 
 
-def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles, told: RunReporter) -> RunResults:
+def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
+                   told: RunReporter) -> RunResults:
     """Train and measure what is not finished yet."""
     with _few_threads(setting):
         return _run_all(setting, place, files, told)
@@ -264,7 +271,8 @@ def _few_threads(setting: ComparisonSettings) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles) -> dict[str, TrainingAllowance]:
+def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles) -> dict[str,
+                                                                                                 TrainingAllowance]:
     """The steps of each model: as found out before, so that a comparison goes on as it began, or found out now."""
     kept = place.folder / STEPS_FILE
     known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
@@ -276,7 +284,8 @@ def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: Spl
     return {name: TrainingAllowance(**one) for name, one in known.items()}
 
 
-def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: ComparisonFolder, files: SplitFiles, allowed: TrainingAllowance,
+def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: ComparisonFolder, files: SplitFiles,
+               allowed: TrainingAllowance,
                told: RunReporter) -> int | None:
     """Train one model to its end; what a GPU held at most."""
     folder = place.model(step.name, seed)

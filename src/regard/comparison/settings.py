@@ -128,7 +128,8 @@ def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
         if best is None or off < best[0]:
             best = off, changes
     if best is None:
-        raise checks.wrong("budget", f"parameters that a model of some width from {TRIED_WIDTHS[0]} to {TRIED_WIDTHS[-1]} has",
+        raise checks.wrong("budget",
+                           f"parameters that a model of some width from {TRIED_WIDTHS[0]} to {TRIED_WIDTHS[-1]} has",
                            f"{parameters:,}")
     return {f"model.{key}": value for key, value in best[1].items()}
 
@@ -223,7 +224,8 @@ def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
         return {"model.dropout": 0.0}
     found: dict[str, Any] = {"model.embedding.dropout": 0.0}
     for side in SIDES:
-        found |= {f"model.{side}.dropout": 0.0, f"model.{side}.norm_position": "pre"}  # pre-norm bears a high rate at once
+        found |= {f"model.{side}.dropout": 0.0,
+                  f"model.{side}.norm_position": "pre"}  # pre-norm bears a high rate at once
         for part in ("feed_forward", "cross", "mixer"):
             if lookup(model, f"{side}.{part}") is not None and lookup(model, f"{side}.{part}.kind",
                                                                       "attention") == "attention":

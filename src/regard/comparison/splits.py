@@ -47,7 +47,8 @@ class SplitFiles(NamedTuple):
 
     def digests(self) -> dict[str, str]:
         """The sha256 of each by its name."""
-        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(SPLIT_NAMES, self, strict=True)}
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name,
+                path in zip(SPLIT_NAMES, self, strict=True)}
 
 
 def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (), test: Sequence[str] = (),

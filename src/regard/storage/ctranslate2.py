@@ -34,13 +34,13 @@ from regard.models.language import LanguageModelConfig
 from regard.special_tokens import SpecialTokens
 
 SCORE_SCALES = {"scaled_dot": -0.5, "scaled_dot_d": -1.0, "dot": 0.0}
-"""The scores that fit, and the power of a head's width that a dot product is multiplied by."""
+"""The supported scores, and the power of the head width that scales the dot product."""
 Unsupported = tuple[str, str]
-"""A key of the config, and why its value does not fit."""
+"""A config key, and why its value is not supported."""
 
 
 def check_supported(config: ModelConfig) -> None:
-    """Refuse a config that does not fit, with every key that is in the way."""
+    """Refuse a config that CTranslate2 cannot run, and list every unsupported key."""
     found = [*find_unsupported(config)]
     if found:
         lines = "\n  ".join(f"model.{key}: {why}" for key, why in found)
@@ -48,7 +48,7 @@ def check_supported(config: ModelConfig) -> None:
 
 
 def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
-    """All that has no place in CTranslate2."""
+    """All parts of a config that CTranslate2 cannot run."""
     if isinstance(config, EncoderDecoderConfig):
         yield from _unsupported_embedding(config.embedding, config.encoder)
         yield from _unsupported_stack("encoder", config.encoder)
@@ -67,9 +67,9 @@ def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
 
 def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> Iterator[Unsupported]:
     if embedding.combine != "added":
-        yield "embedding.combine", "positions are added to tokens, and not set beside them"
+        yield "embedding.combine", "positions must be added to the embeddings, not concatenated"
     if embedding.segments:
-        yield "embedding.segments", "texts are not told apart by a table of segments"
+        yield "embedding.segments", "segment embeddings are not supported"
     if embedding.norm is None:
         return
     for key in ("norm", "epsilon"):
@@ -86,7 +86,7 @@ def _unsupported_stack(name: str, stack: StackConfig) -> Iterator[Unsupported]:
     else:
         yield from _unsupported_attention(f"{name}.mixer", stack.mixer)
         if stack.mixer.window is not None:
-            yield f"{name}.mixer.window", "every token sees all others, or all before it"
+            yield f"{name}.mixer.window", "windowed attention is not supported"
         if stack.mixer.position is not None:
             kind = stack.mixer.position.kind
             yield f"{name}.mixer.position", f'positions are those of the embedding, and not "{kind}"'
@@ -107,7 +107,7 @@ def _unsupported_attention(name: str, attention: AttentionConfig) -> Iterator[Un
 
 def _unsupported_cross(stack: StackConfig) -> Iterator[Unsupported]:
     if stack.cross is None or not isinstance(stack.mixer, SelfAttentionConfig):
-        return  # what is wrong with that has been said
+        return  # reported already
     yield from _unsupported_attention("decoder.cross", stack.cross)
     if stack.cross.heads != stack.mixer.heads:
         yield "decoder.cross.heads", f"they are as many as those of the mixer, {stack.mixer.heads}"
@@ -118,7 +118,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def import_ctranslate2(name: str = "ctranslate2") -> Any:
-    """CTranslate2, or a module of it; a ValueError where it is not installed."""
+    """Import CTranslate2 or a module of it; a ValueError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -127,7 +127,7 @@ def import_ctranslate2(name: str = "ctranslate2") -> Any:
 
 
 def build_spec(config: ModelConfig, tensors: Tensors, positions: int) -> Any:
-    """The specification of a model with these tensors, by our names; it must fit."""
+    """The CTranslate2 specification (a tree of named arrays) of a model with these tensors, by our names."""
     check_supported(config)
     specs = import_ctranslate2("ctranslate2.specs.transformer_spec")
     if isinstance(config, EncoderDecoderConfig):
@@ -147,7 +147,7 @@ def build_spec(config: ModelConfig, tensors: Tensors, positions: int) -> Any:
 
 
 def _stack_options(stack: StackConfig, embedding: EmbeddingConfig) -> dict[str, Any]:
-    """What a stack is called there."""
+    """The options of a stack in the specification."""
     common = import_ctranslate2("ctranslate2.specs.common_spec")
     assert isinstance(stack.mixer, SelfAttentionConfig)
     assert stack.feed_forward is not None
@@ -157,9 +157,10 @@ def _stack_options(stack: StackConfig, embedding: EmbeddingConfig) -> dict[str, 
             "rms_norm": stack.norm == "rms"}
 
 
-def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoderConfig | LanguageModelConfig, tensors: Tensors,
+def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoderConfig | LanguageModelConfig,
+               tensors: Tensors,
                side: str, positions: int) -> None:
-    """All of an encoder, or of a decoder but for its output."""
+    """Fill in an encoder, or a decoder without its output layer."""
     embedding, width = config.embedding, config.width
     table.weight = _to_array(tensors[f"{side}embedding.tokens.weight"])
     spec.scale_embeddings = embedding.scale
@@ -170,7 +171,8 @@ def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoder
         _fill_norm(spec.layer_norm, tensors, f"{side}stack.last_norm")
     for number, layer in enumerate(spec.layer):
         block = f"{side}stack.blocks.{number}."
-        _fill_attention(layer.self_attention, tensors, f"{block}mixer.layer", stack.mixer, width)  # type: ignore[arg-type]
+        assert isinstance(stack.mixer, SelfAttentionConfig)
+        _fill_attention(layer.self_attention, tensors, f"{block}mixer.layer", stack.mixer, width)
         _fill_norm(layer.self_attention.layer_norm, tensors, f"{block}around_mixer.norm")
         if stack.cross is not None:
             _fill_attention(layer.attention, tensors, f"{block}cross", stack.cross, width)
@@ -182,8 +184,9 @@ def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoder
         _fill_norm(layer.ffn.layer_norm, tensors, f"{block}around_feed_forward.norm")
 
 
-def _position_table(embedding: EmbeddingConfig, tensors: Tensors, side: str, count: int, width: int) -> np.ndarray[Any, Any]:
-    """(count, width): the vectors of the first positions; zeros where there are none."""
+def _position_table(embedding: EmbeddingConfig, tensors: Tensors, side: str, count: int, width: int) -> np.ndarray[Any,
+                                                                                                                   Any]:
+    """(count, width): the encodings of the first positions; zeros if there are none."""
     if embedding.positions is None:
         return np.zeros((count, width), np.float32)
     name = f"{side}embedding.positions.encoding.table"
@@ -201,7 +204,7 @@ def _fill_attention(spec: Any, tensors: Tensors, name: str, config: AttentionCon
         if config.bias:
             linear.bias = np.concatenate([_to_array(tensors[f"{name}.{part}.bias"]) for part in group])
     _fill_linear(spec.linear[-1], tensors, f"{name}.output")
-    if config.score != "scaled_dot":  # which is what it computes where nothing is said
+    if config.score != "scaled_dot":  # scaled_dot is its default
         spec.queries_scale = np.float32((width // config.heads) ** SCORE_SCALES[config.score])
 
 
@@ -218,32 +221,32 @@ def _fill_norm(spec: Any, tensors: Tensors, name: str) -> None:
 
 
 def _to_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return np.array(tensor.detach().to("cpu", torch.float32).numpy())  # a copy: quantising writes into it
+    return np.array(tensor.detach().to("cpu", torch.float32).numpy())  # a copy, because quantisation writes into it
 
 
 QUANTIZATIONS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "int8": "int8_float32"}
-"""As what numbers matrices are stored, and as what a CPU computes with them. A GPU computes with what is stored."""
+"""The stored type of matrices, and the type that a CPU computes with. A GPU computes with the stored type."""
 DEFAULT_POSITIONS = 2048
-"""Rows of the table of positions that have no end."""
+"""Rows of the position table if positions are unlimited."""
 
 
 @dataclass(frozen=True)
 class VocabularyNames:
-    """What ids are called on each side; one list for both where a model has one side."""
+    """Token names of the ids on each side; the same for both if a model has one side."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that hold them for a translator."""
+        """The vocabulary files of a translation model."""
         if self.source == self.target:
             return ("shared_vocabulary.json",)
         return "source_vocabulary.json", "target_vocabulary.json"
 
 
 def unique_names(pieces: Sequence[str], size: int) -> tuple[str, ...]:
-    """Names for all `size` ids of a model, the first of which are called like these pieces."""
+    """Unique names for all `size` ids of a model: the pieces, and <ID> for ids without a name of their own."""
     named, taken = list[str](), set[str]()
     numbered = {f"<{id_}>" for id_ in range(size)}
     for id_ in range(size):
@@ -256,19 +259,20 @@ def unique_names(pieces: Sequence[str], size: int) -> tuple[str, ...]:
 
 
 def max_positions(config: ModelConfig) -> int:
-    """How many positions an exported model has."""
+    """The number of positions of an exported model."""
     embedding = getattr(config, "embedding", None)
     count = getattr(embedding.positions, "max_positions", None) if embedding is not None else None
     return DEFAULT_POSITIONS if count is None else count
 
 
-def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens, tensors: Tensors, names: VocabularyNames,
+def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens, tensors: Tensors,
+                      names: VocabularyNames,
                       quantization: str = "float32") -> tuple[str, ...]:
-    """Write the files into a folder that is there, and give their names; a ValueError says what does not fit.
+    """Write the files into an existing folder and return their names; a ValueError says what is not supported.
 
     Args:
-        tensors: the state of the model, by our names.
-        quantization: one of QUANTIZATIONS: as what numbers matrices are stored.
+        tensors: the state dict of the model, by our names.
+        quantization: the stored type of matrices, one of QUANTIZATIONS.
     """
     checks.pick("quantization", quantization, QUANTIZATIONS)
     if not special.end:

@@ -1,4 +1,4 @@
-"""Operating-system services for crash-safe saving: fsync, a lock between processes, and an atomic exchange of two names.
+"""Operating-system services for crash-safe saving: fsync, a lock between processes, atomic exchange of two names.
 
 This module knows paths and error numbers. It does not know what the folders contain.
 """
@@ -12,23 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from regard import checks
-
 LOCK_TIMEOUT = 300.0
 """Seconds to wait for another process that saves into the same folder."""
 LOCK_POLL = 0.02
 
-# What a person can mend by choosing another place or other permissions. The rest, such as a full disk, is an OSError.
+# The user can fix these with another folder or other permissions. The rest, such as a full disk, stays an OSError.
 USER_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG,
                errno.EBUSY, errno.EXDEV, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTEMPTY}
-# Of an exchange: not known to this kernel or this file system, or not allowed in this container.
+# The exchange is not supported by this kernel or file system, or not allowed in this container.
 NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @contextmanager
 def folder_in_errors(folder: Path) -> Iterator[None]:
-    """Errors of the system inside say which folder could not be saved, at which file, and why."""
+    """Add to system errors raised inside which folder could not be saved, at which file, and why."""
     try:
         yield
     except OSError as error:
@@ -36,14 +34,14 @@ def folder_in_errors(folder: Path) -> Iterator[None]:
         where = os.fsdecode(where) if isinstance(where, str | bytes | os.PathLike) else str(folder)
         reason = error.strerror or str(error)
         if error.errno in USER_ERRORS:
-            raise folder_error(folder, "a place where regard can save", f"not: {reason} ({where})",
-                               "Choose another folder, or mend this.") from error
+            raise FolderError(f"{folder}: regard cannot save here: {reason} ({where}). Choose another folder, or "
+                              "change this.") from error
         raise OSError(error.errno or errno.EIO, f"{folder} could not be saved: {reason}", where) from error
 
 
 @contextmanager
 def file_in_errors(path: Path) -> Iterator[None]:
-    """Errors of the system inside name this file where they name none, as those of writing do not."""
+    """Add the file name to system errors raised inside that have none, such as those of writing."""
     try:
         yield
     except OSError as error:
@@ -52,12 +50,12 @@ def file_in_errors(path: Path) -> Iterator[None]:
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems write names at once and know no syncing of folders.
+        # Some network file systems write names at once and do not support fsync of folders.
         if error.errno != errno.EINVAL or not path.is_dir():
             raise
     finally:
@@ -66,16 +64,16 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of this name against other processes and threads. It ends with its holder, even a killed one.
+    """Hold this lock against other processes and threads; the system releases it when the holder ends or is killed.
 
-    The file is removed at the end. One that was left by a killed process holds nobody up.
+    The file is removed at the end. A file left behind by a killed process blocks no other.
     """
     handle = _acquire_lock(path)
     try:
         yield
     finally:
         with suppress(FileNotFoundError):
-            path.unlink()  # before the release: who gets the lock of a removed file sees so, and tries again
+            path.unlink()  # before the release: a process that gets the lock of a removed file tries again
         os.close(handle)
 
 
@@ -94,8 +92,8 @@ def _acquire_lock(path: Path) -> int:
         except BlockingIOError:
             if time.monotonic() > end:
                 os.close(handle)
-                raise folder_error(path, f"free within {LOCK_TIMEOUT:.0f} seconds", "held by another process",
-                                   "Two runs must not save into one folder.") from None
+                raise FolderError(f"{path}: this lock was held by another process for {LOCK_TIMEOUT:.0f} seconds. Two "
+                                  "runs cannot save into one folder.") from None
             time.sleep(LOCK_POLL)
         except OSError as error:
             os.close(handle)
@@ -104,7 +102,7 @@ def _acquire_lock(path: Path) -> int:
 
 
 def _is_open_file(handle: int, path: Path) -> bool:
-    """Whether the open file still has this name."""
+    """Whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
@@ -112,7 +110,7 @@ def _is_open_file(handle: int, path: Path) -> bool:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swap what two names stand for, in one step that nobody sees half done. False where the system cannot."""
+    """Exchange two paths atomically; False if the system cannot."""
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -129,7 +127,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 @contextmanager
 def pinned_folder(folder: Path) -> Iterator[os.stat_result]:
-    """The identity of a folder, which no other gets as long as it is held, even if this one is removed meanwhile."""
+    """The identity of a folder; while it is open, no other folder can get the same one, even if this one is removed."""
     if os.name != "posix":
         yield folder.stat()
         return
@@ -141,9 +139,14 @@ def pinned_folder(folder: Path) -> Iterator[os.stat_result]:
 
 
 class FolderError(ValueError):
-    """A folder, or a file in it, is not what it must be. The message names it, and what to do."""
+    """A folder or a file in it is not usable; the message names it and says what to do."""
 
 
 def folder_error(path: Path | str, expected: str, got: object, remedy: str = "") -> FolderError:
-    """The error for a path that is not what it must be; the caller raises it."""
-    return FolderError(str(checks.wrong(str(path), expected, got, remedy)))
+    """The error for a path that is not what was expected; the caller raises it."""
+    return FolderError(f"{path}: expected {expected}, but found {got}.{f' {remedy}' if remedy else ''}")
+
+
+def unreadable_error(path: Path, error: OSError) -> FolderError:
+    """The error for a path that the system does not let us read; the caller raises it."""
+    return FolderError(f"{path}: cannot be read: {error.strerror}.")

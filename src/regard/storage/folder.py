@@ -20,9 +20,9 @@ Names used while a folder `model` is saved:
     .model.old       the previous folder, only where the system cannot exchange two names atomically
 
 A killed save or a full disk leaves the previous folder. A folder is replaced only if regard saved it. Files in it that
-regard did not save (notes, metrics, checkpoints) belong to the user: they are hard-linked into the new folder before the
-exchange. Saving holds the lock, so leftovers under these names come from a killed process, and `recover` finishes what
-it began. `save(folder, {})` claims a folder before there is anything to save.
+regard did not save (notes, metrics, checkpoints) belong to the user: they are hard-linked into the new folder before
+the exchange. Saving holds the lock, so leftovers under these names come from a killed process, and `recover` finishes
+what it began. `save(folder, {})` claims a folder before there is anything to save.
 
 This module knows bytes and names. It does not know models, configurations or tensors, and does not import torch.
 """
@@ -44,16 +44,16 @@ from typing import NamedTuple, TypeVar
 from regard import checks
 from regard._version import __version__
 from regard.storage import filesystem
-from regard.storage.filesystem import FolderError, folder_error
+from regard.storage.filesystem import FolderError, folder_error, unreadable_error
 
 MANIFEST_FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 16 * 2**20
-"""Bytes of a manifest. One that is larger was not written by `Manifest.encoded`, and is not read into memory."""
+"""A larger manifest was not written by `Manifest.encoded`, and is not read into memory."""
 
 
 class FileRecord(NamedTuple):
-    """What the manifest knows of one file."""
+    """Length and sha256 of one file."""
 
     length: int
     sha256: str
@@ -73,7 +73,7 @@ class Manifest:
     version: str = __version__
 
     def encoded(self) -> bytes:
-        """The one way to write this manifest."""
+        """The bytes of the manifest file; equal manifests have equal bytes."""
         listed = {kind: {name: {"bytes": table[name].length, "sha256": table[name].sha256} for name in sorted(table)}
                   for kind, table in (("files", self.files), ("editable", self.editable))}
         content = {"format": MANIFEST_FORMAT, "regard": self.version, **listed}
@@ -82,33 +82,34 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of this folder; a FolderError where there is none, or one that cannot be trusted."""
+    """The manifest of this folder; a FolderError if there is none, or if it is damaged."""
     path = folder / MANIFEST_FILE
     try:
         if stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise folder_error(path, f"a manifest of at most {MAX_MANIFEST_BYTES} bytes", f"of {path.stat().st_size} bytes")
+            raise folder_error(path, f"a manifest of at most {MAX_MANIFEST_BYTES} bytes",
+                               f"{path.stat().st_size} bytes")
         data = _plain_file(path).read_bytes()
     except FileNotFoundError:
-        raise folder_error(folder, f"a folder that regard saved, with a {MANIFEST_FILE}", "a folder without one",
+        raise folder_error(folder, f"a folder that regard saved, with a {MANIFEST_FILE}", "none",
                            "Give the folder that was saved, not one above or inside it.") from None
     except OSError as error:
-        raise folder_error(path, "readable", f"not ({error.strerror})") from error
+        raise unreadable_error(path, error) from error
     return decode_manifest(data, path)
 
 
 def decode_manifest(data: bytes, path: Path) -> Manifest:
-    """The manifest in these bytes. `path` is only for messages."""
+    """The manifest in these bytes; `path` is for messages only."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
-        remedy = "It is damaged, or of another program."
+        remedy = "It is damaged, or belongs to another program."
         raise folder_error(path, "a manifest of regard", f"no JSON ({reason})", remedy) from None
     if not isinstance(content, dict) or [type(content.get(key)) for key in ("format", "regard")] != [int, str]:
         raise folder_error(path, "a manifest of regard", "some other JSON", "It belongs to another program.")
     if content["format"] > MANIFEST_FORMAT:
-        raise folder_error(path, f"of format {MANIFEST_FORMAT}, which regard {__version__} reads",
-                           f"of format {content['format']}, written by regard {content['regard']:.40}",
+        raise folder_error(path, f"format {MANIFEST_FORMAT}, which regard {__version__} reads",
+                           f"format {content['format']}, written by regard {content['regard']:.40}",
                            "Install a newer regard to read it.")
     try:
         files, editable = ({name: FileRecord(entry["bytes"], entry["sha256"]) for name, entry in content[kind].items()}
@@ -126,11 +127,11 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
 
 
 def check_file_name(name: object, argument: str = "name") -> None:
-    """Refuse what is not the plain name of a file in the folder itself, on any system."""
+    """Refuse a name that is not a plain file name on every system, so that no file is outside the folder."""
     plain = isinstance(name, str) and name != "" and name.isprintable() and PureWindowsPath(name).name == name
     if not plain or str(name).startswith(".") or name == MANIFEST_FILE:
         expected = f"a plain file name that is neither hidden nor {MANIFEST_FILE}"
-        raise folder_error(argument, expected, repr(name)[:80], "It must not lead out of the folder.")
+        raise _argument_error(argument, expected, repr(name)[:80])
 
 
 def hash_file(path: Path) -> FileRecord:
@@ -141,61 +142,62 @@ def hash_file(path: Path) -> FileRecord:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Refuse a folder in which a file of the manifest is missing, cut short or changed."""
-    for name, recorded in manifest.files.items():  # all lengths before any sha256, which takes its time
+    """Refuse a folder in which a file of the manifest is missing, truncated or changed."""
+    for name, recorded in manifest.files.items():  # all lengths first: hashing takes longer
         _check_length(folder / name, recorded)
     for name, recorded in manifest.files.items():
         path = folder / name
         try:
             found = hash_file(path)
         except OSError as error:
-            raise folder_error(path, "readable", f"not ({error.strerror})") from error
+            raise unreadable_error(path, error) from error
         if found != recorded:
             raise changed_file_error(path, recorded, found)
 
 
 def changed_file_error(path: Path, recorded: FileRecord, found: FileRecord) -> FolderError:
-    """The error for a file that is not what was saved; the caller raises it."""
+    """The error for a file that is not as it was saved; the caller raises it."""
     if found.length != recorded.length:
-        how = "cut short" if found.length < recorded.length else "longer"
-        return folder_error(path, f"of {recorded.length} bytes", f"{how}, of {found.length} bytes", "Restore it from a copy.")
-    return folder_error(path, f"as it was saved, with sha256 {recorded.sha256}", f"changed, with sha256 {found.sha256}",
-                        "Restore it from a copy.")
+        how = "truncated" if found.length < recorded.length else "longer than saved"
+        return FolderError(f"{path}: the file is {how}: {found.length} bytes instead of {recorded.length}. "
+                           "Restore it from a copy.")
+    return FolderError(f"{path}: the file was changed: its sha256 is {found.sha256}, and was {recorded.sha256}. "
+                       "Restore it from a copy.")
 
 
 def _check_length(path: Path, recorded: FileRecord) -> None:
     try:
         size = _plain_file(path).stat().st_size
     except FileNotFoundError:
-        raise folder_error(path, f"a file of {recorded.length} bytes", "missing", "Restore it from a copy.") from None
+        raise FolderError(f"{path}: the file of {recorded.length} bytes is missing. Restore it from a copy.") from None
     except OSError as error:
-        raise folder_error(path, "readable", f"not ({error.strerror})") from error
+        raise unreadable_error(path, error) from error
     if size != recorded.length:
         raise changed_file_error(path, recorded, FileRecord(size, ""))
 
 
 def _plain_file(path: Path) -> Path:
-    """The path itself where it is a plain file. A link could lead out of the folder, a pipe would never end."""
+    """The path, if it is a plain file: a link could lead out of the folder, and reading a pipe may never end."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         got = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "something else"
-        raise folder_error(path, "a file in the folder itself", got, "Put the file itself in its place.")
+        raise folder_error(path, "a plain file", got, "Replace it by the file itself.")
     return path
 
 
 def _is_valid_record(recorded: FileRecord) -> bool:
-    """Whether an entry has the types it must have, which nothing before has checked."""
+    """Whether an entry of the JSON has the right types."""
     length, sha256 = recorded
     hexadecimal = isinstance(sha256, str) and re.fullmatch("[0-9a-f]{64}", sha256) is not None
     return type(length) is int and length >= 0 and hexadecimal
 
 
 def _damaged_manifest_error(path: Path) -> FolderError:
-    return folder_error(path, "as it was saved", "changed or damaged", "Restore the folder from a copy.")
+    return FolderError(f"{path}: the manifest was changed or damaged. Restore the folder from a copy.")
 
 
-# A file system without hard links, one file system inside another, too many links, a file of somebody else, or one
-# that its owner has removed by now.
+# Reasons why a file cannot be hard-linked: no support by the file system, another file system, too many links, another
+# owner, or the file was removed meanwhile.
 NO_LINK = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV,
            errno.ENOENT}
 
@@ -213,36 +215,36 @@ def backup_path(target: Path) -> Path:
 
 
 def is_vacant(target: Path) -> bool:
-    """Whether there is nothing at this path, or an empty folder."""
+    """Whether nothing is at this path, or an empty folder."""
     return not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir()))
 
 
 def refuse_foreign(target: Path) -> None:
-    """Refuse to save where something is that regard did not save, or that cannot be moved."""
+    """Refuse a target that exists and that regard did not save, or that cannot be moved."""
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise folder_error(target, "a folder, or not there yet", "a file", "Choose another name.")
+        raise folder_error(target, "a folder, or nothing", "a file", "Choose another name.")
     if os.path.ismount(target):
         raise folder_error(target, "a folder that can be moved", "a mount point", "Choose a folder inside it.")
     if is_vacant(target):
         return
     if not os.path.lexists(target / MANIFEST_FILE):
         names = ", ".join(sorted(path.name for path in target.iterdir())[:3])
-        raise folder_error(target, "empty, or a folder that regard saved", f"another folder, with {names} in it",
-                           "Choose another folder; regard does not write over what it did not make.")
+        raise folder_error(target, "an empty folder, or one that regard saved", f"one with {names}",
+                           "Choose another folder; regard does not overwrite what it did not make.")
     read_manifest(target)
     if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise folder_error(target, "writable", "write-protected", "Choose another folder, or allow writing.")
+        raise FolderError(f"{target}: the folder is write-protected. Choose another one, or allow writing.")
 
 
 def recover(target: Path) -> None:
-    """End what a killed save began: put back the folder where it is missing, and remove what is left over."""
+    """Finish what a killed save began: restore the folder if it is missing, and remove leftovers."""
     for left in (backup_path(target), staging_path(target)):
         if not os.path.lexists(left):
             continue
         if not os.path.lexists(left / MANIFEST_FILE):
-            shutil.rmtree(left)  # the manifest is written last: this is but a part of a new folder
+            shutil.rmtree(left)  # the manifest is written last, so this new folder is incomplete
         elif not is_vacant(target):
             _remove_replaced(left, target)
         elif left == backup_path(target) or _user_files(left):
@@ -253,20 +255,20 @@ def recover(target: Path) -> None:
 
 
 def link_user_files(target: Path, place: Path, new: Manifest) -> None:
-    """Link into the new folder at `place` what is the user's in the one at `target`."""
+    """Link the user's files in the folder at `target` into the new folder at `place`."""
     if is_vacant(target):
         return
     for path in _user_files(target):
         if path.name in new.files:
-            raise folder_error(path, "a file that regard saved", "another, with the name of one to save",
-                               "Move it; regard does not write over what it did not make.")
-        if path.name in new.editable:  # it was changed, so it stays as it is
+            raise FolderError(f"{path}: regard has to save a file of this name, and did not make this one. Move it; "
+                              "regard does not overwrite what it did not make.")
+        if path.name in new.editable:  # the user changed it, so it stays
             (place / path.name).unlink()
         _hard_link(path, place / path.name)
 
 
 def move_into_place(place: Path, target: Path) -> None:
-    """Let the whole folder at `place` take the place of the one at `target`, and remove that."""
+    """Replace the folder at `target` by the complete one at `place`, and remove the old one."""
     if is_vacant(target):
         os.rename(place, target)
         filesystem.fsync(target.parent)
@@ -274,7 +276,7 @@ def move_into_place(place: Path, target: Path) -> None:
     left = place
     if not filesystem.exchange(place, target):
         left = backup_path(target)
-        os.rename(target, left)  # a reader who finds nothing now looks for the old one
+        os.rename(target, left)  # a reader that finds nothing at `target` looks here
         try:
             os.rename(place, target)
         except OSError:
@@ -284,12 +286,12 @@ def move_into_place(place: Path, target: Path) -> None:
     try:
         _remove_replaced(left, target)
     except OSError as error:
-        raise folder_error(left, "removable", f"not: {error.strerror} ({error.filename})",
-                           f"It was {target}, which is now the new one, saved and whole. Move what is yours.") from error
+        raise FolderError(f"{left}: cannot be removed: {error.strerror} ({error.filename}). It is the previous "
+                          f"{target}; the new one is complete and in place. Move what is yours.") from error
 
 
 def _remove_replaced(left: Path, target: Path) -> None:
-    """Remove a folder that has been replaced. What is the user's in it and not in `target` goes there."""
+    """Remove a folder that was replaced, and move the user's files that are not in `target` yet to it."""
     present, foreign = set(left.iterdir()), _user_files(left)
     for path in foreign:
         _move_user_file(path, target / path.name)
@@ -300,7 +302,7 @@ def _remove_replaced(left: Path, target: Path) -> None:
 
 
 def _user_files(folder: Path) -> list[Path]:
-    """What is the user's in a folder: all that the manifest does not list, and what is editable and was changed."""
+    """The user's files in a folder: those that the manifest does not list, and editable ones that were changed."""
     manifest = read_manifest(folder)
     return [path for path in sorted(folder.iterdir()) if _is_folder(path) or not (
         path.name in {MANIFEST_FILE, *manifest.files}
@@ -309,7 +311,7 @@ def _user_files(folder: Path) -> list[Path]:
 
 
 def _hard_link(source: Path, goal: Path) -> None:
-    """The same files under another path. What cannot be linked is left for `_hand_over` to move."""
+    """Hard-link a file or the files of a folder; what cannot be linked is moved later by `_move_user_file`."""
     if _is_folder(source):
         goal.mkdir()
         for path in sorted(source.iterdir()):
@@ -325,7 +327,7 @@ def _hard_link(source: Path, goal: Path) -> None:
 
 
 def _move_user_file(source: Path, goal: Path) -> None:
-    """Move a file or folder to its goal, or remove it where the very same is there. Nothing there is written over."""
+    """Move a file or folder to its goal, or remove it if the same file is there already. Nothing is overwritten."""
     if _is_folder(source) and _is_folder(goal):
         for path in sorted(source.iterdir()):
             _move_user_file(path, goal / path.name)
@@ -337,7 +339,7 @@ def _move_user_file(source: Path, goal: Path) -> None:
 
 
 def _free_path(goal: Path) -> Path:
-    """The path itself, or where it is taken, one beside it that is not."""
+    """The path itself, or if it exists, a free one beside it."""
     count, free = 1, goal
     while os.path.lexists(free):
         free = goal.with_name(f"{goal.name}.kept{count if count > 1 else ''}")
@@ -350,77 +352,78 @@ def _is_folder(path: Path) -> bool:
 
 
 FileContent = bytes | Callable[[Path], None]
-"""What a file holds, or a function that writes it to the path it is given."""
+"""The content of a file, or a function that writes it to a path."""
 FolderPath = str | os.PathLike[str]
 LoadedT = TypeVar("LoadedT")
 READ_ATTEMPTS = 20
-"""How often a folder is read anew because others replaced it meanwhile."""
+"""How often a folder is read again because another process replaced it meanwhile."""
 
 
 @dataclass(frozen=True)
 class SavedFolder:
-    """A folder whose files were found to be as they were saved."""
+    """A folder whose files are verified."""
 
     folder: Path
     manifest: Manifest
 
     def path(self, name: str) -> Path:
-        """Where the file of this name is; a FolderError where none of this name was saved."""
+        """The path of a saved file; a FolderError if no file of this name was saved."""
         if not self.manifest.files:
-            raise FolderError(f"{self.folder}: There is nothing in it yet. What was to be saved here has not come so "
-                              "far, or has failed.")
+            raise FolderError(f"{self.folder}: nothing is saved here yet: the run that claimed the folder has not come "
+                              "so far, or has failed.")
         if name not in self.manifest.files:
-            raise folder_error(self.folder / MANIFEST_FILE, f'a manifest with "{name}"', f"one with {', '.join(self.manifest.files)}")
+            raise FolderError(f'{self.folder}: there is no "{name}", only {", ".join(self.manifest.files)}.')
         return self.folder / name
 
     def read_bytes(self, name: str) -> bytes:
-        """What the file of this name holds. These very bytes are checked."""
+        """The content of a saved file; exactly these bytes are verified."""
         path = self.path(name)
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise folder_error(path, "readable", f"not ({error.strerror})") from error
+            raise unreadable_error(path, error) from error
         found, recorded = FileRecord.of(data), self.manifest.files[name]
         if found != recorded:
             raise changed_file_error(path, recorded, found)
         return data
 
     def read_text(self, name: str) -> str:
-        """The text that the file of this name holds, in UTF-8."""
+        """The text of a saved file, in UTF-8."""
         try:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as error:
             got = f"byte {error.start}: 0x{error.object[error.start]:02X}"
-            raise folder_error(self.folder / name, "text in UTF-8", f"not, at {got}") from None
+            raise FolderError(f"{self.folder / name}: not UTF-8: {got}.") from None
 
 
 class NewestFolder(NamedTuple):
-    """The first whole folder, or None, and those before it with the reason why each was refused."""
+    """The first complete folder, or None, and the ones before it with the reason why each was refused."""
 
     folder: Path | None
     refused: list[tuple[Path, str]]
 
 
 def prepare(folder: FolderPath) -> None:
-    """Refuse a folder that `save` would refuse, before long work; and end what a killed save began."""
+    """Refuse a folder that `save` would refuse, before long work, and finish what a killed save began."""
     with _claim(folder):
         pass
 
 
-def save(folder: FolderPath, files: Mapping[str, FileContent], *, editable: Mapping[str, FileContent] | None = None) -> Manifest:
-    """Save these files as this folder, by plain names. It is there with all of them, or as it was before.
+def save(folder: FolderPath, files: Mapping[str, FileContent], *,
+         editable: Mapping[str, FileContent] | None = None) -> Manifest:
+    """Save these files as this folder: afterwards it has all of them, or is as it was before.
 
     Args:
-        folder: not there yet, empty, or saved by regard before, and then replaced. A link to one is followed.
-        files: must later be as they are now, or the folder is refused.
-        editable: saved with them for the user to change, such as a README. One that was changed stays as it is.
+        folder: a new or empty folder, or one that regard saved, which is replaced. A link to a folder is followed.
+        files: verified on loading: a folder in which one was changed is refused.
+        editable: files for the user to change, such as a README. One that the user changed is kept on the next save.
     """
     contents = {**files, **(editable or {})}
     for name, content in contents.items():
         check_file_name(name)
         _check_content(name, content)
     if len(contents) < len(files) + len(editable or {}):
-        raise folder_error("editable", "of other names than `files`", sorted({*files} & {*(editable or {})}))
+        raise _argument_error("editable", "files of other names than `files`", sorted({*files} & {*(editable or {})}))
     with _claim(folder) as target, filesystem.folder_in_errors(target):
         place = staging_path(target)
         with ExitStack() as undo:
@@ -437,12 +440,12 @@ def save(folder: FolderPath, files: Mapping[str, FileContent], *, editable: Mapp
 
 
 def verify(folder: FolderPath) -> Manifest:
-    """The manifest of a folder, all of whose files are as they were saved; a FolderError names the one that is not."""
+    """Check that all files are as they were saved, and return the manifest; a FolderError names one that is not."""
     return load(folder, lambda saved: saved.manifest)
 
 
 def load(folder: FolderPath, reader: Callable[[SavedFolder], LoadedT]) -> LoadedT:
-    """What `reader` makes of a folder that was verified, all from one and the same save. It may be called again."""
+    """The result of `reader` on the verified folder, all from one save; `reader` is called again if it was replaced."""
     for _ in range(READ_ATTEMPTS):
         with ExitStack() as stack:
             try:
@@ -451,7 +454,7 @@ def load(folder: FolderPath, reader: Callable[[SavedFolder], LoadedT]) -> Loaded
             except FileNotFoundError:
                 continue  # it was there a moment ago
             except OSError as error:
-                raise folder_error(Path(folder), "readable", f"not ({error.strerror})") from error
+                raise unreadable_error(Path(folder), error) from error
             try:
                 manifest = read_manifest(place)
                 check_files(place, manifest)
@@ -462,11 +465,11 @@ def load(folder: FolderPath, reader: Callable[[SavedFolder], LoadedT]) -> Loaded
             else:
                 if _is_unchanged(place, before):
                     return result
-    raise folder_error(Path(folder), "left alone while it is read", f"replaced {READ_ATTEMPTS} times by others")
+    raise FolderError(f"{folder}: other processes replaced it {READ_ATTEMPTS} times while it was read.")
 
 
 def newest(folders: Iterable[FolderPath]) -> NewestFolder:
-    """The first of these folders that is whole; give the newest first."""
+    """The first of these folders that is complete; pass the newest first."""
     refused: list[tuple[Path, str]] = []
     for folder in folders:
         try:
@@ -480,7 +483,7 @@ def newest(folders: Iterable[FolderPath]) -> NewestFolder:
 
 @contextmanager
 def _claim(folder: FolderPath) -> Iterator[Path]:
-    """The path of a folder to save, links resolved, under its lock, with nothing left over from killed saves."""
+    """Lock a folder to save, and give its path with links resolved and leftovers of killed saves removed."""
     target = Path(os.path.realpath(folder))
     if not target.name:
         raise folder_error(target, "a folder below the root", "the root")
@@ -496,7 +499,11 @@ def _claim(folder: FolderPath) -> Iterator[Path]:
 
 def _check_content(name: str, content: object) -> None:
     if not isinstance(content, bytes) and not callable(content):
-        raise folder_error(f"files[{name!r}]", "bytes, or a function that writes to a path", *checks.kind(content))
+        raise _argument_error(f"files[{name!r}]", "bytes, or a function that writes to a path", *checks.kind(content))
+
+
+def _argument_error(argument: str, expected: str, got: object, remedy: str = "") -> FolderError:
+    return FolderError(str(checks.wrong(argument, expected, got, remedy)))
 
 
 def _make_parents(parent: Path) -> None:
@@ -509,8 +516,10 @@ def _make_parents(parent: Path) -> None:
 
 
 def _copy_ownership(target: Path, place: Path) -> int:
-    """Close the new folder to others until it is whole. Returns the mode that it gets then: that of the folder that it
-    replaces, whose group and owner it takes where that is allowed."""
+    """Give the new folder the owner of the one that it replaces, and close it to others until it is complete.
+
+    Returns the mode that it gets then: that of the folder that it replaces.
+    """
     mode = S_IMODE(place.stat().st_mode)
     if target.exists():
         status = target.stat()
@@ -522,7 +531,7 @@ def _copy_ownership(target: Path, place: Path) -> int:
 
 
 def _write_files(place: Path, contents: Mapping[str, FileContent], editable: set[str]) -> Manifest:
-    """Write all files and then the manifest into a new folder, and sync each."""
+    """Write all files and then the manifest into a new folder, with fsync for each."""
     files: dict[str, FileRecord] = {}
     for name, content in contents.items():
         path = place / name
@@ -532,15 +541,17 @@ def _write_files(place: Path, contents: Mapping[str, FileContent], editable: set
             else:
                 content(path)
             if not path.is_file() or path.is_symlink():
-                raise folder_error(f"files[{name!r}]", "a function that writes a file to its path", "one that does not")
+                raise _argument_error(f"files[{name!r}]", "a function that writes a file to its path",
+                                      "one that does not")
             files[name] = hash_file(path)
             filesystem.fsync(path)
     strays = {path.name for path in place.iterdir()} - {*files}
     if strays:
-        raise folder_error("files", "functions that write to their path alone", f"such that also write {sorted(strays)[0]!r}")
+        raise _argument_error("files", "functions that write only to their path",
+                              f"one that also writes {sorted(strays)[0]!r}")
     manifest = Manifest({name: files[name] for name in files if name not in editable},
                         {name: files[name] for name in files if name in editable})
-    part = place / f".{MANIFEST_FILE}.part"  # a manifest is whole or not there, also after a loss of power
+    part = place / f".{MANIFEST_FILE}.part"  # the manifest is complete or absent, even after a power failure
     with filesystem.file_in_errors(part):
         part.write_bytes(manifest.encoded())
         filesystem.fsync(part)
@@ -549,19 +560,19 @@ def _write_files(place: Path, contents: Mapping[str, FileContent], editable: set
 
 
 def _locate(folder: FolderPath) -> Path:
-    """Where the folder is: at its path, or for a moment beside it, where the system cannot exchange two names."""
+    """The current path of the folder: without atomic exchange, it is under its backup name for a moment."""
     target = Path(os.path.realpath(folder))
-    # Twice: the folder may come back between the two looks.
+    # The target twice: the folder may come back between the two checks.
     for place in (target, backup_path(target), target) if target.name else (target,):
         if place.is_dir():
             return place
     if os.path.lexists(target):
-        raise folder_error(target, "a folder", "a file", "Give the folder that holds it.")
-    raise folder_error(target, "a folder", "not there", "Check the name, and where you are.")
+        raise folder_error(target, "a folder", "a file", "Give the folder that contains it.")
+    raise FolderError(f"{target}: there is no such folder. Check the name and the current directory.")
 
 
 def _is_unchanged(place: Path, before: os.stat_result) -> bool:
-    """Whether the folder at this path is the one it was."""
+    """Whether the folder at this path is still the same one."""
     try:
         return os.path.samestat(place.stat(), before)
     except FileNotFoundError:

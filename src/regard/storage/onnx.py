@@ -1,10 +1,10 @@
 """Export to ONNX: graphs for any batch size and any length.
 
     encoder.onnx    ids (B, N), lengths (B,) -> states (B, N, D)                     a translation model
-    decoder.onnx    ids (B, n), states (B, N, D), lengths (B,) -> logits (B, n, V)   a translation model, all tokens at once
-    model.onnx      ids (B, N) -> logits (B, N, V)                                   a language model
-    model.onnx      ids (B, N), lengths (B,) -> logits or states                     an encoder, with or without a head
-    model.onnx      images (B, C, H, W) -> logits (B, labels)                        an image classifier
+    decoder.onnx    ids (B, n), states (B, N, D), lengths (B,) -> logits (B, n, V)   a translation model, all tokens at
+    once model.onnx      ids (B, N) -> logits (B, N, V)                                   a language model model.onnx
+    ids (B, N), lengths (B,) -> logits or states                     an encoder, with or without a head model.onnx
+    images (B, C, H, W) -> logits (B, labels)                        an image classifier
 
 Rows are padded on the right, and `lengths` gives the length of each row. A graph has no cache: to generate, pass all
 tokens so far and take the logits of the last one. Torch's exporter traces tensors and cannot trace a recurrence, whose
@@ -35,15 +35,15 @@ from regard.tokens import Tokens
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 20
 RECURRENT = {"recurrence", "lstmn"}
-"""The mixers that cannot be followed."""
+"""Mixers that the exporter cannot trace."""
 MAX_SINGLE_FILE_BYTES = 2**30
-"""Bytes of weights up to which a graph is one file. Beyond twice that it cannot be."""
+"""Weights beyond this size are stored in a separate file; at twice the size a single file is impossible."""
 DynamicAxes = dict[int, Any]
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """What a graph is made of: a module, what it is called with, and which sizes of that may differ."""
+    """A graph to export: the module, example inputs, and their dynamic axes."""
 
     name: str
     module: nn.Module
@@ -53,19 +53,19 @@ class OnnxGraph:
 
 
 class OnnxSourceEncoder(nn.Module):
-    """The source of a translator."""
+    """The encoder of a translation model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The states."""
+        """The encoder states."""
         return self.model.encode(Tokens(ids, lengths)).states  # type: ignore[operator]
 
 
 class OnnxTargetDecoder(nn.Module):
-    """The target of a translator."""
+    """The decoder of a translation model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class OnnxLanguageModel(nn.Module):
 
 
 class OnnxEncoder(nn.Module):
-    """A model that reads."""
+    """An encoder, with or without a head."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class OnnxEncoder(nn.Module):
 
 
 def import_extra(name: str) -> Any:
-    """A package that is needed here; a ValueError where it is not installed."""
+    """Import a package of the extra `export`; a ValueError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -109,7 +109,7 @@ def import_extra(name: str) -> Any:
 
 
 def check_exportable(config: ModelConfig) -> None:
-    """Refuse a config whose model has no graph, with every key that is in the way."""
+    """Refuse a config that cannot be exported, and list every key that prevents it."""
     if config.kind == "seq2seq":
         found = ["kind"]
     else:
@@ -121,8 +121,7 @@ def check_exportable(config: ModelConfig) -> None:
 
 
 def write_onnx(folder: Path, config: ModelConfig, model: nn.Module) -> tuple[str, ...]:
-    """Write the graphs into a folder that is there, and give the names of the files; a ValueError says what does not
-    fit."""
+    """Write the graphs into an existing folder and return the file names; a ValueError says what is not supported."""
     check_exportable(config)
     for name in REQUIRED_PACKAGES:
         import_extra(name)
@@ -134,12 +133,13 @@ def write_onnx(folder: Path, config: ModelConfig, model: nn.Module) -> tuple[str
 
 
 def _model_graphs(config: ModelConfig, model: nn.Module) -> Iterator[OnnxGraph]:
-    """The graphs of a model. The sizes of the examples mean nothing: all but 0 and 1 are alike to the exporter."""
+    """The graphs of a model. The example sizes are arbitrary: the exporter treats only 0 and 1 specially."""
     rows, tokens, written = (torch.export.Dim(name) for name in ("rows", "tokens", "written"))
     ids, lengths = torch.zeros(3, 5, dtype=torch.long), torch.tensor([5, 3, 4])
     one, both = {"lengths": {0: rows}}, {"ids": {0: rows, 1: tokens}}
     if isinstance(config, EncoderDecoderConfig):
-        yield OnnxGraph("encoder.onnx", OnnxSourceEncoder(model), {"ids": ids, "lengths": lengths}, both | one, "states")
+        yield OnnxGraph("encoder.onnx", OnnxSourceEncoder(model), {"ids": ids, "lengths": lengths}, both | one,
+                        "states")
         inputs = {"ids": torch.zeros(3, 4, dtype=torch.long), "states": torch.zeros(3, 5, config.width),
                   "lengths": lengths}
         axes = {"ids": {0: rows, 1: written}, "states": {0: rows, 1: tokens}}
@@ -156,7 +156,7 @@ def _model_graphs(config: ModelConfig, model: nn.Module) -> Iterator[OnnxGraph]:
 
 
 def _export_graph(graph: OnnxGraph) -> Any:
-    """The graph as the exporter gives it. What it says on the way is of its own parts, and nothing to be done about."""
+    """Export a graph; warnings of the exporter about its own internals are suppressed."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -173,7 +173,7 @@ def _export_graph(graph: OnnxGraph) -> Any:
 
 
 def _nested_configs(above: str, part: object) -> Iterator[tuple[str, object]]:
-    """All tables of a config, by their keys."""
+    """A config and all configs inside it, by their keys."""
     if isinstance(part, Config) and is_dataclass(part):
         yield above, part
         for field in fields(part):

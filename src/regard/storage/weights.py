@@ -1,8 +1,8 @@
 """Weights: safetensors files, and the tensors of a file loaded into a module.
 
 Additions to the safetensors library: a tensor with two names is stored once and read back as one tensor; the file is
-fsynced, has the permissions of the umask, and is written completely or not at all; tensors that are read are copies, not
-views of the file; errors name the file. Pickles are never opened, because reading one runs the code in it.
+fsynced, has the permissions of the umask, and is written completely or not at all; tensors that are read are copies,
+not views of the file; errors name the file. Pickles are never opened, because reading one runs the code in it.
 
 Loading is strict: all tensors, with the right shapes, or none. All mismatches are reported at once, with the nearest
 name where one is close. The check needs only dtypes and shapes, so a file can be compared with a module on the device
@@ -39,14 +39,14 @@ DTYPES = {
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
 }
 ALIASES_KEY = "regard.aliases"
-"""The key of the metadata under which the second names of tensors are kept, as JSON {second name: first name}."""
+"""The metadata key of the aliases of tensors, as JSON {alias: stored name}."""
 PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 # How pickles begin: those of torch.save (a zip archive, or protocol 2), of later protocols, and the old text forms.
 PICKLE_START = re.compile(rb"PK\x03\x04|\x80[\x02-\x05]|\([dl]p\d|\(?[ci][\w.]+\n[\w.]+\n|[\]}]q\x00")
 
 
 class TensorSpec(NamedTuple):
-    """What is known of a tensor without having it."""
+    """The dtype and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -54,25 +54,25 @@ class TensorSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightsHeader:
-    """What a file holds, known before any tensor is made."""
+    """The content of a file, known before any tensor is read."""
 
     tensors: Mapping[str, TensorSpec]
-    """All names, those of aliases included."""
+    """All tensors, including aliases."""
     aliases: Mapping[str, str]
-    """The second names of tensors that are stored once: {second name: first name}."""
+    """Further names of tensors that are stored once: {alias: stored name}."""
     metadata: Mapping[str, str]
 
     @property
     def elements(self) -> int:
-        """How many numbers the file holds."""
+        """The number of stored elements."""
         return sum(math.prod(entry.shape) for name, entry in self.tensors.items() if name not in self.aliases)
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
                   metadata: Mapping[str, str] | None = None) -> None:
-    """Write these tensors to a file, which is there whole in the end or as it was before.
+    """Write tensors to a file, completely or not at all.
 
-    Tensors that are the same part of one storage are stored once. Those that merely overlap are stored in full each.
+    Tensors that are the same view of one storage are stored once. Tensors that only overlap are each stored in full.
     """
     path, metadata = Path(path), dict(metadata or {})
     if path.suffix.lower() in PICKLE_SUFFIXES:
@@ -101,7 +101,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
 
 
 def read_header(path: str | os.PathLike[str]) -> WeightsHeader:
-    """What the file holds, without reading it; a ValueError where it is cut short, damaged or no safetensors at all."""
+    """The header of a file; a ValueError if the file is truncated, damaged or not safetensors."""
     path = _checked_path(Path(path))
     try:
         with safe_open(path, framework="np") as file:  # not "pt", which reserves memory for the whole file
@@ -112,7 +112,7 @@ def read_header(path: str | os.PathLike[str]) -> WeightsHeader:
         raise _unreadable_error(path, error) from None
     for name, (code, _) in codes.items():
         if code not in DTYPES:
-            raise checks.wrong(str(path), f"of dtypes among {', '.join(DTYPES)}", f"with {name!r:.80} in {code}")
+            raise ValueError(f"{path}: the dtype of {name!r:.80} is {code}, which is none of {', '.join(DTYPES)}.")
     tensors = {name: TensorSpec(DTYPES[code], shape) for name, (code, shape) in codes.items()}
     aliases = _read_aliases(path, metadata.pop(ALIASES_KEY, "{}"), tensors)
     tensors |= {alias: tensors[kept] for alias, kept in aliases.items()}
@@ -120,14 +120,14 @@ def read_header(path: str | os.PathLike[str]) -> WeightsHeader:
 
 
 def read_tensors(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """All tensors of the file on this device. An alias is the very tensor that it was when it was written."""
+    """All tensors of the file on this device. An alias is the same tensor object as its original."""
     path, about = Path(path), read_header(path)
     tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             for name in about.tensors:
                 if name not in about.aliases:
-                    # What the library gives on a CPU is the file itself in memory, and changes when the file does.
+                    # On a CPU the library returns a view of the mapped file, which changes when the file does.
                     tensors[name] = file.get_tensor(name).to(device, copy=True)
     except (SafetensorError, OSError) as error:
         raise _unreadable_error(path, error) from None
@@ -135,7 +135,7 @@ def read_tensors(path: str | os.PathLike[str], *, device: str | torch.device = "
 
 
 def storage_key(tensor: Tensor) -> object:
-    """Equal for two tensors that are the same part of one storage, read in the same way, and only for those."""
+    """A key that is equal for two tensors exactly if they are the same view of the same storage."""
     if tensor.is_meta or tensor.numel() == 0:
         return id(tensor)
     storage = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset())
@@ -143,7 +143,7 @@ def storage_key(tensor: Tensor) -> object:
 
 
 def _separate_storages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same numbers, each tensor contiguous and in storage of its own: the library refuses what seems shared."""
+    """The tensors, each contiguous and in its own storage: the library refuses tensors that share one."""
     apart: dict[str, Tensor] = {}
     taken: set[object] = set()
     for name, tensor in tensors.items():
@@ -156,12 +156,12 @@ def _separate_storages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    # The library makes files that only their owner may read. This one, made as any other, tells what the umask gives.
+    # The library creates files that only their owner may read. A file created normally shows the mode of the umask.
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     mode = os.fstat(handle).st_mode & 0o777
     os.close(handle)
     try:
-        save_file(tensors, part, metadata=metadata or None)  # of an empty one with no tensors it makes no valid file
+        save_file(tensors, part, metadata=metadata or None)  # with empty metadata and no tensors its file is invalid
     except SafetensorError as error:
         code = re.search(r"(?:os error|code:) (\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error)) from error
@@ -171,7 +171,7 @@ def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
 
 
 def _sort_metadata(part: Path) -> None:
-    """Put the keys of the metadata in order, which the library leaves to chance: equal content is then equal bytes."""
+    """Sort the metadata keys, whose order the library leaves open, so that equal content has equal bytes."""
     with part.open("rb+") as file:
         length = int.from_bytes(file.read(8), "little")
         written = file.read(length)
@@ -179,7 +179,7 @@ def _sort_metadata(part: Path) -> None:
         if len(found.get("__metadata__", {})) > 1:
             found["__metadata__"] = dict(sorted(found["__metadata__"].items()))
             ordered = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode().ljust(length)
-            if len(ordered) == length:  # the same text in another order; anything else stays as it is
+            if len(ordered) == length:  # only the order has changed
                 file.seek(8)
                 file.write(ordered)
 
@@ -204,57 +204,58 @@ def _check_metadata(metadata: Mapping[Any, Any]) -> None:
 
 
 def _checked_path(path: Path) -> Path:
-    """The path, where it is a file that may hold tensors; nothing is opened whose name says that it is a pickle."""
+    """The path, if it is a plain file whose name is not that of a pickle."""
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise _pickle_error(path)
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        raise checks.wrong(str(path), "a file of safetensors", f"not readable ({error.strerror})") from None
+        raise ValueError(f"{path}: cannot be read: {error.strerror}.") from None
     if not stat.S_ISREG(mode):
-        raise checks.wrong(str(path), "a file of safetensors", "a folder" if stat.S_ISDIR(mode) else "no plain file")
+        raise ValueError(f"{path}: expected a safetensors file, but it is "
+                         f"{'a folder' if stat.S_ISDIR(mode) else 'not a plain file'}.")
     return path
 
 
 def _pickle_error(path: Path) -> ValueError:
-    return checks.wrong(str(path), "a file of safetensors", "of a name that pickles have",
-                        "Reading a pickle runs the code in it, so regard never opens one.")
+    return ValueError(f"{path}: this is the name of a pickle. Reading a pickle runs the code in it, so regard never opens "
+                      "one; it reads safetensors files.")
 
 
 def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueError:
-    """Why this file cannot be read. Its beginning is looked at only to say what it is."""
+    """The error for a file that the library cannot read; its first bytes only serve to say what it is."""
     size, start = 0, b""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(256)
     except OSError as reason:
-        return checks.wrong(str(path), "a file of safetensors", f"not readable ({reason.strerror})")
+        return ValueError(f"{path}: cannot be read: {reason.strerror}.")
     if PICKLE_START.match(start):
-        return checks.wrong(str(path), "a file of safetensors", "a pickle or a zip archive, as torch.save writes",
-                            "Reading a pickle runs the code in it, so regard never does.")
-    return checks.wrong(str(path), "a whole file of safetensors", f"{size} bytes that are not ({error})",
-                        "It is cut short or damaged, or something else.")
+        return ValueError(f"{path}: expected a safetensors file, but it is a pickle or a zip archive, as torch.save writes. "
+                          "Reading a pickle runs the code in it, so regard never does.")
+    return ValueError(f"{path}: not a complete safetensors file ({size} bytes): {error}. It is truncated, damaged, or of "
+                      "another format.")
 
 
 def _read_aliases(path: Path, text: str, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
-    """The second names that the metadata tells, where they make sense."""
+    """The aliases in the metadata; a ValueError if they do not match the tensors."""
     try:
         aliases = json.loads(text)
     except (ValueError, RecursionError):
         aliases = None
     if not isinstance(aliases, dict) or any(alias in tensors or not isinstance(kept, str) or kept not in tensors
                                             for alias, kept in aliases.items()):
-        raise checks.wrong(str(path), f'a file whose metadata "{ALIASES_KEY}" names its tensors', f"one with {text!r:.80}")
+        raise ValueError(f'{path}: the metadata "{ALIASES_KEY}" does not match the tensors: {text!r:.80}.')
     return aliases
 
 
 MAX_LISTED = 10
-"""How many names of each kind of difference a message lists."""
+"""How many names of each kind of mismatch a message lists."""
 
 
 def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
-    """Copy these tensors into the parameters and persistent buffers of the module, or refuse and write nothing.
+    """Copy tensors into the parameters and persistent buffers of a module; if one does not fit, nothing is written.
 
     The module keeps its dtypes and devices. Floating-point numbers are rounded to its dtype, which changes nothing
     where that is wider; one that is finite and too large for it is refused. Other dtypes must be equal. A tensor that
@@ -283,7 +284,7 @@ def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str
 
 
 def build_module(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, origin: str) -> nn.Module:
-    """The module that `build` makes, with these tensors in it.
+    """Build a module and fill it with these tensors.
 
     What the module started with is thrown away, so the random state is as if it had never been drawn.
     """
@@ -294,17 +295,17 @@ def build_module(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], 
 
 
 def check_module(module: nn.Module, found: Mapping[str, TensorSpec], *, origin: str) -> None:
-    """Refuse names, shapes and dtypes that are not those of the module, which may be on the device "meta"."""
+    """Refuse tensors whose names, shapes or dtypes are not those of the module, which may be on the device "meta"."""
     own = tensor_specs(_module_tensors(module))
     wanted: dict[str, TensorSpec] = {}
     for names in _names_by_tensor(_module_tensors(module)):
         given = [name for name in names if name in found]
-        wanted |= {name: own[name] for name in given or names[:1]}  # of several names for one tensor, one is enough
+        wanted |= {name: own[name] for name in given or names[:1]}  # one of several names for a tensor is enough
     check_specs(wanted, found, origin=origin, owner=type(module).__name__)
 
 
 def check_specs(wanted: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec], *, origin: str, owner: str) -> None:
-    """Refuse tensors that are not, by name, shape and dtype, those of their owner. Floats may differ in their width."""
+    """Refuse missing and unexpected tensors, wrong shapes and dtypes; the precision of floats may differ."""
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted]
     complaints = _list_some("missing", missing, lambda name: f"missing: {name!r:.200}")
@@ -319,12 +320,12 @@ def check_specs(wanted: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec
 
 
 def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
-    """What `match` needs to know of tensors."""
+    """The dtype and shape of each tensor."""
     return {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, under all their names."""
+    """Parameters and persistent buffers, under all of their names."""
     state = module.state_dict(keep_vars=True)
     for name, value in state.items():
         if not isinstance(value, Tensor):
@@ -334,7 +335,7 @@ def _module_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _names_by_tensor(tensors: Mapping[str, Tensor]) -> list[list[str]]:
-    """The names, those of one and the same tensor together."""
+    """The names, grouped by tensor."""
     groups: dict[object, list[str]] = {}
     for name, tensor in tensors.items():
         groups.setdefault(storage_key(tensor), []).append(name)
@@ -347,7 +348,7 @@ def _same_kind(ours: TensorSpec, theirs: TensorSpec) -> bool:
 
 
 def _bitwise_equal(first: Tensor, second: Tensor) -> bool:
-    """Equal to the bit, so that NaN is equal to itself."""
+    """Bitwise equality: NaN equals itself."""
     if storage_key(first) == storage_key(second):
         return True
     if first.dtype != second.dtype or first.shape != second.shape:
@@ -357,15 +358,15 @@ def _bitwise_equal(first: Tensor, second: Tensor) -> bool:
 
 
 def _overflows(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a finite number is larger than all of this dtype."""
+    """Whether a finite element exceeds the range of this dtype."""
     if not tensor.is_floating_point() or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
         return False
-    wide = tensor if tensor.dtype == torch.float64 else tensor.float()  # bfloat16 does not have float16's largest
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()  # bfloat16 cannot represent the maximum of float16
     return bool((wide.isfinite() & (wide.abs() > torch.finfo(dtype).max)).any())
 
 
 def _list_some(kind: str, names: list[str], worded: Callable[[str], str]) -> list[str]:
-    """A line for each of the first names, and how many more there are."""
+    """A line for each of the first names, and the number of further ones."""
     more = [f"and {len(names) - MAX_LISTED} more {kind}"] if len(names) > MAX_LISTED else []
     return [worded(name) for name in names[:MAX_LISTED]] + more
 
@@ -375,5 +376,4 @@ def _describe_spec(entry: TensorSpec) -> str:
 
 
 def _mismatch_error(origin: str, owner: str, complaints: Iterable[str]) -> ValueError:
-    remedy = "\n  ".join(("These do not fit:", *complaints))
-    return checks.wrong(origin, f"the tensors of this {owner}", "not", remedy)
+    return ValueError("\n  ".join((f"{origin}: the tensors do not match the {owner}:", *complaints)))

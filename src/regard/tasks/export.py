@@ -274,7 +274,7 @@ def _huggingface_tokenizer_files(task: Task) -> tuple[dict[str, bytes], tuple[st
     if (not isinstance(one, SentencePieceTokenizer) or not tokenizer_json.is_exportable(one)
             or task.special.cls is not None):
         return {}, ("The tokenizer has no form in `transformers`, and was left out: use ids.",)
-    files = tokenizer_json.tokenizer_files(one, behind=end)
+    files = tokenizer_json.tokenizer_files(one, end=end)
     if not _same_ids(one, files[tokenizer_json.TOKENIZER_FILE]):
         return {}, ("The tokenizer gave other ids in `tokenizers`, and was left out: use ids.",)
     return files, ("`transformers` reads a special token that is typed in a text as that token, not as text.",)

@@ -144,7 +144,7 @@ class CheckpointManager:
                 used = f"The checkpoint {step_folder(step)} is used instead."
                 return replace(loaded, notes=tuple(f"{problem} {used}" for problem in problems))
         if problems:
-            raise folder_error(self.folder, "a folder with a complete checkpoint", "one without",
+            raise folder_error(self.folder, "a complete checkpoint", "none",
                                "\n  ".join((f"It has {len(steps)} checkpoints:", *problems)))
         return None
 
@@ -166,7 +166,7 @@ class CheckpointManager:
         target, notes = self.folder / step_folder(step), list[str]()
         missing = [path.name for path in files if not path.exists()]
         if missing:
-            raise folder_error(target, f"written by {len(files)} processes", f"without {missing[0]}",
+            raise folder_error(target, f"files of {len(files)} processes", f"no {missing[0]}",
                                "The process that should have written it reports why.")
         StoredState.of(files, {})
         if target.exists():
@@ -216,7 +216,7 @@ def _load_checkpoint(step: int, saved: SavedFolder) -> LoadedCheckpoint:
     if not {"step", "best", "values"} <= content.keys():
         raise folder_error(path, "the values of a checkpoint", "something else")
     if content["step"] != step:
-        raise folder_error(path, f"of step {step}, as its folder says", f"of step {content['step']!r:.20}")
+        raise folder_error(path, f"step {step}, as its folder says", f"step {content['step']!r:.20}")
     files = [saved.path(name) for name in saved.manifest.files if name != VALUES]
     return LoadedCheckpoint(step, content["best"], StoredState.of(files, content["values"]))
 
@@ -381,9 +381,8 @@ def _acquire_lock(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
         os.close(handle)
-        raise folder_error(path.parent, "free for this training",
-                           f"in use by another ({holder or 'of an unknown process'})",
-                           "Wait until that one ends, or choose another folder.") from None
+        raise FolderError(f"{path.parent}: another training uses this folder ({holder or 'an unknown process'}). Wait "
+                          "until it ends, or choose another folder.") from None
     except OSError as error:
         os.close(handle)
         raise OSError(error.errno, f"no locks on this file system: {error.strerror}", str(path)) from error

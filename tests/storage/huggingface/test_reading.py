@@ -38,7 +38,7 @@ def change(folder, tensors=None, drop=(), **keys):
 
 
 def assert_refused(folder, *said):
-    with pytest.raises(ValueError, match="must be") as error:
+    with pytest.raises(ValueError, match="model") as error:
         read_model(folder)
     for part in said:
         assert part in str(error.value)
@@ -95,7 +95,7 @@ def test_quantised_weights_are_refused(folder):
 
 @pytest.mark.parametrize("keys", [{"n_layer": 10**9}, {"vocab_size": 10**12}, {"n_positions": 10**15}])
 def test_a_config_that_asks_for_more_than_the_files_hold_is_refused_at_once(folder, keys):
-    assert_refused(change(folder, **keys), "numbers that the files hold", "config.json")
+    assert_refused(change(folder, **keys), "parameters in the files", "config.json")
 
 
 @pytest.mark.parametrize(("keys", "said"), [

@@ -48,7 +48,7 @@ def test_any_text(text):
 
 def test_what_stands_behind_a_text():
     own = texting.joint().source
-    inner = tokenizers.Tokenizer.from_buffer(tokenizer_files(own, behind=3)[TOKENIZER_FILE])
+    inner = tokenizers.Tokenizer.from_buffer(tokenizer_files(own, end=3)[TOKENIZER_FILE])
     assert inner.encode("the dog").ids == [*own.encode("the dog"), 3]
     assert inner.get_vocab_size() == own.size
 
@@ -56,7 +56,7 @@ def test_what_stands_behind_a_text():
 def test_transformers_reads_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     own = texting.joint().source
-    for name, data in tokenizer_files(own, behind=3).items():
+    for name, data in tokenizer_files(own, end=3).items():
         (tmp_path / name).write_bytes(data)
     read = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert read("Où est la gare ?")["input_ids"] == [*own.encode("Où est la gare ?"), 3]

@@ -46,7 +46,7 @@ def test_all_that_has_no_place_is_told(tmp_path):
 @pytest.mark.parametrize(("config", "said"), [
     (replace(GPT, stack=tiny.stack(norm_position="post")), 'stack.norm_position is "post"'),
     (replace(GPT, stack=tiny.stack("recurrence")), "self-attention"),
-    (replace(GPT, stack=replace(GPT.stack, feed_forward=None)), "a feed-forward part"),
+    (replace(GPT, stack=replace(GPT.stack, feed_forward=None)), "a feed-forward layer"),
     (replace(GPT, embedding=EmbeddingConfig()), "learned positions"),
     (replace(GPT, stack=tiny.stack("rotary")), 'stack.norm is "layer", where LlamaForCausalLM has "rms"'),
     (replace(BERT, pooling="mean"), 'pooling is "mean"'),
@@ -93,7 +93,7 @@ def test_the_ids_and_the_labels_are_kept(tmp_path):
 def test_nothing_is_written_over(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "notes").write_text("mine")
-    with pytest.raises(ValueError, match="does not write over"):
+    with pytest.raises(ValueError, match="does not overwrite"):
         save(tmp_path / "x", GPT)
     save(tmp_path / "y", GPT, others={"tokenizer.json": b"{}"})
     save(tmp_path / "y", GPT, others={"tokenizer.json": b"[]"})

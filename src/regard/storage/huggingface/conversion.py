@@ -7,10 +7,10 @@
     imported.config, imported.special    as ours
     imported.build()                     the bare model with its weights
 
-Reading checks everything before it allocates: the config is understood, the files contain the tensors that it asks for in
-the right shapes, and the model fits into memory. Tensors without a place here that are known not to matter are listed in
-`left_out`; any other is refused. Half precision becomes float32, which is exact. Links are followed, because download
-caches consist of them, but an index cannot name a file outside the folder. Pickles are never opened.
+Reading checks everything before it allocates: the config is understood, the files contain the tensors that it asks for
+in the right shapes, and the model fits into memory. Tensors without a place here that are known not to matter are
+listed in `left_out`; any other is refused. Half precision becomes float32, which is exact. Links are followed, because
+download caches consist of them, but an index cannot name a file outside the folder. Pickles are never opened.
 generation_config.json is not read.
 
 Writing refuses a config that no family can express and lists everything that does not fit. The folder is saved
@@ -39,7 +39,7 @@ from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.storage import weights
 from regard.storage import weights as modules
-from regard.storage.filesystem import folder_error
+from regard.storage.filesystem import FolderError, folder_error, unreadable_error
 from regard.storage.folder import check_file_name
 from regard.storage.huggingface import family as keys
 from regard.storage.huggingface import family as mapping
@@ -51,35 +51,36 @@ from regard.storage.weights import TensorSpec, WeightsHeader
 
 CONFIG_FILE, WEIGHTS_FILE, INDEX_FILE = "config.json", "model.safetensors", "model.safetensors.index.json"
 MAX_JSON_BYTES = 64 * 2**20
-"""Bytes of a JSON file; a larger one is not read into memory."""
+"""A larger JSON file is not read into memory."""
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-CONVERT_HINT = ("Convert it where it is trusted: load it with transformers and save it with save_pretrained, which writes "
-                "model.safetensors.")
+CONVERT_HINT = ("Convert it on a machine where you trust it: load it with transformers and save it with "
+                "save_pretrained, which writes model.safetensors.")
 
 
 class FoundTensors(NamedTuple):
-    """The tensors of a folder, before any is read."""
+    """The tensors of a folder, known from the headers of its files."""
 
     tensors: Mapping[str, TensorSpec]
     files: Mapping[Path, WeightsHeader]
 
     @property
     def elements(self) -> int:
-        """How many numbers there are."""
+        """The number of elements of all tensors."""
         return sum(header.elements for header in self.files.values())
 
 
 def read_config_json(folder: Path) -> dict[str, Any]:
-    """What config.json says."""
+    """The content of config.json."""
     if not folder.is_dir():
-        raise folder_error(folder, "a folder", "not there" if not folder.exists() else "a file")
+        raise folder_error(folder, "a folder", "nothing" if not folder.exists() else "a file")
     if not (folder / CONFIG_FILE).exists() and (folder / "adapter_config.json").exists():
-        raise folder_error(folder, f"a folder with {CONFIG_FILE}", "an adapter", "Merge it into its model, and save that.")
+        raise folder_error(folder, f"a folder with {CONFIG_FILE}", "an adapter",
+                           "Merge it into its model, and save that.")
     return _read_json(folder / CONFIG_FILE)
 
 
 def find_tensors(folder: Path) -> FoundTensors:
-    """Which tensors there are, by the headers of the files."""
+    """Find the tensors of a folder by the headers of its files."""
     if (folder / WEIGHTS_FILE).exists():
         names = [WEIGHTS_FILE]
         listed = None
@@ -102,36 +103,37 @@ def find_tensors(folder: Path) -> FoundTensors:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise folder_error(path, f"a file of at most {MAX_JSON_BYTES} bytes", f"of {path.stat().st_size} bytes")
+            raise folder_error(path, f"at most {MAX_JSON_BYTES} bytes", f"{path.stat().st_size} bytes")
         data = path.read_bytes()
     except OSError as error:
-        raise folder_error(path, "a readable file", f"not ({error.strerror})") from error
+        raise unreadable_error(path, error) from error
     try:
         content = json.loads(data)
     except json.JSONDecodeError as error:
-        raise folder_error(f"{path}:{error.lineno}", "JSON", f"not: {error.msg} (column {error.colno})") from None
+        raise FolderError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno}).") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise folder_error(f"{path}:{line}", "JSON in UTF-8", f"not: 0x{data[error.start]:02X} is no part of it") from None
+        raise FolderError(f"{path}:{line}: not UTF-8: byte 0x{data[error.start]:02X}.") from None
     except (ValueError, RecursionError) as error:
-        raise folder_error(path, "JSON", f"not: {str(error).splitlines()[0]}") from None
+        raise FolderError(f"{path}: not JSON: {str(error).splitlines()[0]}.") from None
     if not isinstance(content, dict):
         raise folder_error(path, "a JSON object", f"a {type(content).__name__}")
     return content
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Which tensor is in which file."""
+    """The file of each tensor, as the index says."""
     listed = _read_json(path).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()) or not listed:
-        raise folder_error(path, 'an index whose "weight_map" names a file for every tensor', f"one with {listed!r:.80}")
+        raise folder_error(path, 'an index whose "weight_map" names a file for every tensor',
+                           f"one with {listed!r:.80}")
     for name in {*listed.values()}:
         check_file_name(name, f"{path}: weight_map")
     return listed
 
 
 def _check_index(path: Path, listed: Mapping[str, str], files: Mapping[Path, WeightsHeader]) -> None:
-    """Refuse an index that is not of these files."""
+    """Refuse an index that does not match the files."""
     there = [(name, file.name) for file, header in files.items() for name in header.tensors]
     for name, file in there:
         if listed.get(name) != file:
@@ -139,7 +141,8 @@ def _check_index(path: Path, listed: Mapping[str, str], files: Mapping[Path, Wei
             expected = f"an index of the files beside it, with {name!r:.200} in {file}"
             raise folder_error(path, expected, f"one that has it {named}")
     for name in listed.keys() - {name for name, _ in there}:
-        raise folder_error(path, "an index of the files beside it", f"one with {name!r:.200}, which is not in {listed[name]}")
+        raise folder_error(path, "an index of the files beside it",
+                           f"one with {name!r:.200}, which is not in {listed[name]}")
 
 
 FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), Pegasus(), ViT(),
@@ -147,9 +150,9 @@ FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), G
 
 
 def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) -> tuple[Family[Any], str]:
-    """The family and the architecture that a config.json at `path` names; where it names none, by its tensors.
+    """The family and the architecture that a config.json names; if it names none, they are guessed from the tensors.
 
-    A file may name several architectures that its weights can be used as: the first one is meant.
+    A file may name several architectures for its weights: the first one counts.
     """
     named = raw.get("architectures")
     if named is not None and (not isinstance(named, list) or not all(isinstance(one, str) for one in named)):
@@ -173,7 +176,7 @@ def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) ->
 
 
 def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
-    """The family that a config of ours may fit, and the architecture that it is written as."""
+    """The family that one of our configs may fit, and the architecture that it is written as."""
     if isinstance(config, LanguageModelConfig):
         rotary = getattr(getattr(config.stack.mixer, "position", None), "kind", None) == "rotary"
         name = "llama" if rotary or config.stack.norm == "rms" else "gpt2"
@@ -197,20 +200,20 @@ MAX_SIZE_RATIO = 10
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model of other people, in our terms."""
+    """A model of `transformers`, converted to our config and our tensor names."""
 
     config: ModelConfig
     special: SpecialTokens
     tensors: Mapping[str, Tensor]
-    """By our names; a tensor that our model has under several is the same one under each."""
+    """By our names; a tensor that has several names is the same object under each."""
     family: str
     architecture: str
     labels: tuple[str, ...] = ()
-    """The names of the labels, where they have any."""
+    """The names of the labels, if they have any."""
     longest: int | None = None
-    """How many positions it was trained with, where our positions have no end."""
+    """The number of positions it was trained with, if our positions are unlimited."""
     left_out: tuple[str, ...] = ()
-    """Their tensors that our model does without."""
+    """Tensors of the file that our model does not need."""
 
     def build(self) -> nn.Module:
         """The bare model with these weights, in evaluation mode."""
@@ -218,10 +221,10 @@ class ImportedModel:
 
 
 def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) -> ImportedModel:
-    """The model in a folder with config.json and safetensors; a ValueError says why it cannot be read.
+    """Read a folder with config.json and safetensors; a ValueError says why it cannot be read.
 
     Args:
-        ignore: keys of config.json that are taken as null, because whoever calls knows that they do not matter.
+        ignore: keys of config.json to treat as null, because the caller knows that they do not matter.
     """
     folder = Path(folder)
     raw, found = read_config_json(folder), find_tensors(folder)
@@ -243,28 +246,28 @@ def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) ->
 def _build_config(family: Family[Any], settings: keys.FamilySettings, asked: FileFacts, path: Path) -> ModelConfig:
     try:
         return family.config(settings, asked)
-    except ValueError as error:  # of a config, or of a family that cannot be told with one
-        raise folder_error(path, "the config of a model that can be", "not", str(error)) from None
+    except ValueError as error:  # raised by a config, or by a family that cannot express one
+        raise FolderError(f"{path}: no model can be built from this config: {error}") from None
 
 
 def _check_sizes(config: ModelConfig, found: FoundTensors, path: Path) -> None:
-    """Refuse a config that asks for far more than the files hold, before even an empty model is made of it."""
-    if config.parameters() > MAX_SIZE_RATIO * found.elements:  # where less is missing, the names of the tensors say more
-        raise folder_error(path, f"the config of a model of the {found.elements:,} numbers that the files hold",
-                           f"that of one of {config.parameters():,} parameters")
+    """Refuse a config of a far larger model than the files contain, before even an empty model is built."""
+    if config.parameters() > MAX_SIZE_RATIO * found.elements:  # below that, the names of missing tensors say more
+        raise folder_error(path, f"a config for the {found.elements:,} parameters in the files",
+                           f"one for {config.parameters():,}")
     check_size(config)
 
 
 def _respell(matches: TensorMatches, family: Family[Any], found: FoundTensors) -> TensorMatches:
-    """The same in the spelling of this file."""
-    assert not matches.without, matches.without  # a family that makes a config has rules for all of its tensors
+    """The same matches with the names as this file spells them."""
+    assert not matches.without, matches.without  # a family has rules for all tensors of the configs that it makes
     spell = family.spelling(found.tensors)
     return matches._replace(found=[match._replace(theirs=tuple(map(spell, match.theirs))) for match in matches.found])
 
 
 def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: FoundTensors, family: Family[Any],
                    origin: str) -> list[str]:
-    """Refuse tensors that are missing, not known, or of another shape. Returns those that are known to be unused."""
+    """Refuse missing and unknown tensors and wrong shapes; return the tensors that are known to be unused."""
     wanted = mapping.expected_specs(matches, state, found.tensors)
     spell = family.spelling(found.tensors)
     unused = [one._replace(theirs=spell(one.theirs)) for one in family.unused]
@@ -273,13 +276,14 @@ def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: F
     quantised = [name for name in kept if name in wanted and kept[name].dtype not in FLOAT_DTYPES]
     if quantised:
         raise folder_error(origin, "weights in float32, float64, float16 or bfloat16",
-                           f"with {quantised[0]!r:.200} in {kept[quantised[0]].dtype}", "Quantised weights are not read.")
+                           f"{quantised[0]!r:.200} in {kept[quantised[0]].dtype}",
+                           "Quantised weights are not read.")
     modules.check_specs(wanted, kept, origin=origin, owner="architecture")
     return left_out
 
 
 def _load_tensors(matches: TensorMatches, found: FoundTensors, left_out: list[str], folder: Path) -> dict[str, Tensor]:
-    """Our tensors, file by file."""
+    """Read the tensors file by file, under our names."""
     of_theirs = {name: match for match in matches.found for name in match.theirs}
     tensors: dict[str, Tensor] = {}
     for path in found.files:
@@ -288,23 +292,28 @@ def _load_tensors(matches: TensorMatches, found: FoundTensors, left_out: list[st
             match, theirs = of_theirs[name], content.pop(name)
             theirs = theirs.float() if theirs.dtype in HALF_DTYPES else theirs
             for ours, part in zip(match.ours, match.way.read(theirs), strict=True):
-                if ours not in tensors:  # a part of a larger one would keep the whole alive
+                if ours not in tensors:  # a view would keep the whole tensor alive
                     alone = part.is_contiguous() and part.numel() == theirs.numel()
                     tensors[ours] = part if alone else part.clone(memory_format=torch.contiguous_format)
                 elif not torch.equal(tensors[ours], part):
                     remedy = f"The config says that {', '.join(match.theirs)} are one tensor."
-                    raise folder_error(folder, "a folder whose config fits its weights", f"one where {name} differs", remedy)
+                    raise folder_error(folder, "a folder whose config fits its weights", f"one where {name} differs",
+                                       remedy)
     return {**tensors, **{name: tensors[first] for name, first in matches.second.items()}}
 
 
 FEATURE_COLUMNS = re.compile(r"(query|key|value|up|gate|embedding\.tokens|decoder\.output)\.weight$")
-"""What has a column for each feature."""
+"""Weights with a column for each feature."""
 FEATURE_ROWS = re.compile(r"((mixer\.layer|cross)\.output|feed_forward\.down|norm)\.(weight|bias)$")
-"""What has a row for each feature, or a number."""
+"""Weights with a row, or biases with an element, for each feature."""
 
 
 def with_half_sinusoids(config: ModelConfig, tensors: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """A translator with interleaved sinusoids as the same one with halves; any other model as it is."""
+    """Convert a Transformer with interleaved sinusoids to one with sines before cosines; any other model is unchanged.
+
+    The blocks do not depend on the order of the features: if all matrices that read them have their columns permuted,
+    and all that write them their rows, the logits are the same.
+    """
     if not isinstance(config, EncoderDecoderConfig) or config.embedding.combine != "added":
         return config, tensors
     places, mixers = config.embedding.positions, (config.encoder.mixer, config.decoder.mixer)
@@ -314,7 +323,8 @@ def with_half_sinusoids(config: ModelConfig, tensors: Mapping[str, Tensor]) -> t
         return config, tensors
     order = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
     embedding = replace(config.embedding, positions=replace(places, layout="halves"))
-    return replace(config, embedding=embedding), {name: _reorder_features(name, tensor, order) for name, tensor in tensors.items()}
+    return replace(config, embedding=embedding), {name: _reorder_features(name, tensor, order) for name,
+                                                  tensor in tensors.items()}
 
 
 def _reorder_features(name: str, tensor: Tensor, order: Tensor) -> Tensor:
@@ -324,16 +334,17 @@ def _reorder_features(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     return tensor[:, order] if FEATURE_COLUMNS.search(name) else tensor
 
 
-def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: SpecialTokens, tensors: Mapping[str, Tensor], *,
+def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: SpecialTokens,
+                tensors: Mapping[str, Tensor], *,
                 labels: Sequence[str] = (), longest: int | None = None,
                 others: Mapping[str, folders.FileContent] | None = None) -> None:
     """Save a model as config.json and model.safetensors; a ValueError says what does not fit.
 
     Args:
-        folder: not there yet, empty, or saved by regard before.
-        tensors: the state of the model, by our names.
-        labels: the names of the labels, where the model has labels and they have names.
-        longest: how many positions the model was trained with, where ours have no end; the family's default otherwise.
+        folder: a new or empty folder, or one that regard saved.
+        tensors: the state dict of the model, by our names.
+        labels: the names of the labels, if the model has labels with names.
+        longest: the number of positions the model was trained with, if ours are unlimited; by default the family's.
         others: further files, such as those of a tokenizer.
     """
     family, architecture = family_of_config(config)
@@ -353,7 +364,8 @@ def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: Sp
     theirs |= {name: tensor.to(kind) for name, tensor in family.derived(settings).items()}
     if architecture in family.bare:
         theirs = {name.removeprefix(family.base): tensor for name, tensor in theirs.items()}
-    table = {"architectures": [architecture], "model_type": family.name, **_common_dtype(theirs), **keys.settings_to_json(settings)}
+    table = {"architectures": [architecture], "model_type": family.name, **_common_dtype(theirs),
+             **keys.settings_to_json(settings)}
     if count:
         named = list(labels) or keys.default_labels(count)
         table |= {"id2label": {str(index): name for index, name in enumerate(named)},
@@ -367,7 +379,7 @@ def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: Sp
 
 
 def _merge_shared(tensors: Mapping[str, Tensor], second: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors, those that are one in the model under the name that comes first; refused where they differ."""
+    """The tensors with shared ones under their first name only; they are refused if they differ."""
     own = {name: tensor for name, tensor in tensors.items() if name not in second}
     for name in second.keys() & tensors.keys():
         if not torch.equal(own.setdefault(second[name], tensors[name]), tensors[name]):
@@ -376,6 +388,6 @@ def _merge_shared(tensors: Mapping[str, Tensor], second: Mapping[str, str]) -> d
 
 
 def _common_dtype(theirs: Mapping[str, Tensor]) -> dict[str, str]:
-    """The precision of all tensors, where it is one."""
+    """The dtype of all tensors, if they have one in common."""
     found = {str(tensor.dtype).removeprefix("torch.") for tensor in theirs.values()}
     return {"dtype": found.pop()} if len(found) == 1 else {}

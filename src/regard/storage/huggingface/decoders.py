@@ -1,7 +1,7 @@
 """Decoder-only language models: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023).
 
-GPT-2 has pre-norm blocks and learned positions. Its matrices are the transposes of ours, and query, key and value are one
-matrix. `GPT2Model` has no output layer; it is read as a language model with tied embeddings.
+GPT-2 has pre-norm blocks and learned positions. Its matrices are the transposes of ours, and query, key and value are
+one matrix. `GPT2Model` has no output layer; it is read as a language model with tied embeddings.
 
 Llama has RMS norms, rotary positions, a gated feed-forward layer, and optionally fewer key and value heads than query
 heads. Rotary positions are unlimited, so the number of positions it was trained with is kept beside the config.
@@ -45,9 +45,11 @@ GPT2_RULES = (
     TensorRule("transformer.wte.weight", ("decoder.embedding.tokens.weight",)),
     TensorRule("transformer.wpe.weight", ("decoder.embedding.positions.encoding.table",)),
     TensorRule(f"{GPT2_LAYER}.ln_1.*", (f"{GPT2_BLOCK}.around_mixer.norm.*",)),
-    TensorRule(f"{GPT2_LAYER}.attn.c_attn.weight", tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.weight" for part in GPT2_PROJECTIONS),
+    TensorRule(f"{GPT2_LAYER}.attn.c_attn.weight",
+               tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.weight" for part in GPT2_PROJECTIONS),
                TRANSPOSED_THIRDS),
-    TensorRule(f"{GPT2_LAYER}.attn.c_attn.bias", tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.bias" for part in GPT2_PROJECTIONS), THIRDS),
+    TensorRule(f"{GPT2_LAYER}.attn.c_attn.bias",
+               tuple(f"{GPT2_BLOCK}.mixer.layer.{part}.bias" for part in GPT2_PROJECTIONS), THIRDS),
     TensorRule(f"{GPT2_LAYER}.attn.c_proj.weight", (f"{GPT2_BLOCK}.mixer.layer.output.weight",), TRANSPOSED),
     TensorRule(f"{GPT2_LAYER}.attn.c_proj.bias", (f"{GPT2_BLOCK}.mixer.layer.output.bias",)),
     TensorRule(f"{GPT2_LAYER}.ln_2.*", (f"{GPT2_BLOCK}.around_feed_forward.norm.*",)),
@@ -109,7 +111,8 @@ class GPT2(Family[GPT2Settings]):
                                  activation=ACTIVATIONS[settings.activation_function])
         return LanguageModelConfig(
             vocab_size=settings.vocab_size, width=settings.n_embd, tie_word_embeddings=settings.tie_word_embeddings,
-            embedding=EmbeddingConfig(positions=LearnedConfig(max_positions=settings.n_positions), dropout=settings.embd_pdrop),
+            embedding=EmbeddingConfig(positions=LearnedConfig(max_positions=settings.n_positions),
+                                      dropout=settings.embd_pdrop),
             stack=StackConfig(layers=settings.n_layer, norm_position="pre", epsilon=settings.layer_norm_epsilon,
                               dropout=settings.resid_pdrop, feed_forward=wide,
                               mixer=SelfAttentionConfig(heads=settings.n_head, dropout=settings.attn_pdrop)))
@@ -121,7 +124,8 @@ class GPT2(Family[GPT2Settings]):
         if not isinstance(places, LearnedConfig):
             raise checks.wrong("config", "one that fits GPT-2, with learned positions", "with others")
         return GPT2Settings(
-            vocab_size=config.vocab_size, n_positions=places.max_positions, n_embd=config.width, n_layer=config.stack.layers,
+            vocab_size=config.vocab_size, n_positions=places.max_positions, n_embd=config.width,
+            n_layer=config.stack.layers,
             n_head=mixer.heads, n_inner=wide.ffn_width, activation_function=activation_name(wide.activation),
             resid_pdrop=config.stack.dropout, embd_pdrop=config.embedding.dropout, attn_pdrop=mixer.dropout,
             layer_norm_epsilon=config.stack.epsilon, tie_word_embeddings=config.tie_word_embeddings,
@@ -227,9 +231,11 @@ class Llama(Family[LlamaSettings]):
             position=RotaryConfig(base=settings.base, pairing="halves"))
         wide = FeedForwardConfig(ffn_width=settings.intermediate_size, gated=True, bias=settings.mlp_bias,
                                  activation=ACTIVATIONS[settings.hidden_act])
-        stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", norm="rms", epsilon=settings.rms_norm_eps,
+        stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", norm="rms",
+                            epsilon=settings.rms_norm_eps,
                             mixer=mixer, feed_forward=wide)
-        return LanguageModelConfig(vocab_size=settings.vocab_size, width=width, tie_word_embeddings=settings.tie_word_embeddings,
+        return LanguageModelConfig(vocab_size=settings.vocab_size, width=width,
+                                   tie_word_embeddings=settings.tie_word_embeddings,
                                    stack=stack)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> LlamaSettings:

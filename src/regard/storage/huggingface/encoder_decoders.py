@@ -2,7 +2,8 @@
 
 Marian is the post-norm Transformer of the OPUS-MT translators. One embedding table may serve source, target and output,
 or target and output, or nothing is shared. Pegasus is pre-norm with one table for all three; it was made for
-summarisation, but `transformers` has no translation model with sinusoidal positions and pre-norm that is closer to ours.
+summarisation, but `transformers` has no translation model with sinusoidal positions and pre-norm that is closer to
+ours.
 
 Their sinusoids have all sines before all cosines and are unlimited, so the number of positions a model was trained with
 is kept beside the config. The bias of the logits belongs to our output layer. Shared tensors are stored once.
@@ -97,8 +98,8 @@ class EncoderDecoderSettings(FamilySettings):
     decoder_ffn_dim: int = integer(4096, minimum=1)
     decoder_attention_heads: int = integer(16, minimum=1)
     num_hidden_layers: int | None = integer(None, minimum=1)
-    encoder_layerdrop: float = only(0.0, "layers that are left out by chance in training are not read")
-    decoder_layerdrop: float = only(0.0, "layers that are left out by chance in training are not read")
+    encoder_layerdrop: float = only(0.0, "models trained with layer dropout are not read")
+    decoder_layerdrop: float = only(0.0, "models trained with layer dropout are not read")
     activation_function: str = choice(ACTIVATIONS, "gelu")
     dropout: float = probability(0.1)
     attention_dropout: float = probability(0.0)
@@ -117,7 +118,8 @@ class EncoderDecoderSettings(FamilySettings):
             yield "num_hidden_layers", f"another name of encoder_layers, which is {self.encoder_layers}"
 
 
-def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, order: str, target_vocabulary: int, shared: bool,
+def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, order: str, target_vocabulary: int,
+                         shared: bool,
                          tied: bool) -> EncoderDecoderConfig:
     """Our config of what these keys say."""
     def stack(layers: int, heads: int, inner: int, cross: AttentionConfig | None) -> StackConfig:
@@ -138,7 +140,8 @@ def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, 
                       AttentionConfig(heads=heads, dropout=settings.attention_dropout)))
 
 
-def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settings: type[EncoderDecoderSettings], family: str) -> dict[str, Any]:
+def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settings: type[EncoderDecoderSettings],
+                         family: str) -> dict[str, Any]:
     """The keys of both that come nearest to this config."""
     mixers = [self_attention_of(stack, family) for stack in (config.encoder, config.decoder)]
     wide = [feed_forward_of(stack, family) for stack in (config.encoder, config.decoder)]
@@ -164,8 +167,8 @@ class MarianSettings(EncoderDecoderSettings):
     decoder_vocab_size: int | None = integer(None, minimum=1)
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
-    normalize_before: bool = only(False, "blocks with the norm in front are not read in this family")
-    add_final_layer_norm: bool = only(False, "a norm behind the last block is not read in this family")
+    normalize_before: bool = only(False, "pre-norm blocks are not read in this family")
+    add_final_layer_norm: bool = only(False, "a norm after the last block is not read in this family")
 
     @property
     def ids(self) -> int:
@@ -199,7 +202,8 @@ class Marian(Family[MarianSettings]):
         if config.share_embeddings and not config.tie_word_embeddings:
             raise checks.wrong("config", "one that fits Marian", "one whose output alone has its own table",
                                "Marian shares one table among all three, or between target and output, or none.")
-        return MarianSettings(**settings_from_config(config, made, MarianSettings, "Marian"), tie_word_embeddings=config.tie_word_embeddings,
+        return MarianSettings(**settings_from_config(config, made, MarianSettings, "Marian"),
+                              tie_word_embeddings=config.tie_word_embeddings,
                               decoder_vocab_size=config.target_vocab_size,
                               share_encoder_decoder_embeddings=config.share_embeddings)
 
@@ -225,8 +229,8 @@ class PegasusSettings(EncoderDecoderSettings):
 
     vocab_size: int = integer(50265, minimum=1)
     tie_word_embeddings: bool = only(True, "an output with a table of its own is not read in this family")
-    normalize_before: bool = only(True, "blocks with the norm behind are not read in this family")
-    add_final_layer_norm: bool = only(True, "a stack without a norm behind the last block is not read in this family")
+    normalize_before: bool = only(True, "post-norm blocks are not read in this family")
+    add_final_layer_norm: bool = only(True, "a stack without a norm after the last block is not read here")
 
     @property
     def ids(self) -> int:
@@ -243,7 +247,8 @@ class Pegasus(Family[PegasusSettings]):
     settings = PegasusSettings
 
     def config(self, settings: PegasusSettings, asked: FileFacts) -> ModelConfig:
-        return config_from_settings(settings, asked, order="pre", shared=True, tied=True, target_vocabulary=settings.vocab_size)
+        return config_from_settings(settings, asked, order="pre", shared=True, tied=True,
+                                    target_vocabulary=settings.vocab_size)
 
     def told(self, config: ModelConfig, made: ExportFacts) -> PegasusSettings:
         assert isinstance(config, EncoderDecoderConfig)

@@ -1,8 +1,8 @@
 """Encoders: BERT (Devlin et al. 2019) and ViT (Dosovitskiy et al. 2021).
 
 BERT is read alone or with a head for masked tokens, for a sequence or for every token. Its pooler is read only for a
-classifier, and its next-sentence head never. ViT classifies images over patches, with a class token and learned positions;
-its first layer is a convolution, ours a matrix over the same numbers.
+classifier, and its next-sentence head never. ViT classifies images over patches, with a class token and learned
+positions; its first layer is a convolution, ours a matrix over the same numbers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -109,7 +109,8 @@ class Bert(Family[BertSettings]):
 
     def config(self, settings: BertSettings, asked: FileFacts) -> ModelConfig:
         names, hidden = ACTIVATIONS[settings.hidden_act], settings.hidden_dropout_prob
-        embedding = EmbeddingConfig(positions=LearnedConfig(max_positions=settings.max_position_embeddings), norm="layer",
+        embedding = EmbeddingConfig(positions=LearnedConfig(max_positions=settings.max_position_embeddings),
+                                    norm="layer",
                                     segments=settings.type_vocab_size, epsilon=settings.layer_norm_eps, dropout=hidden)
         mixer = SelfAttentionConfig(heads=settings.num_attention_heads, dropout=settings.attention_probs_dropout_prob)
         stack = StackConfig(layers=settings.num_hidden_layers, norm_position="post", epsilon=settings.layer_norm_eps,
@@ -139,7 +140,8 @@ class Bert(Family[BertSettings]):
                                "A model that tells no segments apart has no place in BERT.")
         return BertSettings(
             vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.stack.layers,
-            num_attention_heads=mixer.heads, intermediate_size=wide.ffn_width, hidden_act=activation_name(wide.activation),
+            num_attention_heads=mixer.heads, intermediate_size=wide.ffn_width,
+            hidden_act=activation_name(wide.activation),
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
             classifier_dropout=getattr(config, "dropout", None), max_position_embeddings=places.max_positions,
             type_vocab_size=config.embedding.segments, layer_norm_eps=config.stack.epsilon,
@@ -239,7 +241,8 @@ class ViT(Family[ViTSettings]):
         mixer, wide = self_attention_of(config.stack, "ViT"), feed_forward_of(config.stack, "ViT")
         return ViTSettings(
             hidden_size=config.width, num_hidden_layers=config.stack.layers, num_attention_heads=mixer.heads,
-            intermediate_size=wide.ffn_width, hidden_act=activation_name(wide.activation), layer_norm_eps=config.stack.epsilon,
+            intermediate_size=wide.ffn_width, hidden_act=activation_name(wide.activation),
+            layer_norm_eps=config.stack.epsilon,
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
             image_size=(config.image_height, config.image_width), patch_size=(config.patch_size, config.patch_size),
             num_channels=config.channels, **special_keys(ViTSettings, made.special))

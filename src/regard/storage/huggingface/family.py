@@ -1,4 +1,4 @@
-"""What a family of `transformers` architectures declares: config keys, tensors, and the conversion to our config and back.
+"""What a family of `transformers` architectures declares: config keys, tensors, and the conversion of configs.
 
 A family has three parts:
 
@@ -41,7 +41,7 @@ from regard.toml import ConfigProblem, TomlDocument
 
 
 class TensorTransform(NamedTuple):
-    """How one of their tensors becomes some of ours, and how ours become theirs again, to the bit."""
+    """How a tensor of the file becomes one or more of ours, and the exact inverse."""
 
     words: str
     read: Callable[[Tensor], tuple[Tensor, ...]]
@@ -49,14 +49,15 @@ class TensorTransform(NamedTuple):
 
 
 def leading_ones(count: int) -> TensorTransform:
-    """Theirs has so many dimensions of size 1 in front."""
+    """The tensor in the file has leading dimensions of size 1."""
     ones = (1,) * count
     return TensorTransform(f"{count} leading dimension{'s' if count > 1 else ''} of 1 removed",
-                           lambda theirs: (theirs.flatten(0, count),), lambda ours: ours[0].reshape(*ones, *ours[0].shape))
+                           lambda theirs: (theirs.flatten(0, count),),
+                           lambda ours: ours[0].reshape(*ones, *ours[0].shape))
 
 
 def patch_filters(channels: int, patch: int) -> TensorTransform:
-    """Theirs is a convolution over patches, ours a matrix: channel by channel, row by row."""
+    """The file has a convolution over patches, ours is a matrix: channel by channel, row by row."""
     return TensorTransform("each filter as one row", lambda theirs: (theirs.flatten(1),),
                            lambda ours: ours[0].reshape(-1, channels, patch, patch))
 
@@ -69,7 +70,7 @@ TRANSPOSED_THIRDS = TensorTransform("transposed, in three parts", lambda theirs:
 
 
 class TensorRule(NamedTuple):
-    """One of their tensors, and the one or more of ours that it is."""
+    """A tensor of the file, and the one or more of ours that it contains."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -77,36 +78,36 @@ class TensorRule(NamedTuple):
 
 
 class UnusedTensor(NamedTuple):
-    """A tensor of theirs that our model does without, and why."""
+    """A tensor of the file that our model does not need, and why."""
 
     theirs: str
     why: str
 
 
 class TensorMatch(NamedTuple):
-    """A rule as it holds for one model: names in full, the one that is written first among theirs."""
+    """A rule applied to one model, with full names; of theirs, the first one is written."""
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     way: TensorTransform
 
     def shape(self, state: Mapping[str, Tensor]) -> tuple[int, ...]:
-        """The shape that theirs has, told by ours, which may be on the device "meta"."""
+        """The shape in the file, from our tensors, which may be on the device "meta"."""
         return tuple(self.way.write(tuple(state[name] for name in self.ours)).shape)
 
 
 class TensorMatches(NamedTuple):
-    """All that holds for one model."""
+    """All rules applied to one model."""
 
     found: list[TensorMatch]
     second: dict[str, str]
-    """Our names of tensors that have another one already, and that first name."""
+    """Further names of our shared tensors, with the first name of each."""
     without: list[str]
-    """Our tensors that no rule is about."""
+    """Our tensors without a rule."""
 
 
 def match_rules(rules: Iterable[TensorRule], state: Mapping[str, Tensor]) -> TensorMatches:
-    """The rules for a model with this state. What is one tensor in it is one of theirs, under any of their names."""
+    """Apply the rules to a state dict. A shared tensor of ours is one tensor of theirs, under any of its names."""
     first: dict[object, str] = {}
     kept = {name: first.setdefault(storage_key(tensor), name) for name, tensor in state.items()}
     theirs_of: dict[tuple[str, ...], list[str]] = {}
@@ -126,12 +127,13 @@ def match_rules(rules: Iterable[TensorRule], state: Mapping[str, Tensor]) -> Ten
 
 
 def is_unused(name: str, unused: Iterable[UnusedTensor]) -> bool:
-    """Whether this tensor of theirs is known to be one that our models do without."""
+    """Whether this tensor of the file is known to be unused by our models."""
     return any(_name_pattern(one.theirs).fullmatch(name) for one in unused)
 
 
-def expected_specs(matches: TensorMatches, state: Mapping[str, Tensor], present: Iterable[str]) -> dict[str, TensorSpec]:
-    """What must be in a file that has the tensors `present`: of several names for one tensor, one is enough."""
+def expected_specs(matches: TensorMatches, state: Mapping[str, Tensor], present: Iterable[str]) -> dict[str,
+                                                                                                        TensorSpec]:
+    """The tensors that a file must have; of several names for one tensor, one that is `present` is enough."""
     there, entries = set(present), dict[str, TensorSpec]()
     for match in matches.found:
         names = [name for name in match.theirs if name in there] or [match.theirs[0]]
@@ -140,7 +142,7 @@ def expected_specs(matches: TensorMatches, state: Mapping[str, Tensor], present:
 
 
 def to_foreign(matches: TensorMatches, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors as theirs, each under one name."""
+    """Our tensors in their layout, each under one name."""
     return {match.theirs[0]: match.way.write(tuple(tensors[name] for name in match.ours)).contiguous()
             for match in matches.found}
 
@@ -160,9 +162,9 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
 }
-"""Their names of activations, and ours; of several for one, the first is written."""
+"""Activation names of `transformers`, and ours; of several for one, the first is written."""
 
-# Handled elsewhere, or without effect on what the model computes.
+# Keys that are handled elsewhere or do not change what the model computes.
 IGNORED_KEYS = frozenset((
     "architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
     "finetuning_task", "_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "torch_dtype",
@@ -175,7 +177,7 @@ IGNORED_KEYS = frozenset((
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
 ))
-# Tables and lists that must be empty.
+# Keys that must be empty.
 REFUSED_KEYS = {
     "quantization_config": "quantised weights are not read; get the weights that were not quantised",
     "compression_config": "compressed weights are not read; get the weights that were not compressed",
@@ -185,7 +187,7 @@ REFUSED_KEYS = {
 }
 SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "cls",
                "sep_token_id": "separator"}
-"""Their keys of special ids, and our names; start and end are apart."""
+"""Keys of special ids, and our names; start and end are handled separately."""
 
 AnySettingsT = TypeVar("AnySettingsT", bound="FamilySettings")
 
@@ -205,7 +207,7 @@ class FamilySettings(Config):
     """The special ids that hold where the file does not name them."""
     start_key: ClassVar[str] = "bos_token_id"
     repeated: ClassVar[Mapping[str, int]] = {"eos_token_id": 1}
-    """Lists for which a single number may stand: so many of it."""
+    """Keys of lists that may be given as a single number, with the length of the list."""
     emptied: ClassVar[tuple[str, ...]] = ()
     """Keys of how a text is written whose default would hold if they were not there; nothing is asked for."""
 
@@ -218,12 +220,12 @@ class FamilySettings(Config):
     eos_token_id: tuple[int, ...] = integer((), minimum=0)
     is_encoder_decoder: bool = only(False, "a model of this family has no source to look at")
     is_decoder: bool = only(False, "a decoder of this family with a source to look at is not read")
-    add_cross_attention: bool = only(False, "attention to a source is not read in this family")
+    add_cross_attention: bool = only(False, "cross-attention is not read in this family")
     tie_encoder_decoder: bool = only(False, "an encoder and a decoder that share their layers are not read")
 
     @property
     def ids(self) -> int | None:
-        """How many ids there are; None where there is no vocabulary."""
+        """The size of the vocabulary; None for a model without one."""
         return None
 
     def special(self) -> SpecialTokens:
@@ -241,21 +243,22 @@ class FamilySettings(Config):
 
 
 def special_keys(cls: type[FamilySettings], special: SpecialTokens) -> dict[str, Any]:
-    """The special ids as arguments of these settings."""
+    """The special ids as keyword arguments of these settings."""
     return {cls.start_key: special.start, "eos_token_id": special.end,
             **{theirs: getattr(special, ours) for theirs, ours in SPECIAL_IDS.items()}}
 
 
-def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str, ignore: Iterable[str] = ()) -> AnySettingsT:
-    """The settings in a config.json called `name`; a ConfigError says all that is wrong with it.
+def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str,
+                  ignore: Iterable[str] = ()) -> AnySettingsT:
+    """Read the settings of a config.json called `name`; a ConfigError lists all problems.
 
     Args:
-        ignore: keys that are taken as null, whatever they say.
+        ignore: keys to treat as null.
     """
     values: dict[str, Any] = {**raw, **dict.fromkeys(ignore)}
     found = [ConfigProblem((key,), "", f": {why}") for key, why in REFUSED_KEYS.items() if values.pop(key, None)]
     for key, default in cls.default_ids.items():
-        # A small model whose file does not name them has no such ids, rather than ids outside its vocabulary.
+        # A small model without these keys has no such ids, rather than ids outside its vocabulary.
         if key not in values and default < _int_or_default(values.get("vocab_size"), default + 1):
             values[key] = default
     for key, times in cls.repeated.items():
@@ -270,7 +273,7 @@ def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str, ig
         else:
             hint = checks.nearest(key, known)
             found.append(ConfigProblem((key,), "unknown key ", f"; {hint[0].lower()}{hint[1:]}" if hint else
-                                       "; it may change the model, and can be passed over with `ignore` if it does not"))
+                                       "; it may change the model; pass it in `ignore` if it does not"))
     settings = config.type_spec(cls, cls.__name__).read(kept, (), found)
     if found:
         raise TomlDocument(raw, name).error(found)
@@ -278,7 +281,7 @@ def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str, ig
 
 
 def settings_to_json(settings: FamilySettings) -> dict[str, Any]:
-    """The settings as a config.json has them: special ids named even where there is none, so that no default holds."""
+    """The settings as JSON; absent special ids are written as null, so that no default applies."""
     named = ("pad_token_id", "bos_token_id", settings.start_key, *settings.emptied)
     table = {**dict.fromkeys(named), **to_tables(settings)}
     for key, times in settings.repeated.items():
@@ -288,7 +291,7 @@ def settings_to_json(settings: FamilySettings) -> dict[str, Any]:
 
 
 def read_labels(raw: Mapping[str, Any], name: str) -> tuple[int, tuple[str, ...]]:
-    """How many labels there are, and their names where they have any; 2 where nothing is said, as in `transformers`."""
+    """The number of labels and their names, if they have any; 2 by default, as in `transformers`."""
     named = raw.get("id2label")
     if named is None:
         count = raw.get("num_labels")
@@ -305,12 +308,12 @@ def read_labels(raw: Mapping[str, Any], name: str) -> tuple[int, tuple[str, ...]
 
 
 def default_labels(count: int) -> list[str]:
-    """What `transformers` calls labels without a name."""
+    """The names that `transformers` gives to unnamed labels."""
     return [f"LABEL_{index}" for index in range(count)]
 
 
 def activation_name(ours: str) -> str:
-    """Their name of one of our activations."""
+    """The name in `transformers` of one of our activations."""
     return next(theirs for theirs, own in ACTIVATIONS.items() if own == ours)
 
 
@@ -323,94 +326,94 @@ UNCOMPARED_KEYS = {"dropout", "backend", "activation_checkpointing"}
 
 
 class FileFacts(NamedTuple):
-    """What is known of a model beside its keys."""
+    """What a file says about a model besides its keys."""
 
     kind: str
-    """Which of our kinds it becomes."""
+    """The kind of our config."""
     labels: int
     names: Collection[str]
-    """The tensors there are, by the names of the family's table."""
+    """The tensors of the file, by the names in the family's rules."""
 
 
 @dataclass(frozen=True)
 class ExportFacts:
-    """What is told with a family's keys, beside the config."""
+    """What is written with a family's keys besides the config."""
 
     special: SpecialTokens
     longest: int | None
-    """How many positions the model was trained with, where its own have no end."""
+    """The number of positions the model was trained with, if its positions are unlimited."""
 
 
 class Family(ABC, Generic[SettingsT]):
-    """A `model_type`, and the architectures of it that have a counterpart here."""
+    """A `model_type` of `transformers`, and its architectures that have a counterpart here."""
 
     name: ClassVar[str]
     base: ClassVar[str]
-    """What the names of its tensors begin with, but for heads; files of a bare base model leave it out."""
+    """Prefix of its tensor names, except for heads; files of a bare base model omit it."""
     architectures: ClassVar[Mapping[str, str]]
-    """Their classes, and our kinds; of several for one kind, the first is written."""
+    """Class names of `transformers`, and our kinds; of several for one kind, the first is written."""
     bare: ClassVar[frozenset[str]] = frozenset()
-    """Those that are the base alone."""
+    """Architectures that are the base model alone."""
     unused: ClassVar[tuple[UnusedTensor, ...]] = ()
     settings: type[SettingsT]
 
     @abstractmethod
     def config(self, settings: SettingsT, asked: FileFacts) -> ModelConfig:
-        """Our config of what these keys say."""
+        """Convert settings to our config."""
 
     @abstractmethod
     def told(self, config: ModelConfig, made: ExportFacts) -> SettingsT:
-        """The keys that come nearest to this config."""
+        """The settings that come closest to this config."""
 
     @abstractmethod
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
-        """Which tensors are which in a model of this config."""
+        """The tensor rules for a model of this config."""
 
     def guess(self, names: Collection[str]) -> str | None:
-        """The architecture of a file that does not say it, by its tensors; None where they do not tell."""
+        """Guess the architecture from the tensor names of a file that does not name it; None if that is impossible."""
         return next(iter(self.architectures))
 
     def longest(self, settings: SettingsT) -> int | None:
-        """How many positions the model was trained with, where our own have no end."""
+        """The number of positions the model was trained with, if ours are unlimited."""
         return None
 
     def derived(self, settings: SettingsT) -> dict[str, Tensor]:
-        """Tensors of theirs that are not read, as they follow from the keys, but that a file should have."""
+        """Tensors that follow from the settings and are not read, but that a file should contain."""
         return {}
 
     def spelling(self, names: Collection[str]) -> Callable[[str], str]:
-        """How a file with these tensors spells the names of the table."""
+        """A function from a name in the rules to the spelling of this file."""
         if any(name.startswith(self.base) for name in names):
             return str
         return lambda name: name.removeprefix(self.base)
 
 
 def self_attention_of(stack: StackConfig, family: str) -> SelfAttentionConfig:
-    """The self-attention of a stack that has it."""
+    """The self-attention of a stack; a ValueError if it has another mixer."""
     if not isinstance(stack.mixer, SelfAttentionConfig):
         raise checks.wrong("config", f"one that fits {family}, with self-attention", f"with {stack.mixer.kind}")
     return stack.mixer
 
 
 def feed_forward_of(stack: StackConfig, family: str) -> FeedForwardConfig:
-    """The feed-forward part of a stack that has one."""
+    """The feed-forward layer of a stack; a ValueError if it has none."""
     if stack.feed_forward is None:
-        raise checks.wrong("config", f"one that fits {family}, with a feed-forward part", "without")
+        raise checks.wrong("config", f"one that fits {family}, with a feed-forward layer", "one without")
     return stack.feed_forward
 
 
 def check_fits(config: ModelConfig, nearest: ModelConfig, family: str) -> None:
-    """Refuse a config that differs from the nearest one that the family can hold, with all differences."""
+    """Refuse a config that differs from the closest one that the family can express, and list all differences."""
     own, other = (_flatten(to_tables(_canonical(one, one))) for one in (config, nearest))
     differing = [key for key in {**own, **other} if own.get(key) != other.get(key)]
     if differing:
-        lines = "\n  ".join(f"{key} is {_format_key_value(own, key)}, where {family} has {_format_key_value(other, key)}"
-                            for key in differing)
+        lines = "\n  ".join(f"{key} is {_format_key_value(own, key)}, "
+                            f"where {family} has {_format_key_value(other, key)}" for key in differing)
         raise checks.wrong("config", f"one that fits {family}", "not", f"These have no place in it:\n  {lines}")
 
 
 def _canonical(part: Any, whole: ModelConfig) -> Any:
-    """The config in the one form that has the same meaning: what is as it would be anyway is not said."""
+    """The config in a canonical form: values that equal the default for this model are left out."""
     if not isinstance(part, Config):
         return part
     names = [field.name for field in fields(part)]
