@@ -218,8 +218,8 @@ def _checked_path(path: Path) -> Path:
 
 
 def _pickle_error(path: Path) -> ValueError:
-    return ValueError(f"{path}: this is the name of a pickle. Reading a pickle runs the code in it, so regard never opens "
-                      "one; it reads safetensors files.")
+    return ValueError(f"{path}: this is the name of a pickle. Reading a pickle runs the code in it, so regard never "
+                      "opens one; it reads safetensors files.")
 
 
 def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueError:
@@ -232,10 +232,10 @@ def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueErro
     except OSError as reason:
         return ValueError(f"{path}: cannot be read: {reason.strerror}.")
     if PICKLE_START.match(start):
-        return ValueError(f"{path}: expected a safetensors file, but it is a pickle or a zip archive, as torch.save writes. "
-                          "Reading a pickle runs the code in it, so regard never does.")
-    return ValueError(f"{path}: not a complete safetensors file ({size} bytes): {error}. It is truncated, damaged, or of "
-                      "another format.")
+        return ValueError(f"{path}: expected a safetensors file, but it is a pickle or a zip archive, as torch.save "
+                          "writes. Reading a pickle runs the code in it, so regard never does.")
+    return ValueError(f"{path}: not a complete safetensors file ({size} bytes): {error}. It is truncated, damaged, or "
+                      "of another format.")
 
 
 def _read_aliases(path: Path, text: str, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -361,7 +361,7 @@ def _overflows(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Whether a finite element exceeds the range of this dtype."""
     if not tensor.is_floating_point() or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
         return False
-    wide = tensor if tensor.dtype == torch.float64 else tensor.float()  # bfloat16 cannot represent the maximum of float16
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()  # bfloat16 lacks the maximum of float16
     return bool((wide.isfinite() & (wide.abs() > torch.finfo(dtype).max)).any())
 
 
