@@ -30,6 +30,7 @@ from regard.decoding.request import SearchRequest
 from regard.decoding.sampling import TokenSearch, most_probable
 from regard.decoding.scheduler import run_plain_search
 from regard.decoding.scoring import as_length_penalty
+from regard.kernels import launch
 from regard.tokens import Tokens
 
 SOURCES, MAX_LENGTHS = [[5, 6, 7], [8], [9, 10]], [5, 2, 4]
@@ -116,6 +117,23 @@ def test_other_scores_and_normalisers(cache, name, constraints, budget, beams):
     model, memory, prompts = translating(name)
     request = asked(model, memory, prompts, MAX_LENGTHS, constraints, token_budget=budget)
     assert_like_the_plain_search(cache, model, memory, request, search_of(request, beams, "mean", beams), PlainBuffers)
+
+
+@pytest.mark.parametrize(("name", "beams", "constraints"), [
+    ("rotary", 1, (NoRepeatNgram(1),)), ("attention", 3, (FORBIDDEN, NoRepeatNgram(2)))])
+@torch.no_grad()
+def test_a_gpu_without_triton(cache, monkeypatch, name, beams, constraints):
+    monkeypatch.setattr(launch, "why_not", lambda device: "Triton is not installed")
+    model, memory, prompts = translating(name, layers=None)
+    request = asked(model, memory, prompts, MAX_LENGTHS, constraints, token_budget=24)
+    assert_like_the_plain_search(cache, model, memory, request, search_of(request, beams, "mean", beams), PlainBuffers)
+
+
+@torch.no_grad()
+def test_more_beams_than_the_kernels_take(cache, plain_steps):
+    model, memory, prompts = translating("rotary")
+    request = asked(model, memory, prompts, MAX_LENGTHS)
+    assert_like_the_plain_search(cache, model, memory, request, search_of(request, 18, 0.6, 3), PlainBuffers)
 
 
 @pytest.mark.parametrize(("name", "beams", "buffers"), [

@@ -10,16 +10,25 @@ pytest.importorskip("triton")
 from interpreting import only_interpreted  # noqa: F401
 from tiny import LANGUAGE, built
 
+from regard.decoding import gpu_state
 from regard.decoding.beam import BeamSearch
 from regard.decoding.constraints import ForbiddenTokens, MinLength, NoRepeatNgram
-from regard.decoding.gpu_state import read_pool, search_kind, search_state, why_no_kernels
+from regard.decoding.gpu_state import TorchKernels, kernels_for, read_pool, search_kind, search_state, why_no_gpu_state
 from regard.decoding.request import Hypothesis, SearchRequest
 from regard.decoding.sampling import TokenSearch, most_probable
 from regard.decoding.scoring import LengthPenalty, as_length_penalty
-from regard.kernels.decoding import BackPointers, PoolBuffers
+from regard.kernels import decoding
+from regard.kernels.decoding_buffers import BackPointers, PoolBuffers
 
 VOCABULARY = 9
 FORBIDDEN = (ForbiddenTokens([4, 5]), MinLength(2, [2, 3]))
+
+
+@pytest.fixture(params=["Triton", "torch"])
+def either(request, monkeypatch):
+    """Both implementations of a step."""
+    if request.param == "torch":
+        monkeypatch.setattr(gpu_state, "kernels_for", lambda search: TorchKernels)
 
 
 def request(max_lengths, end=(2, 3), constraints=(), device="cpu"):
@@ -99,7 +108,7 @@ def check(search, max_lengths, seed, equal, steps, device="cpu"):
     (2, 1, "none", (), True), (2, 1, "mean", (), False), (3, 3, 0.7, (), True), (3, 2, "mean", FORBIDDEN, False),
     (3, 3, "none", (ForbiddenTokens([0, 1, 4, 5, 6, 7, 8]),), False),  # only end tokens are allowed
     (3, 2, "mean", (*FORBIDDEN, NoRepeatNgram(1), NoRepeatNgram(2)), False), (2, 2, "none", (NoRepeatNgram(2),), True)])
-def test_beam_steps_are_those_of_the_plain_search(beams, nbest, penalty, constraints, equal):
+def test_beam_steps_are_those_of_the_plain_search(either, beams, nbest, penalty, constraints, equal):
     max_lengths = [1, 4]
     search = search_of(request(max_lengths, constraints=constraints), beams, penalty, nbest)
     for seed, steps in ((0, 6), (2, 3), (3, 3)):
@@ -107,7 +116,7 @@ def test_beam_steps_are_those_of_the_plain_search(beams, nbest, penalty, constra
 
 
 @pytest.mark.parametrize("constraints", [(), FORBIDDEN, (NoRepeatNgram(1),), (NoRepeatNgram(99),)])
-def test_greedy_steps_are_those_of_the_plain_search(constraints):
+def test_greedy_steps_are_those_of_the_plain_search(either, constraints):
     search = TokenSearch(request([1, 4, 6, 0], constraints=constraints), most_probable)
     logits = [random_logits(4, step, False) for step in range(8)]
     if constraints and isinstance(constraints[0], NoRepeatNgram):
@@ -126,7 +135,7 @@ def test_greedy_steps_are_those_of_the_plain_search(constraints):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("beams", [1, 2])
-def test_invalid_logits_are_reported_when_the_status_is_read(beams):
+def test_invalid_logits_are_reported_when_the_status_is_read(either, beams):
     search = search_of(request([9, 9]), beams)
     logits = torch.zeros(2 * beams, VOCABULARY, dtype=torch.float64)
     logits[:, 5] = 9.0
@@ -143,7 +152,7 @@ def test_invalid_logits_are_reported_when_the_status_is_read(beams):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_the_status_is_known_one_step_later_and_at_the_maximum_length_at_once(beams):
+def test_the_status_is_known_one_step_later_and_at_the_maximum_length_at_once(either, beams):
     search = search_of(request([1, 3], end=()), beams)
     state = search_state(search, 2, 6, random_logits(2 * beams, 0, False))
     state.begin([0, 1], [1, 1], search)
@@ -157,7 +166,7 @@ def test_the_status_is_known_one_step_later_and_at_the_maximum_length_at_once(be
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_new_rows_are_those_of_the_search_and_can_move_to_another_state(beams):
+def test_new_rows_are_those_of_the_search_and_can_move_to_another_state(either, beams):
     asked = request([2, 6, 6, 5], constraints=(MinLength(2, [2, 3]), NoRepeatNgram(2)))
     search = search_of(asked, beams, "mean", 2)
     logits = [random_logits(4 * beams, step, False) for step in range(7)]
@@ -191,19 +200,26 @@ def test_new_rows_are_those_of_the_search_and_can_move_to_another_state(beams):
     assert_same(dict(plain.results([2, 0, 3], search)), {number: expected[number] for number in (2, 0, 3)})
 
 
-def test_searches_without_kernels_say_why():
+def test_searches_without_a_state_say_why():
     class Strange(LengthPenalty):
         score = attainable = None
 
     Strange.__abstractmethods__ = frozenset()
     asked, strange = request([5]), request([5], constraints=(lambda logs, prefixes: logs,))
     for search in (search_of(asked, 1), search_of(asked, 5, "mean"), search_of(request([5], constraints=FORBIDDEN), 1)):
-        assert why_no_kernels(search) is None
-    assert "more than 16 beams" in why_no_kernels(search_of(asked, 20))
-    assert "other constraints" in why_no_kernels(search_of(strange, 1))
-    assert "penalty of the user" in why_no_kernels(BeamSearch(asked, 5, Strange(), 1))
-    assert "groups" in why_no_kernels(BeamSearch(asked, 4, as_length_penalty("none"), 1, groups=2))
-    assert "samples" in why_no_kernels(TokenSearch(asked, lambda logs, prefixes: logs.argmax(-1)))
+        assert why_no_gpu_state(search) is None
+    assert "other constraints" in why_no_gpu_state(search_of(strange, 1))
+    assert "penalty of the user" in why_no_gpu_state(BeamSearch(asked, 5, Strange(), 1))
+    assert "groups" in why_no_gpu_state(BeamSearch(asked, 4, as_length_penalty("none"), 1, groups=2))
+    assert "samples" in why_no_gpu_state(TokenSearch(asked, lambda logs, prefixes: logs.argmax(-1)))
+
+
+def test_torch_stands_in_for_triton(monkeypatch):
+    asked = request([5])
+    assert kernels_for(search_of(asked, 1)) is kernels_for(search_of(asked, 10)) is decoding
+    assert kernels_for(search_of(asked, 11)) is TorchKernels, "too many candidates"
+    monkeypatch.setattr(gpu_state.launch, "why_not", lambda device: "no Triton")
+    assert kernels_for(search_of(asked, 1)) is TorchKernels
 
 
 def test_searches_of_one_kind_can_share_graphs():

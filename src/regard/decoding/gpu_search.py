@@ -43,7 +43,7 @@ from regard.decoding.cuda_graph import (
     round_up,
 )
 from regard.decoding.decoder_step import FusedDecoder, LayerBuffers, StepRows, why_no_fused_step
-from regard.decoding.gpu_state import SearchState, search_kind, search_state, why_no_kernels
+from regard.decoding.gpu_state import SearchState, search_kind, search_state, why_no_gpu_state
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.decoding.scheduler import (
     REFILL_SHARE,
@@ -53,7 +53,6 @@ from regard.decoding.scheduler import (
     SearchStrategy,
     prompt_buckets,
 )
-from regard.kernels.decoding import reorder_table
 from regard.mixer import RowGroups
 from regard.models.contract import GenerativeModel, Memory
 from regard.models.encoder_decoder import Decoder, DecoderState, EncoderDecoder
@@ -73,7 +72,7 @@ def why_not(model: GenerativeModel, request: SearchRequest, search: object) -> s
         return "the model is not a module"
     if torch.is_autocast_enabled("cuda"):
         return "under autocast weights are converted at each step: model.bfloat16() converts them once"
-    return why_no_kernels(search) or why_no_buffers(graph_cache(model), model)
+    return why_no_gpu_state(search) or why_no_buffers(graph_cache(model), model)
 
 
 def why_no_buffers(cache: GraphCache, model: GenerativeModel) -> str | None:
@@ -246,6 +245,8 @@ class FusedBuffers(DecoderBuffers):
 
     def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
         """Captured: one token (R,) for each row, after the tokens of the row that it continues (R,)."""
+        from regard.kernels.decoding import reorder_table  # imports Triton
+
         if parents is not None:
             reorder_table(self.table, parents, self.positions, self.width)
         self.fused.logits(tokens, self.layers, self.step_rows, self.logits)

@@ -13,8 +13,9 @@
 A step never asks the device for a number, and a finished row stays as it is. So the next step is launched before the
 result of the last one is known: the device never waits for Python, at the price of one step too many. Generated tokens
 are kept as back pointers (see `regard.kernels.decoding`): kernels follow them for batches that continue, NumPy follows
-them for results while the device works on. `why_no_kernels` says which searches have no such state. This module knows
-neither models nor when sequences enter and leave.
+them for results while the device works on. The kernels are written in Triton; `TorchKernels` do the same where Triton
+is missing or a search has too many beams for them. `why_no_gpu_state` says which searches have no such state. This
+module knows neither models nor when sequences enter and leave.
 
 Legend: B rows (one for each sequence), K hypotheses of each, R = B·K, M tokens of each, P places of a pool, T token
 positions, V vocabulary.
@@ -28,8 +29,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import BeamSearch
-from regard.decoding.beam_state import BeamBatch, HypothesisPool, LiveHypotheses, make_hypothesis
+from regard.decoding.beam import BeamSearch, select_candidates
+from regard.decoding.beam_state import (
+    BeamBatch,
+    Candidates,
+    HypothesisPool,
+    LiveHypotheses,
+    exact_topk,
+    make_hypothesis,
+)
 from regard.decoding.constraints import (
     Constraint,
     ForbiddenTokens,
@@ -39,20 +47,28 @@ from regard.decoding.constraints import (
     check_vocabulary,
 )
 from regard.decoding.cuda_graph import AsyncReadback, HostMirror
-from regard.decoding.request import FINISHED, INVALID, RUNNING, TRUNCATED, Hypothesis, SearchRequest
-from regard.decoding.sampling import TokenBatch, TokenSearch, most_probable
+from regard.decoding.request import FINISHED, INVALID, RUNNING, TRUNCATED, Hypothesis
+from regard.decoding.sampling import TokenBatch, TokenSearch, most_probable, token_status
 from regard.decoding.scoring import MeanLengthPenalty, NoLengthPenalty, PowerLengthPenalty
-from regard.kernels import decoding as kernels
-from regard.kernels.decoding import MAX_BEAMS, MAX_CANDIDATES, BackPointers, PoolBuffers, RowStatus, TopTokens
+from regard.kernels import launch
+from regard.kernels.decoding_buffers import (
+    MAX_BEAMS,
+    MAX_CANDIDATES,
+    STATUSES,
+    BackPointers,
+    PoolBuffers,
+    RowStatus,
+    TopTokens,
+)
 
 NEVER_ALLOWED = 2**31 - 1
 """The minimum length before a token that is forbidden."""
 
-assert [*kernels.STATUSES] == [RUNNING, FINISHED, TRUNCATED, INVALID], "kernels know the same numbers"
+assert [*STATUSES] == [RUNNING, FINISHED, TRUNCATED, INVALID], "kernels know the same numbers"
 
 
-def why_no_kernels(search: object) -> str | None:
-    """Why the kernels cannot run a search; None if they can."""
+def why_no_gpu_state(search: object) -> str | None:
+    """Why a search has no state on a GPU; None if it has."""
     if isinstance(search, TokenSearch):
         if search.choose is not most_probable:
             return "the search samples tokens"
@@ -62,8 +78,6 @@ def why_no_kernels(search: object) -> str | None:
         return "the search has beam groups, a coverage penalty or required terms"
     elif type(search.length_penalty) not in (NoLengthPenalty, MeanLengthPenalty, PowerLengthPenalty):
         return "the search has a length penalty of the user"
-    elif search.beams > MAX_BEAMS or search.beams * (search.beams + len(search.request.ends)) > MAX_CANDIDATES:
-        return f"the search has more than {MAX_BEAMS} beams or {MAX_CANDIDATES} candidates"
     if not all(type(one) in (ForbiddenTokens, MinLength, NoRepeatNgram) for one in search.request.constraints):
         return "the search has other constraints than forbidden tokens, a minimum length and no-repeat n-grams"
     return None
@@ -71,12 +85,11 @@ def why_no_kernels(search: object) -> str | None:
 
 def search_kind(search: Any) -> tuple[Any, ...]:
     """A hashable key: searches with equal keys can share CUDA graphs."""
-    constraints = tuple(map(_constraint_kind, search.request.constraints))
+    common = (kernels_for(search).__name__, *search.request.ends, *map(_constraint_kind, search.request.constraints))
     if isinstance(search, TokenSearch):
-        return ("greedy", *search.request.ends, *constraints)
+        return ("greedy", *common)
     penalty = search.length_penalty
-    return ("beam", search.beams, search.nbest, type(penalty), getattr(penalty, "alpha", None), *search.request.ends,
-            *constraints)
+    return ("beam", search.beams, search.nbest, type(penalty), getattr(penalty, "alpha", None), *common)
 
 
 def _constraint_kind(constraint: Constraint) -> tuple[Any, ...]:
@@ -88,11 +101,21 @@ def _constraint_kind(constraint: Constraint) -> tuple[Any, ...]:
     return NoRepeatNgram, constraint.size
 
 
+def kernels_for(search: Any) -> Any:
+    """The Triton kernels, or `TorchKernels` where these cannot run the search."""
+    candidates = search.width * (search.width + len(search.request.ends))
+    too_wide = search.width > 1 and (search.width > MAX_BEAMS or candidates > MAX_CANDIDATES)
+    if too_wide or launch.why_not(search.request.device) is not None:
+        return TorchKernels
+    from regard.kernels import decoding  # imports Triton
+
+    return decoding
+
+
 def search_state(search: Any, rows: int, capacity: int, logits: Tensor) -> "SearchState":
     """Storage for a search of a model whose logits are these, (R, V)."""
-    if isinstance(search, BeamSearch):
-        return BeamState(search, rows, capacity, logits)
-    return GreedyState(search.request, rows, capacity, logits)
+    kind = BeamState if isinstance(search, BeamSearch) else GreedyState
+    return kind(search, rows, capacity, logits)
 
 
 class SearchState(ABC):
@@ -102,8 +125,10 @@ class SearchState(ABC):
     """The dtype of log-probabilities."""
     mirror: HostMirror
 
-    def __init__(self, request: SearchRequest, rows: int, width: int, capacity: int, each: int, logits: Tensor) -> None:
+    def __init__(self, search: Any, rows: int, capacity: int, each: int, logits: Tensor) -> None:
+        request, width = search.request, search.width
         self.request, self.sequences, self.width, self.steps = request, list[int](), width, 0
+        self.kernels = kernels_for(search)
         vocabulary, device = logits.shape[1], logits.device
         check_vocabulary("end", request.ends, vocabulary)
         with torch.inference_mode(False):
@@ -227,7 +252,7 @@ class SearchState(ABC):
     def _find_top_tokens(self, logits: Tensor) -> None:
         if self.ngrams:
             self._forbid_ngrams()
-        kernels.find_top_tokens(logits, self.min_lengths, self.status.lengths, self.width, self.best)
+        self.kernels.find_top_tokens(logits, self.min_lengths, self.status.lengths, self.width, self.best)
 
     def _forbid_ngrams(self) -> None:
         """Write the minimum length before each token of each hypothesis: repeated n-grams are never allowed."""
@@ -251,9 +276,9 @@ class SearchState(ABC):
 class GreedyState(SearchState):
     """The state of a greedy search."""
 
-    def __init__(self, request: SearchRequest, rows: int, capacity: int, logits: Tensor) -> None:
+    def __init__(self, search: TokenSearch, rows: int, capacity: int, logits: Tensor) -> None:
         self.dtype = torch.promote_types(logits.dtype, torch.float32)
-        super().__init__(request, rows, 1, capacity, 1, logits)
+        super().__init__(search, rows, capacity, 1, logits)
         self.mirror = HostMirror([self.status.lengths, self.status.status, *self.pointers[:2]])
 
     def load(self, batch: TokenBatch, search: TokenSearch) -> None:
@@ -267,7 +292,7 @@ class GreedyState(SearchState):
     def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
         """One step from logits (B, V)."""
         self._find_top_tokens(logits)
-        kernels.greedy_step(self.best, self.ends, self.status, self.tokens, self.pointers)
+        self.kernels.greedy_step(self.best, self.ends, self.status, self.tokens, self.pointers)
         return None, self.tokens
 
     def batch(self, slots: Sequence[int]) -> TokenBatch:
@@ -297,7 +322,7 @@ class BeamState(SearchState):
 
     def __init__(self, search: BeamSearch, rows: int, capacity: int, logits: Tensor) -> None:
         each = search.beams + len(search.request.ends)
-        super().__init__(search.request, rows, search.beams, capacity, each, logits)
+        super().__init__(search, rows, capacity, each, logits)
         penalty, device = search.length_penalty, logits.device
         assert isinstance(penalty, NoLengthPenalty | MeanLengthPenalty | PowerLengthPenalty)
         with torch.inference_mode(False):
@@ -340,8 +365,8 @@ class BeamState(SearchState):
     def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
         """One step from logits (R, V)."""
         self._find_top_tokens(logits)
-        kernels.beam_step(self.best, self.ends, self.totals, self.status, self.parents, self.tokens, self.divisors,
-                          self.pointers, self.pool)
+        self.kernels.beam_step(self.best, self.ends, self.totals, self.status, self.parents, self.tokens, self.divisors,
+                               self.pointers, self.pool)
         return self.parents, self.tokens
 
     def batch(self, slots: Sequence[int]) -> BeamBatch:
@@ -368,14 +393,14 @@ class BeamState(SearchState):
     def _prefix_ids(self) -> Tensor:
         beams_BK = self.beams.expand(len(self.rows), -1)
         lengths_BK = self.status.lengths.unsqueeze(-1).expand_as(beams_BK)
-        ids, _ = kernels.follow_back_pointers(self.pointers, self.rows, beams_BK, lengths_BK,
-                                              self.pointers.tokens.shape[-1])
+        ids, _ = self.kernels.follow_back_pointers(self.pointers, self.rows, beams_BK, lengths_BK,
+                                                   self.pointers.tokens.shape[-1])
         return ids.flatten(0, 1)
 
     def _live(self, index: Tensor, lengths: Tensor, longest: int) -> LiveHypotheses:
         B, K = len(index), self.width
-        ids, logs = kernels.follow_back_pointers(self.pointers, index, self.beams.expand(B, K),
-                                                 lengths.unsqueeze(-1).expand(B, K), longest)
+        ids, logs = self.kernels.follow_back_pointers(self.pointers, index, self.beams.expand(B, K),
+                                                      lengths.unsqueeze(-1).expand(B, K), longest)
         totals = self.totals[index]
         return LiveHypotheses(totals, ids, logs, self.tokens.view(-1, K)[index],
                               torch.zeros_like(totals, dtype=torch.long), totals.new_zeros(B, K, 0))
@@ -385,7 +410,7 @@ class BeamState(SearchState):
         here = pool.beams >= 0
         ended = here & (pool.truncated == 0)
         lengths = pool.lengths - ended.int()  # without the end token
-        ids, logs = kernels.follow_back_pointers(self.pointers, index, pool.beams, lengths.clamp(min=0), longest)
+        ids, logs = self.kernels.follow_back_pointers(self.pointers, index, pool.beams, lengths.clamp(min=0), longest)
         places = torch.arange(longest, device=index.device)
         at_end = ended.unsqueeze(-1) & (places == lengths.unsqueeze(-1))
         ids = torch.where(at_end, pool.tokens.unsqueeze(-1).long(), ids)
@@ -395,6 +420,101 @@ class BeamState(SearchState):
         ids = torch.where(is_here, ids, self.loaded_ids[index, :, :longest].gather(1, loaded))
         logs = torch.where(is_here, logs, self.loaded_logs[index, :, :longest].gather(1, loaded))
         return HypothesisPool(pool.scores, pool.truncated.bool(), pool.lengths.long(), ids, logs)
+
+
+class TorchKernels:
+    """The functions of `regard.kernels.decoding` by operations of torch, on the same tensors."""
+
+    @staticmethod
+    def find_top_tokens(logits: Tensor, min_lengths: Tensor | None, lengths: Tensor, width: int,
+                        best: TopTokens) -> None:
+        """Write the best tokens of hypotheses with logits (R, V) into `best`."""
+        logs = logits.log_softmax(-1, dtype=best.values.dtype)
+        if min_lengths is not None:
+            lengths_R1 = lengths.unsqueeze(-1).expand(-1, width).reshape(-1, 1)
+            logs = logs.masked_fill(lengths_R1 < min_lengths, -torch.inf)
+        values, tokens, _ = exact_topk(logs, best.values.shape[1])
+        best.values.copy_(values)
+        best.tokens.copy_(tokens.clamp(max=logits.shape[1] - 1))  # NaN has no place
+
+    @staticmethod
+    def greedy_step(best: TopTokens, ends: Tensor, status: RowStatus, last: Tensor, pointers: BackPointers) -> None:
+        """One step of a greedy search from the best token (B, 1)."""
+        log_B, token_B = best.values[:, 0], best.tokens[:, 0]
+        new_B = token_status(log_B, (token_B.unsqueeze(-1) == ends).any(-1))
+        new_B = torch.where((new_B == RUNNING) & (status.lengths >= status.max_lengths), TRUNCATED, new_B)
+        running_B = status.status == RUNNING
+        writes_B = running_B & (new_B != TRUNCATED) & (new_B != INVALID)
+        _write_position(pointers[:2], (token_B.unsqueeze(-1), log_B.unsqueeze(-1)), status.lengths, writes_B)
+        last.copy_(torch.where(writes_B, token_B, last))
+        status.lengths.add_(writes_B)
+        status.status.copy_(torch.where(running_B, new_B, status.status))
+
+    @staticmethod
+    def beam_step(best: TopTokens, ends: Tensor, totals: Tensor, status: RowStatus, parents: Tensor, last: Tensor,
+                  divisors: Tensor, pointers: BackPointers, pool: PoolBuffers) -> None:
+        """One step of a beam search from the best tokens (R, M); see `regard.decoding.beam.BeamSearch`."""
+        (B, K), lengths, max_lengths = totals.shape, status.lengths.long(), status.max_lengths.long()
+        values_BKM = best.values.view(B, K, -1).to(totals.dtype)
+        totals_BC = (totals.unsqueeze(-1) + values_BKM).flatten(1)
+        totals_BC, order_BC = totals_BC.sort(dim=-1, descending=True, stable=True)
+        candidates = Candidates(totals_BC, order_BC // values_BKM.shape[-1],
+                                best.tokens.view(B, -1).long().gather(-1, order_BC),
+                                values_BKM.flatten(1).gather(-1, order_BC))
+        is_end_BC = (candidates.tokens.unsqueeze(-1) == ends).any(-1)
+        ended, continued, _, invalid_B, _ = select_candidates(candidates, is_end_BC, K, is_end_BC)
+        # A pool whose "tokens" are the hypothesis and the end token.
+        after = HypothesisPool(pool.scores, pool.truncated.bool(), pool.lengths.long(),
+                               torch.stack([pool.beams, pool.tokens], -1).long(), _twice(pool.logs))
+        after = after.add_finished(torch.stack([ended.parents, ended.tokens], -1), _twice(ended.logs),
+                                   lengths + 1, ended.totals / divisors[lengths + 1].unsqueeze(-1))
+        best_B = continued.totals.amax(-1)
+        status_B = torch.where(after.threshold >= best_B / divisors[max_lengths + 1], FINISHED, RUNNING)
+        truncated_B = (max_lengths == lengths) | (best_B == -torch.inf)
+        status_B = torch.where(invalid_B, INVALID, torch.where(truncated_B, TRUNCATED, status_B))
+        beams_BK = torch.arange(K, device=totals.device).expand(B, K)
+        ended_BK = ((ended.parents.unsqueeze(-1) == beams_BK[0]) & (ended.totals > -torch.inf).unsqueeze(-1)).any(1)
+        scores_BK = totals / divisors[lengths].unsqueeze(-1)
+        after = after.add_truncated(torch.stack([beams_BK, torch.zeros_like(beams_BK)], -1),
+                                    _twice(torch.zeros_like(totals)), lengths,
+                                    scores_BK.masked_fill(ended_BK | ~truncated_B.unsqueeze(-1), -torch.inf))
+
+        running_B = status.status == RUNNING
+        writes_B1 = (running_B & ~invalid_B).unsqueeze(-1)
+        parts = (after.scores, after.truncated, after.lengths, after.ids[..., 0], after.ids[..., 1], after.logs[..., 0])
+        rows_B1 = torch.arange(B, device=totals.device).unsqueeze(-1)
+        for mine, new in (*zip(pool, parts, strict=True), (totals, continued.totals),
+                          (parents.view(B, K), continued.parents + K * rows_B1), (last.view(B, K), continued.tokens)):
+            mine.copy_(torch.where(writes_B1, new, mine))
+        _write_position(pointers, (continued.tokens, continued.logs, continued.parents), lengths, writes_B1.squeeze(-1))
+        status.lengths.add_(running_B & (status_B == RUNNING))
+        status.status.copy_(torch.where(running_B, status_B, status.status))
+
+    @staticmethod
+    def follow_back_pointers(pointers: BackPointers, rows: Tensor, beams: Tensor, lengths: Tensor,
+                             longest: int) -> tuple[Tensor, Tensor]:
+        """The tokens and log-probabilities (b, J, longest) of hypotheses `beams` (b, J) of rows (b,)."""
+        tokens, logs, parents = (part[rows, :, :longest] for part in pointers)
+        found = logs.new_zeros(*beams.shape, longest)
+        ids, beam = found.long(), beams.long().clamp(min=0)
+        for place in range(longest - 1, -1, -1):
+            there = (place < lengths) & (beams >= 0)
+            for mine, part in ((ids, tokens), (found, logs)):
+                mine[..., place] = torch.where(there, part[..., place].gather(1, beam), mine[..., place])
+            beam = torch.where(there, parents[..., place].gather(1, beam).long(), beam)
+        return ids, found
+
+
+def _twice(part: Tensor) -> Tensor:
+    """(B, P) -> (B, P, 2)."""
+    return part.unsqueeze(-1).expand(-1, -1, 2)
+
+
+def _write_position(storage: Sequence[Tensor], values: Sequence[Tensor], lengths: Tensor, writes: Tensor) -> None:
+    """Write values (B, K) at the positions `lengths` (B,) of storage (B, K, T), in rows where `writes` (B,) is True."""
+    at = lengths.long().clamp(max=storage[0].shape[-1] - 1).view(-1, 1, 1).expand(-1, storage[0].shape[1], 1)
+    for mine, new in zip(storage, values, strict=True):
+        mine.scatter_(-1, at, torch.where(writes.view(-1, 1, 1), new.unsqueeze(-1).to(mine.dtype), mine.gather(-1, at)))
 
 
 def _min_lengths(constraints: Sequence[Constraint], vocabulary: int, device: torch.device) -> Tensor | None:

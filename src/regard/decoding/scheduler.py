@@ -25,7 +25,6 @@ from torch.nn.functional import pad
 from regard import checks
 from regard.decoding.decoder_step import packed_decoder
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
-from regard.kernels import launch
 from regard.kernels.packed_linear import packed_linear_layers
 from regard.mixer import RowGroups, Rows
 from regard.models.contract import GenerativeModel, Memory
@@ -90,8 +89,8 @@ class SearchStrategy(Protocol[AnySearchBatch, SearchResult]):
 def run_search(model: GenerativeModel, sources: SourceInput, request: SearchRequest,
                search: SearchStrategy[AnySearchBatch, SearchResult]) -> list[SearchResult]:
     """The results of all sequences in their order."""
-    if request.device.type == "cuda" and launch.why_not(request.device) is None:
-        from regard.decoding import gpu_search  # needs Triton
+    if request.device.type == "cuda":
+        from regard.decoding import gpu_search  # which imports this module
 
         if gpu_search.why_not(model, request, search) is None:
             return gpu_search.run_on_gpu(model, sources, request, search)

@@ -8,8 +8,9 @@ pytest.importorskip("triton")
 from interpreting import only_interpreted  # noqa: F401
 
 from regard.decoding.beam_state import exact_topk
-from regard.kernels import decoding
-from regard.kernels.decoding import TopTokens, find_top_tokens
+from regard.kernels import decoding_buffers
+from regard.kernels.decoding import find_top_tokens
+from regard.kernels.decoding_buffers import TopTokens
 
 
 def found(logits, count, never=None, counts=None, each=1):
@@ -34,13 +35,13 @@ def check(logits, count, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("vocabulary", "count"), [(13, 1), (13, 13), (300, 6)])
 def test_they_are_those_of_an_exact_search(monkeypatch, dtype, vocabulary, count):
-    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 64)
+    monkeypatch.setattr(decoding_buffers, "VOCABULARY_PIECE", 64)
     tokens, expected = check(torch.randn(3, vocabulary).to(dtype), count)
     assert torch.equal(tokens, expected)
 
 
 def test_of_equal_tokens_the_lowest_go_first(monkeypatch):
-    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 32)
+    monkeypatch.setattr(decoding_buffers, "VOCABULARY_PIECE", 32)
     logits = torch.randint(0, 3, (4, 150)).float()  # in five pieces, with many that are equal in each
     tokens, expected = check(logits, 7)
     assert torch.equal(tokens, expected)
@@ -48,9 +49,9 @@ def test_of_equal_tokens_the_lowest_go_first(monkeypatch):
 
 
 def test_many_pieces_are_made_larger(monkeypatch):
-    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 4)
-    monkeypatch.setattr(decoding, "MAX_MERGED", 32)
-    assert decoding.piece_size(200, 3) == 32
+    monkeypatch.setattr(decoding_buffers, "VOCABULARY_PIECE", 4)
+    monkeypatch.setattr(decoding_buffers, "MAX_MERGED", 32)
+    assert decoding_buffers.piece_size(200, 3) == 32
     tokens, expected = check(torch.randn(2, 200), 3)
     assert torch.equal(tokens, expected)
 
@@ -79,7 +80,7 @@ def test_a_model_that_gives_no_number_is_told(spoiled):
 
 
 def test_tokens_of_probability_0_are_nothing_special(monkeypatch):
-    monkeypatch.setattr(decoding, "VOCABULARY_PIECE", 8)
+    monkeypatch.setattr(decoding_buffers, "VOCABULARY_PIECE", 8)
     logits = torch.full((1, 30), -torch.inf)
     logits[0, [3, 20]] = torch.tensor([1.0, 2.0])  # whole pieces have none
     values, tokens = found(logits, 3)
