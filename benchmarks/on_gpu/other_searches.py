@@ -1,18 +1,20 @@
-"""Searches that the fused decoder step does not cover, timed on a GPU.
+"""Searches that the fused decoder step or the Triton kernels do not cover, timed on a GPU.
 
     python benchmarks/on_gpu/other_searches.py [--tiny] [--eager]
 
-Other attention scores and normalisers, no-repeat n-grams, more than 16 beams, and a GPU without Triton, each with batches
-of 1 and 64, in milliseconds per generated token; the first row is a search that the fused step does cover. Every
-sentence is written up to its limit, so the amount of work never depends on the weights. `--eager` also times the plain
-search for each row. It imports nothing but torch and regard, so that it can time any version of regard:
+Other attention scores and normalisers, no-repeat n-grams, more than 16 beams, and a GPU without Triton, each with
+batches of 1 and 64, in milliseconds per generated token; the first row is a search that they do cover. Every sentence
+is written up to its maximum length, so the amount of work does not depend on the weights. `--eager` also times the
+plain search. It imports nothing but torch and regard, so that it can time any version of regard:
 
     PYTHONPATH=OTHER_CHECKOUT/src python benchmarks/on_gpu/other_searches.py --eager
 """
 
 import argparse
 import importlib
+import inspect
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -35,7 +37,7 @@ SEARCHES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 """A name, changes of the recipe "transformer", and options of the search."""
 PLAIN_SEARCHES = {"regard.decoding.steady": "why_not", "regard.decoding.graph_search": "why_no_graph_search",
                   "regard.decoding.gpu_search": "why_not"}
-"""Functions that decide whether a search runs on CUDA graphs, in the versions that have them."""
+"""Functions that decide whether a search runs as CUDA graphs, in the versions that have them."""
 
 
 def first_of(*places: tuple[str, str]) -> Any:
@@ -73,8 +75,10 @@ def milliseconds(model: Any, batch: int, beams: int, no_repeat: int | None, limi
                       first_of(("regard.decoding.constraints", "NoRepeatNgram"), ("regard.decoding.rules", "NoRepeat")))
     device = next(model.parameters()).device
     ids = torch.randint(5, VOCABULARY if limit == LIMIT else 100, (batch, SOURCE), device=device)
-    rules = [] if no_repeat is None else [ngrams(no_repeat)]
-    options: dict[str, Any] = {"prompts": [[2]] * batch, "end": (), "limit": limit, "rules": rules}
+    constraints = [] if no_repeat is None else [ngrams(no_repeat)]
+    options: dict[str, Any] = {"prompts": [[2]] * batch, "end": (), "max_length": limit, "constraints": constraints}
+    if "limit" in inspect.signature(regard.greedy).parameters:  # older versions
+        options["limit"], options["rules"] = options.pop("max_length"), options.pop("constraints")
 
     def search() -> None:
         with torch.inference_mode():
@@ -103,10 +107,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
     device = "cpu" if asked.tiny else "cuda"
+    warnings.simplefilter("ignore", FutureWarning)  # old names of config keys, which all versions read
     dtype = torch.float32 if asked.tiny else torch.bfloat16
     size = {"name": "transformer-tiny", "vocabulary": 100, "limit": 4} if asked.tiny else \
         {"name": "transformer", "vocabulary": VOCABULARY, "limit": LIMIT}
-    print(f"{torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, torch {torch.__version__}, {regard.__file__}")
+    machine = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    print(f"{machine}, torch {torch.__version__}, {regard.__file__}")
     print("| search | batch | beams | ms per token |" + (" eager | eager over it |" if asked.eager else ""))
     print("| --- | --- | --- | --- |" + (" --- | --- |" if asked.eager else ""), flush=True)
     for name, (changes, options) in [*SEARCHES.items(), ("20 beams", ({}, {"beams": 20}))]:
@@ -117,7 +123,7 @@ def main() -> None:
             for beams in (options["beams"],) if "beams" in options else (1, 5):
                 given = (model, batch, beams, options.get("no_repeat"), size["limit"], asked.repeats)
                 without = {} if options.get("triton", True) else {"regard.kernels": "TRITON",
-                                                                  "regard.kernels.launch": "TRITON"}
+                                                                  "regard.kernels.launch": "TRITON_FOUND"}
                 with replaced(without, False):
                     cells = [milliseconds(*given)]
                 if asked.eager:

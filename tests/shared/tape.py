@@ -105,5 +105,6 @@ def like_a_gpu(monkeypatch):
     monkeypatch.setattr(mask_cache, "_is_ordinary", lambda tensor: False)
     monkeypatch.setattr(embedding, "_check_range", lambda *given: None)
     monkeypatch.setattr(encoding.LearnedEncoding, "_check_range", lambda self, positions: None)
+    monkeypatch.setattr(encoding, "_distinct_count", lambda *given: None)
     monkeypatch.setattr(mask, "as_integers", lambda argument, tensor: tensor)
     monkeypatch.setattr(mask.Padding, "prepare", lambda self, n_queries, n_keys, device: self)
