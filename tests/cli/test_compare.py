@@ -97,7 +97,7 @@ def test_an_interrupted_training_and_a_failed_one_have_their_exit_codes(place, t
         return compared
 
     for error, want in ((runs.InterruptedTraining("interrupted"), 130), (TrainingError("no number"), 1)):
-        monkeypatch.setattr("regard.comparison.road.compared", raising(error))
+        monkeypatch.setattr("regard.comparison.road.compare_road", raising(error))
         code, out, said = call("compare", place / "pairs.tsv", "--road", "-o", tmp_path / f"out{want}")
         assert (code, out) == (want, "")
         assert str(error) in said
@@ -117,8 +117,8 @@ def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--task", "copy", "pairs.tsv"], "DATA: a task of memory takes none"),
     (["--task", "copy", "--road", "--beam", "3"], "--road, --beam: a task of memory takes none"),
-    (["--road", "--mixers", "rnn"], "--mixers: this goes with --task"),
-    (["--road", "--long", "--lengths", "3"], "--lengths, --long: this goes with --task"),
+    (["--road", "--mixers", "rnn"], "--mixers: only for --task"),
+    (["--road", "--long", "--lengths", "3"], "--lengths, --long: only for --task"),
 ])
 def test_what_does_not_go_with_a_task(arguments, words):
     code, out, said = call("compare", *arguments)

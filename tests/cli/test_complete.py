@@ -75,13 +75,13 @@ def test_all_of_standard_input_is_one_prompt(folder):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--stream", "--json"], "--stream shows one text"), (["--stream", "--scores"], "--stream shows one text"),
-    (["--stream", "-n", "2"], "--stream shows one text"), (["--stream", "--beam", "2"], "--stream shows one text"),
-    (["--stream", "--length-penalty", "mean"], "--length-penalty compares texts"),
-    (["--top-p", "0.5"], "--top-p has no meaning here"), (["--sample", "--beam", "2"], "--beam has no meaning here"),
+    (["--stream", "--json"], "--stream prints one text"), (["--stream", "--scores"], "--stream prints one text"),
+    (["--stream", "-n", "2"], "--stream prints one text"), (["--stream", "--beam", "2"], "--stream prints one text"),
+    (["--stream", "--length-penalty", "mean"], "--length-penalty compares"),
+    (["--top-p", "0.5"], "--top-p has no effect here"), (["--sample", "--beam", "2"], "--beam has no effect here"),
     (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
     (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--min-length", "9", "--max-length", "3"], "`min_length` must"),
-    (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no meaning here. -n draws, but where --beam is"),
+    (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no effect here. -n"),
 ])
 def test_what_does_not_go_together(folder, options, message):
     code, out, said = call("complete", folder, "the dog", *options)

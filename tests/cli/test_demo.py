@@ -66,7 +66,7 @@ def asked(monkeypatch):
 def test_results_and_progress_are_apart(kept):
     _, (code, out, said) = kept
     assert code == 0
-    headings = ["A Transformer learns", "Sentences that it has not seen", "Where it looks", "BLEU ", "What to try next"]
+    headings = ["A Transformer learns", "Sentences that it has not seen", "Attention", "BLEU ", "What to try next"]
     places = [out.index(f"\n{heading}") for heading in headings]
     assert places == sorted(places)
     assert "Ended at step 4" in said
@@ -117,7 +117,7 @@ def test_something_in_the_folder_is_left_alone(tmp_path, asked, capsys):
     (tmp_path / "mine.txt").write_text("mine")
     code, out, _ = show(str(tmp_path))
     assert (code, out) == (2, "")
-    assert f"{tmp_path}: there is something already" in capsys.readouterr().err
+    assert f"{tmp_path}: It exists already" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert not asked
 

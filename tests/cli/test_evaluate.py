@@ -56,7 +56,7 @@ def test_what_is_there_is_not_written_over(place, tmp_path):
     (tmp_path / "out").write_text("years of work")
     code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", tmp_path / "out")
     assert (code, out) == (2, "")
-    assert "is not written over" in said
+    assert "not overwritten" in said
     assert (tmp_path / "out").read_text() == "years of work"
     code, _, said = call("evaluate", place / "filler", place / "plain.en", "-o", tmp_path / "new")
     assert code == 2
@@ -70,14 +70,14 @@ def test_a_place_for_translations_is_looked_for_first(place, tmp_path, monkeypat
     """A score that took an hour is not lost because the translations have no place."""
     monkeypatch.setattr(models, "open_task", lambda *arguments: pytest.fail("a model was read"))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for output, expected in ((tmp_path / "no" / "such", "no such folder"), (tmp_path / "link", "there already")):
+    for output, expected in ((tmp_path / "no" / "such", "no such folder"), (tmp_path / "link", "exists already")):
         code, out, said = call("evaluate", place / "translator", place / "pairs.tsv", "-o", output)
         assert (code, out) == (2, "")
         assert expected in said
 
 
 @pytest.mark.parametrize(("model", "text", "expected"), [
-    ("completer", "", "There is not enough text in it"), ("classifier", "", "There is not a single line in it"),
+    ("completer", "", "There is not enough text in it"), ("classifier", "", "There are no lines in it"),
     ("filler", "\n\n", "All lines are empty"),
 ])
 def test_data_in_which_nothing_is(place, tmp_path, model, text, expected):

@@ -38,7 +38,7 @@ def test_json(folder, tmp_path):
 
 def test_a_difference_ends_with_1_and_leaves_nothing(folder, tmp_path, monkeypatch):
     bad = ExportComparison(8, 90, "outputs", 0.5, 0.1, 1e-4, 8)
-    monkeypatch.setattr(export.comparing, "compare", lambda *given: bad)
+    monkeypatch.setattr(export, "compare_outputs", lambda *given: bad)
     code, out, said = call("export", folder, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert (code, out) == (1, "")
     assert "differs from ours" in said

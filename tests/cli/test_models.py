@@ -39,7 +39,7 @@ def test_a_folder_that_is_no_model(command, tmp_path):
 def test_the_command_that_fits_is_named(command, wanted, folder):
     code, out, said = call(command, folder, "x")
     assert (code, out) == (2, "")
-    assert f"needs a {wanted}, but this is a Translator. `regard translate` uses it." in said
+    assert f"needs a {wanted}, but this is a Translator. Use `regard translate`" in said
 
 
 def test_devices(folder):

@@ -119,7 +119,7 @@ def test_lines_seldom_but_all_judgements():
     assert "step 61/7,000  loss 2.312  41,234 tokens/s  ETA 57:50  best bleu 41.20" in shown
     assert "step 50: bleu 41.20, loss 1.700, the best so far (0:12)" in shown
     assert shown[-2:] == ["Ended at step 100 after 1:01:01: all steps are done.",
-                          "The best model is of step 50: bleu 41.20."]
+                          "Best checkpoint: step 50 (bleu 41.20)."]
     assert "\x1b" not in stream.getvalue()
 
 
@@ -165,7 +165,7 @@ def test_what_stays_is_above_the_bar():
     marks = ["9,123,456 parameters", "step 1: bleu 41.20, loss", "The longest batch", "1/7,000", "Ended at step 7,000"]
     places = [shown.rindex(mark) for mark in marks]
     assert places == sorted(places)
-    assert shown.endswith("The best model is of step 1: bleu 41.20.\n")
+    assert shown.endswith("Best checkpoint: step 1 (bleu 41.20).\n")
 
 
 @pytest.mark.parametrize("columns", [10, 20, 21, 40, 59, 60, 61, 80, 200])
@@ -329,7 +329,7 @@ def test_no_number_is_said_to_be_none():
 
 
 def test_where_a_training_goes_on():
-    assert "It goes on with step 501." in shown(started(501))
+    assert "Resuming at step 501." in shown(started(501))
     assert not any("goes on" in line for line in shown(started(1)))
 
 

@@ -36,7 +36,7 @@ def short(data, output, *more, **changes):
 def test_a_model_in_one_command(data, tmp_path):
     code, out, said = call(*short(data, tmp_path / "model"))
     assert (code, out) == (0, f"{tmp_path / 'model'}\n")  # the result; how it went is on stderr
-    assert "What was chosen, and why" in said
+    assert "Settings and their reasons" in said
     assert "Ended at step 2" in said
     assert call("translate", tmp_path / "model", stdin="They are here.\n")[0] == 0
     code, out, said = call(*short(data, tmp_path / "model"))

@@ -105,7 +105,7 @@ def test_what_cannot_be_translated_is_named_and_empty(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["-o", "IN"], "The output is the input"), (["-o", "THERE"], "It is there already"),
+    (["-o", "IN"], "The output is the input"), (["-o", "THERE"], "exists already"),
     (["-o", "x", "--json"], "not for a file"), (["-o", "x", "--align"], "not for a file"),
     (["-o", "no/x"], "It cannot be written"),
     (["-o", "x", "--format", "tsv", "--source", "0", "--target", "1"], "columns"),
@@ -129,7 +129,7 @@ def test_interrupted(folder, tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(regard.Translator, "searched", interrupted)
+    monkeypatch.setattr(regard.Translator, "search", interrupted)
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.txt", "--beam", "1")
     assert (code, out) == (130, "")
     assert "The same call goes on where it ended" in said
@@ -141,7 +141,7 @@ def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
     def one_letter(self, texts, search, **options):
         return [SimpleNamespace(text="s", score=0.0, cut=False) for _ in texts]
 
-    monkeypatch.setattr(regard.Translator, "searched", one_letter)
+    monkeypatch.setattr(regard.Translator, "search", one_letter)
     (tmp_path / "a.txt").write_text("%1b\nno\n")
     said = "1 text stays as before: no translation of its kept all placeholders.\n"
     assert call("translate", folder, tmp_path / "a.txt") == (0, "%1b\ns\n", said)
@@ -177,6 +177,6 @@ def test_killed_and_called_again(folder, tmp_path):
     assert "beams was 1 and is 2" in said
     code, out, said = call("translate", folder, path, "-o", output, "--beam", "1")
     assert (code, out) == (0, "")
-    assert said.startswith("Going on behind the first ")
+    assert said.startswith("Resuming after the first ")
     assert output.read_bytes() == whole
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.txt", "b.txt", "whole.txt"]

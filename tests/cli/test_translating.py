@@ -82,7 +82,7 @@ def test_most_alike(folder):
 def test_a_glossary(folder, terms):
     found = lines("translate", folder, *TEXTS, "--glossary", terms)
     for text, line in zip(TEXTS, found, strict=True):
-        assert all(term.met(line) for term in Glossary.read(terms).found(text))
+        assert all(term.appears_in(line) for term in Glossary.read(terms).found(text))
     assert found == shown(folder, lambda task, texts: task.translate(texts, glossary=Glossary.read(terms)))
     terms.write_text("dog\tchien\nbad\n")
     code, out, said = call("translate", folder, *TEXTS, "--glossary", terms)
@@ -97,7 +97,7 @@ def test_a_glossary_with_placeholders_that_texts_do_not_have(folder, terms):
     terms.write_text("dog\tchien\ndog\tle {dog}\n")
     code, out, said = call("translate", folder, *TEXTS, "--glossary", terms)
     assert (code, out) == (2, "")
-    assert said.startswith("Error: --glossary must be without placeholders of its own, but has 'le {dog}'.")
+    assert said.startswith("Error: --glossary must have no placeholders of its own, but has 'le {dog}'")
     assert call("translate", folder, *TEXTS, "--glossary", terms, "--scores")[0] == 0
     terms.write_text("open %s\touvrir %s\n")
     assert call("translate", folder, *TEXTS, "--glossary", terms)[0] == 0
@@ -120,20 +120,20 @@ def test_an_alignment_needs_a_model_that_looks(tmp_path):
 
 
 WRONG = [
-    (["--temperature", "0.5"], "--temperature has no meaning here. Give --sample"),
-    (["--top-k", "5", "--seed", "1"], "--top-k and --seed have no meaning here"),
-    (["--sample", "--beam", "3", "--coverage-penalty", "1"], "--beam and --coverage-penalty have no meaning here. --sample draws"),
-    (["--sample", "--glossary", "TERMS"], "--glossary has no meaning here"),
-    (["--diversity-penalty", "1"], "--diversity-penalty is for --num-beam-groups"),
+    (["--temperature", "0.5"], "--temperature has no effect here"),
+    (["--top-k", "5", "--seed", "1"], "--top-k and --seed have no effect here"),
+    (["--sample", "--beam", "3", "--coverage-penalty", "1"], "--beam and --coverage-penalty have no effect here"),
+    (["--sample", "--glossary", "TERMS"], "--glossary has no effect here"),
+    (["--diversity-penalty", "1"], "--diversity-penalty needs --num-beam-groups"),
     (["--sample", "--temperature", "0"], "`temperature` must be a number above 0"),
     (["--mbr", "4", "--nbest", "5"], "--nbest must be at most --mbr, 4"),
     (["--mbr", "9", "--beam", "4"], "--mbr must be at most --beam, 4"),
-    (["--mbr", "9", "--beam", "9", "--seed", "4"], "--seed has no meaning here"),
+    (["--mbr", "9", "--beam", "9", "--seed", "4"], "--seed has no effect here"),
     (["--beam", "2", "--nbest", "3"], "--nbest must be at most --beam, 2, but is 3 instead"),
-    (["--quantization", "int8"], "--quantization is for --engine ctranslate2"),
+    (["--quantization", "int8"], "--quantization needs --engine ctranslate2"),
     (["--engine", "onnx"], '`--engine` must be one of "torch", "ctranslate2"'),
-    (["--engine", "ctranslate2", "--scores"], "--scores and --align are for --engine torch"),
-    (["--engine", "ctranslate2", "--align"], "--scores and --align are for --engine torch"),
+    (["--engine", "ctranslate2", "--scores"], "--scores and --align need --engine torch"),
+    (["--engine", "ctranslate2", "--align"], "--scores and --align need --engine torch"),
     (["--engine", "ctranslate2", "--sample"], "`sampling` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out, for CTranslate2"),
@@ -141,11 +141,11 @@ WRONG = [
     (["--engine", "ctranslate2", "--beam", "4", "--num-beam-groups", "2"], "`num_beam_groups` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--length-penalty", "0.6"], '`length_penalty` must be "none" or "mean"'),
     (["--engine", "ctranslate2", "--quantization", "int3"], "`--quantization` must be one of"),
-    (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no meaning here. --mbr draws, but where --beam"),
-    (["--mbr", "4", "--glossary", "TERMS"], "--glossary has no meaning here. --mbr draws"),
-    (["--source", "1", "--target", "2"], "--source and --target are for a file: which of its columns, keys"),
+    (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no effect here. --mbr"),
+    (["--mbr", "4", "--glossary", "TERMS"], "--glossary has no effect here. --mbr"),
+    (["--source", "1", "--target", "2"], "--source and --target are for a file"),
     (["--entries", "missing"], "--entries is for a file"),
-    (["--prefix", "un %s"], "--prefix must be without placeholders of its own, but has 'un %s'"),
+    (["--prefix", "un %s"], "--prefix must have no placeholders of its own, but has 'un %s'"),
 ]
 
 
@@ -209,18 +209,18 @@ def test_a_file_goes_on_only_with_all_the_same_options(folder, terms, tmp_path, 
     def stopped(*given, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(regard.Translator, "searched", stopped)
+    monkeypatch.setattr(regard.Translator, "search", stopped)
     assert call("translate", folder, path, *options)[0] == 130
     monkeypatch.undo()
     for others, message in ((["--beam", "3"], "beams was 2 and is 3"), (["--seed", "3", "--sample"], "search was beam"),
                             (["--prefix", "une"], "prefix was un and is une"),
-                            (["--min-length", "3"], "least was 0 and is 3"),
-                            (["--no-repeat-ngram-size", "4"], "no_repeat was not there and is 4"),
-                            (["--coverage-penalty", "1"], "coverage was not there and is 1.0")):
+                            (["--min-length", "3"], "min_length was 0 and is 3"),
+                            (["--no-repeat-ngram-size", "4"], "no_repeat_ngram_size was not set and is 4"),
+                            (["--coverage-penalty", "1"], "coverage_penalty was not set and is 1.0")):
         kept = [] if "--sample" in others else ["--beam", "2", "--glossary", terms, "--prefix", "un"]
         code, _, said = call("translate", folder, path, "-o", tmp_path / "b.tsv", *kept, *others)
         assert (code, said.count("\n")) == (2, 1)
-        assert "It was begun otherwise: " in said
+        assert "other settings: " in said
         assert message in said
     before = terms.read_text()
     terms.write_text("dog\tchien\n")
