@@ -138,7 +138,7 @@ def test_maps_of_every_size(size):
     query, key = normal(1, 1, 50, 4).float(), normal(1, 1, 70, 4, seed=1).float()
     problem = problem_of(query, key, mask=regard.Causal())
     want = each(oracle_statistics.block_map, weights_of(problem, oracle.causal(50, 70)), size)
-    assert fused.refused_size(size) is None
+    assert fused.refusal(StatisticRequest("block_map", problem, size)) is None
     assert_near(fused.block_map(problem, size, tiles=SMALL), want)
 
 
@@ -218,9 +218,10 @@ def test_other_types_and_sizes_are_refused():
     assert "float64" in fused.refusal(StatisticRequest("entropy", problem_of(ones.double(), ones.double())))
     assert "no keys" in fused.refusal(StatisticRequest("entropy", problem_of(ones, ones[:, :0])))
     assert "256" in fused.refusal(StatisticRequest("entropy", problem_of(torch.ones(2, 5, 300), torch.ones(2, 5, 300))))
-    assert "power of two" in fused.refused_size(5)
-    assert "16" in fused.refused_count(17)
-    assert fused.refused_count(16) is None
+    problem = problem_of(ones, ones)
+    assert "power of two" in fused.refusal(StatisticRequest("block_map", problem, 5))
+    assert "16" in fused.refusal(StatisticRequest("top_k", problem, 17))
+    assert fused.refusal(StatisticRequest("top_k", problem, 16)) is None
 
 
 def test_without_triton_or_a_gpu_they_are_refused(monkeypatch):
