@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from regard import toml
 from regard.config import read_config, to_toml
-from regard.data.batches import feed as config_module
+from regard.data.batches import feed as feed_module
 from regard.data.batches.batch import (
+    LAYOUTS,
     BoundaryIds,
+    FittedCollator,
+    MaskedCollator,
     MaskingConfig,
     ShiftedCollator,
     StoredReader,
@@ -29,12 +32,10 @@ from regard.data.batches.feed import (
     StepPosition,
     StreamFeed,
     WindowCollator,
-    WindowConfig,
     WindowPlan,
     batch_feed,
-    masked_feed,
+    plan_from_config,
     prefetch_steps,
-    window_feed,
 )
 from regard.data.batches.plan import BatchLimits, plan_batches
 from regard.data.store import Ragged
@@ -264,18 +265,6 @@ def test_full_windows_have_no_lengths_and_short_ones_are_filled_up(written):
     assert uneven.labels.tolist() == [[14, IGNORED_LABEL], [18, 19]]
 
 
-def test_a_config_says_which(written):
-    text = written([range(100)])
-    stream = window_feed(text, WindowConfig(length=5, batch_size=4, order="continuous"), seed=0, rank=1, processes=2)
-    assert isinstance(stream, StreamFeed)
-    assert stream.at(0).rows == 2
-    shuffled = window_feed(text, WindowConfig(length=5, batch_size=4), seed=0)
-    assert isinstance(shuffled, PlanFeed)
-    assert shuffled.at(0).rows == 4
-    assert shuffled.at(0).numbers.tolist() != window_feed(text, WindowConfig(length=5, batch_size=4),
-                                                          seed=1).at(0).numbers.tolist()
-
-
 @pytest.mark.parametrize(("total", "width", "processes", "message"), [
     (10, 1, 2, "`rows` must be from 2, one a process, to 9, one a label, but is 1"),
     (10, 10, 1, "`rows` must be from 1, one a process, to 9"),
@@ -317,6 +306,14 @@ def test_other_epochs_have_other_windows(written):
 SPECIAL = SpecialTokens(start=1, end=(2,), padding=0, mask=3)
 
 
+def masked_feed(texts, config, masking, vocabulary, rank=0, processes=1):
+    plan = plan_from_config(texts, config, seed=1, extra=(0,))
+    maker = MaskedCollator(StoredReader(texts), SPECIAL, vocabulary, masking, LAYOUTS[config.layout], 1)
+    if config.shapes == "few":
+        maker = FittedCollator(maker, plan.shapes, 0)
+    return PlanFeed(plan, maker, rank=rank, processes=processes)
+
+
 @pytest.mark.parametrize(("layout", "kind"), [("padded", Tokens), ("packed", PackedTokens)])
 def test_pairs(stored, lognormal, layout, kind):
     pairs = lognormal(300)
@@ -336,7 +333,7 @@ def shapes(feed):
 
 
 def test_pairs_in_few_shapes(stored, lognormal, monkeypatch):
-    monkeypatch.setattr(config_module, "MAX_SHAPES", 4)
+    monkeypatch.setattr(feed_module, "MAX_SHAPES", 4)
     pairs = lognormal(500)
     store = stored(pairs)
     feed = batch_feed(store, SpecialTokens(start=1, end=(2,), padding=5), BatchConfig(max_tokens=300, shapes="few"),
@@ -361,8 +358,7 @@ def test_packed_batches_of_all_processes_have_one_shape(stored, written, lognorm
 
     def made(rank, processes):
         if masked:
-            return masked_feed(store, SPECIAL, config, MaskingConfig(), vocabulary=1000, seed=1, rank=rank,
-                               processes=processes)
+            return masked_feed(store, config, MaskingConfig(), 1000, rank=rank, processes=processes)
         return batch_feed(store, SPECIAL, config, seed=1, rank=rank, processes=processes)
 
     count = made(0, 1).plan.count
@@ -423,8 +419,7 @@ def test_other_ids_may_be_read(stored):
 
 def test_masked(written):
     texts = written([[10, 11, 12, 13]] * 50, 20)
-    feed = masked_feed(texts, SPECIAL, BatchConfig(max_tokens=40), MaskingConfig(mlm_probability=0.5), vocabulary=20,
-                       seed=1)
+    feed = masked_feed(texts, BatchConfig(max_tokens=40), MaskingConfig(mlm_probability=0.5), 20)
     assert feed.steps == 5
     batch = feed.at(0)
     assert batch.inputs.ids.shape == (10, 4)
@@ -432,10 +427,10 @@ def test_masked(written):
 
 
 def test_masked_in_few_shapes(written, monkeypatch):
-    monkeypatch.setattr(config_module, "MAX_SHAPES", 2)
+    monkeypatch.setattr(feed_module, "MAX_SHAPES", 2)
     texts = written([[10] * (1 + number % 9) for number in range(90)], 20)
     config = BatchConfig(max_tokens=30, shapes="few")
-    feed = masked_feed(texts, SPECIAL, config, MaskingConfig(mlm_probability=0.5), vocabulary=20, seed=1)
+    feed = masked_feed(texts, config, MaskingConfig(mlm_probability=0.5), 20)
     assert len(shapes(feed)) == 2
 
 

@@ -1,8 +1,8 @@
 """Batches by the number of the step, on any number of processes; windows of one long text; prefetching.
 
-    feed = batch_feed(store, special, BatchConfig(max_tokens=8192), seed=1)
-    feed = masked_feed(texts, special, BatchConfig(), MaskingConfig(), vocabulary=8000, seed=1)
-    feed = window_feed(text, WindowConfig(length=256), seed=1)
+    feed = batch_feed(store, special, BatchConfig(max_tokens=8192), seed=1)        pairs, or texts for an LM
+    feed = PlanFeed(plan_from_config(store, config, seed=1, extra=(0,)), maker)     any collator
+    feed = StreamFeed(text, length=256, rows=32)                                    continuous windows of one text
     feed.at(1234)                       the batch of step 1234, without those before it
     feed.since(1234)                    that one and all that follow, without end
     prefetch_steps(feed.at, range(1234, 2000))      the same, some of them made in advance in a thread
@@ -39,8 +39,6 @@ from regard.data.batches.batch import (
     BoundaryIds,
     FittedCollator,
     LabelledBatch,
-    MaskedCollator,
-    MaskingConfig,
     SequenceReader,
     ShiftedCollator,
     StoredReader,
@@ -184,18 +182,12 @@ def batch_feed(store: TokenStore, special: SpecialTokens, config: BatchConfig, *
         read: the source of the ids, such as a `SamplingReader`; by default the store itself.
     """
     boundary = BoundaryIds.of(special)
-    maker = ShiftedCollator(read or StoredReader(store), boundary, LAYOUTS[config.layout])
+    maker: BatchMaker = ShiftedCollator(read or StoredReader(store), boundary, LAYOUTS[config.layout])
     extra = (0, 1) if isinstance(store, PairStore) else (1,)  # a target gets its start, or its end
     plan = plan_from_config(store, config, seed=seed, extra=extra)
-    return _plan_feed(plan, maker, config, boundary.padding, rank, processes)
-
-
-def masked_feed(store: TextStore, special: SpecialTokens, config: BatchConfig, masking: MaskingConfig, *,
-                vocabulary: int, seed: int, rank: int = 0, processes: int = 1) -> PlanFeed:
-    """A feed of texts with masked tokens."""
-    maker = MaskedCollator(StoredReader(store), special, vocabulary, masking, LAYOUTS[config.layout], seed)
-    plan = plan_from_config(store, config, seed=seed, extra=(0,))
-    return _plan_feed(plan, maker, config, special.padding or 0, rank, processes)
+    if config.shapes == "few":
+        maker = FittedCollator(maker, plan.shapes, boundary.padding)
+    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())
 
 
 def labelled_feed(plan: BatchPlan, maker: LabelledBatchMaker, *, rank: int = 0, processes: int = 1,
@@ -215,13 +207,6 @@ def plan_from_config(store: TokenStore, config: BatchConfig, *, seed: int, extra
     if config.layout == "packed" and config.shapes == "few":
         return plan_packed(store, config.limits(), seed=seed, extra=extra, longest=longest)
     return plan_batches(store, config.limits(), seed=seed, extra=extra, max_shapes=config.max_shapes())
-
-
-def _plan_feed(plan: BucketPlan | PackedPlan, maker: BatchMaker, config: BatchConfig, padding: int, rank: int,
-               processes: int) -> PlanFeed:
-    if config.shapes == "few":
-        maker = FittedCollator(maker, plan.shapes, padding)
-    return PlanFeed(plan, maker, rank=rank, processes=processes, largest=plan.largest() if plan.count else ())
 
 
 class StreamFeed(BatchFeed):
@@ -312,16 +297,6 @@ class MovingWindowCollator:
         first = (numbers - 1) * self.length + shift
         last = np.clip(first + self.length, 0, labels)
         return _slice_windows(self.text, np.clip(first, 0, last), last, numbers, self.padding)
-
-
-def window_feed(text: TextStore, config: WindowConfig, *, seed: int, padding: int = 0, rank: int = 0,
-                processes: int = 1) -> BatchFeed:
-    """A feed of windows of a text, continuous or shuffled."""
-    if config.order == "continuous":
-        return StreamFeed(text, length=config.length, rows=config.batch_size, padding=padding, rank=rank,
-                          processes=processes)
-    windows = WindowCollator(text, config.length, padding)
-    return PlanFeed(WindowPlan(windows.count, config.batch_size, seed), windows, rank=rank, processes=processes)
 
 
 def _count_labels(text: TextStore) -> int:

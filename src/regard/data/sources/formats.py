@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, cast
+from typing import BinaryIO, Generic, TypeVar, cast
 
 from regard import checks
 from regard.data.sources import jsonl, po, text, tmx, tsv
@@ -46,6 +46,7 @@ from regard.data.sources.text import (
 )
 
 AnyPath = str | os.PathLike[str]
+Entry = TypeVar("Entry", SentencePair, TextLine)
 PairReader = Callable[[], Iterator[SentencePair]]
 FORMATS = {"plain": "plain text", "tsv": "TSV", "jsonl": "JSONL", "po": "PO", "tmx": "TMX"}
 ENTRIES = {"all": "every entry", "missing": "entries whose target is empty"}
@@ -53,48 +54,33 @@ _SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".po": "po", ".pot": "po", ".tmx"
 
 
 @dataclass(frozen=True)
-class PairCorpus:
-    """Pairs from one or more files. It can be iterated repeatedly, unless one of them is a pipe."""
+class Corpus(Generic[Entry]):
+    """Pairs or lines of one or more files. It can be iterated repeatedly, unless one of them is a pipe."""
 
     files: tuple[str, ...]
     """The paths as they were given."""
-    parts: tuple[tuple[str, PairReader], ...]
+    kind: str
+    """"pair" or "line"."""
+    parts: tuple[tuple[str, Callable[[], Iterator[Entry]]], ...]
     """The description and the reader of each part."""
 
-    def __iter__(self) -> Iterator[SentencePair]:
+    def __iter__(self) -> Iterator[Entry]:
         empty = True
         for _, read in self.parts:
-            for pair in read():
+            for entry in read():
                 empty = False
-                yield pair
+                yield entry
         if empty:
-            raise DataError(f"{_join_names(self.files)}: There is not a single pair in it.")
+            names = ", ".join("standard input" if file == STANDARD_INPUT else printable(file) for file in self.files)
+            raise DataError(f"{names}: There is not a single {self.kind} in it.")
 
     def describe(self) -> str:
         """One line for each part: its files and their format. It reads nothing."""
         return "\n".join(description for description, _ in self.parts)
 
 
-@dataclass(frozen=True)
-class TextCorpus:
-    """Lines of text from one or more files. It can be iterated repeatedly, unless one of them is a pipe."""
-
-    files: tuple[str, ...]
-    """The paths as they were given."""
-    inputs: tuple[InputFile, ...]
-
-    def __iter__(self) -> Iterator[TextLine]:
-        empty = True
-        for input in self.inputs:
-            for line in text.read_text_lines(input):
-                empty = False
-                yield line
-        if empty:
-            raise DataError(f"{_join_names(self.files)}: There is not a single line in it.")
-
-    def describe(self) -> str:
-        """One line for each file. It reads nothing."""
-        return "\n".join(f"{input.name} ({FORMATS['plain']})" for input in self.inputs)
+PairCorpus = Corpus[SentencePair]
+TextCorpus = Corpus[TextLine]
 
 
 def read_pairs(paths: Sequence[AnyPath], *, source: str | None = None, target: str | None = None,
@@ -123,7 +109,7 @@ def read_pairs(paths: Sequence[AnyPath], *, source: str | None = None, target: s
         }
         about = "; without fuzzy and obsolete entries" if kind == "po" else ""
         parts.append((f"{input.name} ({FORMATS[kind]}{about})", readers[kind]))
-    return PairCorpus(tuple(os.fspath(path) for path in paths), tuple(parts))
+    return PairCorpus(tuple(os.fspath(path) for path in paths), "pair", tuple(parts))
 
 
 def read_texts(paths: Sequence[AnyPath], *, format: str | None = None) -> TextCorpus:
@@ -134,7 +120,8 @@ def read_texts(paths: Sequence[AnyPath], *, format: str | None = None) -> TextCo
         if kind != "plain":
             raise DataError(f"{input.name}: This is {FORMATS[kind]}, but plain text is expected, one text per line. "
                             'Name another file; or, if it is plain text in spite of its name, use format="plain".')
-    return TextCorpus(tuple(os.fspath(path) for path in paths), inputs)
+    parts = tuple((f"{input.name} ({FORMATS['plain']})", partial(text.read_text_lines, input)) for input in inputs)
+    return TextCorpus(tuple(os.fspath(path) for path in paths), "line", parts)
 
 
 def read_sources(path: AnyPath, *, source: str | None = None, target: str | None = None, format: str | None = None,
@@ -210,10 +197,6 @@ def _unpaired_message(input: InputFile, other: InputFile | None) -> str:
     suffixes = ", ".join(f"*{suffix}" for suffix in _SUFFIXES if suffix != ".pot")
     return (f"{input.name}: Plain files come in twos, sources and then targets, but {following} this one. Name its "
             f"other half; or, if it holds pairs, give its format, or rename it: {suffixes}.")
-
-
-def _join_names(files: Sequence[str]) -> str:
-    return ", ".join("standard input" if file == STANDARD_INPUT else printable(file) for file in files)
 
 
 def _is_wanted(slot: TargetSlot, entries: str) -> bool:
