@@ -1,4 +1,4 @@
-"""Beam search with coverage: against all that can be written, and with early stops that change nothing."""
+"""Length penalties and the coverage penalty, by themselves and in beam search."""
 
 import math
 
@@ -14,8 +14,106 @@ from writers import Table, drawn, every, keyed, plain_beam
 from regard.decoding.beam import beam
 from regard.decoding.forced import with_cross
 from regard.decoding.request import Sources
-from regard.decoding.scoring import CoveragePenalty
+from regard.decoding.scoring import (
+    MIN_COVERAGE,
+    CoveragePenalty,
+    LengthPenalty,
+    MeanLengthPenalty,
+    NoLengthPenalty,
+    PowerLengthPenalty,
+    as_coverage_penalty,
+    as_length_penalty,
+    initial_coverage,
+)
 from regard.tokens import Tokens
+
+
+def number(value):
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("penalty", "want"), [
+    ("none", lambda n: -6.0), ("mean", lambda n: -6.0 / n), (0, lambda n: -6.0),
+    (0.6, lambda n: -6.0 / ((5 + n) / 6) ** 0.6), (1.0, lambda n: -36.0 / (5 + n)),
+])
+def test_scores_are_those_of_the_formulas(penalty, want):
+    ranking = as_length_penalty(penalty)
+    for length in (1, 2, 7, 100):
+        assert ranking.score(number(-6), number(length)).item() == pytest.approx(want(length), rel=1e-15)
+
+
+def test_one_token_has_no_penalty_and_nothing_at_all_is_no_division_by_zero():
+    for ranking in (NoLengthPenalty(), MeanLengthPenalty(), PowerLengthPenalty(0.7)):
+        assert ranking.score(number(-2), number(1)).item() == -2
+        assert ranking.score(number(0), number(0)).item() == 0
+        assert ranking.score(number(-math.inf), number(3)).item() == -math.inf
+
+
+@given(penalty=st.one_of(st.sampled_from(["none", "mean"]), st.floats(0, 3)), total=st.floats(-50, 0),
+       length=st.integers(1, 30), more=st.integers(0, 30), further=st.integers(0, 30), lost=st.floats(0, 5))
+def test_no_continuation_scores_higher_than_what_is_attainable(penalty, total, length, more, further, lost):
+    ranking = as_length_penalty(penalty)
+    reach = ranking.attainable(number(total), number(length), number(length + more + further))
+    assert ranking.score(number(total - lost), number(length + more)) <= reach
+    # It is no looser than need be: tokens that are certain, up to the longest, reach it.
+    assert ranking.score(number(total), number(length + more + further)) == reach
+
+
+def test_a_ranking_of_ones_own_is_taken_as_it_is():
+    class Own(LengthPenalty):
+        def score(self, total, length):
+            return total
+
+        def attainable(self, total, length, longest):
+            return total
+
+    own = Own()
+    assert as_length_penalty(own) is own
+
+
+@pytest.mark.parametrize(("penalty", "parts"), [
+    ("maen", ["`length_penalty`", '"none"', "maen", 'Did you mean "mean"?']), (True, ["`length_penalty`", "bool"]),
+    (None, ["`length_penalty`", "NoneType"]), (-0.5, ["`alpha`", "at least 0", "-0.5"]),
+    (math.nan, ["`alpha`", "nan"]), (math.inf, ["`alpha`", "inf"]),
+    (MeanLengthPenalty, ["`length_penalty`", "Make one of it"]),
+])
+def test_what_is_no_length_penalty(penalty, parts):
+    assert_named(lambda: as_length_penalty(penalty), parts)
+
+
+def test_the_score_is_that_of_the_formula():
+    seen = torch.tensor([[[0.5, 2.0, 0.25], [1.0, 1.0, 3.0]]], dtype=torch.float64)
+    got = CoveragePenalty(0.3).score(seen)
+    assert got.tolist()[0] == pytest.approx([0.3 * (math.log(0.5) + math.log(0.25)), 0.0])
+    assert CoveragePenalty(1.0).score(torch.zeros(1, 1, 1)).item() == pytest.approx(math.log(MIN_COVERAGE))
+
+
+def test_of_layers_and_heads_the_mean_or_one_layer():
+    cross = torch.rand(2, 3, 4, 5)
+    torch.testing.assert_close(CoveragePenalty(1.0).attended(cross), cross.sum(dim=(1, 2)) / 12)
+    torch.testing.assert_close(CoveragePenalty(1.0, 2).attended(cross), cross[:, 2].sum(dim=1) / 4)
+    assert_named(lambda: CoveragePenalty(1.0, 3).attended(cross), ["`layer`", "decoder's 3", "is 3"])
+
+
+def test_before_the_first_look_only_what_is_not_there_counts_as_seen():
+    got = initial_coverage(torch.tensor([[True, False], [True, True]]), 2, torch.zeros(1, dtype=torch.float64))
+    assert got.tolist() == [[[0, 1], [0, 1]], [[0, 0], [0, 0]]]
+    assert got.dtype == torch.float64
+
+
+def test_numbers_and_objects():
+    assert as_coverage_penalty(None) is None
+    assert as_coverage_penalty(0.2) == CoveragePenalty(0.2)
+    assert as_coverage_penalty(CoveragePenalty(1, 2)) == CoveragePenalty(1, 2)
+
+
+@pytest.mark.parametrize(("value", "parts"), [
+    (-1, ["`weight`", "at least 0"]), (math.nan, ["`weight`", "nan"]), (True, ["`coverage_penalty`", "bool"]),
+    ("a", ["`coverage_penalty`", "str"]), (CoveragePenalty, ["`coverage_penalty`", "Make one of it"]),
+])
+def test_what_is_no_coverage(value, parts):
+    assert_named(lambda: as_coverage_penalty(value), parts)
+
 
 PENALTIES = st.sampled_from(["none", "mean", 0.6, 1.0])
 

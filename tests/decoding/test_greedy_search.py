@@ -1,4 +1,4 @@
-"""Greedy search: the most probable token, one after another, in every kind of batch."""
+"""Greedy search and streaming: the most probable token, one after another, in every kind of batch."""
 
 import math
 
@@ -6,10 +6,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import LANGUAGE, built
 from writers import Table, drawn, keyed, logs_of, translator
 
-from regard.decoding.constraints import ForbiddenTokens
-from regard.decoding.sampling import greedy
+from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram, Prefixes
+from regard.decoding.request import SearchRequest
+from regard.decoding.sampling import (
+    SamplingFilters,
+    TokenSampler,
+    TokenSearch,
+    greedy,
+    most_probable,
+    sample,
+    seed_tensor,
+    stream,
+)
+from regard.decoding.scheduler import run_search
 from regard.tokens import Tokens
 
 INF = math.inf
@@ -121,8 +133,6 @@ def test_half_precision_is_added_up_in_float32():
         assert log == pytest.approx(logits.log_softmax(-1).max().item(), rel=1e-6)
 
 
-# ---- models ----------------------------------------------------------------------------------------------------------
-
 SOURCES = [[1, 2, 3, 4], [5], [6, 1], [2, 2, 2], [3, 5, 1, 6]]
 PROMPTS = [[1], [1, 3, 4], [2], [1], [4, 4]]
 
@@ -169,3 +179,105 @@ def test_a_model_in_training_mode_is_refused_and_no_gradient_is_kept():
     assert all(isinstance(log, float) for log in one.log_probabilities)
     with pytest.raises(ValueError, match=r"`model` must be in evaluation mode.*model\.eval\(\)"):
         greedy(model.train(), memory, prompts=[[1]], end=0, max_length=3)
+
+
+def counting_down(key, text):
+    """Writes 2 as often as the key says, then 0."""
+    return [0.0, -9.0, 5.0 if len(text) <= key else -5.0]
+
+
+def highest(logs, written):
+    return logs.argmax(-1)
+
+
+def asked(model, memory, rows, max_length, end=0):
+    return SearchRequest.of(model, memory, [[1]] * rows, end, max_length, 0, ())
+
+
+def found(model, memory, request, choose):
+    return run_search(model, memory, request, TokenSearch(request, choose))
+
+
+def test_the_batch_shrinks_when_half_of_it_has_finished():
+    model, memory = Table(counting_down), keyed([1, 9, 2, 3, 3, 5])
+    got = found(model, memory, asked(model, memory, 6, 20), highest)
+    assert [one.ids for one in got] == [[2] * key for key in (1, 9, 2, 3, 3, 5)]
+    # Those with 1 and 2 tokens are 2 of 6; those with 3 make it 4, and 2 stay; then 1 of these.
+    assert [rows for rows, _ in model.batches] == [6, 6, 6, 6, 2, 2, 1, 1, 1, 1]
+
+
+def test_rows_leave_at_their_own_limits():
+    model, memory = Table(counting_down), keyed([9, 9, 1])
+    got = found(model, memory, asked(model, memory, 3, [0, 4, 3]), highest)
+    assert [(one.ids, one.end) for one in got] == [([], None), ([2] * 4, None), ([2], 0)]
+    assert [len(one.log_probabilities) for one in got] == [0, 4, 2]
+
+
+def test_the_chosen_tokens_are_written_with_the_models_log_probabilities():
+    function, chosen, seen = drawn(4), [3, 1, 2, 0], []
+
+    def choose(logs, written):
+        assert isinstance(written, Prefixes)
+        seen.append((written.ids.tolist(), written.rows.tolist()))
+        return torch.full(logs.shape[:1], chosen[written.ids.shape[-1]])
+
+    model = Table(function)
+    [one] = found(model, None, asked(model, None, 1, 9), choose)
+    assert (one.ids, one.end) == ([3, 1, 2], 0)
+    want = [logs_of(function, 0, (1, *chosen[:count]))[token] for count, token in enumerate(chosen)]
+    torch.testing.assert_close(one.log_probabilities, want, rtol=1e-12, atol=0)
+    assert one.score == sum(one.log_probabilities)
+    assert seen == [([chosen[:count]], [0]) for count in range(4)]
+
+
+def test_the_row_of_a_broken_number_is_named_after_others_have_left():
+    def function(key, text):
+        return [math.nan] * 3 if key == 4 and len(text) == 4 else counting_down(key, text)
+
+    model, memory = Table(function), keyed([1, 1, 1, 1, 2, 2, 4, 6])
+    with pytest.raises(ValueError, match="row 6 after 3 tokens"):
+        found(model, memory, asked(model, memory, 8, 9), highest)
+    assert [rows for rows, _ in model.batches] == [8, 8, 4, 2], "they have left in two goes"
+
+
+def test_a_choice_knows_which_prompt_a_row_continues_after_others_have_left():
+    seen = []
+
+    def choose(logs, written):
+        seen.append(written.rows.tolist())
+        return logs.argmax(-1)
+
+    model, memory = Table(counting_down), keyed([0, 3, 0, 2])
+    found(model, memory, asked(model, memory, 4, 9), choose)
+    assert seen == [[0, 1, 2, 3], [1, 3], [1, 3], [1]]
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrence", "old", "rotary"])
+def test_as_greedy_search_and_sampling(name):
+    model, prompt = built(LANGUAGE[name]), [4, 5, 6]
+    options = {"end": 2, "max_length": 8, "min_length": 3, "constraints": [NoRepeatNgram(2)]}
+    (want,) = greedy(model, prompts=[prompt], **options)
+    assert [*stream(model, prompt, most_probable, **options)] == want.ids
+    for seed in range(4):
+        ((drawn_,),) = sample(model, prompts=[prompt], seed=[seed], top_k=5, **options)
+        draw = TokenSampler(SamplingFilters(top_k=5), seed_tensor([seed], torch.device("cpu")))
+        assert [*stream(model, prompt, draw, **options)] == drawn_.ids
+
+
+def test_nothing_is_read_before_it_is_asked_for():
+    model = Table(drawn(6, seed=1))
+    found = stream(model, [1], most_probable, end=(), max_length=5)
+    assert model.batches == []
+    next(found)
+    assert len(model.batches) == 1
+    assert len([*found]) == 4
+
+
+@pytest.mark.parametrize("max_length", [0, 1, 4])
+def test_a_limit(max_length):
+    assert len([*stream(Table(drawn(6, seed=2)), [1], most_probable, end=(), max_length=max_length)]) == max_length
+
+
+def test_an_end_is_not_given():
+    ends = Table(lambda key, text: [0.0, 0.0, 9.0 if len(text) > 2 else -9.0, 1.0])
+    assert [*stream(ends, [1], most_probable, end=2, max_length=9)] == [3, 3]

@@ -1,16 +1,45 @@
-"""Where a model looked: one row of weights for each token, those that the steps of the search gave."""
+"""Forced decoding: log-probabilities and cross-attention weights of given texts."""
 
 import pytest
 import torch
 from refusals import assert_named
 from tiny import TRANSLATING, built
-from writers import translator
+from writers import Table, drawn, keyed, logs_of, translator
 
-from regard.decoding import forced
+from regard.decoding import scheduler
 from regard.decoding.beam import beam
-from regard.decoding.forced import with_cross
+from regard.decoding.forced import forced, with_cross
 from regard.decoding.sampling import greedy
 from regard.tokens import Tokens
+
+TEXTS = [[4, 5, 6, 2], [], [3], [1, 1, 1]]
+
+
+def test_probabilities_are_those_of_the_table(monkeypatch):
+    function = drawn(7, seed=3)
+    prompts = [[1], [1, 2, 3], [5], [6, 6]]
+    want = [[logs_of(function, key, [*prompt, *text[:at]])[id_] for at, id_ in enumerate(text)]
+            for key, (prompt, text) in enumerate(zip(prompts, TEXTS, strict=True))]
+    for chunk in (64, 2, 1):
+        monkeypatch.setattr("regard.decoding.forced.PREFILL_CHUNK", chunk)
+        found = forced(Table(function), keyed([0, 1, 2, 3]), prompts, TEXTS)
+        assert [len(row) for row in found] == [4, 0, 1, 3]
+        assert [*map(pytest.approx, want)] == found
+    assert scheduler.PREFILL_CHUNK == 64
+
+
+@pytest.mark.parametrize("name", ["attention", "seq2seq-attention"])
+def test_step_by_step_is_all_at_once(name):
+    model = built(TRANSLATING[name])
+    sources = [[4, 5], [6, 7, 8], [3], [9]]
+    memory = model.encode(Tokens.of(sources))
+    found = forced(model, memory, [[1]] * 4, TEXTS)
+    for source, text, logs in zip(sources, TEXTS, found, strict=True):
+        with torch.no_grad():
+            own = model.encode(Tokens.of([source]))
+            every = model.decode(Tokens.of([[1, *text]]), own)[0].log_softmax(-1)
+        assert logs == pytest.approx([float(every[at, id_]) for at, id_ in enumerate(text)])
+
 
 SOURCES, PROMPTS = [[1, 2, 3, 4], [5], [6, 1]], [[1], [1, 3, 4], [2]]
 
@@ -28,7 +57,7 @@ def stepped(model, source, prompt, one):
 @torch.no_grad()
 @pytest.mark.parametrize("chunk", [2, 64])
 def test_the_weights_of_every_written_token(monkeypatch, chunk):
-    monkeypatch.setattr(forced, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr("regard.decoding.forced.PREFILL_CHUNK", chunk)
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))
     hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, max_length=5)
