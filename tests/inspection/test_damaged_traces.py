@@ -144,7 +144,7 @@ def test_another_format_is_told(tmp_path):
 def test_a_truncated_file_is_told(tmp_path, kept):
     data = written(tmp_path / "a.safetensors").read_bytes()
     (tmp_path / "a.safetensors").write_bytes(data[:kept if isinstance(kept, int) else int(len(data) * kept)])
-    assert "cut short or damaged" in refusal(tmp_path / "a.safetensors")
+    assert "damaged" in refusal(tmp_path / "a.safetensors")
 
 
 def test_no_file_and_no_pickle(tmp_path):

@@ -4,7 +4,7 @@
                   attentions=(TracedAttention("encoder.0.self", "text", "text", look),))
     trace.save("ab.safetensors")
     Trace.load("ab.safetensors")
-    select_map(trace)               the one map that shows most, where there is room for only one
+    select_map(trace)               the most informative map, where there is room for only one
 
 The file format is described in docs/trace.md; any program may write one. A trace is checked when it is made or loaded:
 its parts fit together. The selected map is the alignment that the trace names; without one, the cross-attention with
@@ -86,17 +86,17 @@ class Trace:
         if found_format != FORMAT:
             got = "a file without it" if found_format is None else f"of the format {found_format!r:.80}"
             raise checks.wrong(name, f'a trace, whose metadata has format = "{FORMAT}"', got)
-        header = trace_format.load_header(stored.metadata.get("trace", ""), name)
-        problems = trace_format.tensor_problems(header.attentions, stored.tensors)
+        parts = trace_format.load_header(stored.metadata.get("trace", ""), name)
+        entries = parts.pop("attentions")
+        problems = trace_format.tensor_problems(entries, stored.tensors)
         if problems:
             raise ValueError("\n".join(f"{name}: {problem}" for problem in problems))
         tensors = read_tensors(path)
         try:
-            attentions = [TracedAttention(entry.name, entry.queries, entry.keys,
-                                          trace_format.record_from_tensors(entry, number, tensors), entry.layer,
-                                          entry.kind) for number, entry in enumerate(header.attentions)]
-            return cls(header.sides, tuple(attentions), header.title, header.model, header.written, header.alignment,
-                       header.search)
+            looks = [trace_format.record_from_tensors(entry, number, tensors) for number, entry in enumerate(entries)]
+            attentions = [TracedAttention(entry.name, entry.queries, entry.keys, look, entry.layer, entry.kind)
+                          for entry, look in zip(entries, looks, strict=True)]
+            return cls(attentions=tuple(attentions), **parts)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
@@ -261,7 +261,7 @@ class MapSelection:
 
 
 def select_map(trace: Trace) -> MapSelection:
-    """The map of a trace that shows most."""
+    """The most informative map of a trace."""
     if not trace.attentions:
         raise ValueError("This model has no attention, so there is no map.")
     if trace.alignment is not None:

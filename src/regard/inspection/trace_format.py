@@ -11,7 +11,7 @@ Legend: H heads, h key heads, n rows, N columns, D width.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from regard.attention.mask_cache import MAX_MATRIX_ENTRIES
 from regard.attention.normalize import NORMALIZERS
 from regard.attention.problem import AttentionProblem
 from regard.attention.score import SCORES, Additive, Bilinear, Dot, Score
-from regard.config import KeySpec, ValueReader
+from regard.config import FieldRule, KeySpec, ScalarReader, ValueReader
 from regard.data.tokenizer.interface import Word
 from regard.inspection.records import AttentionRecord, WeightMatrix, is_distance_mask, recognize_mask, record_shape
 from regard.position.bias import Bias
@@ -162,19 +162,6 @@ class AttentionEntry:
     mask: MaskEntry = None
 
 
-@dataclass(frozen=True)
-class TraceHeader:
-    """The header of a trace file."""
-
-    sides: Mapping[str, TraceSide]
-    attentions: tuple[AttentionEntry, ...]
-    title: str = ""
-    model: str = ""
-    written: GeneratedTokens | None = None
-    alignment: AlignmentPointer | None = None
-    search: TracedSearch | None = None
-
-
 def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
     """The header as JSON. `facts` has the score, normaliser and mask of each attention, where they have names."""
     table: dict[str, Any] = {"title": trace.title, "model": trace.model}
@@ -187,8 +174,11 @@ def dump_header(trace: "Trace", facts: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(_without_none(table), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def load_header(text: str, name: str) -> TraceHeader:
-    """Read the JSON header of the file `name`; a ValueError lists all problems."""
+def load_header(text: str, name: str) -> dict[str, Any]:
+    """The parts of a trace in the JSON header of the file `name`; a ValueError lists all problems.
+
+    Attentions are entries, which `record_from_tensors` completes.
+    """
     try:
         table = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
@@ -200,7 +190,7 @@ def load_header(text: str, name: str) -> TraceHeader:
     values = config.read_keys(_HEADER_KEYS, _without_foreign(table), (), found)
     if found:
         raise ValueError(str(TomlDocument({}, name).error(found)))
-    return TraceHeader(**values)
+    return values
 
 
 class _SidesReader(ValueReader):
@@ -242,19 +232,6 @@ class _MaskReader(ValueReader):
         return None
 
 
-class _NameReader(ValueReader):
-    """Reads one of several names."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names, self.expected = tuple(names), config.one_of(names)
-
-    def read(self, value: Any, path: KeyPath, found: list[ConfigProblem]) -> str | None:
-        if isinstance(value, str) and value in self.names:
-            return value
-        found.append(config.value_problem(path, self.expected, value, self.names))
-        return None
-
-
 class _ObjectsReader(ValueReader):
     """Reads an array of objects with these keys."""
 
@@ -284,6 +261,11 @@ class _WordEntry:
     last: int
 
 
+def _name_key(names: Iterable[str]) -> KeySpec:
+    valid = tuple(names)
+    return KeySpec(ScalarReader(str, FieldRule(str, config.one_of(valid), valid.__contains__, valid)), optional=True)
+
+
 def _optional_key(annotation: Any) -> KeySpec:
     return dataclasses.replace(config.type_spec(annotation, "trace"), required=False)
 
@@ -296,8 +278,7 @@ _ATTENTION_KEYS = {
     **{key: config.type_spec(str, key) for key in ("name", "queries", "keys")},
     "heads": config.type_spec(int, "heads"), "layer": config.type_spec(int | None, "layer"),
     "kind": config.type_spec(str | None, "kind"),
-    "score": KeySpec(_NameReader((*SCORES, *PARAMETRIC_SCORES)), optional=True),
-    "normalize": KeySpec(_NameReader(tuple(NORMALIZERS)), optional=True),
+    "score": _name_key((*SCORES, *PARAMETRIC_SCORES)), "normalize": _name_key(NORMALIZERS),
     "mask": KeySpec(_MaskReader(), optional=True)}
 _HEADER_KEYS = {
     "title": _optional_key(str), "model": _optional_key(str), "sides": KeySpec(_SidesReader(), optional=False),

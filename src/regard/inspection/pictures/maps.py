@@ -17,7 +17,7 @@ Cho and Bengio (2015). This file does not know models.
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from regard.inspection.trace import Trace
+    from regard.inspection.trace import MapSelection, Trace
     from regard.inspection.trace_format import TracedAttention
 
 MAX_CELLS = 2000
@@ -335,9 +335,11 @@ def attention_picture(trace: "Trace", name: str, head: int | None = None) -> "Fi
 
 def trace_svg(trace: "Trace") -> str:
     """The view "map" as an SVG element, which needs no matplotlib."""
+    from regard.inspection.trace import select_map
+
     _check_trace(trace)
-    found = _trace_map(trace, svg.MAX_CELLS)
-    return svg.map_svg(found.cells, found.rows, found.columns, title=trace.title, notes=found.notes)
+    cells, rows, columns, notes = _trace_map(trace, select_map(trace), svg.MAX_CELLS)
+    return svg.map_svg(cells, rows, columns, title=trace.title, notes=notes)
 
 
 def trace_html(trace: "Trace") -> str:
@@ -368,37 +370,28 @@ def _weight_count(attention: "TracedAttention") -> int:
     return attention.heads * attention.rows * attention.columns
 
 
-class _TraceMap(NamedTuple):
-    """The selected map of a trace, ready to draw."""
-
-    cells: Cells
-    rows: Sequence[str]
-    columns: Sequence[str]
-    sides: tuple[str, str]
-    notes: list[str]
-
-
-def _trace_map(trace: "Trace", max_cells: int) -> _TraceMap:
-    """The selected map by words, or by tokens if the words are not known or there are too many tokens."""
-    from regard.inspection.trace import select_map
-
-    selection = select_map(trace)
+def _trace_map(trace: "Trace", selection: "MapSelection",
+               max_cells: int) -> tuple[Cells, Sequence[str], Sequence[str], list[str]]:
+    """Cells, rows, columns and notes of a map: by words, or by tokens if words are not known or tokens are many."""
     attention, notes = selection.attention, _map_notes(trace, selection.attention, selection.head)
-    sides = attention.queries, attention.keys
     if selection.words is None or max(attention.rows, attention.columns) > MAX_CELLS:
         if trace.alignment is not None and trace.alignment.offset:
             notes.append(f"the row that belongs to a token is {trace.alignment.offset} further down")
-        rows, columns = (trace.sides[side].tokens for side in sides)
-        return _TraceMap(_attention_cells(attention, selection.head, max_cells), rows, columns, sides, notes)
+        rows, columns = (trace.sides[side].tokens for side in (attention.queries, attention.keys))
+        return _attention_cells(attention, selection.head, max_cells), rows, columns, notes
     if hidden := attention.columns - sum(word.last_token + 1 - word.first_token for word in selection.words[1]):
         notes.append(f"not shown: {hidden} token{'s' * (hidden > 1)} of {attention.keys} in no word")
     weights = as_floats("weights", selection.weights(), 2, "(rows, columns)")
-    return _TraceMap(cells_from_weights(weights, max_cells), selection.rows, selection.columns, sides, notes)
+    return cells_from_weights(weights, max_cells), selection.rows, selection.columns, notes
 
 
 def _map_view(trace: "Trace") -> "Figure":
-    found = _trace_map(trace, MAX_CELLS)
-    return map_picture(found.cells, found.rows, found.columns, title=trace.title, sides=found.sides, notes=found.notes)
+    from regard.inspection.trace import select_map
+
+    selection = select_map(trace)
+    attention = selection.attention
+    cells, rows, columns, notes = _trace_map(trace, selection, MAX_CELLS)
+    return map_picture(cells, rows, columns, title=trace.title, sides=(attention.queries, attention.keys), notes=notes)
 
 
 def _heads_view(trace: "Trace") -> "Figure":
