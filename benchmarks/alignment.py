@@ -48,7 +48,7 @@ def trained(recipe: str, place: Path, pairs: int, steps: int, longest: int | Non
     """A model that has learned from sentences of the phrasebook."""
     files = {split: place / f"{recipe}-{split}.tsv" for split in ("train", "validation")}
     for split, count in (("train", pairs), ("validation", 200)):
-        found = phrasebook.pairs(count, split=split, longest=longest)
+        found = phrasebook.pairs(count, split=split, max_words=longest)
         files[split].write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in found), encoding="utf-8")
     changes = {**RECIPES[recipe], "training.schedule.max_steps": steps, "training.batches.max_tokens": 1500,
                "training.validation.every": steps}
@@ -94,8 +94,8 @@ def scored(looks: Sequence[PairAttention]) -> Iterator[tuple[float, AlignmentCon
 
 def report(name: str, task: Translator, longest: int | None, tested: int) -> None:
     """Everything about one model."""
-    test = [*phrasebook.pairs(tested, split="test", longest=longest)]
-    held = [(pair.source, pair.target) for pair in phrasebook.pairs(500, split="validation", longest=longest)]
+    test = [*phrasebook.pairs(tested, split="test", max_words=longest)]
+    held = [(pair.source, pair.target) for pair in phrasebook.pairs(500, split="validation", max_words=longest)]
     began = time.perf_counter()
     chosen = task.choose_alignment(held)
     seconds = time.perf_counter() - began

@@ -245,7 +245,7 @@ def test_limits_and_rules_can_be_chosen(tables, call):
     assert {name: entry["first"] for name, entry in found["dropped"].items() if entry["count"]} == {
         "too_long": ["a.tsv:4"], "mojibake": ["a.tsv:6"]}  # fmt: skip
     assert found["noticed"]["copy"]["count"] == 1
-    assert found["filters"]["longest_words"] == 3
+    assert found["filters"]["max_words"] == 3
     assert tables("a.tsv", "--max-characters", "3")["dropped"]["too_long"]["count"] == 5
     for wrong, said in ((["--keep", "copies"], 'Did you mean "copy"?'), (["--max-length-ratio", "0.5"], "--max-length-ratio"),
                         (["--max-words", "0"], "--max-words"), (["--source", "1"], "target"),
@@ -375,7 +375,7 @@ def test_the_phrasebook_is_written_as_tsv(tmp_path):
 
     from regard.data import phrasebook
 
-    want = list(phrasebook.pairs(50, seed=3, split="test", longest=12))
+    want = list(phrasebook.pairs(50, seed=3, split="test", max_words=12))
     assert written("-n", "50", "--seed", "3", "--split", "test", "--max-words", "12") == [
         [pair.source, pair.target] for pair in want]
     aligned = written("-n", "50", "--seed", "3", "--split", "test", "--max-words", "12", "--align")
@@ -394,4 +394,4 @@ def test_more_of_the_phrasebook_than_there_is(tmp_path):
     result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", "-n", "5", "--max-words", "1"],
                             cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Error: `count` must be at most 0 for longest=1")
+    assert result.stderr.startswith("Error: `count` must be at most 0 for max_words=1")

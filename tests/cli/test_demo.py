@@ -77,7 +77,7 @@ def test_results_and_progress_are_apart(kept):
 def test_what_is_shown_is_what_the_model_says(kept):
     folder, (_, out, _) = kept
     translator = regard.load(folder)
-    test = [*phrasebook.pairs(SMALL.tested, split="test", longest=SMALL.longest)]
+    test = [*phrasebook.pairs(SMALL.tested, split="test", max_words=SMALL.longest)]
     made = [one.text for one in translator.translate([pair.source for pair in test], beams=1, length_penalty="none")]
     unbroken = "".join(out.split())  # a long word is broken too
     for pair, translation in zip(test[:demo.SHOWN_TRANSLATIONS], made, strict=False):
@@ -137,8 +137,8 @@ def test_it_learns_from_the_training_split_alone_and_not_from_links(asked):
     assert request.task == "seq2seq"
     assert (len(learned), len(judged)) == (SMALL.pairs, SMALL.judged)
     assert learned == [f"{pair.source}\t{pair.target}" for pair in
-                       phrasebook.pairs(SMALL.pairs, split="train", longest=SMALL.longest)]
-    test = {pair.source for pair in phrasebook.pairs(SMALL.tested, split="test", longest=SMALL.longest)}
+                       phrasebook.pairs(SMALL.pairs, split="train", max_words=SMALL.longest)]
+    test = {pair.source for pair in phrasebook.pairs(SMALL.tested, split="test", max_words=SMALL.longest)}
     assert not test & {line.split("\t")[0] for line in learned + judged}
 
 
@@ -240,7 +240,7 @@ def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
     out = result.stdout.decode()
     assert result.returncode == 0, out + result.stderr.decode()
     assert float(re.search(r"^BLEU ([0-9.]+) on 500 sentences", out, re.M)[1]) > 90
-    unseen = [*phrasebook.pairs(100, split="test", longest=demo.DemoSetting().longest, seed=1)]
+    unseen = [*phrasebook.pairs(100, split="test", max_words=demo.DemoSetting().longest, seed=1)]
     task = regard.load(folder)
     assert demo.score_translator(task, unseen).bleu > 90
     links = [links_between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)

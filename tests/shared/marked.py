@@ -28,7 +28,7 @@ class Marked(NamedTuple):
 def marked(count, seed=3, longest=8):
     """So many, of all kinds in turn."""
     draw, found = random.Random(seed), []
-    for number, pair in enumerate(phrasebook.pairs(10 * count, split="test", longest=longest, seed=seed)):
+    for number, pair in enumerate(phrasebook.pairs(10 * count, split="test", max_words=longest, seed=seed)):
         kind = KINDS[len(found) % len(KINDS)]
         spans = _spans(pair)
         words = [span for span in spans if span[0] == span[1] and span[2] == span[3]

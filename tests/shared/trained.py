@@ -36,7 +36,7 @@ TIMES = ("time", "seconds", "tokens_per_second", "memory")
 
 def pairs(path, count=60, seed=0, split="train"):
     """A file of pairs."""
-    found = phrasebook.pairs(count, seed=seed, split=split, longest=6)
+    found = phrasebook.pairs(count, seed=seed, split=split, max_words=6)
     Path(path).write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in found), encoding="utf-8")
     return str(path)
 

@@ -118,7 +118,7 @@ def phrasebook(
 
     out = sys.stdout.buffer  # UTF-8 and LF on every system
     try:
-        for pair in book.pairs(count, seed=seed, split=split, longest=max_words):
+        for pair in book.pairs(count, seed=seed, split=split, max_words=max_words):
             links = "\t" + " ".join(f"{i}-{j}" for i, j in pair.alignment) if align else ""
             out.write(f"{pair.source}\t{pair.target}{links}\n".encode())
     except ValueError as error:  # there may be fewer pairs than asked for, which is known only at the end

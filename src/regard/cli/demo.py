@@ -162,7 +162,7 @@ def _train_and_show(terminal: Terminal, messages: TextIO, place: Path, folder: P
     _introduce(terminal, setting)
     files = {split: place / f"{split}.tsv" for split in ("train", "validation")}
     for split, count in (("train", setting.pairs), ("validation", setting.validation_pairs)):
-        _write_pairs(files[split], phrasebook.pairs(count, split=split, longest=setting.max_words))
+        _write_pairs(files[split], phrasebook.pairs(count, split=split, max_words=setting.max_words))
     request = TrainingRequest(task="seq2seq", data=(str(files["train"]),), validation=(str(files["validation"]),),
                               output=folder, recipe=setting.recipe, changes=setting.changes, device="cpu")
     outcome = training.train(request, [_QuietStartLogger(progress_logger(messages))])
@@ -170,7 +170,7 @@ def _train_and_show(terminal: Terminal, messages: TextIO, place: Path, folder: P
         return 130
     translator = regard.load(folder)
     assert isinstance(translator, Translator)
-    test = [*phrasebook.pairs(setting.test_pairs, split="test", longest=setting.max_words)]
+    test = [*phrasebook.pairs(setting.test_pairs, split="test", max_words=setting.max_words)]
     tested = score_translator(translator, test)
     show_translations(terminal, tested)
     show_alignment(terminal, find_alignment(translator, tested))

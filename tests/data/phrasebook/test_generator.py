@@ -118,8 +118,8 @@ def test_the_same_seed_gives_the_same_pairs_in_every_process():
     assert short != list(phrasebook.pairs(50, seed=6))
 
 
-def test_longest_and_clauses():
-    assert max(len(pair.source_words) for pair in phrasebook.pairs(500, longest=7)) == 7
+def test_max_words_and_clauses():
+    assert max(len(pair.source_words) for pair in phrasebook.pairs(500, max_words=7)) == 7
     joints = {" and ", " or ", ", but ", " because "}
     for pair in phrasebook.pairs(200, clauses=8):
         assert sum(map(pair.source.count, joints)) >= 7
@@ -135,7 +135,7 @@ def test_longest_and_clauses():
     ({"count": 1, "split": "tests"}, '`split` must be one of "train", .*Did you mean "test"'),
     ({"count": 1, "clauses": 0}, "`clauses` must be a number from 1"),
     ({"count": 1, "clauses": (3, 2)}, r"`clauses` must be .* but is \(3, 2\)"),
-    ({"count": 1, "longest": 0}, "`longest` must be at least 1"),
+    ({"count": 1, "max_words": 0}, "`max_words` must be at least 1"),
 ])
 def test_wrong_arguments_are_refused_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -144,8 +144,8 @@ def test_wrong_arguments_are_refused_at_once(arguments, message):
 
 def test_more_than_there_is(monkeypatch):
     monkeypatch.setattr(generator, "PATIENCE", 500)
-    with pytest.raises(ValueError, match="`count` must be at most 0 for longest=2"):
-        list(phrasebook.pairs(5, longest=2))
+    with pytest.raises(ValueError, match="`count` must be at most 0 for max_words=2"):
+        list(phrasebook.pairs(5, max_words=2))
     assert list(phrasebook.pairs(0)) == []
 
 

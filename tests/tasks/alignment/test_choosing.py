@@ -23,7 +23,7 @@ from regard.tasks.alignment import (
 )
 
 LAYERS, HEADS = 3, 2
-PAIRS = [*phrasebook.pairs(150, seed=5, longest=8)]
+PAIRS = [*phrasebook.pairs(150, seed=5, max_words=8)]
 
 
 def tokens(offsets):

@@ -34,7 +34,7 @@ def test_sums_over_sentences():
 def test_shares_are_right_where_the_largest_weight_is_not():
     """Looks as models have them: every third word looks at the word before, and after, its own more than at its own."""
     largest, found, gold = [], [], []
-    for pair in phrasebook.pairs(100, split="test", longest=10):
+    for pair in phrasebook.pairs(100, split="test", max_words=10):
         own = torch.zeros(len(pair.target_words), len(pair.source_words))
         for s, t in pair.alignment:
             own[t, s] = 1
@@ -49,7 +49,7 @@ def test_shares_are_right_where_the_largest_weight_is_not():
 
 def test_links_between_other_words():
     """A tokenizer may have made one word of two: its links are those of both."""
-    (pair,) = phrasebook.pairs(1, seed=3, longest=6)
+    (pair,) = phrasebook.pairs(1, seed=3, max_words=6)
     starts, ends = zip(*pair.target_offsets, strict=True)
     source = [Word(start, end, number, number) for number, (start, end) in enumerate(pair.source_offsets)]
     target = [Word(starts[0], ends[1], 0, 0), *(Word(start, end, number, number) for number, (start, end) in

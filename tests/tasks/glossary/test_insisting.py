@@ -152,7 +152,7 @@ def test_a_model_that_has_learned_keeps_to_a_glossary_and_stays_fluent(tmp_path)
         **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 450, "training.schedule.warmup_steps": 60,
         "training.validation.every": 450})
     assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
-    task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", longest=6)]
+    task, pairs = regard.load(tmp_path / "model"), [*phrasebook.pairs(600, split="test", max_words=6)]
     first, second = pairs[:100], replaced(pairs)[:100]
     sources, references = ([getattr(pair, side) for pair in first] for side in ("source", "target"))
     plain, glossary = task.translate(sources, beams=2), Glossary(own_terms(first))

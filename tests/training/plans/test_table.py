@@ -39,7 +39,7 @@ def _without_waiting_for_the_disk(monkeypatch):
 def files(tmp_path_factory):
     """The data of each task, and something that its model can be asked."""
     folder = tmp_path_factory.mktemp("data")
-    sentences = [pair.source for pair in phrasebook.pairs(80, longest=6)]
+    sentences = [pair.source for pair in phrasebook.pairs(80, max_words=6)]
     (folder / "text.txt").write_text("\n".join(sentences) + "\n")
     (folder / "labels.tsv").write_text("".join(f"{text}\t{'long' if len(text) > 22 else 'short'}\n"
                                                for text in sentences))

@@ -28,6 +28,6 @@ def test_the_choice_is_in_the_folder(kind, tmp_path):
         asked = replace(asked, recipe=RECURRENT[kind], changes={**tiny, "model.width": 16})
     train.train(asked)
     task = regard.load(tmp_path / "model")
-    judged = [(pair.source, pair.target) for pair in phrasebook.pairs(10, split="validation", longest=6)]
+    judged = [(pair.source, pair.target) for pair in phrasebook.pairs(10, split="validation", max_words=6)]
     assert task.attends == (kind != "none")
     assert task.aligned_by == (task.choose_alignment(judged) if task.attends else None)

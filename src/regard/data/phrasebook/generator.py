@@ -31,28 +31,29 @@ PATIENCE = 10_000
 LEXICONS = {"all": full_lexicon, "few": small_lexicon}
 
 
-def pairs(count: int, *, seed: int = 0, split: str = TRAIN, longest: int | None = None,
+@checks.renamed_arguments(longest="max_words")
+def pairs(count: int, *, seed: int = 0, split: str = TRAIN, max_words: int | None = None,
           clauses: int | tuple[int, int] = 1, words: str = "all") -> Iterator[AlignedPair]:
     """Distinct random pairs of a split. The first pairs of a long call are those of a short one.
 
     Args:
-        longest: the largest number of source words, punctuation included.
+        max_words: the largest number of source words, punctuation included.
         clauses: the number of clauses of a sentence, joined by and, or, but, because; or the smallest and the largest
             number, all equally often.
         words: "all" of the lexicon, or "few" of them.
 
     A call keeps a hash of each pair, about 100 bytes of memory, to return none twice.
     """
-    smallest, most = (clauses, clauses) if isinstance(clauses, int) else clauses
+    smallest, largest = (clauses, clauses) if isinstance(clauses, int) else clauses
     if count < 0:
         raise checks.wrong("count", "at least 0", count)
-    if not 1 <= smallest <= most:
+    if not 1 <= smallest <= largest:
         raise checks.wrong("clauses", "a number from 1, or the smallest and the largest", clauses)
-    if longest is not None and longest < 1:
-        raise checks.wrong("longest", "at least 1, or None", longest)
+    if max_words is not None and max_words < 1:
+        raise checks.wrong("max_words", "at least 1, or None", max_words)
     checks.pick("split", split, SPLIT_WEIGHTS)
     checks.pick("words", words, LEXICONS)
-    return _draw_pairs(count, seed, split, longest, range(smallest, most + 1), words)
+    return _draw_pairs(count, seed, split, max_words, range(smallest, largest + 1), words)
 
 
 def split_of(sentence: Sentence) -> str:
@@ -61,7 +62,7 @@ def split_of(sentence: Sentence) -> str:
     return TEST if TEST in shares else VALIDATION if VALIDATION in shares else TRAIN
 
 
-def _draw_pairs(count: int, seed: int, split: str, longest: int | None, lengths: Sequence[int],
+def _draw_pairs(count: int, seed: int, split: str, max_words: int | None, lengths: Sequence[int],
            words: str) -> Iterator[AlignedPair]:
     sampler = RandomChooser(_split_tables(split, words), random.Random(seed).random)
     hashes: set[bytes] = set()
@@ -70,12 +71,12 @@ def _draw_pairs(count: int, seed: int, split: str, longest: int | None, lengths:
         sentence = grammar.sentence_rule(sampler, sampler.pick(lengths))
         rejected += 1
         if rejected > PATIENCE:
-            limit = f"at most {len(hashes)} for longest={longest}"
+            limit = f"at most {len(hashes)} for max_words={max_words}"
             raise checks.wrong("count", limit, count, "Allow longer sentences or more clauses.")
         if split != TRAIN and split_of(sentence) != split:
             continue
         pair = writing.write_pair(sentence)
-        if longest is not None and len(pair.source_words) > longest:
+        if max_words is not None and len(pair.source_words) > max_words:
             continue
         digest = hashlib.blake2b(pair.source.encode(), digest_size=8).digest()
         if digest in hashes:
