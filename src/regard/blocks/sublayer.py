@@ -1,4 +1,4 @@
-"""What stands around every sublayer of a block: dropout, the residual connection and the norm.
+"""Dropout, residual connections and norms, which surround every sublayer of a block.
 
     PostNorm   norm(x + dropout(sublayer(x)))       Vaswani et al. 2017
     PreNorm    x + dropout(sublayer(norm(x)))       GPT-2 and later; the stack ends with one more norm
@@ -99,10 +99,10 @@ class NoNorm(nn.Module):
         return self.dropout(sublayer(x))
 
 
-NORM_POSITIONS: dict[str, type[PostNorm] | type[PreNorm] | type[NoNorm]] = {"post": PostNorm, "pre": PreNorm,
-                                                                            "none": NoNorm}
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {"layer": lambda width, epsilon: nn.LayerNorm(width, epsilon),
-                                                       "rms": lambda width, epsilon: nn.RMSNorm(width, epsilon)}
+NORM_POSITIONS: dict[str, Callable[[nn.Module, float], nn.Module]] = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}
+"""What surrounds a sublayer, made from a norm and the probability of dropout."""
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+"""The norms by name, made from a width and ε."""
 
 
 def make_norm(name: str, width: int, epsilon: float = 1e-5) -> nn.Module:

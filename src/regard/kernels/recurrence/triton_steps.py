@@ -126,30 +126,30 @@ def simple_forward(projected, weights, bias, hidden, cells, gates, inner, length
     G: tl.constexpr = 4 if CELL == "lstm" else 3 if CELL == "gru" else 1
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     feature = tl.program_id(0) * BLOCK_WIDTH + tl.arange(0, BLOCK_WIDTH)
-    there, inside = row < rows, feature < H
-    mask = there[:, None] & inside[None, :]
-    own = row[:, None] * H + feature[None, :]
-    wide = row[:, None] * (G * H) + feature[None, :]
+    row_mask, feature_mask = row < rows, feature < H
+    mask = row_mask[:, None] & feature_mask[None, :]
+    offsets = row[:, None] * H + feature[None, :]
+    gate_offsets = row[:, None] * (G * H) + feature[None, :]
     counter = counters + tl.program_id(1) * 32
     if PADDED:
-        length = tl.load(lengths + row, mask=there, other=0)[:, None]
+        length = tl.load(lengths + row, mask=row_mask, other=0)[:, None]
     for t in range(first, last):
         token = tl.cast(t, tl.int64) * rows
-        p = projected + token * (G * H) + wide
+        p = projected + token * (G * H) + gate_offsets
         p_0 = load_float32(p, mask)
         if G > 1:
             p_1 = load_float32(p + H, mask)
             p_2 = load_float32(p + 2 * H, mask)
         if CELL == "lstm":
             p_3 = load_float32(p + 3 * H, mask)
-            c = load_float32(cells + token * H + own, mask)
+            c = load_float32(cells + token * H + offsets, mask)
         if WAITS:
             wait_for_group(counter, (t - first) * tl.num_programs(0))
-        a_0, a_1, a_2, a_3 = gate_products(hidden + token * H, row * H, there, weights, feature * H, inside, H * H, G,
-                                           BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH, PRECISION)
-        before = hidden + token * H + own
+        a_0, a_1, a_2, a_3 = gate_products(hidden + token * H, row * H, row_mask, weights, feature * H, feature_mask,
+                                           H * H, G, BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH, PRECISION)
+        before = hidden + token * H + offsets
         after = before + rows * H
-        kept = gates + token * (G * H) + wide
+        gate_pointer = gates + token * (G * H) + gate_offsets
         if CELL == "lstm":
             i = tl.sigmoid(p_0 + a_0)
             f = tl.sigmoid(p_1 + a_1)
@@ -159,23 +159,23 @@ def simple_forward(projected, weights, bias, hidden, cells, gates, inner, length
             new = o * tanh(new_c)
             if PADDED:
                 new_c = tl.where(t < length, new_c, c)
-            tl.store(cells + (token + rows) * H + own, new_c, mask=mask)
+            tl.store(cells + (token + rows) * H + offsets, new_c, mask=mask)
             if KEEP:
-                store_cast(kept, i, mask)
-                store_cast(kept + H, f, mask)
-                store_cast(kept + 2 * H, o, mask)
-                store_cast(kept + 3 * H, g, mask)
+                store_cast(gate_pointer, i, mask)
+                store_cast(gate_pointer + H, f, mask)
+                store_cast(gate_pointer + 2 * H, o, mask)
+                store_cast(gate_pointer + 3 * H, g, mask)
         elif CELL == "gru":
             r = tl.sigmoid(p_0 + a_0)
             z = tl.sigmoid(p_1 + a_1)
-            q = a_2 + load_float32(bias + feature, inside)[None, :]
+            q = a_2 + load_float32(bias + feature, feature_mask)[None, :]
             candidate = tanh(p_2 + r * q)
             new = candidate + z * (load_float32(before, mask) - candidate)
             if KEEP:
-                store_cast(kept, r, mask)
-                store_cast(kept + H, z, mask)
-                store_cast(kept + 2 * H, candidate, mask)
-                store_cast(inner + token * H + own, q, mask)
+                store_cast(gate_pointer, r, mask)
+                store_cast(gate_pointer + H, z, mask)
+                store_cast(gate_pointer + 2 * H, candidate, mask)
+                store_cast(inner + token * H + offsets, q, mask)
         elif CELL == "tanh":
             new = tanh(p_0 + a_0)
         else:
@@ -195,44 +195,44 @@ def gated_forward(projected, weights, hidden, scaled, tanh_hidden, gates, length
     """KEEPS, UPDATE: as in `bptt.GatedRule`. PHASE: 1, r and z; 2, the candidate and the new state; 0, both."""
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     feature = tl.program_id(0) * BLOCK_WIDTH + tl.arange(0, BLOCK_WIDTH)
-    there, inside = row < rows, feature < H
-    mask = there[:, None] & inside[None, :]
-    own = row[:, None] * H + feature[None, :]
-    wide = row[:, None] * (3 * H) + feature[None, :]
+    row_mask, feature_mask = row < rows, feature < H
+    mask = row_mask[:, None] & feature_mask[None, :]
+    offsets = row[:, None] * H + feature[None, :]
+    gate_offsets = row[:, None] * (3 * H) + feature[None, :]
     counter = counters + tl.program_id(1) * 32
     last_rows: tl.constexpr = (1 if UPDATE == "nothing" else 2) * H * H  # where the weights of the candidate begin
     if PADDED:
-        length = tl.load(lengths + row, mask=there, other=0)[:, None]
+        length = tl.load(lengths + row, mask=row_mask, other=0)[:, None]
     for t in range(first, last):
         token = tl.cast(t, tl.int64) * rows
-        p = projected + token * (3 * H) + wide
-        kept = gates + token * (3 * H) + wide
-        before = hidden + token * H + own
+        p = projected + token * (3 * H) + gate_offsets
+        gate_pointer = gates + token * (3 * H) + gate_offsets
+        before = hidden + token * H + offsets
         p_2 = load_float32(p + 2 * H, mask)
         if PHASE != 2:
             p_0 = load_float32(p, mask)
             p_1 = load_float32(p + H, mask)
             if WAITS:
                 wait_for_group(counter, (t - first) * 2 * tl.num_programs(0))
-            a_0, a_1, _, _ = gate_products(hidden + token * H, row * H, there, weights, feature * H, inside, H * H,
-                                           2 if UPDATE == "hidden" else 1, BLOCK_ROWS, BLOCK_WIDTH, H, BLOCK_DEPTH,
-                                           PRECISION)
+            a_0, a_1, _, _ = gate_products(hidden + token * H, row * H, row_mask, weights, feature * H, feature_mask,
+                                           H * H, 2 if UPDATE == "hidden" else 1, BLOCK_ROWS, BLOCK_WIDTH, H,
+                                           BLOCK_DEPTH, PRECISION)
             if UPDATE == "tanh":
-                a_1 = add_product(a_1, tanh_hidden + token * H, row * H, there, weights + H * H, feature * H, inside, H,
-                                  BLOCK_DEPTH, PRECISION)
+                a_1 = add_product(a_1, tanh_hidden + token * H, row * H, row_mask, weights + H * H, feature * H,
+                                  feature_mask, H, BLOCK_DEPTH, PRECISION)
             r = tl.sigmoid(p_0 + a_0)
-            store_cast(scaled + token * H + own, r * load_float32(before, mask), mask)
-            store_cast(kept, r, mask)
-            store_cast(kept + H, p_1 if UPDATE == "nothing" else tl.sigmoid(p_1 + a_1), mask)
+            store_cast(scaled + token * H + offsets, r * load_float32(before, mask), mask)
+            store_cast(gate_pointer, r, mask)
+            store_cast(gate_pointer + H, p_1 if UPDATE == "nothing" else tl.sigmoid(p_1 + a_1), mask)
             if WAITS:
                 signal_group(counter)
                 wait_for_group(counter, ((t - first) * 2 + 1) * tl.num_programs(0))
         if PHASE != 1:
             a_2 = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
-            a_2 = add_product(a_2, scaled + token * H, row * H, there, weights + last_rows, feature * H, inside, H,
-                              BLOCK_DEPTH, PRECISION)
+            a_2 = add_product(a_2, scaled + token * H, row * H, row_mask, weights + last_rows, feature * H,
+                              feature_mask, H, BLOCK_DEPTH, PRECISION)
             candidate = tanh(p_2 + a_2)
-            z = load_float32(kept + H, mask)
+            z = load_float32(gate_pointer + H, mask)
             h = load_float32(before, mask)
             if KEEPS:
                 new = candidate + z * (h - candidate)
@@ -240,10 +240,10 @@ def gated_forward(projected, weights, hidden, scaled, tanh_hidden, gates, length
                 new = h + z * (candidate - h)
             if PADDED:
                 new = tl.where(t < length, new, h)
-            store_cast(kept + 2 * H, candidate, mask)
+            store_cast(gate_pointer + 2 * H, candidate, mask)
             store_cast(before + rows * H, new, mask)
             if UPDATE == "tanh":
-                store_cast(tanh_hidden + (token + rows) * H + own, tanh(new), mask)
+                store_cast(tanh_hidden + (token + rows) * H + offsets, tanh(new), mask)
             if WAITS:
                 signal_group(counter)
 
@@ -257,33 +257,33 @@ def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_i
     G: tl.constexpr = 4 if CELL == "lstm" else 3 if CELL == "gru" else 1
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     feature = tl.program_id(0) * BLOCK_WIDTH + tl.arange(0, BLOCK_WIDTH)
-    there, inside = row < rows, feature < H
-    mask = there[:, None] & inside[None, :]
-    own = row[:, None] * H + feature[None, :]
-    wide = row[:, None] * (G * H) + feature[None, :]
+    row_mask, feature_mask = row < rows, feature < H
+    mask = row_mask[:, None] & feature_mask[None, :]
+    offsets = row[:, None] * H + feature[None, :]
+    gate_offsets = row[:, None] * (G * H) + feature[None, :]
     counter = counters + tl.program_id(1) * 32
     if PADDED:
-        length = tl.load(lengths + row, mask=there, other=0)[:, None]
+        length = tl.load(lengths + row, mask=row_mask, other=0)[:, None]
     for back in range(0, last - first):
         t = last - 1 - back
         token = tl.cast(t, tl.int64) * rows
-        found, left = (t + 1) % 2 * rows * H + own, t % 2 * rows * H + own
-        kept = gates + token * (G * H) + wide
-        before = hidden + token * H + own
-        d_h = load_float32(d_hidden + token * H + own, mask) + load_float32(carried + found, mask)
+        read_slot, write_slot = (t + 1) % 2 * rows * H + offsets, t % 2 * rows * H + offsets
+        gate_pointer = gates + token * (G * H) + gate_offsets
+        before = hidden + token * H + offsets
+        d_h = load_float32(d_hidden + token * H + offsets, mask) + load_float32(carried + read_slot, mask)
         if CELL == "lstm":
-            i = load_float32(kept, mask)
-            f = load_float32(kept + H, mask)
-            o = load_float32(kept + 2 * H, mask)
-            g = load_float32(kept + 3 * H, mask)
-            c = load_float32(cells + token * H + own, mask)
-            tanh_c = tanh(load_float32(cells + (token + rows) * H + own, mask))
-            d_c = load_float32(d_cells + found, mask)
+            i = load_float32(gate_pointer, mask)
+            f = load_float32(gate_pointer + H, mask)
+            o = load_float32(gate_pointer + 2 * H, mask)
+            g = load_float32(gate_pointer + 3 * H, mask)
+            c = load_float32(cells + token * H + offsets, mask)
+            tanh_c = tanh(load_float32(cells + (token + rows) * H + offsets, mask))
+            d_c = load_float32(d_cells + read_slot, mask)
         elif CELL == "gru":
-            r = load_float32(kept, mask)
-            z = load_float32(kept + H, mask)
-            candidate = load_float32(kept + 2 * H, mask)
-            q = load_float32(inner + token * H + own, mask)
+            r = load_float32(gate_pointer, mask)
+            z = load_float32(gate_pointer + H, mask)
+            candidate = load_float32(gate_pointer + 2 * H, mask)
+            q = load_float32(inner + token * H + offsets, mask)
             h = load_float32(before, mask)
         else:
             y = load_float32(before + rows * H, mask)
@@ -291,37 +291,37 @@ def simple_backward(weights, hidden, cells, gates, inner, d_hidden, d_gates, d_i
             wait_for_group(counter, back * tl.num_programs(0))
         total = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
         # The gates of a GRU: r and z are next to each other, and what the candidate has read of h is apart.
-        total = add_product(total, d_gates + (token + rows) * (G * H), row * (G * H), there, weights, feature * (G * H),
-                            inside, 2 * H if CELL == "gru" else G * H, BLOCK_DEPTH, PRECISION)
+        total = add_product(total, d_gates + (token + rows) * (G * H), row * (G * H), row_mask, weights,
+                            feature * (G * H), feature_mask, 2 * H if CELL == "gru" else G * H, BLOCK_DEPTH, PRECISION)
         if CELL == "gru":
-            total = add_product(total, d_inner + (token + rows) * H, row * H, there, weights + 2 * H, feature * (G * H),
-                                inside, H, BLOCK_DEPTH, PRECISION)
+            total = add_product(total, d_inner + (token + rows) * H, row * H, row_mask, weights + 2 * H,
+                                feature * (G * H), feature_mask, H, BLOCK_DEPTH, PRECISION)
         d_h += total
-        d_a = d_gates + token * (G * H) + wide
+        d_a = d_gates + token * (G * H) + gate_offsets
         alive = mask  # rows that have not ended; others leave gradients of 0
         if PADDED:
             alive = mask & (t < length)
-        handed = tl.where(alive, 0.0, d_h)
+        carried_on = tl.where(alive, 0.0, d_h)
         if CELL == "lstm":
             d_o = d_h * tanh_c
-            now = d_c + d_h * o * (1.0 - tanh_c * tanh_c)
-            store_cast(d_a, tl.where(alive, now * g * i * (1.0 - i), 0.0), mask)
-            store_cast(d_a + H, tl.where(alive, now * c * f * (1.0 - f), 0.0), mask)
+            d_c_now = d_c + d_h * o * (1.0 - tanh_c * tanh_c)
+            store_cast(d_a, tl.where(alive, d_c_now * g * i * (1.0 - i), 0.0), mask)
+            store_cast(d_a + H, tl.where(alive, d_c_now * c * f * (1.0 - f), 0.0), mask)
             store_cast(d_a + 2 * H, tl.where(alive, d_o * o * (1.0 - o), 0.0), mask)
-            store_cast(d_a + 3 * H, tl.where(alive, now * i * (1.0 - g * g), 0.0), mask)
-            tl.store(d_cells + left, tl.where(alive, now * f, d_c), mask=mask)
+            store_cast(d_a + 3 * H, tl.where(alive, d_c_now * i * (1.0 - g * g), 0.0), mask)
+            tl.store(d_cells + write_slot, tl.where(alive, d_c_now * f, d_c), mask=mask)
         elif CELL == "gru":
-            handed = tl.where(alive, d_h * z, d_h)
+            carried_on = tl.where(alive, d_h * z, d_h)
             d_candidate = tl.where(alive, d_h * (1.0 - z) * (1.0 - candidate * candidate), 0.0)
             store_cast(d_a, d_candidate * q * r * (1.0 - r), mask)
             store_cast(d_a + H, tl.where(alive, d_h * (h - candidate) * z * (1.0 - z), 0.0), mask)
             store_cast(d_a + 2 * H, d_candidate, mask)
-            store_cast(d_inner + token * H + own, d_candidate * r, mask)
+            store_cast(d_inner + token * H + offsets, d_candidate * r, mask)
         elif CELL == "tanh":
             store_cast(d_a, tl.where(alive, d_h * (1.0 - y * y), 0.0), mask)
         else:
             store_cast(d_a, tl.where(alive, d_h, 0.0), mask)
-        tl.store(carried + left, handed, mask=mask)
+        tl.store(carried + write_slot, carried_on, mask=mask)
         if WAITS:
             signal_group(counter)
 
@@ -337,62 +337,62 @@ def gated_backward(weights, hidden, tanh_hidden, gates, d_hidden, d_gates, carri
     """
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     feature = tl.program_id(0) * BLOCK_WIDTH + tl.arange(0, BLOCK_WIDTH)
-    there, inside = row < rows, feature < H
-    mask = there[:, None] & inside[None, :]
-    own = row[:, None] * H + feature[None, :]
-    wide = row[:, None] * (3 * H) + feature[None, :]
+    row_mask, feature_mask = row < rows, feature < H
+    mask = row_mask[:, None] & feature_mask[None, :]
+    offsets = row[:, None] * H + feature[None, :]
+    gate_offsets = row[:, None] * (3 * H) + feature[None, :]
     counter = counters + tl.program_id(1) * 32
     W: tl.constexpr = (2 if UPDATE == "nothing" else 3) * H  # how many numbers a row of the weights has
     if PADDED:
-        length = tl.load(lengths + row, mask=there, other=0)[:, None]
+        length = tl.load(lengths + row, mask=row_mask, other=0)[:, None]
     for back in range(0, last - first):
         t = last - 1 - back
         token = tl.cast(t, tl.int64) * rows
-        kept = gates + token * (3 * H) + wide
-        d_a = d_gates + token * (3 * H) + wide
+        gate_pointer = gates + token * (3 * H) + gate_offsets
+        d_a = d_gates + token * (3 * H) + gate_offsets
         after = d_gates + (token + rows) * (3 * H)
-        h = load_float32(hidden + token * H + own, mask)
+        h = load_float32(hidden + token * H + offsets, mask)
         if PHASE != 2:
-            d_h = load_float32(d_hidden + token * H + own, mask)
-            z = load_float32(kept + H, mask)
-            candidate = load_float32(kept + 2 * H, mask)
+            d_h = load_float32(d_hidden + token * H + offsets, mask)
+            z = load_float32(gate_pointer + H, mask)
+            candidate = load_float32(gate_pointer + 2 * H, mask)
             if WAITS:
                 wait_for_group(counter, back * 2 * tl.num_programs(0))
             total = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
-            total = add_product(total, after, row * (3 * H), there, weights, feature * W, inside,
+            total = add_product(total, after, row * (3 * H), row_mask, weights, feature * W, feature_mask,
                                 2 * H if UPDATE == "hidden" else H, BLOCK_DEPTH, PRECISION)
-            d_h += load_float32(carried + own, mask) + total
+            d_h += load_float32(carried + offsets, mask) + total
             if UPDATE == "tanh":
                 d_tanh = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
-                d_tanh = add_product(d_tanh, after + H, row * (3 * H), there, weights + H, feature * W, inside, H,
-                                     BLOCK_DEPTH, PRECISION)
-                tanh_h = load_float32(tanh_hidden + (token + rows) * H + own, mask)
+                d_tanh = add_product(d_tanh, after + H, row * (3 * H), row_mask, weights + H, feature * W, feature_mask,
+                                     H, BLOCK_DEPTH, PRECISION)
+                tanh_h = load_float32(tanh_hidden + (token + rows) * H + offsets, mask)
                 d_h += d_tanh * (1.0 - tanh_h * tanh_h)
             alive = mask
             if PADDED:
                 alive = mask & (t < length)
             if KEEPS:
                 d_z = d_h * (h - candidate)
-                passed = d_h * z
+                carried_on = d_h * z
             else:
                 d_z = d_h * (candidate - h)
-                passed = d_h * (1.0 - z)
-            d_candidate = (d_h - passed) * (1.0 - candidate * candidate)
+                carried_on = d_h * (1.0 - z)
+            d_candidate = (d_h - carried_on) * (1.0 - candidate * candidate)
             if UPDATE != "nothing":
                 d_z = d_z * z * (1.0 - z)
             store_cast(d_a + H, tl.where(alive, d_z, 0.0), mask)
             store_cast(d_a + 2 * H, tl.where(alive, d_candidate, 0.0), mask)
-            tl.store(partial + own, tl.where(alive, passed, d_h), mask=mask)
+            tl.store(partial + offsets, tl.where(alive, carried_on, d_h), mask=mask)
             if WAITS:
                 signal_group(counter)
         if PHASE != 1:
-            r = load_float32(kept, mask)
+            r = load_float32(gate_pointer, mask)
             if WAITS:
                 wait_for_group(counter, (back * 2 + 1) * tl.num_programs(0))
             d_s = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
-            d_s = add_product(d_s, d_gates + token * (3 * H) + 2 * H, row * (3 * H), there, weights + (W - H),
-                              feature * W, inside, H, BLOCK_DEPTH, PRECISION)
+            d_s = add_product(d_s, d_gates + token * (3 * H) + 2 * H, row * (3 * H), row_mask, weights + (W - H),
+                              feature * W, feature_mask, H, BLOCK_DEPTH, PRECISION)
             store_cast(d_a, d_s * h * r * (1.0 - r), mask)
-            tl.store(carried + own, load_float32(partial + own, mask) + d_s * r, mask=mask)
+            tl.store(carried + offsets, load_float32(partial + offsets, mask) + d_s * r, mask=mask)
             if WAITS:
                 signal_group(counter)
