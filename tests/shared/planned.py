@@ -10,8 +10,8 @@ from regard.training.defaults import Default, DeviceProperties
 from regard.training.tasks.interface import TrainingRequest
 from regard.training.tasks.translation import TranslationSetup
 
-CPU = DeviceProperties("cpu", 16 * 2**30, lowered=False)
-GPU = DeviceProperties("cuda", 80 * 2**30, lowered=True)
+CPU = DeviceProperties("cpu", 16 * 2**30, has_bfloat16=False)
+GPU = DeviceProperties("cuda", 80 * 2**30, has_bfloat16=True)
 SIZES = (300, 5_000, 29_000, 167_400, 2_000_000, 30_000_000)
 WORDS = 15
 """Tokens of a sentence."""

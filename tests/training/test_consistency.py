@@ -192,16 +192,16 @@ def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"labels": torch.full((3,), 7)}, "`labels` must be from 0 to 6, or -100 for what counts nothing, but is 7"),
+    ({"labels": torch.full((3,), 7)}, "`labels` must be from 0 to 6, or -100 to be ignored, but is 7"),
     ({"labels": torch.zeros(3)}, "`labels` must be integers"),
     ({"labels": torch.zeros(4).long()},
      r"`states` must be of shape \(2, 4, 5\), two for each label, but is of shape \(2, 3, 5\)"),
     ({"states": torch.randn(3, 5)}, r"`states` must be of shape \(2, 3, 5\)"),
-    ({"smoothing": 1.5}, "`smoothing` must be a probability"),
+    ({"label_smoothing": 1.5}, "`label_smoothing` must be a probability"),
     ({"weight": -1.0}, "`weight` must be at least 0, and finite, but is -1.0"),
     ({"weight": float("nan")}, "`weight` must be at least 0"),
 ])
 def test_what_is_refused(change, message):
-    given = {"states": torch.randn(2, 3, 5), "labels": torch.zeros(3).long(), "smoothing": 0.1, "weight": 1.0} | change
+    given = {"states": torch.randn(2, 3, 5), "labels": torch.zeros(3).long(), "label_smoothing": 0.1, "weight": 1.0} | change
     with pytest.raises(ValueError, match=message):
         rdrop_loss(output=nn.Linear(5, 7), **given)

@@ -11,7 +11,7 @@ from regard.training.resolution import device_properties
 
 def test_a_cpu():
     found = device_properties(torch.device("cpu"))
-    assert found == DeviceProperties("cpu", found.memory, lowered=False, count=1)
+    assert found == DeviceProperties("cpu", found.memory, has_bfloat16=False, count=1)
     assert 2**28 < found.memory < 2**50
     assert not found.fast
     assert device_properties(torch.device("cpu"), 3).count == 3

@@ -14,7 +14,7 @@ from regard.training import estimate as estimates
 from regard.training.defaults import DeviceProperties, by_threshold
 from regard.training.estimate import H200, estimate_training
 
-CPU = DeviceProperties("cpu", 8 << 30, lowered=False)
+CPU = DeviceProperties("cpu", 8 << 30, has_bfloat16=False)
 CAPTIONS = (1_772_238, 2_046_956)
 """Characters of 29,000 captions, English and German."""
 

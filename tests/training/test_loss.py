@@ -140,8 +140,8 @@ def test_low_precision_is_wide_where_it_matters():
 
 
 @pytest.mark.parametrize(("labels", "message"), [
-    (torch.full((2, 3), -1), "`labels` must be from 0 to 6, or -100 for what counts nothing, but is -1"),
-    (torch.full((2, 3), 7), "`labels` must be from 0 to 6, or -100 for what counts nothing, but is 7"),
+    (torch.full((2, 3), -1), "`labels` must be from 0 to 6, or -100 to be ignored, but is -1"),
+    (torch.full((2, 3), 7), "`labels` must be from 0 to 6, or -100 to be ignored, but is 7"),
     (torch.zeros(2, 3), "`labels` must be integers"),
     (torch.zeros(3, 2).long(), r"`labels` must be of shape \(2, 3\), one for each state, but is of shape \(3, 2\)"),
     (torch.zeros(1, 3).long(), r"`labels` must be of shape \(2, 3\)"),
@@ -152,7 +152,7 @@ def test_labels_that_are_none(labels, message):
 
 
 def test_smoothing_is_a_probability():
-    with pytest.raises(ValueError, match="`smoothing` must be a probability"):
+    with pytest.raises(ValueError, match="`label_smoothing` must be a probability"):
         token_loss(torch.randn(2, 5), nn.Linear(5, 7), torch.zeros(2).long(), 1.5)
 
 

@@ -182,7 +182,7 @@ def _estimate_training(report: "DoctorReport") -> "dict[str, TrainingEstimate]":
     characters = tables["source"]["characters"], tables["target"]["characters"]
     # With validation data of its own, a training holds nothing out.
     held_out = 0.0 if report.overlap is not None else translation_validation_fraction(report.kept)
-    here = DeviceProperties("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), lowered=False)
+    here = DeviceProperties("cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), has_bfloat16=False)
     return {"cpu": estimate_training(report.kept, characters, here, _core_count(), held=held_out),
             "gpu": estimate_training(report.kept, characters, H200, held=held_out)}
 

@@ -19,13 +19,14 @@ from torch import Tensor
 from regard.kernels import launch
 
 BLOCK, WARPS = 4096, 8
-"""Logits that a program reads at a time, and what it reads them with."""
+"""Logits that a program reads at a time, of each pass, and its warps."""
 
 
 @triton.jit
-def _cross_entropy_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.tensor, vocabulary: tl.tensor,
-             smoothing: tl.tensor, ignored: tl.constexpr, block: tl.constexpr, gradients: tl.constexpr) -> None:
-    """own, spread (C,) of logits (C, V) and labels (C,); logits become gradients where these are wanted."""
+def _cross_entropy_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.tensor,
+                          vocabulary: tl.tensor, smoothing: tl.tensor, ignored: tl.constexpr, block: tl.constexpr,
+                          gradients: tl.constexpr) -> None:
+    """own, spread (C,) of logits (C, V) and labels (C,); gradients overwrite the logits if they are wanted."""
     token = tl.program_id(0)
     at = logits + token.to(tl.int64) * vocabulary
     label = tl.load(labels + token)
@@ -40,7 +41,7 @@ def _cross_entropy_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, 
     else:
         named = (label >= 0) & (label < vocabulary)
         of_label = tl.load(at + label, mask=named, other=float("nan")).to(tl.float32)
-        highest, total, plain = -3.4e38, 0.0, 0.0  # nearly the lowest; unlike -inf it can be taken from itself
+        highest, total, plain = -3.4e38, 0.0, 0.0  # nearly the lowest; unlike -inf it can be subtracted from itself
         for start in range(0, vocabulary, block):
             there = start + column < vocabulary
             z = tl.load(at + start + column, mask=there, other=float("-inf")).to(tl.float32)
@@ -48,7 +49,7 @@ def _cross_entropy_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, 
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
             plain += tl.sum(tl.where(there, z, 0.0), 0)
             highest = higher
-        tl.store(own + token, highest - of_label + tl.log(total))  # in this order: logits may be much larger
+        tl.store(own + token, highest - of_label + tl.log(total))  # in this order, since logits may be much larger
         tl.store(spread + token, highest - plain / vocabulary + tl.log(total))
         if gradients:
             everywhere = smoothing / vocabulary
@@ -60,45 +61,26 @@ def _cross_entropy_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, 
                 tl.store(at + start + column, slope.to(logits.dtype.element_ty), mask=there)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """own and spread of each token, (C,) in float32, of logits (C, V), which stay as they are."""
-    return _launch_cross_entropy(logits, labels, ignored, smoothing, gradients=False)
+def cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, *,
+                  gradients: bool) -> tuple[Tensor, Tensor]:
+    """own and spread of each token, (C,) in float32, of logits (C, V).
 
-
-def cross_entropy_with_gradient(logits: Tensor, labels: Tensor, ignored: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The same; afterwards the gradient of the sum of all losses stands in the place of the logits."""
-    return _launch_cross_entropy(logits, labels, ignored, smoothing, gradients=True)
-
-
-def _launch_cross_entropy(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, *, gradients: bool) -> tuple[Tensor, Tensor]:
+    With `gradients`, the gradient of the summed loss overwrites the logits.
+    """
     assert logits.is_contiguous()
     count, vocabulary = logits.shape
     own, spread = torch.empty(2, count, dtype=torch.float32, device=logits.device)
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
-    launch.launch(_cross_entropy_kernel, (count,), logits, labels.contiguous(), own, spread, vocabulary, smoothing, ignored, block,
-                   gradients, num_warps=WARPS)
+    launch.launch(_cross_entropy_kernel, (count,), logits, labels.contiguous(), own, spread, vocabulary, smoothing,
+                  ignored, block, gradients, num_warps=WARPS)
     return own, spread
-
-
-# ---- agreement: The loss of two passes that must agree, of a chunk of logits on a GPU, written over by its own gradient.
-#
-#     KL(p‖q) = Σ p (z - z') - (log Σ exp z - log Σ exp z')        z, z' the logits that p and q are made of
-#
-# and the rest as in `regard.training.loss` and `regard.kernels.loss`: a program has one token with
-# both of its rows of logits, reads them once for all sums, and once more for the gradients, which then stand in their
-# place. Sums are in float32. It does not know where logits come from.
-#
-# Legend: P passes (2), C tokens, V vocabulary.
-
-RDROP_BLOCK, RDROP_WARPS = 4096, 8
-"""Logits of each pass that a program reads at a time, and what it reads them with."""
 
 
 @triton.jit
 def _rdrop_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: tl.tensor, divergence: tl.tensor,
-               count: tl.tensor, vocabulary: tl.tensor, smoothing: tl.tensor, quarter: tl.tensor, ignored: tl.constexpr,
-               block: tl.constexpr, gradients: tl.constexpr) -> None:
-    """own, spread, divergence (C,), each the mean of both passes, of logits (P, C, V), which become gradients."""
+                  count: tl.tensor, vocabulary: tl.tensor, smoothing: tl.tensor, quarter: tl.tensor,
+                  ignored: tl.constexpr, block: tl.constexpr, gradients: tl.constexpr) -> None:
+    """own, spread, divergence (C,), each the mean of both passes, of logits (P, C, V); gradients overwrite these."""
     token = tl.program_id(0)
     first = logits + token.to(tl.int64) * vocabulary
     second = logits + (token.to(tl.int64) + count) * vocabulary
@@ -117,7 +99,7 @@ def _rdrop_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: 
         named = (label >= 0) & (label < vocabulary)
         label_p = tl.load(first + label, mask=named, other=float("nan")).to(tl.float32)
         label_q = tl.load(second + label, mask=named, other=float("nan")).to(tl.float32)
-        highest_p, total_p, toward_p = -3.4e38, 0.0, 0.0  # unlike -inf it can be taken from itself
+        highest_p, total_p, toward_p = -3.4e38, 0.0, 0.0  # unlike -inf it can be subtracted from itself
         highest_q, total_q, toward_q = -3.4e38, 0.0, 0.0
         plain = 0.0
         for start in range(0, vocabulary, block):
@@ -140,7 +122,7 @@ def _rdrop_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: 
             highest_q = higher
         log_p = tl.log(total_p)
         log_q = tl.log(total_q)
-        between = highest_p - highest_q + (log_p - log_q)  # in this order: logits may be much larger
+        between = highest_p - highest_q + (log_p - log_q)  # in this order, since logits may be much larger
         divergence_p = toward_p / total_p - between
         divergence_q = between - toward_q / total_q
         tl.store(own + token, 0.5 * ((highest_p - label_p) + (highest_q - label_q) + (log_p + log_q)))
@@ -162,24 +144,16 @@ def _rdrop_kernel(logits: tl.tensor, labels: tl.tensor, own: tl.tensor, spread: 
                 tl.store(second + start + column, of_q.to(logits.dtype.element_ty), mask=there)
 
 
-def rdrop(logits: Tensor, labels: Tensor, ignored: int, smoothing: float,
-           agreement: float) -> tuple[Tensor, Tensor, Tensor]:
-    """own, spread and divergence, each the mean of both passes, (C,) in float32, of logits (P, C, V), which stay."""
-    return _launch_rdrop(logits, labels, ignored, smoothing, agreement, gradients=False)
+def rdrop(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, weight: float, *,
+          gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """own, spread and divergence, each the mean of both passes, (C,) in float32, of logits (P, C, V).
 
-
-def rdrop_with_gradient(logits: Tensor, labels: Tensor, ignored: int, smoothing: float,
-                         agreement: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The same; afterwards the gradient of the sum of all losses stands in the place of the logits."""
-    return _launch_rdrop(logits, labels, ignored, smoothing, agreement, gradients=True)
-
-
-def _launch_rdrop(logits: Tensor, labels: Tensor, ignored: int, smoothing: float, agreement: float, *,
-         gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    With `gradients`, the gradient of the summed loss overwrites the logits.
+    """
     assert logits.is_contiguous()
     _, count, vocabulary = logits.shape
     own, spread, divergence = torch.empty(3, count, dtype=torch.float32, device=logits.device)
-    block = min(RDROP_BLOCK, triton.next_power_of_2(vocabulary))
+    block = min(BLOCK, triton.next_power_of_2(vocabulary))
     launch.launch(_rdrop_kernel, (count,), logits, labels.contiguous(), own, spread, divergence, count, vocabulary,
-                   smoothing, 0.25 * agreement, ignored, block, gradients, num_warps=RDROP_WARPS)
+                  smoothing, 0.25 * weight, ignored, block, gradients, num_warps=WARPS)
     return own, spread, divergence

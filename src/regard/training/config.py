@@ -112,4 +112,5 @@ class TrainingConfig(Config):
         if self.schedule.max_steps is None:
             yield "schedule.max_steps", "the number of steps must be set"
         if self.parallelism == "fsdp" and self.validation.metric != "loss":
-            yield "validation.metric", 'only "loss" can be computed if the parameters are sharded: no process has the whole model'
+            yield "validation.metric", ('only "loss" can be computed if the parameters are sharded: no process has the '
+                                        'whole model')

@@ -202,7 +202,8 @@ class TrainingLoop:
         raise TrainingError(
             f"step {bad_step}: the loss is not a finite number. Its batch has the examples {shown} (numbered from 0, "
             f"after filtering). {stored} Try a smaller learning rate, such as "
-            f"--set training.schedule.learning_rate={self.settings.schedule.learning_rate / 2:g}, or --set training.precision=float32.")
+            f"--set training.schedule.learning_rate={self.settings.schedule.learning_rate / 2:g}, or "
+            f"--set training.precision=float32.")
 
 
 def stored_training_state(stored: StoredState) -> TrainingState:

@@ -14,7 +14,7 @@ much as in one pass, and learning rates that suit one pass suit two. With z the 
 
 For a vocabulary of V the logits of N tokens are N·V numbers, often more than all else in a small model. Here they are
 computed for a chunk of tokens at a time, and turned into their own gradient at once: the backward pass only scales it.
-On a GPU a Triton kernel does so in the precision of the logits (`regard.kernels.launch.loss`); elsewhere torch, in float32 at
+On a GPU a Triton kernel does so in the precision of the logits (`regard.kernels.loss`); elsewhere torch, in float32 at
 least. Losses are sums: the caller divides by the number of tokens over all micro-batches and processes. Tokens whose
 label is `IGNORED` do not count.
 
@@ -34,79 +34,98 @@ from regard.kernels.launch import once_differentiable, usable
 from regard.tokens import IGNORED_LABEL
 
 LOGITS_PER_CHUNK = {"cpu": 1 << 21}
-"""How many logits are held at a time, by device: on a CPU 8 MiB, which its last cache holds."""
+"""Logits of a chunk, by device: on a CPU 8 MiB, which fits in its last-level cache."""
 LOGITS_PER_CHUNK_GPU = 1 << 27
 MIN_CHUNK = 256
-"""Tokens of a chunk, at least: the gradient of the weights is read and written once a chunk."""
+"""Tokens of a chunk, at least: the gradient of the weights is read and written once per chunk."""
 MIN_PACKED_CHUNKS = 3
-"""Chunks of one size: for fewer it is not worth to lay the weights out."""
+"""With fewer chunks of one size, packing the weights for oneDNN costs more than it saves."""
 
 
 class Loss(NamedTuple):
     """Sums over the tokens of a batch."""
 
     total: Tensor
-    """What is minimised: with label smoothing, and with a gradient."""
+    """The loss that is minimised, with label smoothing; it has a gradient."""
     nll: Tensor
-    """-log p of the labels, which perplexities are made of; without a gradient."""
+    """-log p of the labels, for perplexity; without a gradient."""
     tokens: Tensor
-    """How many tokens count."""
+    """The number of tokens whose label is not ignored."""
 
 
-def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float = 0.0) -> Loss:
-    """The loss of states (..., D) whose labels are given, (...); as of `output(states)`."""
-    checks.probability("smoothing", smoothing)
+def token_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+    """The loss of `output(states)` for states (..., D) with labels (...)."""
+    checks.probability("label_smoothing", label_smoothing)
     if states.shape[:-1] != labels.shape:
         raise checks.wrong("labels", f"of shape {tuple(states.shape[:-1])}, one for each state",
                            f"of shape {checks.shape(labels)}")
-    states, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1)
-    if labels.device.type == "cpu":  # elsewhere to select would wait for the device
+    return _chunked_loss(partial(_token_chunks, smoothing=label_smoothing), states.reshape(-1, states.shape[-1]),
+                         output, labels.reshape(-1))
+
+
+def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, label_smoothing: float, weight: float) -> Loss:
+    """The R-Drop loss of the states of two passes, (2, ..., D), with labels (...).
+
+    `nll` is the mean of both passes, and tokens are counted once.
+    """
+    checks.probability("label_smoothing", label_smoothing)
+    if not 0.0 <= weight < float("inf"):
+        raise checks.wrong("weight", "at least 0, and finite", weight)
+    if states.shape[:-1] != (2, *labels.shape):
+        raise checks.wrong("states", f"of shape {(2, *labels.shape, output.in_features)}, two for each label",
+                           f"of shape {checks.shape(states)}")
+    return _chunked_loss(partial(_rdrop_chunks, smoothing=label_smoothing, rdrop=weight),
+                         states.reshape(2, labels.numel(), states.shape[-1]), output, labels.reshape(-1))
+
+
+def _chunked_loss(chunks: Callable[..., tuple[Tensor, Tensor]], states: Tensor, output: nn.Linear,
+                  labels: Tensor) -> Loss:
+    """The loss of states (..., N, D), of which ignored tokens are left out on a CPU."""
+    if labels.device.type == "cpu":  # on a GPU, to select would wait for the device
         counted = labels != IGNORED_LABEL
-        states, labels = states[counted], labels[counted]
+        states, labels = states[..., counted, :], labels[counted]
         check_labels(labels, output.out_features)
     tokens = (labels != IGNORED_LABEL).sum()
-    walk = partial(_token_chunks, smoothing=smoothing)
-    total, nll = ChunkedOutputLoss.apply(states, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
+    total, nll = ChunkedOutputLoss.apply(states, output.weight, output.bias, labels, chunks, torch.is_grad_enabled())
     return Loss(total, nll, tokens)
 
 
-def logits_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Loss:
-    """The same from logits (..., V) that are there already."""
+def logits_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Loss:
+    """The loss of logits (..., V) that are computed already."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     logits, labels = logits.reshape(-1, logits.shape[-1]).to(wide), labels.reshape(-1)
     options: dict[str, Any] = {"ignore_index": IGNORED_LABEL, "reduction": "sum"}
     nll = F.cross_entropy(logits, labels, **options)
-    total = F.cross_entropy(logits, labels, label_smoothing=smoothing, **options) if smoothing else nll
+    total = F.cross_entropy(logits, labels, label_smoothing=label_smoothing, **options) if label_smoothing else nll
     return Loss(total, nll.detach(), (labels != IGNORED_LABEL).sum())
 
 
 def check_labels(labels: Tensor, vocabulary: int) -> None:
-    """Refuse what names no token of the vocabulary; torch says only "index out of bounds", and nothing below 0."""
+    """Refuse labels outside the vocabulary; torch says only "index out of bounds", and nothing about negative ones."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise checks.wrong("labels", "integers", f"of dtype {labels.dtype}")
     outside = labels[(labels < 0) | (labels >= vocabulary)]
     if outside.numel():
-        raise checks.wrong("labels", f"from 0 to {vocabulary - 1}, or {IGNORED_LABEL} for what counts nothing",
-                           int(outside[0]))
+        raise checks.wrong("labels", f"from 0 to {vocabulary - 1}, or {IGNORED_LABEL} to be ignored", int(outside[0]))
 
 
 class ChunkedOutputLoss(torch.autograd.Function):
-    """Loss and gradients of all chunks in one pass, made by `walk`; the backward pass only scales them."""
+    """Loss and gradients of all chunks in one pass, computed by `chunks`; the backward pass only scales them."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-                walk: Callable[..., tuple[Tensor, Tensor]], gradients: bool) -> tuple[Tensor, Tensor]:
+                chunks: Callable[..., tuple[Tensor, Tensor]], gradients: bool) -> tuple[Tensor, Tensor]:
         device = states.device.type
-        lowered = torch.is_autocast_enabled(device) and states.dtype != torch.float64  # which autocast leaves alone
-        dtype = torch.get_autocast_dtype(device) if lowered else states.dtype
+        autocast = torch.is_autocast_enabled(device) and states.dtype != torch.float64  # which autocast leaves alone
+        dtype = torch.get_autocast_dtype(device) if autocast else states.dtype
         low, low_weight = states.to(dtype), weight.to(dtype)
-        wanted = gradients and any(ctx.needs_input_grad[:3])  # parameters need one even where nobody asks for any
+        wanted = gradients and any(ctx.needs_input_grad[:3])  # parameters need one even under no_grad
         of_states = torch.empty_like(low) if wanted else None
         of_weight = torch.zeros_like(weight) if wanted else None
         of_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         with torch.autocast(device, enabled=False):
-            total, nll = walk(low, low_weight, None if bias is None else bias.to(dtype), labels, of_states=of_states,
-                              of_weight=of_weight, of_bias=of_bias)
+            total, nll = chunks(low, low_weight, None if bias is None else bias.to(dtype), labels, of_states=of_states,
+                                of_weight=of_weight, of_bias=of_bias)
         ctx.dtype = states.dtype
         ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.mark_non_differentiable(nll)
@@ -121,73 +140,119 @@ class ChunkedOutputLoss(torch.autograd.Function):
                 None if bias is None else bias * scale.to(bias.dtype), None, None, None)
 
 
+def _add_weight_gradient(of_weight: Tensor, of_bias: Tensor | None, gradient: Tensor, low: Tensor,
+                         states: Tensor) -> None:
+    """Add the gradients of weight and bias of a chunk: `gradient` (..., C, V) and its copy in the states' dtype."""
+    low_NV, x_ND = low.flatten(0, -2), states.flatten(0, -2)
+    if of_weight.dtype == states.dtype:
+        of_weight.addmm_(low_NV.t(), x_ND)
+    else:
+        of_weight += low_NV.t() @ x_ND
+    if of_bias is not None:
+        of_bias += _bias_gradient(gradient)
+
+
+def _bias_gradient(gradient: Tensor) -> Tensor:
+    """The sum over all rows of (..., V), in float32 at least."""
+    if usable(gradient):
+        from regard.kernels.column_sums import column_sums  # imports Triton
+
+        return column_sums(gradient, torch.float32)
+    return gradient.flatten(0, -2).sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
+
+
 def _token_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
-          of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The two sums; the gradients are written where they are wanted."""
-    vocabulary = weight.shape[0]
-    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // vocabulary)
+                  of_states: Tensor | None, of_weight: Tensor | None,
+                  of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sums of loss and nll; gradients are written into the tensors that are given for them."""
+    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // weight.shape[0])
     wide = torch.promote_types(states.dtype, torch.float32)
-    turned = _fused_losses_and_gradient if usable(states, weight) else _losses_and_gradient
-    if states.device.type == "cpu" and states.dtype == wide and turned is _losses_and_gradient:
+    compute = _fused_losses_and_gradient if usable(states, weight) else _losses_and_gradient
+    if states.device.type == "cpu" and states.dtype == wide and compute is _losses_and_gradient:
         return _token_chunks_in_place(states, weight, bias, labels, rows, smoothing, of_states, of_weight, of_bias)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        logits_CV = F.linear(x_CD, weight, bias)  # not used elsewhere: it is written over
-        own_C, spread_C, gradient_CV = turned(logits_CV, label_C, smoothing, of_states is not None)
+        logits_CV = F.linear(x_CD, weight, bias)  # overwritten below
+        own_C, spread_C, gradient_CV = compute(logits_CV, label_C, smoothing, of_states is not None)
         nll += own_C.sum()
         if smoothing:
             total += (1.0 - smoothing) * own_C.sum() + smoothing * spread_C.sum()
         if of_states is None or of_weight is None:
             continue
-        lowered_CV = gradient_CV.to(states.dtype)
-        torch.mm(lowered_CV, weight, out=of_states[start:start + rows])
-        if of_weight.dtype == states.dtype:
-            of_weight.addmm_(lowered_CV.t(), x_CD)
-        else:
-            of_weight += lowered_CV.t() @ x_CD
-        if of_bias is not None:
-            of_bias += _bias_gradient(gradient_CV)
+        low_CV = gradient_CV.to(states.dtype)
+        torch.mm(low_CV, weight, out=of_states[start:start + rows])
+        _add_weight_gradient(of_weight, of_bias, gradient_CV, low_CV, x_CD)
     return (total if smoothing else nll.clone()), nll
 
 
-def _token_chunks_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int, smoothing: float,
-                   of_states: Tensor | None, of_weight: Tensor | None,
-                   of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """As `_walk`, on a CPU, where every pass over logits costs: softmax in place is the only one that there is.
+def _losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float,
+                         gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """-log p of the label of each token, its mean over the vocabulary, and the gradient if it is wanted."""
+    logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+    counts_C = label_C != IGNORED_LABEL
+    index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
+    label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
+    mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
+    highest_C = logits_CV.amax(-1)
+    # One exponential, on a CPU in place, since it processes row after row.
+    gradient_CV = torch.softmax(logits_CV, -1, out=logits_CV if logits_CV.device.type == "cpu" else None)
+    log_sum_C = highest_C - gradient_CV.amax(-1).log()
+    own_C, spread_C = ((log_sum_C - logit_C).masked_fill(~counts_C, 0.0) for logit_C in (label_logit_C, mean_C))
+    if gradients:
+        if smoothing:
+            gradient_CV.sub_(smoothing / gradient_CV.shape[-1])
+        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))
+        if label_C.device.type != "cpu":  # on a CPU ignored tokens were left out before
+            gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
+    return own_C, spread_C, gradient_CV
 
-    What smoothing needs of all logits is linear in the states, so that means stand for it: the mean logit of a token is
-    x · mean W + mean b, and the gradients of its sum follow. Labels that count nothing were left out before.
+
+def _fused_losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float,
+                               gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by a Triton kernel, without a wider copy of the logits."""
+    from regard.kernels import loss as kernels  # imports Triton
+
+    own_C, spread_C = kernels.cross_entropy(logits_CV, label_C, IGNORED_LABEL, smoothing, gradients=gradients)
+    return own_C, spread_C, logits_CV
+
+
+def _token_chunks_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows: int,
+                           smoothing: float, of_states: Tensor | None, of_weight: Tensor | None,
+                           of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """As `_token_chunks`, on a CPU, with one pass over the logits: softmax in place.
+
+    Label smoothing needs the mean logit of each token, which is linear in the states: x · mean W + mean b. So its loss
+    and gradients are computed from means, once for all tokens. Ignored tokens were left out before.
     """
-    often = len(labels) >= MIN_PACKED_CHUNKS * rows and onednn_usable(states, weight)
-    laid_out = onednn_weight(weight) if often else weight
-    turned = onednn_weight(weight.t()) if often and of_states is not None else weight.t()
+    packed = len(labels) >= MIN_PACKED_CHUNKS * rows and onednn_usable(states, weight)
+    packed_weight = onednn_weight(weight) if packed else weight
+    packed_transpose = onednn_weight(weight.t()) if packed and of_states is not None else weight.t()
     logits = _logits_in_place(states, weight, bias, rows)
-    nll, above = states.new_zeros(()), states.new_zeros(())  # above: the logits of the labels
+    nll, label_logits = states.new_zeros(()), states.new_zeros(())
     smallest = torch.finfo(states.dtype).tiny / torch.finfo(states.dtype).eps
     for start in range(0, len(labels), rows):
         x_CD, label_C = states[start:start + rows], labels[start:start + rows]
-        by_blocks = often and len(x_CD) == rows  # the last chunk has another shape
-        logits_CV = onednn_linear(x_CD, laid_out, bias) if by_blocks else logits(x_CD)
+        by_onednn = packed and len(x_CD) == rows  # the last chunk has another shape
+        logits_CV = onednn_linear(x_CD, packed_weight, bias) if by_onednn else logits(x_CD)
         index_C1 = label_C.unsqueeze(-1)
-        above += logits_CV.gather(-1, index_C1).sum()
-        chance_CV = torch.softmax(logits_CV, -1, out=logits_CV)
-        chance_C = chance_CV.gather(-1, index_C1).squeeze(-1)
-        own_C, lost_C = -chance_C.log(), chance_C < smallest  # too small for its logarithm to be exact
-        if bool(lost_C.any()):
-            own_C[lost_C] = F.cross_entropy(F.linear(x_CD[lost_C], weight, bias), label_C[lost_C], reduction="none")
+        label_logits += logits_CV.gather(-1, index_C1).sum()
+        p_CV = torch.softmax(logits_CV, -1, out=logits_CV)
+        p_C = p_CV.gather(-1, index_C1).squeeze(-1)
+        own_C, underflow_C = -p_C.log(), p_C < smallest  # too small for its logarithm to be exact
+        if bool(underflow_C.any()):
+            own_C[underflow_C] = F.cross_entropy(F.linear(x_CD[underflow_C], weight, bias), label_C[underflow_C],
+                                                 reduction="none")
         nll += own_C.sum()
         if of_states is None or of_weight is None:
             continue
-        gradient_CV = chance_CV.scatter_add_(-1, index_C1, chance_CV.new_full(index_C1.shape, smoothing - 1.0))
-        if by_blocks:
-            of_states[start:start + rows] = onednn_linear(gradient_CV, turned)
+        gradient_CV = p_CV.scatter_add_(-1, index_C1, p_CV.new_full(index_C1.shape, smoothing - 1.0))
+        if by_onednn:
+            of_states[start:start + rows] = onednn_linear(gradient_CV, packed_transpose)
         else:
             torch.mm(gradient_CV, weight, out=of_states[start:start + rows])
-        of_weight.addmm_(gradient_CV.t(), x_CD)
-        if of_bias is not None:
-            of_bias += _bias_gradient(gradient_CV)
-        del logits_CV, chance_CV, gradient_CV  # the next chunk takes its place
+        _add_weight_gradient(of_weight, of_bias, gradient_CV, gradient_CV, x_CD)
+        del logits_CV, p_CV, gradient_CV  # the next chunk reuses their memory
     if not smoothing:
         return nll.clone(), nll
     mean_D, sum_D, each = weight.mean(0), states.sum(0), smoothing / weight.shape[0]
@@ -197,149 +262,92 @@ def _token_chunks_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, 
         if of_bias is not None:
             of_bias.sub_(each * len(labels))
     means = sum_D @ mean_D if bias is None else sum_D @ mean_D + len(labels) * bias.mean()
-    return nll + smoothing * (above - means), nll
+    return nll + smoothing * (label_logits - means), nll
 
 
 def _logits_in_place(states: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:
-    """As `F.linear`, of at most so many rows, each time in the same memory: to be given new pages takes longer than to
-    turn logits into gradients."""
-    kept_CV = states.new_empty(min(rows, len(states)), weight.shape[0])
+    """`F.linear` for at most `rows` states, always into the same memory: new pages cost more than the softmax."""
+    buffer_CV = states.new_empty(min(rows, len(states)), weight.shape[0])
 
     def logits(x_CD: Tensor) -> Tensor:
-        out = kept_CV[:len(x_CD)]
+        out = buffer_CV[:len(x_CD)]
         return torch.mm(x_CD, weight.t(), out=out) if bias is None else torch.addmm(bias, x_CD, weight.t(), out=out)
 
     return logits
 
 
-def _bias_gradient(gradient: Tensor) -> Tensor:
-    """Of the columns of (..., V), in float32 at least."""
-    if usable(gradient):
-        from regard.kernels.column_sums import column_sums  # imports Triton
+def onednn_usable(*tensors: Tensor) -> bool:
+    """Whether oneDNN can multiply these tensors with packed weights.
 
-        return column_sums(gradient, torch.float32)
-    return gradient.flatten(0, -2).sum(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
-
-
-def _fused_losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float,
-                      gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_turned`, without a wider copy of the logits."""
-    from regard.kernels import loss  # imports Triton
-
-    compute = loss.cross_entropy_with_gradient if gradients else loss.cross_entropy
-    return *compute(logits_CV, label_C, IGNORED_LABEL, smoothing), logits_CV
-
-
-def _losses_and_gradient(logits_CV: Tensor, label_C: Tensor, smoothing: float, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """-log p of the labels, and its mean over the vocabulary, of each token; and the gradient, where it is wanted."""
-    logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
-    counts_C = label_C != IGNORED_LABEL
-    index_C1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1)
-    label_logit_C = logits_CV.gather(-1, index_C1).squeeze(-1)
-    mean_C = logits_CV.mean(-1) if smoothing else label_logit_C
-    highest_C = logits_CV.amax(-1)
-    # The exponential only once, and on a CPU, where one row is read and written after the other, in place.
-    gradient_CV = torch.softmax(logits_CV, -1, out=logits_CV if logits_CV.device.type == "cpu" else None)
-    log_sum_C = highest_C - gradient_CV.amax(-1).log()
-    own_C, spread_C = ((log_sum_C - logit_C).masked_fill(~counts_C, 0.0) for logit_C in (label_logit_C, mean_C))
-    if gradients:
-        if smoothing:
-            gradient_CV.sub_(smoothing / gradient_CV.shape[-1])
-        gradient_CV.scatter_add_(-1, index_C1, gradient_CV.new_full(index_C1.shape, smoothing - 1.0))
-        if label_C.device.type != "cpu":  # there all that counts nothing was left out before
-            gradient_CV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
-    return own_C, spread_C, gradient_CV
-
-
-# ---- consistency: The loss of two passes over one batch that must agree, where dropout has hidden other things in each: R-Drop.
-#
-#     p, q = softmax(W x + b) of the two passes;   for each token
-#     loss = ½ (CE(p) + CE(q)) + weight · ¼ (KL(p‖q) + KL(q‖p)),     CE with label smoothing as in `regard.training.loss`
-#
-# This is half of what Liang, Wu et al. 2021 ("R-Drop") write, CE(p) + CE(q) + α · ½ (KL(p‖q) + KL(q‖p)) with α = weight:
-# so a token counts as much as in one pass, and rates that suit one pass suit two. With z the logits that p is made of
-#
-#     ∂KL(p‖q)/∂z = p ⊙ (log p − log q − KL(p‖q)),      ∂KL(q‖p)/∂z = p − q
-#
-# and as in `regard.training.loss` logits are made for some tokens at a time and turned into their own gradient at once.
-# It does not know models, nor that it is dropout that makes the passes differ.
-#
-# Legend: P passes (2), N tokens, D width, V vocabulary, C tokens of a chunk.
-
-
-def rdrop_loss(states: Tensor, output: nn.Linear, labels: Tensor, smoothing: float, weight: float) -> Loss:
-    """The loss of the states of two passes, (2, ..., D), whose labels are given, (...).
-
-    `nll` is the mean of both passes, and tokens are counted once.
+    MKL, which torch uses by default, packs the weights again for every product. For a new number of rows oneDNN first
+    compiles a kernel, which takes longer than it saves: it pays only for many products of one shape. Measured on one
+    thread of an AMD EPYC, the output layer of a small Transformer with gradients (2,138 tokens of width 128, a
+    vocabulary of 8,000, 262 tokens per chunk) took 160 ms instead of 176.
     """
-    checks.probability("smoothing", smoothing)
-    if not 0.0 <= weight < float("inf"):
-        raise checks.wrong("weight", "at least 0, and finite", weight)
-    if states.shape[:-1] != (2, *labels.shape):
-        raise checks.wrong("states", f"of shape {(2, *labels.shape, output.in_features)}, two for each label",
-                           f"of shape {checks.shape(states)}")
-    states_PND, labels = states.reshape(2, labels.numel(), states.shape[-1]), labels.reshape(-1)
-    if labels.device.type == "cpu":  # elsewhere to select would wait for the device
-        counted = labels != IGNORED_LABEL
-        states_PND, labels = states_PND[:, counted], labels[counted]
-        check_labels(labels, output.out_features)
-    tokens = (labels != IGNORED_LABEL).sum()
-    walk = partial(_rdrop_chunks, smoothing=smoothing, agreement=weight)
-    total, nll = ChunkedOutputLoss.apply(states_PND, output.weight, output.bias, labels, walk, torch.is_grad_enabled())
-    return Loss(total, nll, tokens)
+    return (all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
+                and tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors)
+            and not torch.compiler.is_compiling() and torch.backends.mkldnn.is_available()
+            and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
 
 
-def _rdrop_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float, agreement: float,
-          of_states: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The two sums; the gradients are written where they are wanted."""
-    vocabulary = weight.shape[0]
-    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // (2 * vocabulary))
+def onednn_weight(weight: Tensor) -> Tensor:
+    """The weight (out, in), packed for `onednn_linear`."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+    return packed
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (N, in) times weight (out, in), plain or packed, plus bias (out,); without gradients."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+def _rdrop_chunks(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, smoothing: float,
+                  rdrop: float, of_states: Tensor | None, of_weight: Tensor | None,
+                  of_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sums of loss and nll; gradients are written into the tensors that are given for them."""
+    rows = max(MIN_CHUNK, LOGITS_PER_CHUNK.get(states.device.type, LOGITS_PER_CHUNK_GPU) // (2 * weight.shape[0]))
     wide = torch.promote_types(states.dtype, torch.float32)
     total, nll = states.new_zeros((), dtype=wide), states.new_zeros((), dtype=wide)
-    turned = _fused_rdrop_losses_and_gradient if usable(states, weight) else _rdrop_losses_and_gradient
+    compute = _fused_rdrop_losses_and_gradient if usable(states, weight) else _rdrop_losses_and_gradient
     for start in range(0, len(labels), rows):
         x_PCD, label_C = states[:, start:start + rows], labels[start:start + rows]
-        logits_PCV = F.linear(x_PCD, weight, bias)  # not used elsewhere: it is written over
-        own, each, gradient_PCV = turned(logits_PCV, label_C, smoothing, agreement, of_states is not None)
+        logits_PCV = F.linear(x_PCD, weight, bias)  # overwritten below
+        own, loss, gradient_PCV = compute(logits_PCV, label_C, smoothing, rdrop, of_states is not None)
         nll += own
-        total += each
+        total += loss
         if of_states is None or of_weight is None:
             continue
-        lowered_PCV = gradient_PCV.to(states.dtype)
-        of_states[:, start:start + rows] = lowered_PCV @ weight
-        if of_weight.dtype == states.dtype:
-            of_weight.addmm_(lowered_PCV.flatten(0, 1).t(), x_PCD.flatten(0, 1))
-        else:
-            of_weight += lowered_PCV.flatten(0, 1).t() @ x_PCD.flatten(0, 1)
-        if of_bias is not None:
-            of_bias += _bias_gradient(gradient_PCV)
+        low_PCV = gradient_PCV.to(states.dtype)
+        of_states[:, start:start + rows] = low_PCV @ weight
+        _add_weight_gradient(of_weight, of_bias, gradient_PCV, low_PCV, x_PCD)
     return total, nll
 
 
-def _fused_rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, agreement: float,
-                      gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_turned`, without a wider copy of the logits."""
-    from regard.kernels import loss as kernel  # imports Triton
+def _fused_rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, rdrop: float,
+                                     gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_rdrop_losses_and_gradient`, by a Triton kernel, without a wider copy of the logits."""
+    from regard.kernels import loss as kernels  # imports Triton
 
     logits_PCV = logits_PCV.contiguous()
-    compute = kernel.rdrop_with_gradient if gradients else kernel.rdrop
-    own_C, spread_C, divergence_C = compute(logits_PCV, label_C, IGNORED_LABEL, smoothing, agreement)
+    own_C, spread_C, divergence_C = kernels.rdrop(logits_PCV, label_C, IGNORED_LABEL, smoothing, rdrop,
+                                                  gradients=gradients)
     each_C = (1.0 - smoothing) * own_C + smoothing * spread_C if smoothing else own_C
-    return own_C.sum(), (each_C + 0.5 * agreement * divergence_C).sum(), logits_PCV
+    return own_C.sum(), (each_C + 0.5 * rdrop * divergence_C).sum(), logits_PCV
 
 
-def _rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, agreement: float,
-            gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The sums of -log p of the labels, and of the loss; and the gradient, where it is wanted."""
+def _rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: float, rdrop: float,
+                               gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums of -log p of the labels and of the loss, and the gradient if it is wanted."""
     logits_PCV = logits_PCV.to(torch.promote_types(logits_PCV.dtype, torch.float32))
-    quarter = 0.25 * agreement
+    quarter = 0.25 * rdrop
     counts_C = label_C != IGNORED_LABEL
     index_PC1 = label_C.masked_fill(~counts_C, 0).unsqueeze(-1).expand(2, -1, 1)
     label_logit_PC1 = logits_PCV.gather(-1, index_PC1)
     mean_PC1 = logits_PCV.mean(-1, keepdim=True) if smoothing else label_logit_PC1
     apart_CV = logits_PCV[0] - logits_PCV[1]
     highest_PC1 = logits_PCV.amax(-1, keepdim=True)
-    p_PCV = logits_PCV.sub_(highest_PC1).exp_()  # in place, and the exponential only once
+    p_PCV = logits_PCV.sub_(highest_PC1).exp_()  # in place, one exponential
     sum_PC1 = p_PCV.sum(-1, keepdim=True)
     p_PCV.mul_(sum_PC1.reciprocal())
     log_sum_PC1 = highest_PC1 + sum_PC1.log()
@@ -362,38 +370,6 @@ def _rdrop_losses_and_gradient(logits_PCV: Tensor, label_C: Tensor, smoothing: f
     if smoothing:
         gradient_PCV.sub_(0.5 * smoothing / gradient_PCV.shape[-1])
     gradient_PCV.scatter_add_(-1, index_PC1, gradient_PCV.new_full(index_PC1.shape, 0.5 * (smoothing - 1.0)))
-    if label_C.device.type != "cpu":  # there all that counts nothing was left out before
+    if label_C.device.type != "cpu":  # on a CPU ignored tokens were left out before
         gradient_PCV.masked_fill_(~counts_C.unsqueeze(-1), 0.0)
     return own, each, gradient_PCV
-
-
-# ---- blocked: Products with one matrix of weights again and again, by oneDNN, which torch brings along: on a CPU, in float32.
-#
-#     weights = laid_out(weight)       a copy in the order in which oneDNN reads it
-#     product(x, weights, bias)        x Wᵀ + b
-#
-# Torch itself asks MKL, which lays the weights out anew for each product. For a number of rows that it has not met oneDNN
-# first writes a program, which takes longer than all that it then wins: it pays for many products of one shape alone.
-# Measured on one thread of an AMD EPYC, the output layer of a small Transformer with its gradients (2,138 tokens of width
-# 128, a vocabulary of 8,000, 262 tokens at a time): 160 ms in the place of 176. There are no gradients here. It knows
-# neither layers nor losses.
-
-
-def onednn_usable(*tensors: Tensor) -> bool:
-    """Whether oneDNN can be asked for products of these."""
-    return (all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
-                and tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors)
-            and not torch.compiler.is_compiling() and torch.backends.mkldnn.is_available()
-            and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
-
-
-def onednn_linear(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (N, in) times weights (out, in), as they are or laid out, plus bias (out,)."""
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weights, bias, "none", [], "")
-    return made
-
-
-def onednn_weight(weight: Tensor) -> Tensor:
-    """The weight (out, in), for `product` alone."""
-    made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-    return made

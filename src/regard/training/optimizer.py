@@ -5,8 +5,8 @@
     linear         constant until `constant_fraction` of all steps, then linear decay to `final_fraction`
     constant       constant after the warm-up
 
-s is the step, from 1; w is the number of warm-up steps, over which the rate grows linearly to `learning_rate`. The rate is a function of
-the step alone, so that a training can be resumed at any step.
+s is the step, from 1; w is the number of warm-up steps, over which the rate grows linearly to `learning_rate`. The rate
+is a function of the step alone, so that a training can be resumed at any step.
 """
 
 import math

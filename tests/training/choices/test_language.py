@@ -83,4 +83,4 @@ def test_windows_go_on_where_the_model_does(mixer, positions, order):
     table = {"stack": {"mixer": mixer}, "embedding": {} if positions is None else {"positions": positions}}
     found = {choice.key: choice for choice in choices.language_training(10**5, table, CPU, {})}["training.windows.order"]
     assert found.value == order
-    assert ("remembered" in found.reason) == (order == "continuous")
+    assert ("carried" in found.reason) == (order == "continuous")

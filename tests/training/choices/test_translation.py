@@ -156,7 +156,7 @@ def test_what_depends_on_other_settings_follows_them():
     {"training__schedule__shape": "constant"}, {"training__ema_decay": 0.0}, {"training__max_grad_norm": 0.0},
     {"training__epochs": 0.001}, {"training__validation__patience": 1},
 ])
-@pytest.mark.parametrize("device", [CPU, GPU, DeviceProperties("cuda", 2**33, lowered=False)])
+@pytest.mark.parametrize("device", [CPU, GPU, DeviceProperties("cuda", 2**33, has_bfloat16=False)])
 def test_no_choice_contradicts_what_is_set(device, changes):
     """Each of these alone is good, and so must be all that is chosen beside it."""
     for count in (300, 29_000, 2_000_000):
@@ -171,7 +171,7 @@ def test_a_score_that_a_part_of_the_model_can_tell():
 
 
 def test_a_device_without_bfloat16():
-    assert ready(300, DeviceProperties("cuda", 2**33, lowered=False)).settings.precision == "float32"
+    assert ready(300, DeviceProperties("cuda", 2**33, has_bfloat16=False)).settings.precision == "float32"
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, 0.0), (19, 0.0), (20, 0.04), (300, 0.04), (50_000, 0.04),

@@ -36,7 +36,7 @@ def plain(logits, labels, smoothing, weight):
 def _small_blocks(monkeypatch):
     """On a CPU several blocks a token, without a large vocabulary."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(agreement, "RDROP_BLOCK", 16)
+        monkeypatch.setattr(agreement, "BLOCK", 16)
 
 
 @pytest.mark.parametrize("weight", [0.0, 5.0])
@@ -47,7 +47,7 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing, weight):
     logits, labels = problem(shape, dtype)
     own, loss, gradient = plain(logits.double(), labels, smoothing, weight)
     got = logits.clone()
-    mine, spread, divergence = agreement.rdrop_with_gradient(got, labels, IGNORED_LABEL, smoothing, weight)
+    mine, spread, divergence = agreement.rdrop(got, labels, IGNORED_LABEL, smoothing, weight, gradients=True)
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     total = (1 - smoothing) * mine + smoothing * spread + 0.5 * weight * divergence
     torch.testing.assert_close(total.double(), loss, rtol=1e-5, atol=2e-5)
@@ -58,20 +58,20 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing, weight):
 def test_without_gradients_the_logits_stay():
     logits, labels = problem((2, 7, 33), torch.float32)
     before = logits.clone()
-    alone = agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0)
+    alone = agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=False)
     assert torch.equal(logits, before)
-    assert all(map(torch.equal, alone, agreement.rdrop_with_gradient(logits, labels, IGNORED_LABEL, 0.1, 5.0)))
+    assert all(map(torch.equal, alone, agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True)))
 
 
 def test_where_all_is_ignored_all_is_zero_even_of_nan():
     logits = torch.full((2, 3, 40), float("nan"), device=DEVICE)
     labels = torch.full((3,), IGNORED_LABEL, device=DEVICE)
-    assert not any(part.any() for part in agreement.rdrop_with_gradient(logits, labels, IGNORED_LABEL, 0.1, 5.0))
+    assert not any(part.any() for part in agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True))
     assert not logits.any()
 
 
 @pytest.mark.parametrize("label", [-1, 9, 1 << 40])
 def test_a_label_that_names_no_token_makes_the_loss_nan(label):
     own, _, _ = agreement.rdrop(torch.randn(2, 1, 9, device=DEVICE), torch.tensor([label], device=DEVICE), IGNORED_LABEL,
-                                 0.1, 5.0)
+                                 0.1, 5.0, gradients=False)
     assert own.isnan().all()

@@ -42,7 +42,7 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
     logits, labels = problem(shape, dtype)
     own, loss, gradient = plain(logits.double(), labels, smoothing)
     got = logits.clone()
-    mine, spread = entropy.cross_entropy_with_gradient(got, labels, IGNORED_LABEL, smoothing)
+    mine, spread = entropy.cross_entropy(got, labels, IGNORED_LABEL, smoothing, gradients=True)
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(((1 - smoothing) * mine + smoothing * spread).double(), loss, rtol=1e-5, atol=1e-5)
     assert got.dtype == dtype
@@ -53,14 +53,14 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
 def test_without_gradients_the_logits_stay():
     logits, labels = problem((7, 33), torch.float32)
     before = logits.clone()
-    alone = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1)
+    alone = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=False)
     assert torch.equal(logits, before)
-    assert all(map(torch.equal, alone, entropy.cross_entropy_with_gradient(logits, labels, IGNORED_LABEL, 0.1)))
+    assert all(map(torch.equal, alone, entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=True)))
 
 
 def test_where_all_is_ignored_all_is_zero_even_of_nan():
     logits = torch.full((3, 40), float("nan"), device=DEVICE)
-    own, spread = entropy.cross_entropy_with_gradient(logits, torch.full((3,), IGNORED_LABEL, device=DEVICE), IGNORED_LABEL, 0.1)
+    own, spread = entropy.cross_entropy(logits, torch.full((3,), IGNORED_LABEL, device=DEVICE), IGNORED_LABEL, 0.1, gradients=True)
     assert not own.any()
     assert not spread.any()
     assert not logits.any()
@@ -70,7 +70,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 2.0, 2.0]], device=DEVICE).repeat(1, 11)
     labels = torch.tensor([0, 1], device=DEVICE)
     own, _, gradient = plain(logits.double(), labels, 0.0)
-    mine, _ = entropy.cross_entropy_with_gradient(logits, labels, IGNORED_LABEL, 0.0)
+    mine, _ = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.0, gradients=True)
     torch.testing.assert_close(mine.double(), own)
     torch.testing.assert_close(logits.double(), gradient)
 
@@ -78,7 +78,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
 def test_a_block_that_is_all_minus_infinity():
     logits = torch.full((1, 40), float("-inf"), device=DEVICE)
     logits[0, 30:] = 1.0
-    own, _ = entropy.cross_entropy_with_gradient(logits, torch.tensor([35], device=DEVICE), IGNORED_LABEL, 0.0)
+    own, _ = entropy.cross_entropy(logits, torch.tensor([35], device=DEVICE), IGNORED_LABEL, 0.0, gradients=True)
     assert own.item() == pytest.approx(torch.tensor(10.0).log().item(), rel=1e-5)
     assert logits.isfinite().all()
 
@@ -86,5 +86,5 @@ def test_a_block_that_is_all_minus_infinity():
 @pytest.mark.parametrize("label", [-1, 9, 1 << 40])
 def test_a_label_that_names_no_token_makes_the_loss_nan(label):
     logits = torch.randn(1, 9, device=DEVICE)
-    own, _ = entropy.cross_entropy(logits, torch.tensor([label], device=DEVICE), IGNORED_LABEL, 0.1)
+    own, _ = entropy.cross_entropy(logits, torch.tensor([label], device=DEVICE), IGNORED_LABEL, 0.1, gradients=False)
     assert own.isnan().all()

@@ -12,7 +12,7 @@ from regard.training.defaults import DeviceProperties
 from regard.training.tasks.interface import TrainingRequest
 from regard.training.tasks.translation import TranslationSetup
 
-CPU = DeviceProperties("cpu", 2**34, lowered=False)
+CPU = DeviceProperties("cpu", 2**34, has_bfloat16=False)
 PLAN = TranslationSetup()
 
 

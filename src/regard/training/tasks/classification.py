@@ -230,13 +230,15 @@ class ImageClassificationTask(ClassificationTask):
         super().__init__(prepared, model_config, settings, record)
         shape = ImageShape(model_config.image_height, model_config.image_width, model_config.channels)
         if shape != prepared.shape:
-            raise checks.wrong("model.image_height, image_width, channels", f"those of the images, {prepared.shape}", shape)
+            raise checks.wrong("model.image_height, image_width, channels", f"those of the images, {prepared.shape}",
+                               shape)
         self.tokens = model_config.tokens
 
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
         settings = self.settings
-        return image_feed(self.prepared, settings.batches, settings.seed, self.tokens, settings.random_shift, rank, processes)
+        return image_feed(self.prepared, settings.batches, settings.seed, self.tokens, settings.random_shift, rank,
+                          processes)
 
     def wrap(self, model: nn.Module) -> Task:
         """A Classifier."""
@@ -304,7 +306,8 @@ class ClassificationSetup:
         reason = ("the size of the images" if prepared.shape[:2] == prepared.original_shape[:2] else
                   "the images are resized: in their own size they would make too many patches, or uneven ones")
         model = [labels, *defaults.image_classifier_model(count, *prepared.shape, device, tables.get("recipe"), reason)]
-        patch = lookup(tables, "model.patch_size", next(default.value for default in model if default.key == "model.patch_size"))
+        values = {default.key: default.value for default in model}
+        patch = lookup(tables, "model.patch_size", values["model.patch_size"])
         height, width, _ = prepared.shape
         tokens = count * ((height // patch) * (width // patch) + 1)
         return [*model, *defaults.classification_training(count, tokens, device, min(height, width), requested)]

@@ -199,4 +199,5 @@ class TaskSetup(Protocol):
 
 def validation_fraction_default(given: bool, fraction: float, reason: str, too_small: str) -> Default:
     """The default of the validation split: 0 if validation data is given or the data is too small."""
-    return Default("data.validation_fraction", fraction, "validation data is given" if given else reason if fraction else too_small)
+    return Default("data.validation_fraction", fraction,
+                   "validation data is given" if given else reason if fraction else too_small)

@@ -139,8 +139,8 @@ def _text_statistics(inputs: Sequence[InputFile], progress: ProgressHook,
     hashes, names, empty = array("Q"), list[str](), list[str]()
     for example in _nonblank_texts(inputs, empty, progress):
         if known is not None and example.label not in known:
-            raise DataError(f'{example.location}: The label "{printable(example.label)}" is not in the training data, so '
-                            "it cannot be learned. Correct it, or remove the line.")
+            raise DataError(f'{example.location}: The label "{printable(example.label)}" is not in the training data, '
+                            "so it cannot be learned. Correct it, or remove the line.")
         hashes.append(hash_texts(example.text))
         names.append(example.label)
     labels, numbers = number_labels(names, known)
@@ -314,7 +314,8 @@ class ImageSurvey:
     @cached_property
     def held_out(self) -> SplitMask:
         """For each image whether it is held out."""
-        return select_validation(self.source.hashes, 0.0 if self.has_validation else self.config.validation_fraction, self.numbers)
+        fraction = 0.0 if self.has_validation else self.config.validation_fraction
+        return select_validation(self.source.hashes, fraction, self.numbers)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -366,8 +367,8 @@ class PreparedImages:
 def prepare_images(survey: ImageSurvey, place: Path, shape: ImageShape | None = None) -> PreparedImages:
     """Write all images into this folder as bytes of one shape, by default that of the survey."""
     shape = survey.shape if shape is None else shape
-    key = stores.store_key(list(survey.files.values()), "", {"shape": list(shape), "held": survey.config.validation_fraction,
-                                                             "given": survey.has_validation})
+    settings = {"shape": list(shape), "held": survey.config.validation_fraction, "given": survey.has_validation}
+    key = stores.store_key(list(survey.files.values()), "", settings)
     training, other = ~survey.held_out, survey.source
     validation = survey.held_out if survey.held_out.any() else training
     if survey.validation is not None:

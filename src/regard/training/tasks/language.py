@@ -278,8 +278,8 @@ def window_feed(prepared: PreparedTexts, config: WindowConfig, seed: int, rank: 
     """The windows of the training text, continuous or shuffled."""
     padding = prepared.tokenizer.special.padding or 0
     if config.order == "continuous":
-        return ContinuousFeed(StreamFeed(prepared.training, length=config.length, rows=config.batch_size, padding=padding,
-                                         rank=rank, processes=processes))
+        return ContinuousFeed(StreamFeed(prepared.training, length=config.length, rows=config.batch_size,
+                                         padding=padding, rank=rank, processes=processes))
     windows = MovingWindowCollator(prepared.training, config.length, seed, padding)
     plan = WindowPlan(windows.count, config.batch_size, seed)
     return PlanFeed(plan, PaddedWindows(windows), rank=rank, processes=processes)
@@ -435,7 +435,7 @@ class LanguageSetup:
     scores: tuple[str, ...] = ("loss",)
     unused: Mapping[str, Any] = {"training.masking": None, "training.random_shift": 0, "data.joint_tokenizer": True,
                                  **{f"training.batches.{key}": getattr(BatchConfig(), key)
-                                    for key in ("max_tokens", "batch_size", "layout", "shapes")}}  # windows make batches
+                                    for key in ("max_tokens", "batch_size", "layout", "shapes")}}
 
     def survey(self, request: TrainingRequest, config: DataConfig) -> LanguageSurvey:
         return survey_text(request.data, request.validation, config, progress=request.progress)

@@ -146,7 +146,8 @@ class MaskedSurvey:
     @cached_property
     def held_out(self) -> SplitMask:
         """For each text whether it is held out."""
-        return select_validation(self.statistics.hashes, 0.0 if self.validation is not None else self.config.validation_fraction)
+        fraction = 0.0 if self.validation is not None else self.config.validation_fraction
+        return select_validation(self.statistics.hashes, fraction)
 
     def training_texts(self) -> Iterator[str]:
         """The training texts, in their order."""

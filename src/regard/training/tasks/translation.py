@@ -247,7 +247,8 @@ class TranslationTask(TrainingTask):
     def feed(self, rank: int, processes: int) -> PlanFeed:
         """The batches of this process."""
         settings = self.settings
-        return translation_feed(self.prepared, settings.batches, settings.seed, settings.subword_sampling, rank, processes)
+        return translation_feed(self.prepared, settings.batches, settings.seed, settings.subword_sampling, rank,
+                                processes)
 
     def objective(self, model: nn.Module) -> TranslationObjective:
         """The model with its loss."""
