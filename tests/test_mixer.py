@@ -201,7 +201,7 @@ def test_rows_live_their_own_lives(name, data):
 
 @torch.no_grad()
 def check_step(mixer, state, rows, x, lengths):
-    """Every row gets the answer that it would get by itself; NaN stands behind what it has. `rows` grow."""
+    """Every row gets the answer that it would get by itself; NaN fills its padding. `rows` grow."""
     there = regard.Padding(lengths).matrix(1, x.shape[1])[:, 0]
     filled = x.masked_fill(~there.unsqueeze(-1), math.nan)
     output, state = mixer.step(filled, state, lengths=torch.tensor(lengths))
@@ -267,7 +267,7 @@ def test_padding_changes_nothing(name, data):
 @EACH
 @pytest.mark.parametrize("case", ["right", "left", "step"])
 def test_padding_has_no_part_in_gradients(name, case):
-    """Gradients of a loss over the tokens that are there: those of every row by itself, whatever stands in padding."""
+    """Gradients of a loss over the tokens that are there: those of every row by itself, for any padding."""
     mixer, x, lengths = make(name), tokens(3, 5), torch.tensor([5, 2, 0])
     present = regard.Padding(lengths, "right" if case == "step" else case)
     there, parameters = present.matrix(1, 5)[:, 0], list(mixer.parameters())

@@ -178,7 +178,7 @@ def _another_forward(layer, dropout):
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
 @pytest.mark.parametrize("listen", [_hook, _hook_on_dropout, _another_forward])
-def test_where_somebody_listens_the_modules_are_called(listen):
+def test_modules_with_hooks_are_called(listen):
     x, part = operands()
     layer, dropout = norm("layer"), Dropout(0.1)
     assert fused(add_residual_and_norm(x, part, dropout, layer))

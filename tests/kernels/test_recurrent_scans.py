@@ -23,7 +23,7 @@ EVEN, RAGGED = (3,) * 5, (4, 3, 3, 1)
 
 
 def problem(kind, input_width, width, sizes, dtype=torch.float32, lengths=None, seed=0):
-    """With the same numbers whatever the precision is."""
+    """A problem with the same numbers in every precision."""
     made = make(kind, input_width, width, seed)
     for parameter in made.parameters():
         parameter.data = (parameter.data / width**0.5).float().to(dtype)
@@ -40,7 +40,7 @@ def problem(kind, input_width, width, sizes, dtype=torch.float32, lengths=None, 
 def everything(backend, asked):
     """The results, and the gradients of all that is given."""
     hidden, final = backend.run(asked)
-    if asked.lengths is not None:  # nobody asks what is made of padding
+    if asked.lengths is not None:  # results of padding are not used
         hidden = hidden.masked_fill(asked.absent, 0.0)
     upstream = [normal(*tensor.shape, seed=20 + i).to(tensor) for i, tensor in enumerate((hidden, *final))]
     wanted = (asked.inputs, *asked.state, *asked.cell.parameters())
@@ -63,7 +63,7 @@ def test_it_is_the_loop_with_all_gradients(kind, shape):
 
 @pytest.fixture
 def _poisoned():
-    """Memory that nobody has written to is full of what is not a number."""
+    """Fill new memory with NaN."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -328,14 +328,14 @@ def test_tanh():
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 1, 1), (16, 16, 32), (5, 7, 37)])
 def test_products(rows, columns, depth, count):
-    """The first one is added to itself. What lies behind the numbers is not read."""
+    """The first one is added to itself. Memory after the numbers is not read."""
     a, b = normal(rows, depth, dtype=torch.float32), normal(4 * columns, depth, seed=1, dtype=torch.float32)
     truth = (a.double() @ b.double().T).unflatten(1, (4, columns)).transpose(0, 1)
     truth[0] *= 2.0
     truth[count:] = 0.0
-    behind = torch.full((1, depth), torch.nan)
+    after = torch.full((1, depth), torch.nan)
     out = torch.full((4, rows, columns), torch.nan, device=DEVICE)
     b[count * columns:] = torch.nan
-    multiply[(1,)](torch.cat([a, behind]).to(DEVICE), torch.cat([b, behind]).to(DEVICE), out, rows, columns,
+    multiply[(1,)](torch.cat([a, after]).to(DEVICE), torch.cat([b, after]).to(DEVICE), out, rows, columns,
                    DEPTH=depth, BLOCK=16, COUNT=count)
     assert (out.cpu() - truth).abs().max() < 1e-5 * truth.abs().max().clamp(min=1.0)

@@ -38,7 +38,7 @@ def test_formal_algorithm_10():
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
-def test_a_token_sees_none_behind_it(name):
+def test_a_token_sees_none_after_it(name):
     model, ids = built(LANGUAGE[name]), torch.randint(TARGET, (1, 6))
     other = ids.clone()
     other[0, 4] = (ids[0, 4] + 1) % TARGET

@@ -1,4 +1,4 @@
-"""Left padding, right padding, packed, one by one: the same numbers, whatever stands in the padding."""
+"""Left padding, right padding, packed, one by one: the same numbers for any content of the padding."""
 
 import pytest
 import torch

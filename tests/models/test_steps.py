@@ -99,7 +99,7 @@ def test_a_prompt_of_no_tokens_changes_nothing(config):
     assert_close(model.step(step.state, target).logits, model.decode(Tokens(target), memory))
 
 
-def test_storage_is_made_once():
+def test_storage_is_allocated_once():
     model = built(LANGUAGE["attention"])
     state = model.start(rows=2, capacity=6)
     first = state.stack.blocks[0].mixer.key.data_ptr()
@@ -110,7 +110,7 @@ def test_storage_is_made_once():
         model.step(state, ids(1, 2))
 
 
-def test_what_is_missing_is_named():
+def test_missing_arguments_are_named():
     translator, writer = built(TRANSLATING["attention"]), built(LANGUAGE["attention"])
     with pytest.raises(ValueError, match=r"`memory` must be what encode\(\.\.\.\) gave"):
         translator.start(capacity=4)
@@ -130,7 +130,7 @@ CARRIED = ("recurrence", "convolution", "old", "old mut2")
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
-def test_read_gives_the_features_of_a_step(name):
+def test_step_features_are_the_features_of_a_step(name):
     model, ids = built(LANGUAGE[name]), torch.randint(TARGET, (2, 5))
     state, other = model.start(rows=2, capacity=5), model.start(rows=2, capacity=5)
     for part in (ids[:, :3], ids[:, 3:]):
@@ -141,9 +141,9 @@ def test_read_gives_the_features_of_a_step(name):
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_memories_that_are_put_back_go_on_where_they_were(name):
+def test_memories_can_be_carried_to_a_new_state(name):
     model, ids = built(LANGUAGE[name]), torch.randint(TARGET, (3, 9))
-    model.decoder.embedding.positions = None  # which a text that goes on for ever does not have
+    model.decoder.embedding.positions = None  # a text without end has no absolute positions
     _, state = model.step_features(model.start(rows=3, capacity=9), ids[:, :4])
     again = model.start(rows=3, capacity=9).with_memories(state.memories())
     features, _ = model.step_features(again, ids[:, 4:])
@@ -151,7 +151,7 @@ def test_memories_that_are_put_back_go_on_where_they_were(name):
     assert all(memory.shape[0] == 3 for memory in state.memories())
 
 
-def test_what_grows_cannot_be_taken_out():
+def test_states_that_grow_have_no_memories():
     model = built(LANGUAGE["attention"])
     with pytest.raises(ValueError, match=r"`state` must be of recurrences or convolutions.*one with a Cache"):
         model.start(rows=1, capacity=3).memories()

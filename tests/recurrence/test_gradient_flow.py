@@ -153,7 +153,7 @@ def test_the_lstm_carries_what_the_vanilla_network_loses():
     assert gradient_flow(vanilla, x)[-1, 0] < 1e-14
 
 
-def test_nothing_is_left_behind():
+def test_no_gradients_are_left_in_the_parameters():
     made, x = make("lstm", 2, 3), normal(1, 3, 2).requires_grad_()
     assert not gradient_flow(made, x).requires_grad
     assert x.grad is None

@@ -280,7 +280,7 @@ def test_a_row_goes_into_a_tape_of_another_capacity():
 
 
 @pytest.mark.parametrize("filler", [math.nan, math.inf, 1e30])
-def test_what_stands_behind_the_tokens_of_a_ragged_chunk_changes_nothing(filler):
+def test_padding_of_a_ragged_chunk_changes_nothing(filler):
     made, x = make(), tokens(2, 4, 3)
     ragged = x.clone()
     ragged[1, 2:] = filler

@@ -81,7 +81,7 @@ def test_it_is_the_counted_scan_with_all_gradients(case, seed, fill):
     results = []
     for order in (PaddedOrder, PackedOrder):
         y, after = made._scan(x, order.of(x, regard.Padding(lengths, side)), before)
-        given_back = normal(*y.shape, seed=seed + 80).masked_fill(~is_there, torch.nan)  # nobody reads it there either
+        given_back = normal(*y.shape, seed=seed + 80).masked_fill(~is_there, torch.nan)  # not used in padding
         upstream = [given_back, *(normal(*memory.shape, seed=seed + 81 + i) for i, memory in enumerate(after.tensors))]
         wanted = (x, *before.tensors, *made.parameters())
         results.append((y, *after.tensors, *torch.autograd.grad((y, *after.tensors), wanted, upstream)))

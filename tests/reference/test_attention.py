@@ -125,7 +125,7 @@ def test_scores_by_hand():
     assert attention.additive([0.5], [0.25], [2.0], [0.25]) == pytest.approx(2 * math.tanh(1.0), rel=1e-15)
 
 
-def test_scaled_dot_divides_by_the_width_of_the_query_whatever_the_dtype():
+def test_scaled_dot_divides_by_the_width_of_the_query_in_every_dtype():
     q, k = np.ones(9, dtype=np.float32), np.full(9, 0.1, dtype=np.float32)
     assert attention.scaled_dot(q, k) == pytest.approx(9 * float(np.float32(0.1)) / 3, rel=1e-15)
 

@@ -14,6 +14,7 @@ sizes[t] rows. On a GPU every step has all rows, and `lengths` says how many tok
 must keep the state of their last token.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,23 +83,33 @@ class ScanProblem:
         return torch.where(self.lengths.unsqueeze(-1) > 0, last, self.state[0].to(hidden.dtype))
 
 
-class LoopBackend:
-    """The definition itself, step after step; autograd records each operation."""
+class BaseScanBackend(ABC):
+    """The base of the backends, which can and should do the work unless they say why not."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        """Why this backend cannot do the work: it always can."""
+        """Why this backend cannot do the work; None when it can."""
         return None
 
     def drawback(self, problem: ScanProblem) -> str | None:
-        """Why this backend should not do the work: it is the last choice and has no drawback."""
+        """Why this backend, which can do the work, should not; None when it should."""
         return None
 
+    @abstractmethod
     def detail(self, problem: ScanProblem) -> str:
         """The way of computing, in a few words."""
+
+    @abstractmethod
+    def run(self, problem: ScanProblem) -> ScanResult:
+        """Run the scan."""
+
+
+class LoopBackend(BaseScanBackend):
+    """The definition itself, step after step; autograd records each operation."""
+
+    def detail(self, problem: ScanProblem) -> str:
         return f"{len(problem.sizes)} steps of {problem.cell.name}, recorded one by one"
 
     def run(self, problem: ScanProblem) -> ScanResult:
-        """Run the scan."""
         cell, state = problem.cell, problem.state
         projected = cell.project(problem.inputs)
         hidden, ended = [], []
@@ -120,7 +131,7 @@ class LoopBackend:
         return torch.cat(hidden), state
 
 
-class BPTTBackend:
+class BPTTBackend(BaseScanBackend):
     """Back-propagation through time written out (`regard.kernels.recurrence.bptt`).
 
     The rules know no padding. Where rows that have ended are still read, h is taken from the step of their last token,
@@ -132,7 +143,6 @@ class BPTTBackend:
     """Below this many steps, without gradients to come, the plain loop is as fast."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         if type(problem.cell) not in _RULE_CELLS:
             return f"the derivative of a {problem.cell.name} is not written out"
         if problem.lengths is not None and isinstance(problem.cell, RNNCell) and problem.cell.activation == "linear":
@@ -140,7 +150,6 @@ class BPTTBackend:
         return None
 
     def drawback(self, problem: ScanProblem) -> str | None:
-        """Why this backend, which can do the work, should not; None when it should."""
         steps = len(problem.sizes)
         if not steps:
             return "there is no token"
@@ -149,11 +158,9 @@ class BPTTBackend:
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        """The way of computing, in a few words."""
         return f"{len(problem.sizes)} steps of {problem.cell.name}, their backward written out"
 
     def run(self, problem: ScanProblem) -> ScanResult:
-        """Run the scan."""
         cell = problem.cell
         projected = cell.project(problem.inputs)
         if not problem.sizes:
@@ -174,7 +181,7 @@ class BPTTBackend:
         return torch.cat([i.masked_fill(absent, -torch.inf), f.masked_fill(absent, torch.inf), rest], -1)
 
 
-class NativeBackend:
+class NativeBackend(BaseScanBackend):
     """torch's own fused scans: LSTM, RNN with tanh, GRU with reset="after".
 
     The weights are put into torch's order at each call. On a CPU only the LSTM in float32 without padding has a fused
@@ -194,11 +201,9 @@ class NativeBackend:
     """How many columns say that a row has ended. One is enough, but tensor cores need widths divisible by 8."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         return why_not_torch(problem.cell) if problem.sizes else "there is no token"
 
     def drawback(self, problem: ScanProblem) -> str | None:
-        """Why this backend, which can do the work, should not; None when it should."""
         device, steps = problem.inputs.device.type, len(problem.sizes)
         if device != "cpu":
             return None
@@ -212,11 +217,9 @@ class NativeBackend:
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        """The way of computing, in a few words."""
         return f"torch's {problem.cell.name} over {len(problem.sizes)} steps"
 
     def run(self, problem: ScanProblem) -> ScanResult:
-        """Run the scan."""
         cell, inputs = problem.cell, problem.inputs
         functions: Any = torch._VF  # the functions under nn.LSTM, nn.GRU and nn.RNN, which take weights as arguments
         weights = torch_weights(cell)
@@ -254,7 +257,7 @@ class NativeBackend:
         return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
-class FusedBackend:
+class FusedBackend(BaseScanBackend):
     """All steps of a scan in one Triton kernel on a GPU (`regard.kernels.recurrence.triton_scan`).
 
     Where a batch is too wide for its programs to be on the device at once, each step is a launch of its own.
@@ -264,7 +267,6 @@ class FusedBackend:
     """Below this many steps the plain loop is as fast."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         if type(problem.cell) not in _RULE_CELLS:
             return f"the derivative of a {problem.cell.name} is not written out"
         if not problem.sizes:
@@ -282,7 +284,6 @@ class FusedBackend:
         return None
 
     def drawback(self, problem: ScanProblem) -> str | None:
-        """Why this backend, which can do the work, should not; None when it should."""
         steps = len(problem.sizes)
         if problem.inputs.device.type != "cuda":
             return "without a GPU its kernels are interpreted, which is slow"
@@ -296,17 +297,15 @@ class FusedBackend:
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        """The way of computing, in a few words."""
         return f"{len(problem.sizes)} steps of {problem.cell.name} in one kernel"
 
     def run(self, problem: ScanProblem) -> ScanResult:
-        """Run the scan. Rows that end early are filled up with zeros."""
         from regard.kernels.recurrence.triton_scan import fused_scan  # imports Triton
 
         cell, rows, steps = problem.cell, problem.sizes[0], len(problem.sizes)
         projected = cell.project(problem.inputs)
         lengths, index = problem.lengths, None
-        if not problem.even:
+        if not problem.even:  # rows that end early are filled up with zeros
             lengths, index = self._rectangle(problem)
             projected = projected.new_zeros(steps * rows, projected.shape[1]).index_copy(0, index, projected)
         # Under autocast the projection decides the precision of the steps.
