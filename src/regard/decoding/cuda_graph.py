@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -216,17 +216,6 @@ def _all_values(dicts: Iterable[dict[str, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
 
 
-class HasBytes(Protocol):
-    """Something that holds memory of the device."""
-
-    @property
-    def bytes(self) -> int:
-        """The number of bytes."""
-
-
-Workspace = TypeVar("Workspace", bound=HasBytes)
-
-
 @dataclass
 class GraphCache:
     """The graphs of one model and their memory, the most recently used last."""
@@ -258,15 +247,14 @@ class GraphCache:
         with self.lock, torch.cuda.device_of(tensor), self.order(tensor.device):  # graphs use the current device
             yield
 
-    def find(self, key: Any, make: Callable[[], Workspace]) -> Workspace:
-        """The workspace with this key, created if needed; the oldest ones go when there are too many bytes."""
+    def find(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The workspace with this key, created if needed; the oldest go when all together have too many `bytes`."""
         if key not in self.workspaces:
             self.workspaces[key] = make()
             while len(self.workspaces) > 1 and sum(one.bytes for one in self.workspaces.values()) > self.limit:
                 self.workspaces.popitem(last=False)
         self.workspaces.move_to_end(key)
-        found: Workspace = self.workspaces[key]
-        return found
+        return self.workspaces[key]
 
 
 GRAPH_CACHES: "weakref.WeakKeyDictionary[nn.Module, GraphCache]" = weakref.WeakKeyDictionary()

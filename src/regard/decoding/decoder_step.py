@@ -291,7 +291,6 @@ class PackedCrossAttention(PackedAttention):
         self.query = PackedProduct(layer.query)
 
     def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int) -> Tensor:
-        """The output for one token of each row."""
         context = state.context
         assert context is not None
         rows, each, mask = len(positions), context.rows_per_context, context.mask
@@ -303,25 +302,18 @@ class PackedCrossAttention(PackedAttention):
         return self.merge(attended if each == 1 else unfold_rows(attended, each))
 
 
-class PackedFeedForward:
+def packed_feed_forward(module: FeedForward) -> Callable[[Tensor, BlockState, Tensor, int], Tensor]:
     """The feed-forward sublayer of a packed step; ReLU is part of the product before it."""
-
-    def __init__(self, module: FeedForward) -> None:
-        self.module, self.plain = module, module if type(module) is PlainFeedForward else None
-        if self.plain is not None:
-            self.up, self.down = PackedProduct(self.plain.up), PackedProduct(self.plain.down)
-
-    def __call__(self, x: Tensor, state: BlockState, positions: Tensor, at: int) -> Tensor:
-        """(P, D) -> (P, D)."""
-        if self.plain is None:
-            return self.module(x)
-        if self.plain.name == "relu":
-            return self.down(self.up(x, "relu"))
-        return self.down(self.plain.activation(self.up(x)))
+    if type(module) is not PlainFeedForward:
+        return lambda x, state, positions, at: module(x)
+    up, down, activation = PackedProduct(module.up), PackedProduct(module.down), module.activation
+    if module.name == "relu":
+        return lambda x, state, positions, at: down(up(x, "relu"))
+    return lambda x, state, positions, at: down(activation(up(x)))
 
 
 PACKED_SUBLAYERS: dict[int, Callable[[Any], Callable[[Tensor, BlockState, Tensor, int], Tensor]]] = {
-    SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: PackedFeedForward}
+    SELF: PackedSelfAttention, CROSS: PackedCrossAttention, FEED_FORWARD: packed_feed_forward}
 
 
 def _is_aligned(state: BlockState) -> bool:
@@ -515,7 +507,6 @@ class FusedCrossAttention(FusedAttention):
         self.joined = JoinedLinear(layer.key, layer.value)
 
     def __call__(self, x: Tensor, buffers: LayerBuffers, rows: StepRows) -> Tensor:
-        """The output for one token of each row."""
         from regard.kernels.decode_attention import cross_attention_step
 
         assert buffers.context is not None
@@ -524,22 +515,14 @@ class FusedCrossAttention(FusedAttention):
         return self.layer.output(attended.flatten(1))
 
 
-class FusedFeedForward:
+def fused_feed_forward(module: nn.Module) -> Callable[[Tensor, LayerBuffers, StepRows], Tensor]:
     """The feed-forward sublayer of a fused step; ReLU is part of the product before it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.relu = module if (type(module) is PlainFeedForward and module.name == "relu"
-                               and module.up.bias is not None) else None
-
-    def __call__(self, x: Tensor, buffers: LayerBuffers, rows: StepRows) -> Tensor:
-        """(R, D) -> (R, D)."""
-        if self.relu is None:
-            return self.module(x)
-        return self.relu.down(torch._addmm_activation(self.relu.up.bias, x, self.relu.up.weight.t()))
+    if type(module) is not PlainFeedForward or module.name != "relu" or module.up.bias is None:
+        return lambda x, buffers, rows: module(x)
+    return lambda x, buffers, rows: module.down(torch._addmm_activation(module.up.bias, x, module.up.weight.t()))
 
 
-FUSED_SUBLAYERS: dict[int, Any] = {SELF: FusedSelfAttention, CROSS: FusedCrossAttention, FEED_FORWARD: FusedFeedForward}
+FUSED_SUBLAYERS: dict[int, Any] = {SELF: FusedSelfAttention, CROSS: FusedCrossAttention, FEED_FORWARD: fused_feed_forward}
 
 
 def _matmul_into(x: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor) -> None:

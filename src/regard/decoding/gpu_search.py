@@ -18,8 +18,8 @@ Legend: F sequences at once, W hypotheses of each, R = F·W rows, C token positi
 D width, V vocabulary.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,51 +116,29 @@ def run_in_cache(cache: GraphCache, model: Any, sources: SourceInput, request: S
     return [found[sequence] for sequence in range(len(found))]
 
 
-class DecoderBuffers(ABC):
-    """The state of a decoder for `groups` of `width` rows, with storage for `capacity` tokens a row.
+class DecoderBuffers:
+    """The state of a decoder: `groups` of `width` rows of at most `capacity` tokens, and `sources` states of a source.
 
-    Rows beyond those that are used are computed too, and ignored.
+    Both kinds have these methods; rows beyond those that are used are computed too, and ignored.
+
+        load(state)                      take over an ordinary state; the number of tokens of its longest row
+        take(other, groups, filled)      take over groups of other buffers, of at most `filled` tokens
+        project()                        captured: compute what new sources need, before the first step
+        step(parents, tokens, window)    captured: one token (R,) for each row, after those of the row that it continues
+        state(groups, filled, capacity)  these groups, of at most `filled` tokens, as an ordinary state
     """
 
-    def __init__(self, decoder: Decoder, groups: int, width: int, capacity: int) -> None:
-        self.decoder, self.groups, self.width, self.capacity = decoder, groups, width, capacity
+    def __init__(self, decoder: Decoder, groups: int, width: int, capacity: int, sources: int) -> None:
+        self.decoder, self.groups, self.width, self.capacity, self.sources = decoder, groups, width, capacity, sources
         limit, like, rows = decoder.embedding.limit, decoder.output.weight, groups * width
         self.last_position = (capacity if limit is None else min(limit, capacity)) - 1
         with torch.inference_mode(False), torch.no_grad():  # inference tensors cannot be written outside of that mode
             self.positions = torch.zeros(rows, dtype=torch.long, device=like.device)
             self.logits = like.new_zeros(rows, decoder.output.out_features)
 
-    @property
-    @abstractmethod
-    def bytes(self) -> int:
-        """The memory that the buffers hold."""
-
-    def window(self, filled: int) -> int:
-        """The number of positions that a step reads if the longest row has `filled` tokens: a graph for each."""
-        return self.capacity
-
-    def project(self) -> None:
-        """Captured: compute what a new source needs, before the first step."""
-
-    @abstractmethod
-    def load(self, state: DecoderState) -> int:
-        """Take over an ordinary state; the number of tokens of its longest row."""
-
     def load_logits(self, logits: Tensor) -> None:
-        """Take over the logits of that state."""
+        """Take over the logits of a state."""
         self.logits[:len(logits)] = logits
-
-    @abstractmethod
-    def take(self, other: Any, groups: Tensor, filled: int) -> None:
-        """Take over groups of other buffers of this model, none of whose rows has more than `filled` tokens."""
-
-    @abstractmethod
-    def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
-        """Captured: one token (R,) for each row, after the tokens of the row that it continues (R,)."""
-
-    @abstractmethod
-    def state(self, groups: Tensor, filled: int, capacity: int) -> DecoderState:
-        """These groups, none of whose rows has more than `filled` tokens, as an ordinary state."""
 
     def rows(self, groups: Tensor) -> Tensor:
         """The rows of these groups."""
@@ -171,7 +149,7 @@ class FusedBuffers(DecoderBuffers):
     """Buffers for the fused decoder step."""
 
     def __init__(self, decoder: Decoder, groups: int, width: int, capacity: int, sources: int) -> None:
-        super().__init__(decoder, groups, width, capacity)
+        super().__init__(decoder, groups, width, capacity, sources)
         rows, like = groups * width, decoder.output.weight
         with torch.inference_mode(False), torch.no_grad():
             self.fused = FusedDecoder(decoder, capacity)
@@ -191,7 +169,6 @@ class FusedBuffers(DecoderBuffers):
 
     @property
     def bytes(self) -> int:
-        """The memory that the buffers hold."""
         parts = [part for layer in self.layers for part in layer if part is not None]
         return sum(part.nbytes for part in (*parts, self.states, self.logits)) + self.fused.bytes
 
@@ -205,6 +182,10 @@ class FusedBuffers(DecoderBuffers):
             else:
                 self.lengths[:rows] = memory.lengths
 
+    def window(self, filled: int) -> int:
+        """The positions that a step reads: as many as the table says, whatever the graph."""
+        return self.capacity
+
     def project(self) -> None:
         """Captured: the keys and values of the sources in all layers, with the current parameters."""
         self._reset_rows()
@@ -212,7 +193,6 @@ class FusedBuffers(DecoderBuffers):
             self.fused.project(self.states, self.layers)
 
     def load(self, state: DecoderState) -> int:
-        """Take over an ordinary state; the number of tokens of its longest row."""
         rows, filled = len(state.positions), 0
         self._reset_rows()
         self.positions[:rows] = state.positions.clamp(max=self.last_position)
@@ -229,7 +209,6 @@ class FusedBuffers(DecoderBuffers):
         return filled
 
     def take(self, other: "FusedBuffers", groups: Tensor, filled: int) -> None:
-        """Take over groups of other buffers of this model."""
         index, count = other.rows(groups), len(groups)
         rows, places = len(index), torch.arange(filled, device=index.device)
         stored_rc = other.table[index, :filled].long()
@@ -244,7 +223,6 @@ class FusedBuffers(DecoderBuffers):
                 layer.context[:count] = theirs.context[groups]
 
     def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
-        """Captured: one token (R,) for each row, after the tokens of the row that it continues (R,)."""
         from regard.kernels.decoding import reorder_table  # imports Triton
 
         if parents is not None:
@@ -253,7 +231,6 @@ class FusedBuffers(DecoderBuffers):
         self.positions.add_(1).clamp_(max=self.last_position)  # finished rows go on, within the storage
 
     def state(self, groups: Tensor, filled: int, capacity: int) -> DecoderState:
-        """These groups as an ordinary state."""
         index, blocks = self.rows(groups), list[BlockState]()
         positions, places = self.positions[index], torch.arange(filled, device=groups.device)
         stored_rc = self.table[index, :filled].long()
@@ -282,7 +259,7 @@ class PlainBuffers(DecoderBuffers):
 
     def __init__(self, decoder: Decoder, groups: int, width: int, capacity: int, sources: int,
                  like: DecoderState) -> None:
-        super().__init__(decoder, groups, width, capacity)
+        super().__init__(decoder, groups, width, capacity, sources)
 
         def room(part: Tensor, first: int, places: int) -> Tensor:
             return torch.zeros(first, part.shape[1], places, part.shape[-1], dtype=part.dtype, device=part.device)
@@ -298,16 +275,17 @@ class PlainBuffers(DecoderBuffers):
 
     @property
     def bytes(self) -> int:
-        """The memory that the buffers hold."""
         parts = [part for pair in (*self.caches, *self.contexts) if pair is not None for part in pair]
         return sum(part.nbytes for part in (*parts, self.logits))
 
+    def project(self) -> None:
+        """Captured: nothing, since `load` has taken over the projected sources."""
+
     def window(self, filled: int) -> int:
-        """The filled positions and the next one, rounded up."""
+        """The positions that a step reads if the longest row has `filled` tokens: a graph for each."""
         return min(round_up(filled + 1, TOKEN_STEP), self.capacity)
 
     def load(self, state: DecoderState) -> int:
-        """Take over an ordinary state; the number of tokens of its longest row."""
         rows, filled = len(state.positions), 0
         self.positions.zero_()
         self.positions[:rows] = state.positions
@@ -327,12 +305,10 @@ class PlainBuffers(DecoderBuffers):
         return filled
 
     def take(self, other: "PlainBuffers", groups: Tensor, filled: int) -> None:
-        """Take over groups of other buffers of this model."""
         self.load(other.state(groups, filled, filled))
         self.load_logits(other.logits[other.rows(groups)])
 
     def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
-        """Captured: one token (R,) for each row, after the tokens of the row that it continues (R,)."""
         here = self.positions.clamp(max=self.last_position)  # finished rows go on, within the storage
         here = here if parents is None else here[parents]
         visible_RC = torch.arange(window, device=here.device) <= here.unsqueeze(-1)
@@ -351,7 +327,6 @@ class PlainBuffers(DecoderBuffers):
         self.positions.copy_(here + 1)
 
     def state(self, groups: Tensor, filled: int, capacity: int) -> DecoderState:
-        """These groups as an ordinary state."""
         index, blocks = self.rows(groups), list[BlockState]()
         positions, lengths = self.positions[index], self.allowed[groups].sum(dim=-1).flatten()
         for pair, contexts in zip(self.caches, self.contexts, strict=True):
@@ -458,7 +433,7 @@ class GpuSearchRun:
         if memory is None or (limit is not None and capacity > limit):
             # Without a source this is cheap; and a capacity beyond the limit is refused.
             model.start(memory, rows=count, capacity=capacity)
-        workspace = self._workspace(count, 0 if memory is None else memory.states.shape[1], None)
+        workspace = self._workspace(count, 0 if memory is None else memory.states.shape[1])
         workspace.buffers.begin(memory)
         return workspace
 
@@ -468,7 +443,7 @@ class GpuSearchRun:
         if width > 1:
             each = torch.arange(count, device=self.run_of.request.device).repeat_interleave(width)
             state = state.pick(RowGroups(each, width, 1, each[::width]))
-        workspace = self._workspace(count, 0 if memory is None else memory.states.shape[1], state)
+        workspace = self._workspace(count, 0 if memory is None else memory.states.shape[1], lambda: state)
         workspace.buffers.load(state)
         return workspace
 
@@ -476,7 +451,7 @@ class GpuSearchRun:
         """Run sequences that have a state."""
         context = rows.state.stack.blocks[0].context
         workspace = self._workspace(len(rows.batch.sequences), 0 if context is None else context.key.shape[-2],
-                                    rows.state)
+                                    lambda: rows.state)
         filled = workspace.buffers.load(rows.state)
         workspace.buffers.load_logits(rows.logits)
         workspace.search.load(rows.batch, self.run_of.search)
@@ -525,32 +500,28 @@ class GpuSearchRun:
         """Move the sequences in these slots to a smaller workspace."""
         buffers = workspace.buffers
         groups = torch.tensor(stay).to(buffers.positions.device, non_blocking=True)
-        if self.fused:
-            smaller = self._workspace(len(stay), buffers.states.shape[1], None)
-        else:
-            one = buffers.state(groups[:1], 0, 1)
-            smaller = self._workspace(len(stay), buffers.allowed.shape[-1], one)
+        smaller = self._workspace(len(stay), buffers.sources, lambda: buffers.state(groups[:1], 0, 1))
         assert smaller is not workspace, "sequences leave when few are left"
         smaller.buffers.take(buffers, groups, filled)
         smaller.search.take(workspace.search, stay)
         return smaller
 
-    def _workspace(self, count: int, longest: int, like: DecoderState | None) -> SearchWorkspace:
-        """A workspace for `count` sequences of at most `longest` source states; a plain one needs a state `like` it."""
-        search, model, width = self.run_of.search, self.run_of.model, self.run_of.search.width
-        decoder: Decoder = model.decoder  # type: ignore[attr-defined]
+    def _workspace(self, count: int, longest: int, like: Callable[[], DecoderState] | None = None) -> SearchWorkspace:
+        """A workspace for `count` sequences of at most `longest` source states; plain ones are made `like` a state."""
+        search, width = self.run_of.search, self.run_of.search.width
+        decoder: Decoder = self.run_of.model.decoder  # type: ignore[attr-defined]
         groups, capacity = 1 << (count - 1).bit_length(), round_up(self.run_of.bucket.capacity, TOKEN_STEP)
         # A plain step needs a position to attend to, even if all sources are empty.
-        sources = round_up(longest if self.fused else max(1, longest), SOURCE_STEP)
+        sizes = (groups, width, capacity, round_up(longest if self.fused else max(1, longest), SOURCE_STEP))
 
         def make() -> SearchWorkspace:
-            buffers: DecoderBuffers
             if self.fused:
-                buffers = FusedBuffers(decoder, groups, width, capacity, sources)
+                buffers: DecoderBuffers = FusedBuffers(decoder, *sizes)
             else:
                 assert like is not None
-                buffers = PlainBuffers(decoder, groups, width, capacity, sources, like)
+                buffers = PlainBuffers(decoder, *sizes, like())
             return SearchWorkspace(buffers, search_state(search, groups, capacity, buffers.logits), self.cache.capture)
 
-        key = (self.fused, search_kind(search), groups, capacity, sources, decoder.output.weight.dtype)
-        return self.cache.find(key, make)
+        found: SearchWorkspace = self.cache.find(
+            (self.fused, search_kind(search), *sizes, decoder.output.weight.dtype), make)
+        return found

@@ -282,7 +282,6 @@ class GreedyState(SearchState):
         self.mirror = HostMirror([self.status.lengths, self.status.status, *self.pointers[:2]])
 
     def load(self, batch: TokenBatch, search: TokenSearch) -> None:
-        """Start with a batch of running sequences."""
         count, width = self._load_status(batch, search), batch.ids.shape[1]
         self.tokens[:count] = batch.tokens
         if width:
@@ -290,13 +289,11 @@ class GreedyState(SearchState):
             self.pointers.logs[:count, 0, :width] = batch.logs
 
     def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
-        """One step from logits (B, V)."""
         self._find_top_tokens(logits)
         self.kernels.greedy_step(self.best, self.ends, self.status, self.tokens, self.pointers)
         return None, self.tokens
 
     def batch(self, slots: Sequence[int]) -> TokenBatch:
-        """The sequences in these slots as an ordinary batch."""
         index = torch.tensor(slots, dtype=torch.long, device=self.ends.device)
         lengths, statuses = torch.stack([self.status.lengths[index], self.status.status[index]]).tolist()
         width = max(lengths, default=0)
@@ -304,7 +301,6 @@ class GreedyState(SearchState):
         return TokenBatch(ids, logs, [self.sequences[slot] for slot in slots], lengths, statuses, self.tokens[index])
 
     def results(self, slots: Sequence[int], search: TokenSearch) -> list[tuple[int, Hypothesis]]:
-        """The results of the finished sequences in these slots."""
         lengths, statuses, ids, logs = self._read_mirror(slots)
         width = int(lengths.max())
         sequences = [self.sequences[slot] for slot in slots]
@@ -339,7 +335,6 @@ class BeamState(SearchState):
             self.mirror = HostMirror([*self.pointers, *self.pool])
 
     def clear(self) -> None:
-        """Remove all tokens, and take over what `begin` was given."""
         super().clear()
         self.totals.fill_(-torch.inf)
         self.totals[:, 0].zero_()
@@ -348,7 +343,6 @@ class BeamState(SearchState):
         self.pool.lengths.zero_()
 
     def load(self, batch: BeamBatch, search: BeamSearch) -> None:
-        """Start with a batch of running sequences."""
         count = self._load_status(batch, search)
         self.totals[:count], self.tokens[:count * self.width] = batch.live.totals, batch.tokens
         width, longest = batch.live.ids.shape[-1], batch.pool.ids.shape[-1]
@@ -363,14 +357,12 @@ class BeamState(SearchState):
             self.loaded_logs[:count, :, :longest] = batch.pool.logs
 
     def step(self, logits: Tensor) -> tuple[Tensor | None, Tensor]:
-        """One step from logits (R, V)."""
         self._find_top_tokens(logits)
         self.kernels.beam_step(self.best, self.ends, self.totals, self.status, self.parents, self.tokens, self.divisors,
                                self.pointers, self.pool)
         return self.parents, self.tokens
 
     def batch(self, slots: Sequence[int]) -> BeamBatch:
-        """The sequences in these slots as an ordinary batch."""
         index = torch.tensor(slots, dtype=torch.long, device=self.ends.device)
         lengths_B, pool = self.status.lengths[index], PoolBuffers(*(part[index] for part in self.pool))
         lengths, longest = lengths_B.tolist(), max(1, int(pool.lengths.max()))
@@ -378,7 +370,6 @@ class BeamState(SearchState):
                          self._pool(index, pool, longest))
 
     def results(self, slots: Sequence[int], search: BeamSearch) -> list[tuple[int, list[Hypothesis]]]:
-        """The results of the finished sequences in these slots."""
         def loaded(row: int, place: int, length: int) -> tuple[list[int], list[float]]:
             return (self.loaded_ids[slots[row], place, :length].tolist(),
                     self.loaded_logs[slots[row], place, :length].tolist())
@@ -428,7 +419,6 @@ class TorchKernels:
     @staticmethod
     def find_top_tokens(logits: Tensor, min_lengths: Tensor | None, lengths: Tensor, width: int,
                         best: TopTokens) -> None:
-        """Write the best tokens of hypotheses with logits (R, V) into `best`."""
         logs = logits.log_softmax(-1, dtype=best.values.dtype)
         if min_lengths is not None:
             lengths_R1 = lengths.unsqueeze(-1).expand(-1, width).reshape(-1, 1)
@@ -439,7 +429,6 @@ class TorchKernels:
 
     @staticmethod
     def greedy_step(best: TopTokens, ends: Tensor, status: RowStatus, last: Tensor, pointers: BackPointers) -> None:
-        """One step of a greedy search from the best token (B, 1)."""
         log_B, token_B = best.values[:, 0], best.tokens[:, 0]
         new_B = token_status(log_B, (token_B.unsqueeze(-1) == ends).any(-1))
         new_B = torch.where((new_B == RUNNING) & (status.lengths >= status.max_lengths), TRUNCATED, new_B)
@@ -493,7 +482,6 @@ class TorchKernels:
     @staticmethod
     def follow_back_pointers(pointers: BackPointers, rows: Tensor, beams: Tensor, lengths: Tensor,
                              longest: int) -> tuple[Tensor, Tensor]:
-        """The tokens and log-probabilities (b, J, longest) of hypotheses `beams` (b, J) of rows (b,)."""
         tokens, logs, parents = (part[rows, :, :longest] for part in pointers)
         found = logs.new_zeros(*beams.shape, longest)
         ids, beam = found.long(), beams.long().clamp(min=0)
