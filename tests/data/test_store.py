@@ -397,6 +397,7 @@ def test_nobody_looks_at_a_store_while_it_is_put_in_place(tmp_path):
     assert ended.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     (few, small), (many, large) = (map(int, run(FLAT, tmp_path / count, count)[0].split())

@@ -246,11 +246,9 @@ class WindowPlan:
 
     @property
     def count(self) -> int:
-        """The number of batches in every epoch."""
         return -(-self.windows // self.rows)
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
-        """The windows of the index-th batch of an epoch."""
         last = min((index + 1) * self.rows, self.windows)
         return Permutation(self.windows, derive_key(self.seed, epoch))(np.arange(index * self.rows, last))
 

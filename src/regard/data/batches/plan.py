@@ -122,7 +122,6 @@ class BucketPlan:
 
     @property
     def count(self) -> int:
-        """The number of batches in every epoch."""
         return int(self.batches.sum())
 
     @property
@@ -144,7 +143,6 @@ class BucketPlan:
         return found
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
-        """The pairs of the index-th batch of an epoch."""
         if not 0 <= index < self.count:
             raise checks.wrong("index", f"from 0 to {self.count - 1}", index)
         position = int(Permutation(self.count, derive_key(self.seed, epoch, 0))(index))
@@ -417,7 +415,6 @@ class PackedPlan:
         return found
 
     def batch(self, epoch: int, index: int) -> ExampleNumbers:
-        """The pairs of the index-th batch of an epoch."""
         slots = np.arange(index * self.pairs // self.count, (index + 1) * self.pairs // self.count)
         return Permutation(self.pairs, derive_key(self.seed, epoch, 2))(slots).astype(np.int64)
 
