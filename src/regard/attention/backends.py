@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, matrix_entries
+from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, Backend, matrix_entries
 from regard.attention.mask import AndMask, BoolMask, Causal, Mask, NotMask, OrMask, PackedSegments, Window, mask_parts
 from regard.attention.mask_cache import MAX_MATRIX_ENTRIES, any_along, hide, may_hold
 from regard.attention.normalize import Softmax
@@ -28,8 +28,6 @@ from regard.attention.problem import AttentionProblem
 from regard.attention.score import Additive, Score
 from regard.kernels import dispatch, launch
 from regard.kernels.short_segments import attend_segments, worth_batching
-
-Backend = dispatch.Backend[AttentionProblem, Tensor]
 
 EXACT_MAX_NUMBERS = 1 << 25
 """The most numbers that `exact` may hold before `tiled`, which holds none, is preferred: 128 MiB in float32.
@@ -85,15 +83,13 @@ def _attend_rows(problem: AttentionProblem, rows: slice, columns: slice, query: 
     return weights @ value
 
 
-class ExactBackend:
+class ExactBackend(Backend):
     """The definition itself. It holds the whole matrix of weights, and takes everything."""
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work: it always can."""
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         held = problem.n_pairs * problem.score.numbers_per_pair(problem.query.shape[-1])
         if held <= EXACT_MAX_NUMBERS:
             return None
@@ -102,7 +98,6 @@ class ExactBackend:
         return f"it would hold {held:,} numbers at once, more than {EXACT_MAX_NUMBERS:,}"
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         return f"the whole {problem.n_queries} × {problem.n_keys} matrix of weights at once"
 
     def run(self, problem: AttentionProblem) -> Tensor:
@@ -120,24 +115,21 @@ def exact_weights(problem: AttentionProblem) -> Tensor:
     return weights.expand(*problem.leading, *weights.shape[-2:])
 
 
-class TiledBackend:
+class TiledBackend(Backend):
     """A block of whole rows after another, none of which is kept: the backward pass computes each block once more.
 
-    It trades time (one more forward pass) for memory, runs on every device, and follows whatever a user's score does,
-    parameters included. Scores of fused kernels that are few enough are one block, and kept: recomputing them would
-    cost most of the work.
+    It trades time (one more forward pass) for memory, runs on every device, and differentiates through any user's
+    score, parameters included. Scores of fused kernels that are few enough are one block, and kept: recomputing them
+    would cost most of the work.
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work: it always can."""
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend should not be chosen: it is the last one, so nothing."""
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         later = "kept for the backward pass" if _keeps_scores(problem) else "computed once more in the backward pass"
         scores = ", scores by fused kernels" if has_fused_scores(problem) else ""
         return f"{rows_per_block(with_tiled_score(problem))} rows at a time, {later}{scores}"
@@ -279,7 +271,7 @@ class SegmentRun(NamedTuple):
     keys: int
 
 
-class SegmentsBackend:
+class SegmentsBackend(Backend):
     """Packed sequences, each computed by itself: output = [attend(q_1, k_1, v_1), attend(q_2, k_2, v_2), ..., 0].
 
     Under a `Packed` mask the other backends compute all N·M pairs of a query and a key, and discard those between
@@ -293,7 +285,6 @@ class SegmentsBackend:
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         # Name the kind, not the value: to show the lengths of a mask would wait for a GPU, and break a compiled graph.
         parts = mask_parts(problem.mask)
         if sum(isinstance(part, PackedSegments) for part in parts) != 1:
@@ -302,7 +293,6 @@ class SegmentsBackend:
         return f"it cannot split a mask of type {type(others[0]).__name__} into segments" if others else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         if torch.compiler.is_compiling():
             return "the lengths are not known while compiling"
         if problem.query.device.type != "cpu":
@@ -313,7 +303,6 @@ class SegmentsBackend:
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         count = len(_split_mask(problem)[0].packed.query_lengths)
         if _batches_segments(problem, *_segment_lengths(problem)):
             return f"all segments at once, padded to one length; segments: {count}"

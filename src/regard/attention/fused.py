@@ -39,7 +39,9 @@ from regard.attention.mask_cache import (
 )
 from regard.attention.normalize import ReLUKeys, ReLUSum, Sigmoid, Softmax
 from regard.attention.problem import AttentionProblem
-from regard.kernels import launch
+from regard.kernels import dispatch, launch
+
+Backend = dispatch.Backend[AttentionProblem, Tensor]
 
 MAX_WIDTH = 256
 """The widest head that the blocks of our own kernels have room for."""
@@ -71,11 +73,10 @@ class SdpaInputs(NamedTuple):
         return self.query.shape[1] != self.key.shape[1]
 
 
-class SdpaBackend:
+class SdpaBackend(Backend):
     """torch's `scaled_dot_product_attention`, for dot products under softmax."""
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         if not isinstance(problem.normalize, Softmax):
             return f"its kernels normalise by softmax, not by {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
@@ -83,11 +84,9 @@ class SdpaBackend:
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         return _matrix_drawback(matrix_entries(problem))
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         order = sdpa_kernels(problem)
         names = ", ".join(kernel.name.removesuffix("_ATTENTION").lower() for kernel in order)
         return f"the first of torch's kernels that takes it, in the order {names}" if order else (
@@ -261,7 +260,7 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Te
     return query.expand(batch, max(heads, query.shape[1]), -1, -1), key, value
 
 
-class FlexBackend:
+class FlexBackend(Backend):
     """torch's `flex_attention` on CUDA, for masks that forbid whole blocks of a long sequence.
 
     No matrix of the mask is held while attention runs. The kernel is compiled on its first use, and again for another
@@ -269,7 +268,6 @@ class FlexBackend:
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         other = SDPA.refusal(problem)
         if other is not None:
             return other
@@ -288,7 +286,6 @@ class FlexBackend:
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         if problem.mask is None:
             return "without a mask there is no block to skip"
         if problem.n_keys < FLEX_MIN_KEYS:
@@ -296,7 +293,6 @@ class FlexBackend:
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         return "blocks of pairs that the mask forbids are skipped"
 
     def run(self, problem: AttentionProblem) -> Tensor:
@@ -385,7 +381,7 @@ def _compiled(name: str) -> Any:
     return torch.compile(getattr(flex_attention, name))
 
 
-class BandBackend:
+class BandBackend(Backend):
     """Dot products under softmax on a GPU, where each query may attend to one range of keys (`regard.kernels.band`).
 
     Packed sequences, padding, causal masks and windows are bands. The kernels read two numbers a query in place of a
@@ -394,7 +390,6 @@ class BandBackend:
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         other = SDPA.refusal(problem)
         if other is not None:
             return other
@@ -412,7 +407,6 @@ class BandBackend:
         return launch.why_not(problem.query.device)
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         if torch.compiler.is_compiling():
             return "torch.compile does not trace its kernels"
         if problem.query.device.type == "cpu":
@@ -424,7 +418,6 @@ class BandBackend:
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         return "one range of keys for each query, in Triton; no mask is written out"
 
     def run(self, problem: AttentionProblem) -> Tensor:
@@ -467,7 +460,7 @@ def _band_tiles(band: Band, n_keys: int, size: int) -> tuple[Tensor, Tensor]:
     return band.cached(("tiles", n_keys, size), find)
 
 
-class PointwiseBackend:
+class PointwiseBackend(Backend):
     """Dot products under ReLU or sigmoid on CUDA (`regard.kernels.pointwise`).
 
     Each weight is a function of its own score, divided by at most one number a row. So no row has to be whole, and no
@@ -476,7 +469,6 @@ class PointwiseBackend:
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         if type(problem.normalize) not in POINTWISE_KINDS:
             return f"its kernels have weights of relu, relu_sum and sigmoid, not of {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
@@ -493,7 +485,6 @@ class PointwiseBackend:
         return f"it takes at most {MAX_WIDTH} features, and there are {widest}" if widest > MAX_WIDTH else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        """Why this backend, which can do the work, should not be chosen; None when it should."""
         if isinstance(problem.normalize, ReLUSum):  # scores are summed twice, in another order each time
             return "gradients err where the positive scores of a row add up to almost nothing; name it to use it"
         if problem.n_pairs < POINTWISE_MIN_PAIRS:
@@ -501,7 +492,6 @@ class PointwiseBackend:
         return _matrix_drawback(matrix_entries(replace(problem, mask=None) if is_band(problem.mask) else problem))
 
     def detail(self, problem: AttentionProblem) -> str:
-        """How it computes, in a few words."""
         weights = f"blocks of {POINTWISE_KINDS[type(problem.normalize)]} weights that are never held"
         if problem.mask is None:
             return weights

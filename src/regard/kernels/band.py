@@ -11,9 +11,9 @@ Every query and every key is in one tile. The tiles are found on the device, and
 number: programs go on to their next tile until there is none. The order in which tiles are found differs from run to
 run; the results do not, because no tile adds to the numbers of another.
 
-Kernels for whole tiles and for parts run one after the other, whatever the lengths are; the one without work ends at
-once. In parts the softmax is made online (Milakov and Gimelshein 2018; Dao et al. 2022), and the backward pass computes
-the weights once more. Dropout draws from a counter and a seed on the device, so a CUDA graph draws anew at each replay.
+Kernels for whole tiles and for parts run one after the other, for all lengths; the one without work ends at once. In
+parts the softmax is made online (Milakov and Gimelshein 2018; Dao et al. 2022), and the backward pass computes the
+weights once more. Dropout draws from a counter and a seed on the device, so a CUDA graph draws anew at each replay.
 
 A query that may attend to nothing gets zeros. Keys that no query of a block attends to are read as zeros, so NaN there
 changes nothing. Triton's interpreter runs the same code on a CPU, for tests.
@@ -80,7 +80,7 @@ def _dropout_mask(seed, head, i, j, n_keys, dropout):
 
 
 STRETCH = 16
-"""A stretch is the queries of so many tiles; one program searches it for tiles, one after another."""
+"""The tiles of a stretch of queries, which one program cuts into tiles, one after another."""
 
 
 @triton.jit

@@ -572,7 +572,7 @@ def tile_schedule(low: Tensor, high: Tensor, n_keys: int, rows: int, columns: in
     start = torch.arange(0, n_keys, columns, device=low.device, dtype=torch.int32).expand(*lowest.shape[:-1], -1)
     stop = (start + columns).clamp(max=n_keys).contiguous()
     start = start.contiguous()
-    # Running maxima and minima are in order, whatever the ranges are.
+    # Running maxima and minima are in order for any ranges.
     begin = torch.searchsorted(highest.cummax(-1).values, start, right=True)
     end = torch.searchsorted(_backward_minima(lowest), stop)
     full = torch.searchsorted(_backward_minima(lowest_high), stop)

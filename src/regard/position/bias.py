@@ -6,8 +6,8 @@
 
 distance is the position of the key minus that of the query: negative for keys of the past.
 
-A bias is a function of distances: it knows neither queries, keys, masks nor layers. A backend that never holds the whole
-matrix calls it for one block of distances at a time, and once more in its backward pass.
+A bias is a function of distances: it knows neither queries, keys, masks nor layers. A backend that never holds the
+whole matrix calls it for one block of distances at a time, and once more in its backward pass.
 
 Legend: H heads, Q queries, K keys, B rows of a batch.
 """
