@@ -5,6 +5,7 @@ On a CPU Triton's interpreter runs the kernels, with small blocks; on a GPU they
 
 import pytest
 import torch
+from long_form import LONG, sample
 from problems import held
 
 import regard
@@ -77,6 +78,8 @@ def assert_bounded(scores, inputs, upstream):
 def test_scores_and_gradients(name, size, dtype, device):
     if device == "cpu" and dtype != torch.float32 and name != "odd sizes":
         pytest.skip("the interpreter is slow, and the other shapes have run in float32")
+    if device == "cpu" and size > 1.0 and name != "odd sizes" and not LONG:
+        pytest.skip("the interpreter is slow, and the other shapes have run with numbers of this size")
     query, key, weight = SHAPES[name]
     query, key = ((*shape[:-2], shape[-2] * LONGER[device], shape[-1]) for shape in (query, key))
     inputs = [(torch.randn(shape, device=device) * factor).to(dtype).requires_grad_()
@@ -86,7 +89,8 @@ def test_scores_and_gradients(name, size, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("width", "size"), [(16, 0.1), (64, 0.1), (256, 0.1), (16, 0.03), (64, 0.03), (64, 0.3)])
+@pytest.mark.parametrize(("width", "size"), sample(
+    [(16, 0.1), (64, 0.1), (256, 0.1), (16, 0.03), (64, 0.03), (64, 0.3)], 0, 4))
 def test_a_small_tanh_keeps_its_digits_in_float32(width, size, device):
     """1 - 2s has only those that are left of 1: for queries and keys of 0.1 that errs up to twice what is allowed."""
     inputs = [(torch.randn(shape, device=device) * factor).requires_grad_()
