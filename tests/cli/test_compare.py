@@ -6,7 +6,7 @@ import pytest
 import texting
 from calling import call, tables
 
-from regard.cli.compare import is_model_folder
+from regard.cli.compare import _is_model_folder
 from regard.comparison import runs
 
 PAIRS = texting.pairs()
@@ -28,10 +28,10 @@ def place(tmp_path_factory):
 
 
 def test_a_folder_with_a_config_is_a_model(place):
-    assert is_model_folder(str(place / "completer"))
-    assert not is_model_folder(str(place))
-    assert not is_model_folder(str(place / "pairs.tsv"))
-    assert not is_model_folder(str(place / "nowhere"))
+    assert _is_model_folder(str(place / "completer"))
+    assert not _is_model_folder(str(place))
+    assert not _is_model_folder(str(place / "pairs.tsv"))
+    assert not _is_model_folder(str(place / "nowhere"))
 
 
 def test_two_trained_models(place, tmp_path):
@@ -47,7 +47,7 @@ def test_two_trained_models(place, tmp_path):
     assert "95 of 100" in out
     code, _, said = call("compare", *models, place / "few.tsv", "-o", tmp_path / "out")
     assert code == 2
-    assert "There is something already" in said
+    assert "exists already" in said
 
 
 def test_recipes_are_trained_and_told_of(place, tmp_path):
@@ -63,8 +63,8 @@ def test_recipes_are_trained_and_told_of(place, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((), "Say what to compare"),
-    (("pairs.tsv",), "Say what to compare"),
+    ((), "Choose what to compare"),
+    (("pairs.tsv",), "Choose what to compare"),
     (("pairs.tsv", "--road", "--models", "conv"), "not both"),
     (("pairs.tsv", "--models", "gpt"), "recipes that translate"),
     (("pairs.tsv", "--models", "tranformer"), 'Did you mean "transformer"'),
@@ -73,10 +73,10 @@ def test_recipes_are_trained_and_told_of(place, tmp_path):
     (("pairs.tsv", "--road", "--set", "training.sed=3"), "seed"),
     (("nowhere.tsv", "--road"), "nowhere.tsv"),
     (("few.tsv", "--road"), "pairs"),
-    (("--road", "--test", "pairs.tsv"), "--test and --validation go with DATA"),
+    (("--road", "--test", "pairs.tsv"), "--test and --validation need DATA"),
     (("one/model", "pairs.tsv"), "Two models are compared, but 1 is given"),
-    (("one/model", "two/model"), "Give pairs"),
-    (("one/model", "two/model", "pairs.tsv", "--road"), "This is for trainings"),
+    (("one/model", "two/model"), "Give sentence pairs"),
+    (("one/model", "two/model", "pairs.tsv", "--road"), "only for trainings"),
     (("one/model", "completer", "pairs.tsv"), "needs a Translator"),
     (("one/model", "two/model", "nowhere.tsv"), "nowhere.tsv"),
 ])
@@ -108,15 +108,15 @@ def test_a_task_of_memory_is_asked_for_by_its_name(monkeypatch):
     monkeypatch.setattr("regard.cli.compare.compare_memory", lambda task, **given: asked.append((task, given)))
     assert call("compare", "--task", "copy", "--mixers", "rnn,attention", "--lengths", "8", "--seeds", "2", "--long",
                 "--device", "cpu")[0] == 0
-    assert asked == [("copy", {"ways": "rnn,attention", "lengths": "8", "seeds": 2, "scale": "long", "as_json": False,
+    assert asked == [("copy", {"mixers": "rnn,attention", "lengths": "8", "seeds": 2, "scale": "long", "as_json": False,
                                "output": None, "device": "cpu"})]
     assert call("compare", "--task", "recall")[0] == 0
     assert asked[1][1]["scale"] == "quick"
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--task", "copy", "pairs.tsv"], "DATA: a task of memory takes none"),
-    (["--task", "copy", "--road", "--beam", "3"], "--road, --beam: a task of memory takes none"),
+    (["--task", "copy", "pairs.tsv"], "DATA: not for --task"),
+    (["--task", "copy", "--road", "--beam", "3"], "--road, --beam: not for --task"),
     (["--road", "--mixers", "rnn"], "--mixers: only for --task"),
     (["--road", "--long", "--lengths", "3"], "--lengths, --long: only for --task"),
 ])

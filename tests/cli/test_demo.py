@@ -21,7 +21,7 @@ from regard.tasks.alignment import Alignment, alignment_error_rate, links_betwee
 from regard.training import train as training
 from regard.training.loop import TrainingError
 
-SMALL = demo.DemoSetting(pairs=60, longest=6, judged=5, tested=6, wanted=-1.0, changes={
+SMALL = demo.DemoSetting(pairs=60, max_words=6, validation_pairs=5, test_pairs=6, min_bleu=-1.0, changes={
     **demo.DEMO_CHANGES, "tokenizer.vocab_size": 400, "model.width": 16, "training.batches.max_tokens": 200,
     "training.schedule.max_steps": 4, "training.schedule.warmup_steps": 1, "training.validation.every": 2})
 
@@ -77,14 +77,14 @@ def test_results_and_progress_are_apart(kept):
 def test_what_is_shown_is_what_the_model_says(kept):
     folder, (_, out, _) = kept
     translator = regard.load(folder)
-    test = [*phrasebook.pairs(SMALL.tested, split="test", max_words=SMALL.longest)]
+    test = [*phrasebook.pairs(SMALL.test_pairs, split="test", max_words=SMALL.max_words)]
     made = [one.text for one in translator.translate([pair.source for pair in test], beams=1, length_penalty="none")]
     unbroken = "".join(out.split())  # a long word is broken too
     for pair, translation in zip(test[:demo.SHOWN_TRANSLATIONS], made, strict=False):
         shown = f"{pair.source} {escape_unprintable(translation) or '(nothing)'} (expected: {pair.target})"
         assert "".join(shown.split()) in unbroken
     score = demo.score_translator(translator, test)
-    assert f"BLEU {score.bleu:.1f} on {SMALL.tested} sentences" in out
+    assert f"BLEU {score.bleu:.1f} on {SMALL.test_pairs} sentences" in out
 
 
 def test_the_kept_model_is_named_in_what_to_try_next(kept):
@@ -102,7 +102,7 @@ def test_without_a_folder_nothing_stays(tmp_path, monkeypatch):
 
 
 def test_a_low_score_is_a_failure():
-    code, out, _ = show(setting=replace(SMALL, wanted=90.0))
+    code, out, _ = show(setting=replace(SMALL, min_bleu=90.0))
     assert code == 1
     assert "That is too low: it should be above 90." in out
 
@@ -135,10 +135,10 @@ def test_it_learns_from_the_training_split_alone_and_not_from_links(asked):
     show()
     ((request, learned, judged),) = asked
     assert request.task == "seq2seq"
-    assert (len(learned), len(judged)) == (SMALL.pairs, SMALL.judged)
+    assert (len(learned), len(judged)) == (SMALL.pairs, SMALL.validation_pairs)
     assert learned == [f"{pair.source}\t{pair.target}" for pair in
-                       phrasebook.pairs(SMALL.pairs, split="train", max_words=SMALL.longest)]
-    test = {pair.source for pair in phrasebook.pairs(SMALL.tested, split="test", max_words=SMALL.longest)}
+                       phrasebook.pairs(SMALL.pairs, split="train", max_words=SMALL.max_words)]
+    test = {pair.source for pair in phrasebook.pairs(SMALL.test_pairs, split="test", max_words=SMALL.max_words)}
     assert not test & {line.split("\t")[0] for line in learned + judged}
 
 
@@ -240,7 +240,7 @@ def test_the_whole_demo_translates_what_it_has_not_seen(tmp_path):
     out = result.stdout.decode()
     assert result.returncode == 0, out + result.stderr.decode()
     assert float(re.search(r"^BLEU ([0-9.]+) on 500 sentences", out, re.M)[1]) > 90
-    unseen = [*phrasebook.pairs(100, split="test", max_words=demo.DemoSetting().longest, seed=1)]
+    unseen = [*phrasebook.pairs(100, split="test", max_words=demo.DemoSetting().max_words, seed=1)]
     task = regard.load(folder)
     assert demo.score_translator(task, unseen).bleu > 90
     links = [links_between(task.aligned(pair.source, pair.target), pair.source_offsets, pair.target_offsets)

@@ -284,7 +284,7 @@ def test_an_end_that_has_to_wait_says_so_and_a_second_interrupt_does_not_wait(tr
             assert process.stdout.readline() == "asked\n"
             process.send_signal(signal.SIGINT)
             lines = iter(process.stderr.readline, "")
-            assert any("still answering" in line for line in lines)
+            assert any("still computing" in line for line in lines)
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=20)
         assert (process.returncode, said) == (130, "")

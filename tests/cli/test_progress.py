@@ -371,25 +371,25 @@ def test_no_choices_no_table():
 @given(st.integers(10, 120), st.integers(1, 10**12), st.floats(0, 1), st.floats(allow_nan=True))
 def test_how_it_goes_fits_any_width(width, steps, share, loss):
     clock = Clock()
-    course = TrainingStatus(clock)
-    course.take(TrainingStarted("x", 1, steps, 1, "cpu", (), "loss", {"loss": loss}))
+    status = TrainingStatus(clock)
+    status.update(TrainingStarted("x", 1, steps, 1, "cpu", (), "loss", {"loss": loss}))
     for done in (share / 2, share):
         clock.now += 1.0
-        course.take(TrainingProgress(int(done * steps), steps, 0.0, loss, loss, 0.0, 0.0, 0, 0.0, 1e9, None))
-        assert len(course.line(width)) <= width
-        assert course.line(width).startswith(f"{int(done * steps):,}/{steps:,}"[:width])
-    full = course.line(10_000)
+        status.update(TrainingProgress(int(done * steps), steps, 0.0, loss, loss, 0.0, 0.0, 0, 0.0, 1e9, None))
+        assert len(status.line(width)) <= width
+        assert status.line(width).startswith(f"{int(done * steps):,}/{steps:,}"[:width])
+    full = status.line(10_000)
     if len(full) <= width:
-        assert course.line(width) == full
+        assert status.line(width) == full
 
 
 def test_what_matters_least_goes_first():
     clock = Clock()
-    course = TrainingStatus(clock)
+    status = TrainingStatus(clock)
     for event in (started(best={"bleu": 40.0}), told(1000), told(2000)):
         clock.now += 60
-        course.take(event)
-    found = [course.line(width) for width in range(80, 10, -1)]
+        status.update(event)
+    found = [status.line(width) for width in range(80, 10, -1)]
     assert list(dict.fromkeys(found)) == [
         "2,000/7,000  loss 2.312  41,234 tokens/s  ETA 5:00  best bleu 40.00",
         "2,000/7,000  loss 2.312  ETA 5:00  best bleu 40.00",
