@@ -247,7 +247,7 @@ class Translator(Task, TranslatorMixin):
         """For each source its `nbest` translations, the best first, of at most `max_length` tokens.
 
         The default maximum length depends on the length of the source and on the positions of the model. A source has
-        the form of the training data: for text, the result of `PairTokenizer.source_ids`.
+        the form of the training data: for text, the result of `PairTokenizer.encode_sources`.
         """
         strategy = Beam(beams=beams, nbest=nbest, max_length=max_length, length_penalty=length_penalty)
         hypotheses = self._hypotheses([TranslationRow(source) for source in sources], strategy)
