@@ -1,9 +1,9 @@
-"""Pictures of the road: what each step computes, drawn from what our own parts give. No model is trained for them.
+"""Pictures of the road: what each step computes, drawn from regard's own parts. No model is trained for them.
 
     python docs/drawings.py [NAME ...] [-o docs/pictures/road]
 
-The same code gives the same pictures. They need the extras `plot` and `images`, and one the digits of scikit-learn. It
-does not know the pages; pictures of trained models are in pictures.py.
+The same code gives the same pictures. They need the extras `plot` and `images`, and one needs the digits of
+scikit-learn. Screenshots of trained models are made by pictures.py.
 """
 
 import argparse
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL, GAP, BELOW = 1.55, 0.3, 0.62
-"""Inches of a map, and around it."""
-SHARP, COLOURS = 110, 128
-"""Pixels an inch, and how many colours a file has, which makes it small."""
+"""Inches of a map, and of the gaps beside and below it."""
+DPI, COLOURS = 110, 128
+"""Pixels per inch, and the number of colours of a file, which keeps it small."""
 
 
 def main() -> int:
@@ -47,20 +47,20 @@ def main() -> int:
 
 
 def drawn(name: str) -> bytes:
-    """The picture of this name, as PNG; the random state is left as it was."""
+    """The picture of this name as PNG; the random state is restored afterwards."""
     from PIL import Image
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         figure = DRAWINGS[name]()
-    figure.set_dpi(SHARP)
+    figure.set_dpi(DPI)
     with Image.open(io.BytesIO(render_figure(figure, "png"))) as image, io.BytesIO() as file:
         image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
         return file.getvalue()
 
 
 def recurrence() -> "Figure":
-    """How much of a gradient arrives, for cells with the weights that they start with."""
+    """Gradient norms of freshly initialised cells."""
     x = torch.randn(8, 100, 64)
     names = {"vanilla RNN": "rnn", "LSTM": "lstm", "GRU": "gru", "MUT1": "mut1"}
     return flow_picture({shown: gradient_flow(regard.Recurrence(64, cell=cell), x) for shown, cell in names.items()},
@@ -96,9 +96,9 @@ def layer() -> "Figure":
 def cross() -> "Figure":
     """Rows are queries of one sequence, columns keys of another."""
     attention = regard.Attention(32, heads=1, context_width=48)
-    with regard.watch(attention) as seen:
+    with regard.watch(attention) as records:
         attention(torch.randn(1, 5, 32), torch.randn(1, 11, 48))
-    return strip({"5 tokens of X′ look at 11 of X": seen[seen.names()[0]].weights()[0, 0]},
+    return strip({"5 tokens of X′ attend to 11 of X": records[records.names()[0]].weights()[0, 0]},
                  "One sequence looks at another")
 
 
@@ -108,9 +108,9 @@ def self_attention() -> "Figure":
     order = torch.tensor([4, 0, 6, 2, 5, 1, 3])
     maps = {}
     for shown, given in (("the tokens", x), ("shuffled", x[:, order])):
-        with regard.watch(attention) as seen:
+        with regard.watch(attention) as records:
             attention(given)
-        maps[shown] = seen[seen.names()[0]].weights()[0, 0]
+        maps[shown] = records[records.names()[0]].weights()[0, 0]
     maps["shuffled, put back"] = maps["shuffled"][order.argsort()][:, order.argsort()]
     return strip(maps, "Self-attention does not know the order of its tokens")
 

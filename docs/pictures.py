@@ -1,4 +1,4 @@
-"""Pictures of the page for docs/: every view, of a trained model, in a real browser.
+"""Screenshots of the page for docs/: every view, of a trained model, in a real browser.
 
     python docs/pictures.py MODEL [OTHER] [-o docs/pictures]
 
@@ -17,12 +17,12 @@ import regard
 from regard.data import phrasebook
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace
-from regard.tasks import traces as looking
+from regard.tasks.traces import trace_forced, trace_translation
 from regard.tasks.translator import Translator
 
 TEXT, CHANGED = "The black cat sees a small dog.", "The black cat sees a small house."
 SENTENCES = 150
-"""Of the long text, one after another."""
+"""The number of sentences of the long text."""
 WIDTH, HEIGHT = 1200, 900
 
 
@@ -44,17 +44,17 @@ def main() -> int:
     given.output.mkdir(exist_ok=True)
     names = [given.model, *([] if given.other is None else [given.other])]
     tasks = [regard.load(name) for name in names]
-    traces = [looking.trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
+    traces = [trace_translation(task, TEXT, name=name.name) for task, name in zip(tasks, names, strict=True)]
     long = long_trace(tasks[0], given.model.name)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        what_if = lambda asked: looking.trace_translation(tasks[asked.trace], asked.text)  # noqa: E731
+        what_if = lambda asked: trace_translation(tasks[asked.trace], asked.text)  # noqa: E731
         with PageServer(traces, what_if=what_if) as server:
             for name, state in views(len(traces)):
                 shoot(browser, server.address + state, given.output / f"{name}.png")
             shoot(browser, f"{server.address}#view=alignment", given.output / "dark.png", scheme="dark")
         with PageServer([long]) as server:
-            attention, head = nearest(long)
+            attention, head = local_head(long)
             state = f"#view=long&attention={attention}&head={head}"
             shoot(browser, server.address + state, given.output / "long.png", wait=4000)
         browser.close()
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def views(traces: int) -> list[tuple[str, str]]:
-    """Name and state of each picture of the short text."""
+    """The name and the state of each screenshot of the short text."""
     return [("alignment", "#view=alignment&row=1"), ("heads", "#view=heads"), ("tree", "#view=tree"),
             ("what-if", "#view=what-if"), ("pair", "#view=pair" + ("&trace2=1" if traces > 1 else "&head2=1"))]
 
@@ -71,11 +71,11 @@ def long_trace(translator: Translator, name: str) -> Trace:
     """Many sentences and their translations as one text each."""
     pairs = [*phrasebook.pairs(SENTENCES, seed=3, split="test")]
     source, target = (" ".join(side) for side in zip(*((pair.source, pair.target) for pair in pairs), strict=True))
-    return looking.trace_forced(translator, source, target, name=name)
+    return trace_forced(translator, source, target, name=name)
 
 
-def nearest(trace: Trace) -> tuple[int, int]:
-    """Of what the decoder looks back at, the head that looks most at what is near: its shape is seen from afar."""
+def local_head(trace: Trace) -> tuple[int, int]:
+    """The decoder head with the most weight on the last 20 tokens: its band is visible at any zoom."""
     found = []
     for number, one in enumerate(trace.attentions):
         if one.kind == "self" and one.name.startswith("decoder"):
@@ -86,7 +86,7 @@ def nearest(trace: Trace) -> tuple[int, int]:
 
 
 def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait: int = 800) -> None:
-    """One picture, in a window as high as the page: scales and what is said of maps are part of it."""
+    """Take one screenshot, in a window as high as the page, with scales and notes."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
     page.goto(address)
     page.wait_for_timeout(wait)
@@ -99,7 +99,7 @@ def shoot(browser: Any, address: str, path: Path, *, scheme: str = "light", wait
     page.wait_for_timeout(wait)
     page.screenshot(path=str(path))
     page.close()
-    if path.stem != "long":  # whose map has more colours than a palette
+    if path.stem != "long":  # its map has more colours than a palette
         from PIL import Image
 
         Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import texting
 import torch
-import traced
+import trace_examples
 from calling import call, idx
 from tiny import built, seq2seq
 
@@ -48,8 +48,8 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     place = tmp_path_factory.mktemp("traces")
-    traced.translation().save(place / "one.safetensors")
-    traced.translation(seed=5, title="another").save(place / "two.safetensors")
+    trace_examples.translation().save(place / "one.safetensors")
+    trace_examples.translation(seed=5, title="another").save(place / "two.safetensors")
     Trace({"text": TraceSide(("a",))}).save(place / "empty.safetensors")
     return place
 
@@ -124,7 +124,7 @@ def test_the_terminal(traces):
 
 
 def test_a_long_text_in_the_terminal_is_cut_and_says_so(tmp_path):
-    traced.long(100).save(tmp_path / "long.safetensors")
+    trace_examples.long(100).save(tmp_path / "long.safetensors")
     code, out, _ = call("look", tmp_path / "long.safetensors", "--terminal")
     assert code == 0
     assert "100 rows and 100 columns" in " ".join(out.split())
@@ -133,7 +133,7 @@ def test_a_long_text_in_the_terminal_is_cut_and_says_so(tmp_path):
 
 
 def test_a_terminal_obeys_nothing_in_a_trace(tmp_path):
-    trace = traced.translation()
+    trace = trace_examples.translation()
     names = [replace(one, name=f"\x1b[2J{number}") for number, one in enumerate(trace.attentions)]
     replace(trace, model="\x1b[31m[/bold]", attentions=tuple(names)).save(tmp_path / "bad.safetensors")
     code, out, _ = call("look", tmp_path / "bad.safetensors", "--terminal")

@@ -1,6 +1,6 @@
 """The page of trained steps: whole, readable without a picture, and inert whatever models and sentences are called."""
 
-import browsing
+import browser_visits
 import pytest
 from pages import Reading
 
@@ -61,10 +61,10 @@ def test_one_seed_has_no_spread_and_says_so():
 def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(page, encoding="utf-8")
-    with browsing.browser() as chromium:
+    with browser_visits.browser() as chromium:
         papers = set()
         for dark, wide in ((False, 1100), (True, 1100), (False, 360)):
-            visit = browsing.Visit(chromium, file.as_uri(), offline=True, dark=dark, size=(wide, 800))
+            visit = browser_visits.Visit(chromium, file.as_uri(), offline=True, dark=dark, size=(wide, 800))
             visit.page.goto(visit.address)
             assert (visit.complaints, visit.strangers()) == ([], [])
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= wide

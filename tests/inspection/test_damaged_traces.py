@@ -46,7 +46,7 @@ def refusal(path):
     return str(error.value)
 
 
-def test_the_example_itself_is_good(tmp_path):
+def test_undamaged_example_loads(tmp_path):
     look = Trace.load(written(tmp_path / "a.safetensors")).attentions[0].look
     q, k = TENSORS["attention.0.query"], TENSORS["attention.0.key"]
     hidden = torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3) + TENSORS["attention.0.score_bias"][:, None, None])
@@ -102,7 +102,7 @@ def test_a_header_is_read_strictly(tmp_path, name):
     ('{"sides": {}, "sides": {}}', "'sides' is there twice"), ('{"search": {"total": NaN}}', "NaN is no number"),
     ("[" * 100_000, "nested too deeply"),
 ])
-def test_what_is_no_header_is_told(tmp_path, text, message):
+def test_invalid_header_is_reported(tmp_path, text, message):
     assert message in refusal(written(tmp_path / "a.safetensors", text))
 
 
@@ -123,25 +123,25 @@ TENSORS_WRONG = {
 
 
 @pytest.mark.parametrize("name", sorted(TENSORS_WRONG))
-def test_tensors_are_what_the_header_says(tmp_path, name):
+def test_tensors_must_match_the_header(tmp_path, name):
     change, message = TENSORS_WRONG[name]
     tensors = {key: tensor for key, tensor in (TENSORS | change).items() if tensor is not None}
     assert message in refusal(written(tmp_path / "a.safetensors", tensors=tensors))
 
 
-def test_a_side_of_another_length_is_told(tmp_path):
+def test_side_of_another_length_is_reported(tmp_path):
     header = changed(("sides", "a", "tokens"), ["x", "y", "z"])
     assert 'side "a" has 3 tokens, but there are 2 rows' in refusal(written(tmp_path / "a.safetensors", header))
 
 
-def test_another_format_is_told(tmp_path):
+def test_another_format_is_reported(tmp_path):
     assert "format 'regard trace 2'" in refusal(written(tmp_path / "a.safetensors", format="regard trace 2"))
     save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors")
     assert "a trace, whose metadata has format" in refusal(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, 0.5, 0.999])
-def test_a_truncated_file_is_told(tmp_path, kept):
+def test_truncated_file_is_reported(tmp_path, kept):
     data = written(tmp_path / "a.safetensors").read_bytes()
     (tmp_path / "a.safetensors").write_bytes(data[:kept if isinstance(kept, int) else int(len(data) * kept)])
     assert "damaged" in refusal(tmp_path / "a.safetensors")

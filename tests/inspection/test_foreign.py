@@ -114,7 +114,7 @@ def test_rows_are_without_padding_where_the_mask_is_added(transformers):
 @GROUP
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian"])
 @torch.no_grad()
-def test_what_is_generated_is_one_map(transformers, name):
+def test_generated_text_is_one_map(transformers, name):
     model = made(transformers, name, "sdpa")
     options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "num_beams": 1}
     plain = model.generate(IDS[:1], **options)
@@ -186,7 +186,7 @@ class Learned(nn.Module):
 
 @pytest.mark.parametrize("part", ["bias", "query"])
 @torch.no_grad()
-def test_what_was_seen_does_not_change_with_what_is_trained(part):
+def test_records_of_foreign_modules_stay_when_training_continues(part):
     model = nn.ModuleDict({"own": Learned()})
     with regard.watch(model) as records:
         model["own"](torch.randn(1, 2, 5, 4))
@@ -296,7 +296,7 @@ def test_a_model_that_calls_softmax_as_a_method(transformers):
 
 @pytest.mark.parametrize("model", [Mixed(), nn.Sequential(Own())], ids=["by name", "by mode"])
 @torch.no_grad()
-def test_what_is_compiled_runs_and_is_not_seen(model):
+def test_compiled_modules_run_and_are_not_recorded(model):
     kernel = model.second if isinstance(model, Mixed) else model[0]
     x = torch.randn(1, 2, 3, 4)
     run = torch.compile(lambda x: kernel(x, x, x), backend="eager", fullgraph=True)
@@ -327,7 +327,7 @@ def functions():
 
 @pytest.mark.parametrize("call", sorted(CALLS))
 @pytest.mark.parametrize("way", [listen_by_name, ListeningMode])
-def test_every_call_is_told_once(way, call):
+def test_every_call_is_heard_once(way, call):
     name, run = CALLS[call]
     plain, before, told = run(), functions(), []
     with way(lambda *one: told.append(one)):
@@ -389,7 +389,7 @@ def test_the_innermost_of_the_modules_that_are_known():
     assert running_module(known) is None
 
 
-def test_what_runs_in_one_thread_is_not_what_runs_in_another():
+def test_threads_have_their_own_running_modules():
     known: set[int] = set()
     found = []
 
@@ -434,7 +434,7 @@ def scaled(module):
 @pytest.mark.parametrize("mask", sorted(MASKS))
 @pytest.mark.parametrize("batch_first", [True, False])
 @torch.no_grad()
-def test_weights_are_those_that_it_tells_itself(layer, mask, batch_first):
+def test_weights_equal_those_the_module_returns(layer, mask, batch_first):
     module = scaled(nn.MultiheadAttention(E, H, batch_first=batch_first, **LAYERS[layer]))
     query, key, value = torch.randn(B, n, E), torch.randn(B, N, module.kdim), torch.randn(B, N, module.vdim)
     given = [one if batch_first else one.transpose(0, 1) for one in (query, key, value)]

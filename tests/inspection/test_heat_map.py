@@ -48,7 +48,7 @@ def test_words_beside_each_other_where_there_is_room():
     ]
 
 
-def test_narrower_and_narrower():
+def test_layouts_from_wide_to_narrow():
     """One column a cell where there is no more."""
     narrow, narrowest = (heat_map(WEIGHTS, TARGET, SOURCE, width=width, shades=ASCII) for width in (11, 10))
     assert narrow[5:8] == ["   e k t s", "le|#      |", "c~|  . +  |"]
@@ -64,7 +64,7 @@ def test_narrower_and_narrower():
         ("猫", 15, "le chat│██████│"), ("猫", 14, "le…│██████│"), ("猫", 10, "l…│██████│"),
     ],
 )  # fmt: skip
-def test_the_roomiest_layout_that_fits(word, width, row):
+def test_widest_layout_that_fits(word, width, row):
     """Cells are made narrower before the words beside them are cut."""
     assert row.replace(" c", "␣c") in heat_map([[1.0] * 3], ["le chat"], [word * 9] * 3, width=width)
 
@@ -133,7 +133,7 @@ def test_the_scale_tells_the_weight_of_each_shade(values):
     assert float(most) == pytest.approx(max(values), rel=0.06)
 
 
-def test_nothing_is_hidden_behind_a_shade():
+def test_not_finite_weights_are_counted():
     zeros = heat_map([[0.0, 0.0]], ["a"], ["x", "y"])
     assert (body(zeros), zeros[-1]) == (["     "], "all weights are 0")
     lines = heat_map([[math.nan, 1.0, math.inf]], ["a"], ["x", "y", "z"], width=60)

@@ -30,13 +30,13 @@ def test_spaces_and_nothing():
         assert heat_map([[1.0]], [text], ["x"], width=40)[1] == f"{shown}│██│"
 
 
-def test_a_second_variant_is_not_hidden():
+def test_second_variation_selector_is_shown():
     text, shown = "a\ufe0e\U000e0101", "a‹U+E0101›"
     assert labels.word_label(text).replace("\ufe0e", "") == shown
     assert heat_map([[1.0]], [text], ["x"], width=40)[1] == f"{shown}│██│"
 
 
-def test_every_control_and_format_character_is_unseen():
+def test_every_control_and_format_character_is_invisible():
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code))[0] in "CZ":
             assert not labels.is_visible(chr(code))
@@ -96,7 +96,7 @@ def test_emoji_are_not_cut_in_the_middle():
     assert labels.word_label(family * 10, 16) in {family * count + "…" for count in range(1, 5)}
 
 
-def test_a_tower_of_marks_ends():
+def test_stacked_marks_are_limited():
     shown = labels.word_label("a" + "\u0301" * 500)
     assert len(shown) < 20
     assert shown.endswith("…")

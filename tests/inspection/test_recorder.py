@@ -46,7 +46,7 @@ def test_names_of_parts():
         assert [place.name for place in find_attention_modules(part)] == names
 
 
-def test_somebodys_own_module_keeps_its_names():
+def test_custom_modules_keep_their_names():
     own = nn.ModuleDict({"reader": regard.SelfAttention(regard.Attention(4, heads=2)),
                          "looker": regard.BasicAttention(4), "deep": nn.ModuleList([tiny.built(tiny.language())])})
     found = {place.name: place.kind for place in find_attention_modules(own)}
@@ -139,7 +139,7 @@ def test_another_start_is_another_call():
 
 
 @pytest.mark.parametrize("mixer", ["attention", "lstmn"])
-def test_rows_that_were_replaced_do_not_go_on(mixer):
+def test_replaced_rows_start_a_new_run(mixer):
     model = tiny.built(tiny.language(mixer))
     state, other = (model.start(rows=2, capacity=8) for _ in range(2))
     _, other, _ = model.step(other, IDS[:, 4:])
@@ -153,7 +153,7 @@ def test_rows_that_were_replaced_do_not_go_on(mixer):
     assert len(shapes) == 2
 
 
-def test_rows_that_changed_places_do_not_go_on():
+def test_reordered_rows_start_a_new_run():
     """Both end with the same token, so in the lowest layer their last keys are equal."""
     model = tiny.built(tiny.language(embedding="sinusoidal"))
     _, state, _ = model.step(model.start(rows=2, capacity=8), torch.tensor([[1, 5], [2, 5]]))
@@ -165,7 +165,7 @@ def test_rows_that_changed_places_do_not_go_on():
     assert len(records.calls) == 2
 
 
-def test_what_a_cache_holds_later_does_not_change_what_was_seen():
+def test_later_cache_writes_do_not_change_records():
     model = tiny.built(tiny.language())
     state = model.start(rows=2, capacity=6)
     with regard.watch(model) as records:

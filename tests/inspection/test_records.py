@@ -26,7 +26,7 @@ def watched(model, *given):
 
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_row_is_what_the_sequence_alone_would_be(mixer, side):
+def test_row_equals_the_sequence_alone(mixer, side):
     model = tiny.built(tiny.translating(mixer))
     together = watched(model, Tokens.of(SOURCE), Tokens.of(TARGET, side=side))
     for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
@@ -50,7 +50,7 @@ def test_long_masks_are_not_written_out(mixer, monkeypatch):
 
 
 @pytest.mark.parametrize("row", [3, -4, True, "0", None, 0.0])
-def test_rows_that_are_not_there(row):
+def test_missing_row_is_refused(row):
     records = watched(tiny.built(tiny.language()), Tokens.of(SOURCE))
     with pytest.raises(ValueError, match="`row` must be one of the 3 sequences, from 0"):
         records.row(row)
@@ -122,7 +122,7 @@ def test_an_image_is_a_grid(name):
     assert trace.attentions[0].queries == "image"
 
 
-def test_sides_that_nobody_looks_at_and_tokens_that_are_none():
+def test_unknown_sides_and_wrong_tokens_are_refused():
     records = watched(tiny.built(tiny.translating()), Tokens.of(SOURCE), Tokens.of(TARGET))
     with pytest.raises(ValueError, match=r'`sourse` must be a side .* Did you mean "source"'):
         records.trace(sourse=["a"])
@@ -227,7 +227,7 @@ def test_only_matrices_of_numbers(given):
         WeightMatrix(given)
 
 
-def test_it_is_told_in_short():
+def test_repr_is_short():
     assert repr(WeightMatrix(torch.zeros(2, 3, 4))) == "WeightMatrix((2, 3, 4))"
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-import traced
+import trace_examples
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Padding, Placed, Window
@@ -76,7 +76,7 @@ def of(look, **options):
 
 
 @pytest.mark.parametrize("name", sorted(LOOKS))
-def test_a_look_is_the_same_after_a_file(tmp_path, name):
+def test_looks_round_trip(tmp_path, name):
     look = LOOKS[name](numbers(H, n, D), numbers(H, N, D))
     of(look).save(tmp_path / "a.safetensors")
     read = Trace.load(tmp_path / "a.safetensors").attentions[0]
@@ -86,7 +86,7 @@ def test_a_look_is_the_same_after_a_file(tmp_path, name):
     torch.testing.assert_close(read.look.rows([3, 0]), look.rows([3, 0]), rtol=1e-12, atol=1e-15)
 
 
-def test_all_else_is_the_same_after_a_file(tmp_path):
+def test_everything_else_round_trips(tmp_path):
     image = TraceSide(tuple(map(str, range(7))), grid=(2, 3), lead=1)
     nodes = (SearchNode(-1, "a", -0.5, -0.5, False, True), SearchNode(-1, "</s>", -2.0, -2.0, True, False),
              SearchNode(0, "b", -0.25, -0.75, False, False))
@@ -130,7 +130,7 @@ def test_a_long_causal_trace_with_alibi_is_small(tmp_path):
     torch.testing.assert_close(read.rows([0, 1234, 2999]), look.rows([0, 1234, 2999]))
 
 
-def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, monkeypatch):
+def test_huge_matrix_is_refused_without_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("regard.inspection.trace_format.MAX_MATRIX_ENTRIES", 100)
     trace = of(Look(numbers(H, n, D), numbers(H, N, D), normalize=lambda scores: scores))
     with pytest.raises(ValueError, match='"cross" cannot be written: its weights would be a matrix of 120 numbers'):
@@ -138,7 +138,7 @@ def test_what_would_be_a_huge_matrix_is_refused_and_no_file_is_there(tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
-def test_only_a_name_that_says_what_it_is(tmp_path):
+def test_only_safetensors_files_are_written(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.safetensors, but is '.*a\.json'"):
         of(WeightMatrix(numbers(H, n, N))).save(tmp_path / "a.json")
 
@@ -180,7 +180,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
-def test_what_does_not_fit_together_is_refused(name):
+def test_inconsistent_traces_are_refused(name):
     options, message = BAD[name]
     with pytest.raises(ValueError, match="trace: ") as error:
         Trace(**options)
@@ -224,7 +224,7 @@ def pair(*matrices, **options):
     return Trace({"a": columns, "b": rows}, attentions, **options)
 
 
-def test_words_look_as_their_tokens_on_average_and_are_looked_at_in_sum():
+def test_word_weights_are_row_means_and_column_sums():
     weights = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.0, 0.4]]])
     found = select_map(pair(weights))
     assert (found.rows, found.columns, found.name) == (("Le", "chat"), ("the", "cat"), "0")
@@ -232,7 +232,7 @@ def test_words_look_as_their_tokens_on_average_and_are_looked_at_in_sum():
     torch.testing.assert_close(found.weights(1), torch.tensor([[0.1]]))
 
 
-def test_where_the_trace_says():
+def test_alignment_of_the_trace_is_selected():
     one, two = torch.rand(2, 3, 4), torch.rand(2, 3, 4)
     found = select_map(pair(one, two, alignment=AlignmentPointer(1, 1, 1)))
     assert found.name == "1, head 1"
@@ -241,14 +241,14 @@ def test_where_the_trace_says():
     torch.testing.assert_close(found.weights(), torch.stack([want[:, 0], want[:, 1] + want[:, 2]], -1))
 
 
-def test_the_clearest_where_nothing_is_said():
+def test_sharpest_cross_attention_is_selected():
     flat, sharp = torch.full((2, 3, 4), 0.25), torch.zeros(2, 3, 4)
     sharp[:, :, 0] = 1.0
     assert select_map(pair(flat, sharp, flat)).name == "1, mean of the heads"
 
 
-def test_tokens_where_there_are_no_words_of_two_sides():
-    trace = traced.long(30)
+def test_tokens_without_words_of_two_sides():
+    trace = trace_examples.long(30)
     found = select_map(trace)
     assert (found.rows, found.words) == (trace.sides["text"].tokens, None)
     torch.testing.assert_close(found.weights(), trace.attentions[0].look.weights().mean(0))
@@ -257,7 +257,7 @@ def test_tokens_where_there_are_no_words_of_two_sides():
     assert select_map(plain).columns == tuple("abcd")
 
 
-def test_the_last_where_everything_is_large(monkeypatch):
+def test_last_cross_attention_of_large_ones_is_selected(monkeypatch):
     monkeypatch.setattr("regard.inspection.trace.SELECTION_LIMIT", 5)
     sharp = torch.zeros(1, 3, 4)
     sharp[:, :, 0] = 1.0

@@ -67,7 +67,7 @@ def test_the_weights_are_those_that_were_used(name):
         assert records[found].block_map(2).shape[-1] == -(-weights.shape[-1] // 2)
 
 
-def test_before_anything_ran_nothing_is_seen():
+def test_nothing_is_recorded_before_the_model_runs():
     with regard.watch(tiny.built(tiny.translating())) as records:
         assert records.names() == []
         assert "decoder.1.cross" not in records
@@ -75,7 +75,7 @@ def test_before_anything_ran_nothing_is_seen():
             records["decoder.1.cross"]
 
 
-def test_nothing_is_computed_before_it_is_asked(monkeypatch):
+def test_weights_are_computed_only_on_demand(monkeypatch):
     model = tiny.built(tiny.translating())
     with regard.watch(model) as records:
         model(Tokens.of(SOURCE), Tokens.of(TARGET))
@@ -84,7 +84,7 @@ def test_nothing_is_computed_before_it_is_asked(monkeypatch):
     assert isinstance(records["encoder.0.self"], regard.Look)
 
 
-def test_what_was_seen_stays_when_the_model_is_trained_on():
+def test_records_stay_when_training_continues():
     model = tiny.built(tiny.translating("additive"))
     with regard.watch(model) as records:
         loss = model(Tokens.of(SOURCE), Tokens.of(TARGET)).sum()
@@ -117,7 +117,7 @@ def test_parameters_are_copied_when_they_change_and_only_then(mixer):
         assert first.score.weight is second.score.weight is not third.score.weight
 
 
-def test_inputs_that_change_afterwards_do_not_change_what_was_seen():
+def test_inputs_that_change_later_do_not_change_records():
     layer, x, mask = regard.PlainAttention(4), torch.randn(2, 3, 4), torch.ones(3, 3, dtype=torch.bool)
     with regard.watch(layer) as records:
         layer(x, mask=mask)
@@ -134,7 +134,7 @@ def watched_twice(model, limit):
     return records
 
 
-def test_beyond_the_limit_nothing_is_kept_and_it_is_said_once():
+def test_runs_over_the_limit_are_lost_with_one_warning():
     model = tiny.built(tiny.translating())
     every = 8 * 2 * 4 * 6  # of each of the six: two tensors of 8-byte numbers, 2 heads of 4, one sentence of 3 or 5
     with pytest.warns(RuntimeWarning, match="watch keeps at most") as said:
@@ -177,7 +177,7 @@ def test_only_models_and_tasks_are_watched():
             pass
 
 
-def test_watches_inside_each_other_see_what_is_theirs():
+def test_nested_watches_record_their_own_runs():
     model = tiny.built(tiny.language())
     with regard.watch(model) as outer:
         model(Tokens.of(SOURCE))
@@ -206,7 +206,7 @@ def test_a_copy_of_a_watched_model_is_not_watched():
     assert len(records.calls) == 2
 
 
-def test_training_with_checkpoints_is_seen_once():
+def test_activation_checkpointing_is_recorded_once():
     stack = tiny.stack(activation_checkpointing=True)
     model = tiny.built(tiny.LanguageModelConfig(vocab_size=13, width=8, stack=stack)).train()
     plain = torch.autograd.grad(model(Tokens.of(SOURCE)).sum(), [*model.parameters()])
@@ -277,12 +277,12 @@ class Kernel(nn.Module):
 
 @pytest.mark.parametrize(("device", "recording", "expected"), [
     ("cpu", True, True), ("cuda", False, True), ("cuda", True, False)])
-def test_nothing_is_kept_while_a_graph_is_recorded(device, recording, expected, monkeypatch):
+def test_nothing_is_recorded_during_cuda_graph_capture(device, recording, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
     assert can_record(SimpleNamespace(is_cuda=device == "cuda")) is expected
 
 
-def test_nothing_is_kept_in_a_backward_pass():
+def test_nothing_is_recorded_in_a_backward_pass():
     found = []
     x = torch.ones(2, requires_grad=True)
     y = x * 2
@@ -294,7 +294,7 @@ def test_nothing_is_kept_in_a_backward_pass():
 
 @pytest.mark.parametrize("model", [regard.Attention(4, heads=2), nn.MultiheadAttention(4, 2), Kernel()],
                          ids=lambda model: type(model).__name__)
-def test_what_runs_inside_of_torch_func_runs_as_it_does(model):
+def test_torch_func_runs_unchanged_and_unrecorded(model):
     x = torch.randn(2, 3, 4)
 
     def loss(x):
@@ -306,6 +306,6 @@ def test_what_runs_inside_of_torch_func_runs_as_it_does(model):
     assert records.names() == []
 
 
-def test_nothing_is_kept_while_something_is_compiled(monkeypatch):
+def test_nothing_is_recorded_during_compilation(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not can_record(torch.ones(1))

@@ -1,6 +1,6 @@
 """What the tests of the page in a browser share: one Chromium, and pages as files."""
 
-import browsing
+import browser_visits
 import pytest
 
 from regard.inspection.page.document import page_html as written
@@ -9,7 +9,7 @@ from regard.inspection.page.document import page_html as written
 @pytest.fixture(scope="package")
 def chromium():
     """Started once: that takes longer than most tests."""
-    with browsing.browser() as found:
+    with browser_visits.browser() as found:
         yield found
 
 

@@ -1,8 +1,8 @@
 """The page for everybody: axe finds no violation in any view, light or dark, and keys reach everything."""
 
-import browsing
+import browser_visits
 import pytest
-import traced
+import trace_examples
 
 from regard.inspection.page.server import PageServer
 
@@ -12,8 +12,8 @@ AXE = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no ax
 
 @pytest.fixture(scope="module")
 def served():
-    traces = [traced.translation(), traced.translation(seed=7, title="another")]
-    with PageServer(traces, what_if=lambda question: traced.translation(seed=3)) as server:
+    traces = [trace_examples.translation(), trace_examples.translation(seed=7, title="another")]
+    with PageServer(traces, what_if=lambda question: trace_examples.translation(seed=3)) as server:
         yield server.address
 
 
@@ -26,8 +26,8 @@ def assert_no_violation(page):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_no_violation(chromium, served, dark):
-    with browsing.visiting(chromium, served, dark=dark) as visit:
-        for view in browsing.VIEWS:
+    with browser_visits.visiting(chromium, served, dark=dark) as visit:
+        for view in browser_visits.VIEWS:
             page = visit.open(view)
             page.wait_for_timeout(150)
             assert_no_violation(page)
@@ -43,7 +43,7 @@ def test_axe_finds_no_violation(chromium, served, dark):
 
 
 def test_axe_finds_no_violation_in_an_answer(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("what-if")
         page.locator("form.what-if button.strong").click()
         page.wait_for_selector(".result h2")
@@ -52,7 +52,7 @@ def test_axe_finds_no_violation_in_an_answer(chromium, served):
 
 
 def test_axe_would_find_one(chromium, served):
-    visit = browsing.Visit(chromium, served)
+    visit = browser_visits.Visit(chromium, served)
     page = visit.open("alignment")
     page.evaluate("() => { const button = document.createElement('button'); document.body.append(button); }")
     with pytest.raises(AssertionError, match="button-name"):
@@ -61,9 +61,9 @@ def test_axe_would_find_one(chromium, served):
 
 
 def test_every_control_is_reached_by_the_tab_key(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("alignment")
-        browsing.until(page, "() => document.querySelector('.chart-frame')")
+        browser_visits.until(page, "() => document.querySelector('.chart-frame')")
         seen = set()
         for _ in range(40):
             page.keyboard.press("Tab")
@@ -72,7 +72,7 @@ def test_every_control_is_reached_by_the_tab_key(chromium, served):
 
 
 def test_the_theme_can_be_changed(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("alignment")
         light = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         page.get_by_role("button", name="Dark").click()
@@ -83,8 +83,8 @@ def test_the_theme_can_be_changed(chromium, served):
 
 
 def test_a_narrow_screen_does_not_scroll_sideways(chromium, served):
-    with browsing.visiting(chromium, served, size=(380, 700)) as visit:
-        for view in browsing.VIEWS:
+    with browser_visits.visiting(chromium, served, size=(380, 700)) as visit:
+        for view in browser_visits.VIEWS:
             page = visit.open(view)
             page.wait_for_timeout(100)
             assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
@@ -100,7 +100,7 @@ def tab_to(page, script, most=80):
 
 
 def test_a_path_of_the_tree_is_chosen_by_keys_alone(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("tree")
         tab_to(page, "one.getAttribute('role') === 'treeitem'")
         page.keyboard.press("ArrowDown")
@@ -113,7 +113,7 @@ def test_a_path_of_the_tree_is_chosen_by_keys_alone(chromium, served):
 
 
 def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("heads")
         tab_to(page, "one.className === 'card'")
         page.keyboard.press("Tab")
@@ -126,7 +126,7 @@ def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
 
 
 def test_a_model_is_asked_by_keys_alone(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("what-if")
         tab_to(page, "one.localName === 'button' && one.textContent === 'black'")
         page.keyboard.press("Enter")  # the word is marked in the text, and typing replaces it
@@ -138,7 +138,7 @@ def test_a_model_is_asked_by_keys_alone(chromium, served):
 
 
 def test_the_focus_stays_where_it_was_when_a_choice_is_made(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("pair")
         for label in ("Attention", "Head", "Scale"):
             page.get_by_label(label, exact=True).last.focus()

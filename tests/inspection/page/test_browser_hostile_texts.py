@@ -2,10 +2,10 @@
 
 import math
 
-import browsing
+import browser_visits
 import pytest
 import torch
-import traced
+import trace_examples
 
 from regard.attention.look import Look
 from regard.inspection.page.server import PageServer
@@ -21,19 +21,19 @@ LEFT_OUT = ("img", "iframe", "object", "embed", "link", "base", "b", "i")
 
 @pytest.fixture(scope="module")
 def hostile(filed):
-    return filed(traced.hostile())
+    return filed(trace_examples.hostile())
 
 
 @pytest.fixture(scope="module")
 def served():
-    with PageServer([traced.hostile()], what_if=lambda question: traced.hostile()) as server:
+    with PageServer([trace_examples.hostile()], what_if=lambda question: trace_examples.hostile()) as server:
         yield server.address
 
 
 @pytest.mark.parametrize("where", ["file", "served"])
 def test_markup_in_tokens_titles_and_names_is_inert(chromium, hostile, served, where):
-    with browsing.visiting(chromium, hostile if where == "file" else served) as visit:
-        for view in browsing.VIEWS:
+    with browser_visits.visiting(chromium, hostile if where == "file" else served) as visit:
+        for view in browser_visits.VIEWS:
             page = visit.open(view)
             page.wait_for_timeout(150)
             found = page.evaluate(ELEMENTS)
@@ -46,16 +46,16 @@ def test_markup_in_tokens_titles_and_names_is_inert(chromium, hostile, served, w
 
 
 def test_markup_is_shown_as_what_it_is(chromium, hostile):
-    with browsing.visiting(chromium, hostile) as visit:
-        names, rows = browsing.table(visit.open("alignment", attention=1, head=0))
-    for token in traced.HOSTILE[:4]:
+    with browser_visits.visiting(chromium, hostile) as visit:
+        names, rows = browser_visits.table(visit.open("alignment", attention=1, head=0))
+    for token in trace_examples.HOSTILE[:4]:
         shown = token.replace(" ", "␣")
         assert shown in names
         assert shown in [name for name, _ in rows]
 
 
-def test_what_comes_back_from_a_model_is_inert_too(chromium, served):
-    with browsing.visiting(chromium, served) as visit:
+def test_answers_of_a_model_are_inert(chromium, served):
+    with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("what-if")
         page.get_by_label("Text", exact=True).fill("<img src=x onerror=alert(1)>")
         page.locator("form.what-if button.strong").click()
@@ -63,11 +63,11 @@ def test_what_comes_back_from_a_model_is_inert_too(chromium, served):
         assert "img" not in page.evaluate(ELEMENTS)
 
 
-def test_what_cannot_be_seen_has_a_symbol_and_other_scripts_are_whole(chromium, hostile):
-    with browsing.visiting(chromium, hostile) as visit:
-        names, _ = browsing.table(visit.open("alignment", attention=1, head=0))
+def test_invisible_characters_have_symbols(chromium, hostile):
+    with browser_visits.visiting(chromium, hostile) as visit:
+        names, _ = browser_visits.table(visit.open("alignment", attention=1, head=0))
         page = visit.page
-        named = dict(zip(traced.HOSTILE, names, strict=True))
+        named = dict(zip(trace_examples.HOSTILE, names, strict=True))
         assert named["\u200b"] == "‹U+200B›"
         assert named["שלום"] == "שלום"
         assert named["👩‍👩‍👧"] == "👩‍👩‍👧"
@@ -81,12 +81,12 @@ def test_what_cannot_be_seen_has_a_symbol_and_other_scripts_are_whole(chromium, 
 
 
 def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hostile):
-    with browsing.visiting(chromium, hostile) as visit:
+    with browser_visits.visiting(chromium, hostile) as visit:
         page = visit.open("alignment", attention=0, head=0)
-        _, rows = browsing.table(page)
+        _, rows = browser_visits.table(page)
         keys = page.locator(".keyline .legend").first
         told, colours = keys.inner_text(), keys.get_attribute("aria-label")
-    want = traced.hostile().attentions[0].look.weights()[0]
+    want = trace_examples.hostile().attentions[0].look.weights()[0]
     for i, (_, cells) in enumerate(rows):
         for j, cell in enumerate(cells):
             if (i, j) == (0, 0):
@@ -94,7 +94,7 @@ def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hosti
             elif (i, j) == (1, 1):
                 assert cell == "0"
             else:
-                assert browsing.number(cell) == pytest.approx(float(want[i, j]), abs=6e-5)
+                assert browser_visits.number(cell) == pytest.approx(float(want[i, j]), abs=6e-5)
     assert "from −1 to 1" in colours
     assert "not finite" in told
 
@@ -102,22 +102,22 @@ def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hosti
 def test_nothing_but_zero_is_shown_as_zero(chromium, filed):
     weights = torch.tensor([[[1e-9, 0.0], [1.0, 1e30]]])
     trace = Trace({"a": TraceSide(("x", "y"))}, (TracedAttention("one", "a", "a", WeightMatrix(weights)),))
-    with browsing.visiting(chromium, filed(trace)) as visit:
-        _, rows = browsing.table(visit.open("alignment"))
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
+        _, rows = browser_visits.table(visit.open("alignment"))
     cells = [cell for _, some in rows for cell in some]
     assert cells[1] == "0"
-    assert [browsing.number(cell) for cell in cells] == pytest.approx([1e-9, 0, 1, 1e30], rel=0.01)
+    assert [browser_visits.number(cell) for cell in cells] == pytest.approx([1e-9, 0, 1, 1e30], rel=0.01)
     assert cells[0] not in ("0", "0.0000")
 
 
 def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromium, filed):
     """The page does not have such a mask: what is 0 may be masked, and that is what it says."""
     mask = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
-    look = traced.looks(2, 3, 3, mask=mask)
+    look = trace_examples.looks(2, 3, 3, mask=mask)
     trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", look),))
-    with browsing.visiting(chromium, filed(trace)) as visit:
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
         page = visit.open("alignment", attention=0, head=1)
-        _, rows = browsing.table(page)
+        _, rows = browser_visits.table(page)
         assert "the mask is a tensor" in page.locator(".swatches").first.inner_text()
         page.locator(".chart-frame").first.focus()
         page.keyboard.press("ArrowRight")
@@ -126,7 +126,7 @@ def test_a_zero_under_a_mask_that_is_a_tensor_is_not_said_to_be_a_weight(chromiu
     for allowed, want, (_, cells) in zip(mask, look.weights()[1], rows, strict=True):
         for may, weight, cell in zip(allowed, want, cells, strict=True):
             if may:
-                assert browsing.number(cell) == pytest.approx(float(weight), abs=6e-5)
+                assert browser_visits.number(cell) == pytest.approx(float(weight), abs=6e-5)
             else:
                 assert cell == "0 or masked"
 
@@ -135,50 +135,53 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
     logs = (-0.1, -9.0, -40.0)
     nodes = tuple(SearchNode(number - 1, token, log, sum(logs[:number + 1]), number == 2, number < 2)
                   for number, (token, log) in enumerate(zip("xyz", logs, strict=True)))
-    trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", traced.looks(1, 3, 3)),),
+    trace = Trace({"a": TraceSide(tuple("xyz"))}, (TracedAttention("one", "a", "a", trace_examples.looks(1, 3, 3)),),
                   written=GeneratedTokens("a", logs), search=TracedSearch(1, nodes, (2,), 1234))
-    with browsing.visiting(chromium, filed(trace)) as visit:
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
         page = visit.open("tree")
         assert "3 continuations considered with 1 beam, and 1,234 more" in page.locator("#view").inner_text()
         assert page.locator(".board small").all_text_contents() == ["0.90 kept", "<0.01 kept", "<0.01 ■ finished"]
         cells = page.locator("#view table tr").nth(1).locator("td").all_inner_texts()
-        assert [browsing.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs], rel=0.01)
+        assert [browser_visits.number(cell) for cell in cells] == pytest.approx([math.exp(log) for log in logs],
+                                                                                rel=0.01)
         page = visit.open("alignment", row=2)
         page.wait_for_selector("aside strong.number")
         told = page.locator("aside strong.number").inner_text()
-        assert browsing.number(told) == pytest.approx(math.exp(-40), rel=0.01)
+        assert browser_visits.number(told) == pytest.approx(math.exp(-40), rel=0.01)
 
 
 def test_one_token(chromium, filed):
-    with browsing.visiting(chromium, filed(traced.one_token())) as visit:
-        for view in browsing.VIEWS:
+    with browser_visits.visiting(chromium, filed(trace_examples.one_token())) as visit:
+        for view in browser_visits.VIEWS:
             visit.open(view).wait_for_timeout(80)
             assert visit.page.locator(".wrong").count() == 0
-        _, rows = browsing.table(visit.open("alignment"))
+        _, rows = browser_visits.table(visit.open("alignment"))
     assert rows == [["x", ["1.0000"]]]
 
 
 def test_96_heads(chromium, filed):
-    look = traced.looks(96, 6, 6, seed=4)
+    look = trace_examples.looks(96, 6, 6, seed=4)
     trace = Trace({"a": TraceSide(tuple("abcdef"))}, (TracedAttention("wide", "a", "a", look),))
-    with browsing.visiting(chromium, filed(trace)) as visit:
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
         page = visit.open("heads")
         assert page.locator("button.card").count() == 96
         page.locator("button.card").last.scroll_into_view_if_needed()
-        browsing.until(page, r"() => /H \d/.test([...document.querySelectorAll('button.card')].pop().textContent)")
+        browser_visits.until(page,
+                             r"() => /H \d/.test([...document.querySelectorAll('button.card')].pop().textContent)")
         told = page.locator("button.card").last.text_content()
         assert f"H {look.entropy()[95].mean():.2f}" in told
         visit.page.goto("about:blank")
-        _, rows = browsing.table(visit.open("alignment", attention=0, head=95))
-    got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in rows])
+        _, rows = browser_visits.table(visit.open("alignment", attention=0, head=95))
+    got = torch.tensor([[browser_visits.number(cell) for cell in cells] for _, cells in rows])
     torch.testing.assert_close(got, look.weights()[95], atol=6e-5, rtol=0)
 
 
 def test_an_image_is_shown_in_patches(chromium, filed):
     tokens = ("[class]", *(f"{row},{column}" for row in range(3) for column in range(4)))
     trace = Trace({"image": TraceSide(tokens, grid=(3, 4), lead=1)},
-                  (TracedAttention("encoder.0.self", "image", "image", traced.looks(2, 13, 13), 0, "self"),), "a.png")
-    with browsing.visiting(chromium, filed(trace)) as visit:
+                  (TracedAttention("encoder.0.self", "image", "image", trace_examples.looks(2, 13, 13), 0, "self"),),
+                  "a.png")
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
         page = visit.open("alignment")
         page.wait_for_selector("canvas.patches")
         assert "3 × 4 patches" in page.locator("canvas.patches").first.get_attribute("aria-label")
@@ -187,7 +190,7 @@ def test_an_image_is_shown_in_patches(chromium, filed):
 def test_nothing_else_runs(chromium, hostile, served):
     """The policy holds: neither a script nor a request that somebody put in would do anything."""
     for address in (hostile, served):
-        visit = browsing.Visit(chromium, address)
+        visit = browser_visits.Visit(chromium, address)
         page = visit.open("alignment")
         page.evaluate("""() => {
             const script = document.createElement("script");
@@ -207,10 +210,10 @@ def test_nothing_else_runs(chromium, hostile, served):
 
 def test_a_look_beyond_half_precision_is_not_rounded(chromium, filed, monkeypatch):
     monkeypatch.setattr("regard.inspection.page.document.MAX_WEIGHTS", 0)
-    plain = traced.looks(1, 9, 9)
+    plain = trace_examples.looks(1, 9, 9)
     trace = Trace({"a": TraceSide(tuple("abcdefghi"))},
                   (TracedAttention("huge", "a", "a", Look(plain.query * 1e6, plain.key)),), "huge")
-    with browsing.visiting(chromium, filed(trace)) as visit:
+    with browser_visits.visiting(chromium, filed(trace)) as visit:
         page = visit.open("long")
         page.wait_for_timeout(200)
         assert "overview" in page.locator("#view").inner_text()

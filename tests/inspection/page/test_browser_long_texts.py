@@ -3,10 +3,10 @@
 import contextlib
 import time
 
-import browsing
+import browser_visits
 import psutil
 import pytest
-import traced
+import trace_examples
 
 from regard.inspection.page.server import PageServer
 
@@ -19,7 +19,7 @@ CLOSE = 6e-5
 
 @pytest.fixture(scope="module")
 def trace():
-    return traced.long(COUNT)
+    return trace_examples.long(COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,17 @@ def weight_at(page, row, column):
     page.get_by_label("Row", exact=True).fill(str(row))
     page.get_by_label("Column", exact=True).fill(str(column))
     page.get_by_role("button", name="Go there").click()
-    browsing.until(page, "() => /\\d|masked/.test(document.querySelector('.readout strong')?.textContent ?? '')", None,
+    browser_visits.until(page, "() => /\\d|masked/.test(document.querySelector('.readout strong')?.textContent ?? '')",
+                         None,
                    40)
     told = page.locator(".readout").inner_text()
     assert told.startswith(f"w{row} → w{column}:")
-    return browsing.number(page.locator(".readout strong").inner_text())
+    return browser_visits.number(page.locator(".readout strong").inner_text())
 
 
 def assert_seen(page, seconds=60):
     """The map has been drawn: its pixels have many colours."""
-    browsing.until(page, """() => {
+    browser_visits.until(page, """() => {
         const canvas = document.querySelector(".chart-frame canvas");
         if (!canvas) return false;
         const pen = new OffscreenCanvas(200, 200).getContext("2d", { willReadFrequently: true });
@@ -65,7 +66,7 @@ def memory():
 
 
 def test_a_long_text_opens_as_a_map(chromium, file):
-    with browsing.visiting(chromium, file, offline=True) as visit:
+    with browser_visits.visiting(chromium, file, offline=True) as visit:
         visit.open()
         visit.page.wait_for_selector("#view.long")
         assert_seen(visit.page)
@@ -73,10 +74,10 @@ def test_a_long_text_opens_as_a_map(chromium, file):
 
 
 @pytest.mark.parametrize("where", ["file", "served"])
-def test_weights_where_one_zooms_in_are_those_of_python(chromium, trace, file, where):
+def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
     weights = trace.attentions[0].look
     with (PageServer([trace]) as server,
-          browsing.visiting(chromium, file if where == "file" else server.address) as visit):
+          browser_visits.visiting(chromium, file if where == "file" else server.address) as visit):
         page = visit.open("long", attention=0, head=1)
         for row, column in PLACES:
             want = float(weights.rows(row)[1, column])
@@ -86,7 +87,7 @@ def test_weights_where_one_zooms_in_are_those_of_python(chromium, trace, file, w
 
 
 def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
-    with browsing.visiting(chromium, file) as visit:
+    with browser_visits.visiting(chromium, file) as visit:
         page = visit.open("long")
         assert_seen(page)
         where = page.locator(".where")
@@ -104,12 +105,12 @@ def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
         box = frame.bounding_box()
         page.mouse.move(box["x"] + 300, box["y"] + 200)
         page.mouse.wheel(0, -480)
-        browsing.until(page, "(before) => document.querySelector('.where').textContent !== before", whole)
+        browser_visits.until(page, "(before) => document.querySelector('.where').textContent !== before", whole)
 
 
 def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
-    trace = traced.long(1500)
-    with browsing.visiting(chromium, filed(trace, size_limit=200_000, file="mine.safetensors")) as visit:
+    trace = trace_examples.long(1500)
+    with browser_visits.visiting(chromium, filed(trace, size_limit=200_000, file="mine.safetensors")) as visit:
         page = visit.open("long")
         assert_seen(page)
         assert "regard look mine.safetensors" in page.locator("#view").inner_text()
@@ -117,8 +118,8 @@ def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
 
 def test_what_if_of_a_long_text_shows_what_changed(chromium):
     """Too long for maps by words: those of a head, as they are served and as they come with the answer."""
-    with (PageServer([traced.long(1500)], what_if=lambda question: traced.long(1500, seed=1)) as server,
-          browsing.visiting(chromium, server.address) as visit):
+    with (PageServer([trace_examples.long(1500)], what_if=lambda question: trace_examples.long(1500, seed=1)) as server,
+          browser_visits.visiting(chromium, server.address) as visit):
         page = visit.open("what-if")
         page.locator("form.what-if button.strong").click()
         page.wait_for_selector(".result h2")
@@ -130,8 +131,8 @@ def test_what_if_of_a_long_text_shows_what_changed(chromium):
 @pytest.mark.slow
 def test_16384_tokens(chromium, filed):
     """A picture 5 s after it is opened, in less than 500 MB, at 30 frames a second."""
-    address = filed(traced.long(16_384, heads=8, width=64))
-    with browsing.visiting(chromium, address, offline=True) as visit:
+    address = filed(trace_examples.long(16_384, heads=8, width=64))
+    with browser_visits.visiting(chromium, address, offline=True) as visit:
         began = time.monotonic()
         visit.page.goto(address, wait_until="commit")
         assert_seen(visit.page, 60)

@@ -3,10 +3,10 @@
 import math
 import re
 
-import browsing
+import browser_visits
 import pytest
 import torch
-import traced
+import trace_examples
 
 from regard.inspection.page.server import PageServer
 from regard.inspection.trace import Trace, select_map
@@ -19,7 +19,7 @@ CLOSE = 6e-5
 
 @pytest.fixture(scope="module")
 def trace():
-    return traced.translation()
+    return trace_examples.translation()
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def file(trace, filed):
 
 @pytest.fixture
 def visit(chromium, file):
-    with browsing.visiting(chromium, file, offline=True) as found:
+    with browser_visits.visiting(chromium, file, offline=True) as found:
         yield found
 
 
 def test_every_view_opens_from_a_disk_without_a_network(visit):
     titles = {}
-    for view in browsing.VIEWS:
+    for view in browser_visits.VIEWS:
         page = visit.open(view)
         titles[view] = page.locator('[role="tab"][aria-selected="true"]').inner_text()
         assert page.locator("#view").inner_text().strip()
@@ -60,27 +60,27 @@ def test_tokens_in_the_table_have_the_weights_of_the_trace(visit, trace, attenti
     for head in (0, 3):
         visit.page.goto("about:blank")
         page = visit.open("alignment", attention=attention, head=head, units="tokens")
-        names, found = browsing.table(page)
+        names, found = browser_visits.table(page)
         assert (names, [name for name, _ in found]) == (list(columns), list(rows))
-        got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in found])
+        got = torch.tensor([[browser_visits.number(cell) for cell in cells] for _, cells in found])
         torch.testing.assert_close(got, want[head], atol=CLOSE, rtol=0)
     if attention == 2:
         assert found[0][1][1:] == ["masked"] * 5
 
 
 def test_words_have_the_weights_of_their_tokens(visit, trace):
-    names, found = browsing.table(visit.open("alignment"))
+    names, found = browser_visits.table(visit.open("alignment"))
     best = select_map(trace)
     want = best.weights()
     assert names[:-1] == list(best.columns)  # the end of the source is no word, and is shown too
     assert names[-1] == "</s>"
-    got = torch.tensor([[browsing.number(cell) for cell in cells] for _, cells in found])
+    got = torch.tensor([[browser_visits.number(cell) for cell in cells] for _, cells in found])
     torch.testing.assert_close(got[:len(best.rows), :-1], want, atol=CLOSE, rtol=0)
 
 
 def test_pointing_at_a_cell_tells_its_weight(visit, trace):
     page = visit.open("alignment", attention=5, head=2, units="tokens")
-    browsing.until(page, "() => document.querySelector('.keyline')?.textContent")
+    browser_visits.until(page, "() => document.querySelector('.keyline')?.textContent")
     frame = page.locator(".chart-frame").first
     frame.focus()
     weights = trace.attentions[5].look.weights()[2]
@@ -90,23 +90,23 @@ def test_pointing_at_a_cell_tells_its_weight(visit, trace):
         page.keyboard.press(key)
         row, column = row + down, column + across
     told = page.locator(".readout").inner_text()
-    value = browsing.number(page.locator(".readout strong").inner_text())
-    names = [(i, j) for i, left in enumerate(traced.TARGET) for j, right in enumerate(traced.SOURCE)
+    value = browser_visits.number(page.locator(".readout strong").inner_text())
+    names = [(i, j) for i, left in enumerate(trace_examples.TARGET) for j, right in enumerate(trace_examples.SOURCE)
              if told.startswith(f"{left} → {right}:")]
     assert len(names) == 1
     assert value == pytest.approx(float(weights[names[0]]), abs=CLOSE)
     assert (row, column) == (2, 1)
-    browsing.until(page, "() => document.querySelector('[aria-live=polite].visually-hidden').textContent !== ''")
+    browser_visits.until(page, "() => document.querySelector('[aria-live=polite].visually-hidden').textContent !== ''")
 
 
 def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
     """A map that is higher than the window: at its top, what is said of it stands at the lower edge of the window."""
     count = 30
     tall = Trace({"a": TraceSide(tuple(f"w{number}" for number in range(count)))},
-                 (TracedAttention("one", "a", "a", traced.looks(1, count, count)),))
-    with browsing.visiting(chromium, filed(tall), size=(1200, 700)) as visit:
+                 (TracedAttention("one", "a", "a", trace_examples.looks(1, count, count)),))
+    with browser_visits.visiting(chromium, filed(tall), size=(1200, 700)) as visit:
         page = visit.open("alignment")
-        browsing.until(page, "() => document.querySelector('.legend canvas')")
+        browser_visits.until(page, "() => document.querySelector('.legend canvas')")
         box = page.locator(".chart-frame canvas").first.bounding_box()
         assert box["y"] < 600
         assert box["y"] + box["height"] > 800
@@ -121,17 +121,17 @@ def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
 
 def test_the_mouse_points_too(visit, trace):
     page = visit.open("alignment", attention=5, head=0, units="tokens")
-    browsing.until(page, "() => document.querySelector('.keyline')?.textContent")
+    browser_visits.until(page, "() => document.querySelector('.keyline')?.textContent")
     box = page.locator(".chart-frame canvas").first.bounding_box()
     weights, seen = trace.attentions[5].look.weights()[0], set()
     for part in range(30):
         page.mouse.move(box["x"] + box["width"] * (0.1 + part / 60), box["y"] + box["height"] * (0.35 + part / 60))
         told = page.locator(".readout").inner_text()
-        for i, left in enumerate(traced.TARGET):
-            for j, right in enumerate(traced.SOURCE):
+        for i, left in enumerate(trace_examples.TARGET):
+            for j, right in enumerate(trace_examples.SOURCE):
                 if told.startswith(f"{left} → {right}:"):
                     seen.add((i, j))
-                    value = browsing.number(page.locator(".readout strong").inner_text())
+                    value = browser_visits.number(page.locator(".readout strong").inner_text())
                     assert value == pytest.approx(float(weights[i, j]), abs=CLOSE)
     assert len(seen) > 3
 
@@ -144,10 +144,10 @@ def test_a_pinned_word_lists_its_largest_weights(visit, trace):
         [one.querySelector("bdi").textContent, one.querySelector(".number").textContent])""")
     row = trace.attentions[5].look.weights()[1, 2]
     order = row.argsort(descending=True).tolist()[:6]
-    assert [name for name, _ in told] == [traced.SOURCE[place] for place in order]
-    assert [browsing.number(value) for _, value in told] == pytest.approx([float(row[place]) for place in order],
+    assert [name for name, _ in told] == [trace_examples.SOURCE[place] for place in order]
+    assert [browser_visits.number(value) for _, value in told] == pytest.approx([float(row[place]) for place in order],
                                                                           abs=CLOSE)
-    confidence = browsing.number(page.locator("aside strong.number").inner_text())
+    confidence = browser_visits.number(page.locator("aside strong.number").inner_text())
     assert confidence == pytest.approx(math.exp(trace.written.log_probabilities[2]), abs=CLOSE)
     assert "row=2" in page.url
     page.reload()
@@ -156,7 +156,7 @@ def test_a_pinned_word_lists_its_largest_weights(visit, trace):
 
 def test_heads_have_their_entropy(visit, trace):
     page = visit.open("heads")
-    browsing.until(page, r"""() => [...document.querySelectorAll("button.card")].slice(0, 8)
+    browser_visits.until(page, r"""() => [...document.querySelectorAll("button.card")].slice(0, 8)
         .every((card) => /H \d/.test(card.textContent))""")
     for card in page.locator("button.card").all()[:8]:
         told = card.text_content()
@@ -166,7 +166,7 @@ def test_heads_have_their_entropy(visit, trace):
         assert f"max {one.look.weights()[int(head)].max():.2g}" in told
     page.locator(".card").nth(1).click()
     page.wait_for_selector("dialog[open] .facts strong")
-    told = browsing.number(page.locator("dialog .facts strong").first.inner_text())
+    told = browser_visits.number(page.locator("dialog .facts strong").first.inner_text())
     assert told == pytest.approx(float(trace.attentions[0].look.entropy()[1].mean()), abs=CLOSE)
     page.keyboard.press("Escape")
     assert page.locator("dialog[open]").count() == 0
@@ -178,10 +178,11 @@ def test_the_tree_has_the_numbers_of_the_search(visit, trace):
     assert page.locator('[role="treeitem"]').count() == len(kept)
     assert "−1.1800" in page.locator("#view").inner_text()
     page.get_by_text("dropped ones too").click()
-    browsing.until(page, f"() => document.querySelectorAll('[role=treeitem]').length === {len(trace.search.nodes)}")
+    browser_visits.until(page,
+                         f"() => document.querySelectorAll('[role=treeitem]').length === {len(trace.search.nodes)}")
     page.locator('[role="treeitem"]').last.click()
     rows = page.locator("#view table tr").all()
-    totals = [browsing.number(cell) for cell in rows[2].locator("td").all_inner_texts()]
+    totals = [browser_visits.number(cell) for cell in rows[2].locator("td").all_inner_texts()]
     tokens = rows[0].locator("td").all_inner_texts()
     assert tokens[-1] == "</s>"
     want = [node.total for node in trace.search.nodes if any(node.total == pytest.approx(total) for total in totals)]
@@ -190,19 +191,20 @@ def test_the_tree_has_the_numbers_of_the_search(visit, trace):
 
 def test_two_heads_side_by_side_and_their_difference(visit, trace):
     page = visit.open("pair", attention=5, head=0, attention2=5, head2=3)
-    browsing.until(page, "() => document.querySelectorAll('.chart-frame').length === 3")
+    browser_visits.until(page, "() => document.querySelectorAll('.chart-frame').length === 3")
     weights = trace.attentions[5].look.weights()
     page.locator(".chart-frame").first.focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
     values = {}
     for place, name in enumerate(("first", "second", "difference")):  # pointing at one points at all
-        browsing.until(page, "(n) => document.querySelectorAll('.readout')[n].querySelector('strong')", place)
+        browser_visits.until(page, "(n) => document.querySelectorAll('.readout')[n].querySelector('strong')", place)
         readout = page.locator(".readout").nth(place)
-        values[name] = (readout.inner_text().split(":")[0], browsing.number(readout.locator("strong").inner_text()))
+        values[name] = (readout.inner_text().split(":")[0],
+                        browser_visits.number(readout.locator("strong").inner_text()))
     assert len({told for told, _ in values.values()}) == 1
     left, right = values["first"][0].split(" → ")
-    i, j = traced.TARGET.index(left), traced.SOURCE.index(right)
+    i, j = trace_examples.TARGET.index(left), trace_examples.SOURCE.index(right)
     assert values["first"][1] == pytest.approx(float(weights[0, i, j]), abs=CLOSE)
     assert values["second"][1] == pytest.approx(float(weights[3, i, j]), abs=CLOSE)
     assert values["difference"][1] == pytest.approx(float(weights[3, i, j] - weights[0, i, j]), abs=2 * CLOSE)
@@ -219,9 +221,9 @@ def test_what_if_asks_the_model(chromium, trace):
         questions.append(question)
         if "bad" in question.text:
             raise ValueError("`text` must be good, but is bad instead.")
-        return traced.translation(title=question.text, seed=9)
+        return trace_examples.translation(title=question.text, seed=9)
 
-    with PageServer([trace], what_if=answer) as server, browsing.visiting(chromium, server.address) as visit:
+    with PageServer([trace], what_if=answer) as server, browser_visits.visiting(chromium, server.address) as visit:
         page = visit.open("what-if")
         page.get_by_label("Text", exact=True).fill("The black dog sleeps.")
         page.get_by_label("The output begins with").fill("Le chien")

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-import traced
+import trace_examples
 from refusals import assert_named
 
 from regard.attention.look import Look
@@ -48,7 +48,7 @@ def windowed(data, rows, columns, mask):
 
 
 def test_a_small_attention_is_written_out():
-    trace = traced.translation()
+    trace = trace_examples.translation()
     table = document.embedded_document([trace])
     assert (table["version"], table["served"], table["title"]) == (1, False, "The black cat sleeps.")
     for one, told in zip(trace.attentions, table["traces"][0]["attentions"], strict=True):
@@ -65,7 +65,7 @@ def test_a_small_attention_is_written_out():
 @pytest.mark.parametrize("mask", [None, Causal(), Window(5, 2)])
 def test_a_large_attention_can_be_computed_from_what_is_projected(mask, monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
-    look = traced.looks(4, 40, 50, mask=mask)
+    look = trace_examples.looks(4, 40, 50, mask=mask)
     look = Look(look.query, look.key[:2], mask=mask)
     data = only(document.embedded_document([alone(look)]))
     assert data["kind"] == "projected"
@@ -77,9 +77,9 @@ def test_a_large_attention_can_be_computed_from_what_is_projected(mask, monkeypa
     np.testing.assert_allclose(got.sum(-1)[want.sum(-1) > 0], 1.0, atol=1e-5)
 
 
-def test_digits_are_left_out_where_there_is_no_room(monkeypatch):
+def test_precision_follows_the_size_limit(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
-    plain = traced.looks(2, 40, 40)
+    plain = trace_examples.looks(2, 40, 40)
     trace = alone(Look(plain.query * 9, plain.key))
     found = {room: only(document.embedded_document([trace], size_limit=room)) for room in (1 << 20, 25_000, 5_000)}
     assert [found[room]["kind"] for room in found] == ["projected", "projected", "overview"]
@@ -89,17 +89,17 @@ def test_digits_are_left_out_where_there_is_no_room(monkeypatch):
 
 def test_a_bilinear_score_is_a_product_too(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
-    plain = traced.looks(2, 9, 12)
+    plain = trace_examples.looks(2, 9, 12)
     look = Look(plain.query, plain.key, score=Bilinear(torch.randn(2, 8, 8) / 8))
     data = only(document.embedded_document([alone(look)]))
     np.testing.assert_allclose(windowed(data, 9, 12, None), look.weights().numpy(), atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["matrix", "relu", "tensor mask", "bias", "huge"])
-def test_what_is_no_softmax_of_products_has_an_overview(name, monkeypatch):
+def test_other_scores_and_normalisers_have_an_overview(name, monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     monkeypatch.setattr(document, "OVERVIEW_BLOCKS", (4,))
-    plain = traced.looks(2, 9, 13)
+    plain = trace_examples.looks(2, 9, 13)
     look = {"matrix": WeightMatrix(torch.randn(2, 9, 13)), "relu": Look(plain.query, plain.key, normalize="relu"),
             "tensor mask": Look(plain.query, plain.key, mask=torch.ones(9, 13).tril().bool()),
             "bias": Look(plain.query, plain.key, bias=torch.randn(2, 9, 13)),
@@ -112,8 +112,8 @@ def test_what_is_no_softmax_of_products_has_an_overview(name, monkeypatch):
     np.testing.assert_allclose(got[1, 2, 3], look.weights()[1, 8:, 12:].mean(), rtol=1e-5)
 
 
-def test_there_is_so_much_room_and_the_alignment_goes_first():
-    looks = [traced.looks(2, 6, 6, seed=seed) for seed in range(3)]
+def test_size_limit_and_alignment_first():
+    looks = [trace_examples.looks(2, 6, 6, seed=seed) for seed in range(3)]
     side = {"a": TraceSide(("x",) * 6)}
     attentions = tuple(TracedAttention(f"{number}", "a", "a", look) for number, look in enumerate(looks))
     one = 4 * -(-4 * 2 * 36 // 3)
@@ -125,7 +125,7 @@ def test_there_is_so_much_room_and_the_alignment_goes_first():
                      AlignmentPointer(2): ["overview", "overview", "weights"]}
 
 
-def test_an_overview_is_as_fine_as_there_is_room(monkeypatch):
+def test_overview_is_as_fine_as_the_limit_allows(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 0)
     trace = alone(WeightMatrix(torch.rand(1, 600, 600)))
     for room, size in ((1 << 30, 2), (4 * 4 * 90_000 * 4 // 3 + 100, 2), (4 * 4 * 90_000, 4), (0, 16)):
@@ -133,30 +133,30 @@ def test_an_overview_is_as_fine_as_there_is_room(monkeypatch):
 
 
 def test_a_page_knows_its_file():
-    assert "file" not in document.embedded_document([traced.one_token()])
-    assert document.embedded_document([traced.one_token()], file="a.safetensors")["file"] == "a.safetensors"
+    assert "file" not in document.embedded_document([trace_examples.one_token()])
+    assert document.embedded_document([trace_examples.one_token()], file="a.safetensors")["file"] == "a.safetensors"
 
 
-def test_served_ones_hold_only_what_is_small(monkeypatch):
+def test_served_documents_embed_small_attentions_only(monkeypatch):
     monkeypatch.setattr(document, "MAX_WEIGHTS", 6 * 6 * 4)
-    table = document.served_document([traced.translation()])
+    table = document.served_document([trace_examples.translation()])
     kinds = [told["data"] for told in table["traces"][0]["attentions"]]
     assert [data["kind"] for data in kinds] == ["served", "served", "weights", "served", "weights", "served"]
     assert table["served"] is True
 
 
 def test_text_of_a_document_is_inert_and_means_the_same():
-    table = document.embedded_document([traced.hostile()])
+    table = document.embedded_document([trace_examples.hostile()])
     text = document.dump_document(table)
     assert "<" not in text
     assert text.isascii()
     assert json.loads(text) == table
-    assert json.loads(text)["traces"][0]["sides"]["<i>side</i>"]["tokens"] == list(traced.HOSTILE)
+    assert json.loads(text)["traces"][0]["sides"]["<i>side</i>"]["tokens"] == list(trace_examples.HOSTILE)
 
 
 def test_numbers_that_are_none_stay_so():
-    data = only(document.embedded_document([traced.hostile()]))
-    weights = unpacked(data["values"], "<f4", 1, len(traced.HOSTILE), len(traced.HOSTILE))
+    data = only(document.embedded_document([trace_examples.hostile()]))
+    weights = unpacked(data["values"], "<f4", 1, len(trace_examples.HOSTILE), len(trace_examples.HOSTILE))
     assert np.isnan(weights[0, 0, 0])
     assert weights[0, 1, 1] == 0.0
     assert weights.min() < 0 or np.nanmin(weights) == pytest.approx(-1.0, abs=0.1)
@@ -168,15 +168,15 @@ def test_numbers_are_little_endian():
 
 
 def test_two_traces_at_most():
-    trace = traced.one_token()
+    trace = trace_examples.one_token()
     both = document.embedded_document([trace, trace])
     assert (len(both["traces"]), both["title"]) == (2, "x")
     for traces in ([], [trace] * 3):
         assert_named(lambda traces=traces: document.embedded_document(traces), ["`traces`", str(len(traces))])
 
 
-def test_a_look_that_no_file_could_hold_has_a_page():
-    look = traced.looks(1, 3000, 3000, width=2, score=lambda query, key: query @ key.mT)
+def test_page_of_a_look_that_no_file_can_hold():
+    look = trace_examples.looks(1, 3000, 3000, width=2, score=lambda query, key: query @ key.mT)
     data = only(document.served_document([Trace({"a": TraceSide(("x",) * 3000)},
                                                 (TracedAttention("one", "a", "a", look),))]))
     assert data == {"kind": "served"}
@@ -213,7 +213,7 @@ def test_modules_become_one_script():
     ("c.js", 'const text = "</SCRIPT>";\n', "must not contain </script"),
     ("c.js", 'const text = "<!--";\n', "must not contain <!--"),
 ])
-def test_what_cannot_be_joined_is_found(name, text, said):
+def test_module_rules_are_checked(name, text, said):
     with pytest.raises(AssertionError, match=re.escape(said)):
         made(modules={name: text})
 
@@ -223,7 +223,7 @@ def test_a_style_cannot_end_itself():
         made(style="</style><script>")
 
 
-def test_a_skeleton_has_every_place_once():
+def test_skeleton_has_every_placeholder_once():
     with pytest.raises(AssertionError, match="once"):
         bundles.make_bundle(SKELETON.replace("{{page}}", ""), "", MODULES)
 
@@ -263,7 +263,7 @@ SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
 
 
 def test_one_file_has_everything():
-    text = page_html([traced.translation()])
+    text = page_html([trace_examples.translation()])
     document, script = SCRIPT.findall(text)
     assert json.loads(document)["title"] == "The black cat sleeps."
     assert "src=" not in re.sub(SCRIPT, "", text)
@@ -274,8 +274,8 @@ def test_one_file_has_everything():
     assert "connect-src" not in policy  # a file asks nobody
 
 
-def test_what_was_typed_is_no_markup():
-    text = page_html([traced.hostile()])
+def test_typed_text_is_not_markup():
+    text = page_html([trace_examples.hostile()])
     assert len(SCRIPT.findall(text)) == 2
     assert "alert(1)</script>" not in text
     assert "<img" not in text
@@ -283,4 +283,4 @@ def test_what_was_typed_is_no_markup():
 
 
 def test_the_same_traces_give_the_same_bytes():
-    assert page_html([traced.translation()]) == page_html([traced.translation()])
+    assert page_html([trace_examples.translation()]) == page_html([trace_examples.translation()])

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import unicodedata
 
-import noded
+import node_scripts
 import numpy as np
 import pytest
 import torch
-from noded import ASSETS
+from node_scripts import ASSETS
 
 from regard.attention.look import Look
 from regard.attention.mask import Causal, Window
@@ -94,7 +94,7 @@ def lightness(colour):
     ("accent", "raised"), ("accent", "tint"), ("on-accent", "accent"), ("wrong", "paper"), ("gone", "paper"),
     ("new", "paper"),
 ])
-def test_texts_stand_out_from_what_is_behind_them(theme, ink, paper):
+def test_texts_have_enough_contrast(theme, ink, paper):
     rules = (ASSETS / "style.css").read_text(encoding="utf-8").split("}")
     rule = next(one for one in rules if f"color-scheme: {theme}" in one)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", rule))
@@ -102,7 +102,7 @@ def test_texts_stand_out_from_what_is_behind_them(theme, ink, paper):
     assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
-pytestmark = noded.needed
+pytestmark = node_scripts.needed
 
 
 def packed(numbers, kind="<f4"):
@@ -119,7 +119,7 @@ def traced(rows, columns, heads, data, **more):
 def test_every_half_is_decoded(tmp_path):
     bits = np.arange(1 << 16, dtype="<u2")
     lines = "return [...weights.halvesToFloat32(weights.decodeFloat16(given.text))].map(String);"
-    told = noded.run(tmp_path, ["weights"], lines, text=packed(bits, "<u2"))
+    told = node_scripts.run(tmp_path, ["weights"], lines, text=packed(bits, "<u2"))
     found = np.array([float(one.replace("Infinity", "inf")) for one in told])
     np.testing.assert_array_equal(found, bits.view("<f2").astype(float))
 
@@ -127,7 +127,7 @@ def test_every_half_is_decoded(tmp_path):
 @pytest.mark.parametrize("kind", ["decodeFloat32", "decodeFloat16"])
 def test_half_a_number_is_refused(tmp_path, kind):
     lines = "try { weights[given.kind]('AAAAAAA='); } catch (error) { return error.message; }"
-    assert "cut off" in noded.run(tmp_path, ["weights"], lines, kind=kind)
+    assert "cut off" in node_scripts.run(tmp_path, ["weights"], lines, kind=kind)
 
 
 def projected(look, allowed, kind):
@@ -155,7 +155,7 @@ def test_windows_of_queries_and_keys_are_the_weights(tmp_path, rows, columns, ke
     pane = {"top": top, "left": left, "rows": min(13, rows - top), "columns": min(15, columns - left)}
     lines = "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 3, given.pane, given.size);" \
             "return { ...block, values: [...block.values] };"
-    told = noded.run(tmp_path, ["weights"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
+    told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(rows, columns, 4, data), pane=pane, size=size)
     whole = look.weights()[3:, top:top + pane["rows"], left:left + pane["columns"]]
     expected = WeightMatrix(whole).block_map(size)[0]
     assert (told["rows"], told["columns"]) == tuple(expected.shape)
@@ -174,7 +174,7 @@ def test_means_of_weights_and_of_an_overview_are_block_maps(tmp_path, kind, size
     lines = "const pane = { top: 0, left: 0, rows: 37, columns: 21 };" \
             "const block = await new weights.EmbeddedSource([given.trace]).map(0, 0, 2, pane, given.size);" \
             "return { values: [...block.values], levels: weights.blockSizes(given.trace.attentions[0].data, 37) };"
-    told = noded.run(tmp_path, ["weights"], lines, trace=traced(37, 21, 3, data), size=size)
+    told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(37, 21, 3, data), size=size)
     expected = weights.block_map(size)[2]
     found = torch.tensor(told["values"], dtype=torch.float32).reshape(expected.shape)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -185,7 +185,7 @@ def test_a_page_with_too_few_numbers_says_so(tmp_path):
     lines = "const pane = { top: 0, left: 0, rows: 2, columns: 2 };" \
             "return new weights.EmbeddedSource([given.trace]).map(0, 0, 0, pane, 1).catch((error) => error.message);"
     data = {"kind": "weights", "values": packed(torch.ones(3))}
-    told = noded.run(tmp_path, ["weights"], lines, trace=traced(2, 2, 1, data))
+    told = node_scripts.run(tmp_path, ["weights"], lines, trace=traced(2, 2, 1, data))
     assert told == "one: expected 4 numbers, but the page has 3: write it again"
 
 
@@ -194,7 +194,7 @@ def test_words_are_means_of_rows_and_sums_of_columns(tmp_path):
     down = [{"first": 0, "last": 1}, {"first": 2, "last": 2}, {"first": 3, "last": 4}]
     across = [{"first": 0, "last": 0}, {"first": 1, "last": 3}]
     lines = "return [...planes.groupTokens(new Float32Array(given.values), 4, given.down, given.across)];"
-    told = noded.run(tmp_path, ["planes"], lines, values=values.flatten().tolist(), down=down, across=across)
+    told = node_scripts.run(tmp_path, ["planes"], lines, values=values.flatten().tolist(), down=down, across=across)
     rows = torch.stack([values[one["first"]:one["last"] + 1].mean(0) for one in down])
     expected = torch.stack([rows[:, one["first"]:one["last"] + 1].sum(1) for one in across], 1)
     torch.testing.assert_close(torch.tensor(told).reshape(3, 2), expected)
@@ -203,7 +203,7 @@ def test_words_are_means_of_rows_and_sums_of_columns(tmp_path):
 def test_rows_that_lie_later_are_those_of_the_tokens(tmp_path):
     lines = "const units = [0, 1, 2].map((i) => ({ first: i, last: i }));" \
             "return [1, 0, -1].map((offset) => planes.shiftRows(units, 3, offset).moved.map((one) => one.first));"
-    assert noded.run(tmp_path, ["planes"], lines) == [[1, 2], [0, 1, 2], [0, 1]]
+    assert node_scripts.run(tmp_path, ["planes"], lines) == [[1, 2], [0, 1, 2], [0, 1]]
 
 
 MEASURE = """
@@ -218,10 +218,10 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))
-def test_what_a_head_looks_at_is_measured(tmp_path, name):
+def test_patterns_of_heads_are_measured(tmp_path, name):
     weights = 0.8 * PATTERNS[name] + 0.2 / 8
     trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
-    told = noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
+    told = node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert told["name"] == name
     assert told["entropy"] == pytest.approx(float(WeightMatrix(weights.unsqueeze(0)).entropy().mean()), rel=1e-5)
     shares = {share["name"]: share["share"] for share in told["shares"]}
@@ -233,15 +233,15 @@ def test_what_a_head_looks_at_is_measured(tmp_path, name):
 def test_from_one_side_to_another_there_is_a_diagonal(tmp_path):
     weights = 0.8 * torch.nn.functional.interpolate(torch.eye(5)[None, None], (5, 9))[0, 0] / 2 + 0.02
     trace = traced(5, 9, 1, {"kind": "weights", "values": packed(weights)})
-    assert noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == "diagonal ±1"
+    assert node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == "diagonal ±1"
 
 
-def test_a_place_that_few_rows_may_see_gives_no_name(tmp_path):
+def test_position_visible_to_few_rows_names_no_head(tmp_path):
     weights = torch.softmax(torch.randn(8, 8), -1).tril()
     weights[-1] = torch.eye(8)[-1]
     trace = traced(8, 8, 1, {"kind": "weights", "values": packed(weights)}, keys="a", mask="causal")
     trace["sides"]["a"]["tokens"][-1] = "</s>"
-    told = noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
+    told = node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)
     assert not {"separators", "last token"} & {one["name"] for one in told["shares"]}
 
 
@@ -250,7 +250,7 @@ def test_a_place_that_few_rows_may_see_gives_no_name(tmp_path):
 ])
 def test_a_scale_runs_from_zero_to_its_largest(tmp_path, shape, value, part):
     lines = "const one = new scale.Scale(given.shape, 0, 1); return [one.along(given.value), one.ticks()];"
-    along, ticks = noded.run(tmp_path, ["scale"], lines, shape=shape, value=value)
+    along, ticks = node_scripts.run(tmp_path, ["scale"], lines, shape=shape, value=value)
     assert along == pytest.approx(part, abs=1e-6)
     assert ticks[-1] == {"value": 1, "at": 1}
     assert [tick["at"] for tick in ticks] == sorted(tick["at"] for tick in ticks)
@@ -260,21 +260,21 @@ def test_numbers_on_both_sides_of_zero_have_a_scale_that_is_the_same_to_both(tmp
     lines = "globalThis.document = { documentElement: { dataset: {} } };" \
             "const one = new scale.Scale('linear', -2, 1);" \
             "return [one.low, one.high, one.colour(-2) === one.ramp[0], one.colour(2) === one.ramp[255]];"
-    assert noded.run(tmp_path, ["scale"], lines) == [-2, 2, True, True]
+    assert node_scripts.run(tmp_path, ["scale"], lines) == [-2, 2, True, True]
 
 
-def test_a_single_place_names_a_head_before_the_diagonal_does(tmp_path):
+def test_single_position_names_a_head_before_the_diagonal(tmp_path):
     near = sum(torch.diag(torch.ones(20 - abs(step)), step) for step in (-2, -1, 0, 1, 2))
     for weights, name in ((near / near.sum(1, keepdim=True), "diagonal ±2"), (0.1 * near + torch.eye(20), "itself")):
         trace = traced(20, 20, 1, {"kind": "weights", "values": packed(weights)}, keys="a")
-        assert noded.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == name
+        assert node_scripts.run(tmp_path, ["weights", "heads"], MEASURE, trace=trace)["name"] == name
 
 
 def test_confidence_is_the_geometric_mean_of_the_tokens(tmp_path):
     logs = [-0.1, -2.0, -0.5]
     units = [{"first": 0, "last": 1}, {"first": 2, "last": 2}]
     lines = "return alignment.confidence({ log_probabilities: given.logs }, given.units);"
-    told = noded.run(tmp_path, ["alignment"], lines, logs=logs, units=units)
+    told = node_scripts.run(tmp_path, ["alignment"], lines, logs=logs, units=units)
     assert told == pytest.approx([float(np.sqrt(np.exp(-0.1) * np.exp(-2.0))), float(np.exp(-0.5))])
 
 
@@ -292,14 +292,14 @@ WEIGHTS = {"0.5": "0.5000", "0": "0", "1e-9": "1.00e−9", "-0.25": "−0.2500",
            "0.0123": "0.0123", "0.000999": "9.99e−4"}
 
 
-def test_what_has_no_shape_is_shown(tmp_path):
-    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=list(SHOWN))
+def test_invisible_characters_are_shown(tmp_path):
+    told = node_scripts.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=list(SHOWN))
     assert dict(zip(SHOWN, told, strict=True)) == SHOWN
 
 
 def assert_as_in_pictures(tmp_path, tokens):
     """Compared in NFC, which pictures bring texts to."""
-    told = noded.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=tokens)
+    told = node_scripts.run(tmp_path, ["text"], "return given.tokens.map(text.visibleText);", tokens=tokens)
     other = [(token, got, labels.word_label(token, 10_000)) for token, got in zip(tokens, told, strict=True)
              if unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", labels.word_label(token, 10_000))]
     assert other == []
@@ -311,7 +311,7 @@ def test_every_character_has_the_same_name_as_in_pictures(tmp_path):
     assert_as_in_pictures(tmp_path, known)
 
 
-def test_what_belongs_together_is_the_same_as_in_pictures(tmp_path):
+def test_clusters_are_the_same_as_in_pictures(tmp_path):
     chance = random.Random(0)
     assert_as_in_pictures(tmp_path, ["".join(chance.choices(PARTS, k=chance.randint(1, 6))) for _ in range(20_000)])
 
@@ -319,7 +319,7 @@ def test_what_belongs_together_is_the_same_as_in_pictures(tmp_path):
 def test_words_are_cut_by_code_points(tmp_path):
     side = {"tokens": ["▁👩", "‍💻", "▁ok", "</s>"], "text": "👩‍💻 ok",
             "words": [{"start": 0, "end": 3, "first": 0, "last": 1}, {"start": 4, "end": 6, "first": 2, "last": 2}]}
-    told = noded.run(tmp_path, ["text"], "return text.wordUnits(given.side);", side=side)
+    told = node_scripts.run(tmp_path, ["text"], "return text.wordUnits(given.side);", side=side)
     found = [(one["name"], one["first"], one["last"]) for one in told]
     assert found == [("👩‍💻", 0, 1), ("ok", 2, 2), ("</s>", 3, 3)]
 
@@ -329,13 +329,13 @@ def test_words_are_cut_by_code_points(tmp_path):
 ])
 def test_differences_keep_what_is_common(tmp_path, before, after, expected):
     lines = "return text.diffWords(given.before, given.after);"
-    told = noded.run(tmp_path, ["text"], lines, before=before.split(), after=after.split())
+    told = node_scripts.run(tmp_path, ["text"], lines, before=before.split(), after=after.split())
     signs = {"same": "", "gone": "-", "new": "+"}
     assert " ".join(signs[one["kind"]] + one["text"] for one in told) == expected
 
 
 def test_nothing_but_zero_reads_as_zero(tmp_path):
-    told = noded.run(tmp_path, ["numbers"], f"return [{', '.join(WEIGHTS)}].map(numbers.formatWeight);")
+    told = node_scripts.run(tmp_path, ["numbers"], f"return [{', '.join(WEIGHTS)}].map(numbers.formatWeight);")
     assert dict(zip(WEIGHTS, told, strict=True)) == WEIGHTS
 
 
@@ -360,7 +360,7 @@ return { placed, lines, depths, few, path: tree.pathTo(given.search, 59) };
 @pytest.mark.parametrize("seed", range(4))
 def test_a_tree_has_a_place_for_every_node(tmp_path, seed):
     search = tree(seed)
-    told = noded.run(tmp_path, ["tree"], LAYOUT, search=search)
+    told = node_scripts.run(tmp_path, ["tree"], LAYOUT, search=search)
     places = {one["number"]: (one["depth"], one["line"]) for one in told["placed"]}
     assert sorted(places) == list(range(60))
     assert len(set(places.values())) == 60
@@ -381,11 +381,11 @@ def test_a_search_of_ten_thousand_steps_is_laid_out(tmp_path):
              for number in range(10_000)]
     lines = "const shown = tree.shownNodes(given.search, true, 3000);" \
             "return tree.placeNodes(given.search, shown).depths;"
-    told = noded.run(tmp_path, ["tree"], lines, search={"beams": 1, "nodes": nodes, "best": []})
+    told = node_scripts.run(tmp_path, ["tree"], lines, search={"beams": 1, "nodes": nodes, "best": []})
     assert told == 3000
 
 
 def test_a_path_shares_what_was_written(tmp_path):
     nodes = [{"parent": number - 1, "token": token} for number, token in enumerate("abxd")]
     lines = "return tree.sharedPrefix(given.search, [0, 1, 2, 3], [...'abcd']);"
-    assert noded.run(tmp_path, ["tree"], lines, search={"nodes": nodes}) == 2
+    assert node_scripts.run(tmp_path, ["tree"], lines, search={"nodes": nodes}) == 2

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
-import traced
+import trace_examples
 
 from regard.inspection.page import document, server
 from regard.inspection.page.server import (
@@ -33,7 +33,7 @@ def asked(question):
     """What if, without a model: the title is the question."""
     if question.text == "bad":
         raise ValueError("`text` must be good, but is bad instead.")
-    return traced.translation(title=repr(question))
+    return trace_examples.translation(title=repr(question))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,7 @@ def _plain_parts():
 
 @pytest.fixture(scope="module")
 def traces():
-    return [traced.translation(), traced.long(LARGE)]
+    return [trace_examples.translation(), trace_examples.long(LARGE)]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_window(serving, traces, size, shape):
 
 
 def test_a_window_without_numbers():
-    with PageServer([traced.hostile()]) as running:
+    with PageServer([trace_examples.hostile()]) as running:
         _, _, body = call(running, window(trace=0, head=0, rows=1, columns=1))
     answer = json.loads(body)
     assert (answer["largest"], answer["smallest"]) == (None, None)
@@ -226,7 +226,7 @@ def test_too_little_memory_is_a_message(error, capfd):
     def large(question):
         raise error
 
-    with PageServer([traced.one_token()], what_if=large) as running:
+    with PageServer([trace_examples.one_token()], what_if=large) as running:
         status, _, body = asks(running, {"text": "a"})
         assert call(running)[0] == 200
     assert status == 500
@@ -242,15 +242,15 @@ def test_too_little_memory_is_a_message(error, capfd):
     ({"Content-Type": "application/json", "Content-Length": "-1"}, b"", 411),
     ({"Content-Type": "application/json", "Content-Length": "9" * 50}, b"", 413),
     ({"Content-Type": "application/json", "Transfer-Encoding": "chunked"}, b"0\r\n\r\n", 411)])
-def test_a_question_of_another_form_is_refused(serving, headers, body, status):
+def test_what_if_requests_of_another_form_are_refused(serving, headers, body, status):
     got, answered, said = call(serving, "translate.json", "POST", body, **headers)
     assert got == status
     assert json.loads(said)["error"]
     assert answered["Connection"] == "close"
 
 
-def test_traces_alone_have_nobody_to_ask():
-    with PageServer([traced.one_token()]) as running:
+def test_traces_without_a_model_refuse_what_if():
+    with PageServer([trace_examples.one_token()]) as running:
         status, _, body = asks(running, {"text": "a"})
     assert status == 404
     assert "no model" in json.loads(body)["error"]
@@ -258,7 +258,7 @@ def test_traces_alone_have_nobody_to_ask():
 
 @pytest.mark.parametrize("sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\x00\r\n\r\n",
                                   b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"G" * 70_000 + b"\r\n"])
-def test_what_is_no_request_does_no_harm(serving, sent):
+def test_malformed_requests_do_no_harm(serving, sent):
     with socket.create_connection((server.HOST, serving.port), timeout=10) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
@@ -270,7 +270,7 @@ def test_what_is_no_request_does_no_harm(serving, sent):
     assert call(serving)[0] == 200
 
 
-def test_who_leaves_does_no_harm(serving, capfd):
+def test_disconnected_clients_do_no_harm(serving, capfd):
     with socket.create_connection((server.HOST, serving.port)) as connection:
         connection.sendall(f"GET /{serving.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n".encode())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -278,7 +278,7 @@ def test_who_leaves_does_no_harm(serving, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_several_ask_at_once(serving):
+def test_concurrent_requests(serving):
     found = []
 
     def ask(top):
@@ -298,19 +298,19 @@ def test_it_listens_to_this_machine_alone(serving):
 
 
 def test_every_server_has_a_token_of_its_own():
-    with PageServer([traced.one_token()]) as one, PageServer([traced.one_token()]) as two:
+    with PageServer([trace_examples.one_token()]) as one, PageServer([trace_examples.one_token()]) as two:
         assert one.token != two.token
 
 
 def test_a_port_that_is_taken_is_an_error(serving):
     with pytest.raises(OSError, match="in use"):
-        PageServer([traced.one_token()], port=serving.port)
+        PageServer([trace_examples.one_token()], port=serving.port)
     with pytest.raises(ValueError, match="`port`"):
-        PageServer([traced.one_token()], port=70_000)
+        PageServer([trace_examples.one_token()], port=70_000)
 
 
 def test_an_interrupt_ends_it(monkeypatch):
-    running = PageServer([traced.one_token()])
+    running = PageServer([trace_examples.one_token()])
 
     def interrupted(**options):
         raise KeyboardInterrupt
@@ -320,14 +320,14 @@ def test_an_interrupt_ends_it(monkeypatch):
     assert running.http.socket.fileno() == -1
 
 
-def test_it_ends_when_nothing_is_being_computed(traces):
+def test_shutdown_waits_for_computations(traces):
     began, go_on, ended = threading.Event(), threading.Event(), []
 
     def slow(question):
         began.set()
         go_on.wait(10)
         ended.append(True)
-        return traced.one_token()
+        return trace_examples.one_token()
 
     with PageServer(traces, what_if=slow) as running:
         asking = threading.Thread(target=asks, args=(running, {"text": "a"}))
@@ -352,7 +352,7 @@ WINDOW = "map.json?trace=0&attention=0&head=1&top=0&left=0&rows=6&columns=6&size
 
 @pytest.fixture(scope="module")
 def serving_limit():
-    with PageServer([traced.translation()], what_if=lambda question: traced.one_token()) as running:
+    with PageServer([trace_examples.translation()], what_if=lambda question: trace_examples.one_token()) as running:
         yield running
 
 
@@ -380,7 +380,7 @@ def ended(connection):
 
 
 @pytest.mark.parametrize("where", ["before the end of the headers", "inside of the body", "before a second request"])
-def test_who_sends_a_byte_now_and_then_is_not_waited_for(serving_limit, where, monkeypatch):
+def test_slow_requests_time_out(serving_limit, where, monkeypatch):
     monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.4)
     post = head(serving_limit, "translate.json", "POST", Content_Type="application/json", Content_Length=1000)
     start = {"before the end of the headers": post[:-2], "inside of the body": post,
@@ -406,10 +406,10 @@ def answered(serving_limit):
     return False
 
 
-def test_who_does_not_take_an_answer_is_not_waited_for(monkeypatch, capfd):
+def test_unread_answers_time_out(monkeypatch, capfd):
     monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
-    with PageServer([traced.one_token()]) as running:
+    with PageServer([trace_examples.one_token()]) as running:
         running.html = b"x" * (64 << 20)
         with connected(running) as connection:
             connection.sendall(head(running))
@@ -418,9 +418,9 @@ def test_who_does_not_take_an_answer_is_not_waited_for(monkeypatch, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_so_many_connect_at_once_and_no_more(monkeypatch):
+def test_number_of_connections_is_limited(monkeypatch):
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
-    with PageServer([traced.one_token()]) as running, contextlib.ExitStack() as stack:
+    with PageServer([trace_examples.one_token()]) as running, contextlib.ExitStack() as stack:
         held = [stack.enter_context(connected(running)) for _ in range(3)]
         for connection in held:
             connection.sendall(head(running, "x")[:10])
@@ -449,7 +449,7 @@ def test_two_origins_are_refused(serving_limit):
 
 
 @pytest.mark.parametrize("sent", [b"<wicked> / HTTP/1.1\r\n\r\n", b"GET / <wicked>/1.1\r\n\r\n", b"<wicked>\r\n\r\n"])
-def test_what_was_sent_is_not_sent_back(serving_limit, sent):
+def test_errors_do_not_echo_the_request(serving_limit, sent):
     with connected(serving_limit) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
@@ -469,7 +469,7 @@ def test_a_window_request():
                                    ASKED.replace("=3", "=3.0"), ASKED.replace("=3", "="), ASKED.replace("=3", "=٣"),
                                    ASKED.replace("=3", "=" + "9" * 10), ASKED.replace("=3", "=%00"), "&" * 99,
                                    ASKED.replace("size", "trace")])
-def test_no_window(query):
+def test_invalid_window_requests_are_refused(query):
     with pytest.raises(RefusedRequestError, match="whole numbers") as error:
         parse_window(query)
     assert error.value.status == 400
@@ -492,7 +492,7 @@ def test_what_if_request():
     (b'{"text": "' + b"a" * 20_001 + b'"}', "20,000 characters"), (b"[" * 100_000, "JSON object"),
     (b'{"text": ["a"]}', "`text`"),
 ])
-def test_what_is_no_question(body, said):
+def test_invalid_what_if_requests_are_refused(body, said):
     with pytest.raises(ValueError, match=r"must be|JSON") as error:
         parse_what_if(body)
     assert said in str(error.value)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import traced
+import trace_examples
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import assert_named
@@ -21,7 +21,7 @@ HEADS, ROWS, COLUMNS = 4, 23, 31
 
 def every_look():
     """Looks of all kinds, by name."""
-    plain = traced.looks(HEADS, ROWS, COLUMNS)
+    plain = trace_examples.looks(HEADS, ROWS, COLUMNS)
     chance = torch.Generator().manual_seed(9)
 
     def draw(*shape):
@@ -86,7 +86,7 @@ def test_blocks_are_means(kind, whole, monkeypatch):
 @given(top=st.integers(0, 5), left=st.integers(0, 7), rows=st.integers(1, 40), columns=st.integers(1, 40),
        size=st.sampled_from([1, 2, 3, 4, 64]))
 def test_any_window_of_any_size(top, left, rows, columns, size):
-    one = attention(traced.looks(1, ROWS, COLUMNS, mask=Causal()))
+    one = attention(trace_examples.looks(1, ROWS, COLUMNS, mask=Causal()))
     top, left = top * size % ROWS // size * size, left * size % COLUMNS // size * size
     got = TileCache().window(one, 0, tiles.TileWindow(top, left, rows, columns), size=size)
     want = means(one.look.weights()[0], size)[top // size:, left // size:].float()
@@ -95,7 +95,7 @@ def test_any_window_of_any_size(top, left, rows, columns, size):
 
 
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"padding", "alibi", "own score"}))
-def test_one_head_is_cut_out_where_it_can_be(kind):
+def test_single_heads_are_split_where_possible(kind):
     look = every_look()[kind]
     alone = single_head(look, 2)
     assert alone is not None
@@ -103,7 +103,7 @@ def test_one_head_is_cut_out_where_it_can_be(kind):
 
 
 @pytest.mark.parametrize("kind", ["padding", "alibi", "own score"])
-def test_what_cannot_be_cut_is_not(kind):
+def test_heads_without_parts_of_their_own_are_not_split(kind):
     assert single_head(every_look()[kind], 2) is None
 
 
@@ -114,8 +114,8 @@ def asked_of(monkeypatch):
     return asked
 
 
-def test_what_was_computed_is_remembered_and_given_up(monkeypatch):
-    one, asked = attention(traced.looks(1, 64, 64)), asked_of(monkeypatch)
+def test_tiles_are_cached_and_evicted(monkeypatch):
+    one, asked = attention(trace_examples.looks(1, 64, 64)), asked_of(monkeypatch)
     kept = TileCache(limit=2 * 4 * 22 * 22)
     for size in (3, 3, 5, 3, 7, 3):
         kept.window(one, 0, tiles.TileWindow(0, 0, 64, 64), size=size)
@@ -128,7 +128,7 @@ def test_what_was_computed_is_remembered_and_given_up(monkeypatch):
 
 def test_one_computation_serves_all_coarser_maps(monkeypatch):
     monkeypatch.setattr(tiles, "MAX_OVERVIEW", 16 * 16)
-    one, asked, kept = attention(traced.looks(1, 61, 57)), asked_of(monkeypatch), TileCache()
+    one, asked, kept = attention(trace_examples.looks(1, 61, 57)), asked_of(monkeypatch), TileCache()
     weights = one.look.weights()[0]
     for size in (16, 4, 8, 32, 64):
         got = kept.window(one, 0, tiles.TileWindow(0, 0, 61, 57), size=size)
@@ -137,14 +137,15 @@ def test_one_computation_serves_all_coarser_maps(monkeypatch):
 
 
 def test_two_attentions_are_not_mixed_up():
-    kept, one, two = TileCache(), attention(traced.looks(1, 8, 8)), attention(traced.looks(1, 8, 8, seed=1))
+    kept, one, two = TileCache(), attention(trace_examples.looks(1, 8, 8)), attention(trace_examples.looks(1, 8, 8,
+                                                                                                           seed=1))
     whole = tiles.TileWindow(0, 0, 8, 8)
     assert not torch.equal(kept.window(one, 0, whole, 2), kept.window(two, 0, whole, 2))
 
 
 def test_nothing_holds_the_matrix():
     count = 20_000
-    one = attention(traced.looks(1, count, count, width=4))
+    one = attention(trace_examples.looks(1, count, count, width=4))
     held = []
     plain = Look.rows
 
@@ -163,7 +164,7 @@ def test_nothing_holds_the_matrix():
 @pytest.mark.parametrize(("size", "most", "want"), [(1, 256, 1), (256, 256, 1), (257, 256, 2), (16384, 256, 64),
                                                     (100_000, 256, 512)])
 def test_the_size_of_an_overview(size, most, want):
-    assert tiles.overview_block_size(attention(traced.looks(1, size, 1, width=1)), most) == want
+    assert tiles.overview_block_size(attention(trace_examples.looks(1, size, 1, width=1)), most) == want
 
 
 @pytest.mark.parametrize(("change", "parts"), [
@@ -171,7 +172,7 @@ def test_the_size_of_an_overview(size, most, want):
     ({"top": 23}, ["`top`", "below 23"]), ({"left": -1}, ["`left`"]), ({"top": 3, "size": 2}, ["`top`", "block of 2"]),
     ({"rows": 0}, ["`rows`"]), ({"columns": -5}, ["`columns`"]),
 ])
-def test_a_wrong_question_is_named(change, parts):
+def test_wrong_windows_are_refused(change, parts):
     given = {"head": 0, "top": 0, "left": 0, "rows": 4, "columns": 4, "size": 1} | change
     head, size = given.pop("head"), given.pop("size")
     one = attention(every_look()["plain"])
@@ -192,7 +193,7 @@ def test_an_answer_has_a_limit(monkeypatch):
 @pytest.mark.parametrize("size", [1, 4, 64])
 def test_normalizers_and_means_of_blocks(mask, shape, size, monkeypatch):
     monkeypatch.setattr(tiles, "WEIGHTS_AT_ONCE", 60)
-    look = traced.looks(4, *shape, mask=mask)
+    look = trace_examples.looks(4, *shape, mask=mask)
     rounded = Look(look.query.half().float(), look.key[:2].half().float(), mask=mask)
     found, _ = projected_forms(attention(rounded))
     normalizers, means = found.normalizers_and_means(size)
@@ -205,7 +206,7 @@ def test_normalizers_and_means_of_blocks(mask, shape, size, monkeypatch):
 
 
 def test_the_error_is_that_of_rounding():
-    look = traced.looks(2, 20, 20)
+    look = trace_examples.looks(2, 20, 20)
     sharp = Look(look.query * 5, look.key)
     found, _ = projected_forms(attention(sharp))
     normalizers, _ = found.normalizers_and_means(4)
@@ -216,8 +217,8 @@ def test_the_error_is_that_of_rounding():
 
 
 @pytest.mark.parametrize("mask", [None, Causal()])
-def test_what_is_left_over_makes_it_exact(mask):
-    look = traced.looks(2, 30, 30)
+def test_rounding_errors_make_projections_exact(mask):
+    look = trace_examples.looks(2, 30, 30)
     sharp = attention(Look(look.query * 9, look.key, mask=mask))
     rounded, exact = projected_forms(sharp)
     errors = [form.error(sharp, form.normalizers_and_means(4)[0]) for form in (rounded, exact)]
@@ -227,15 +228,16 @@ def test_what_is_left_over_makes_it_exact(mask):
 
 
 @pytest.mark.parametrize("look", [
-    WeightMatrix(torch.rand(1, 3, 3)), traced.looks(1, 3, 3, normalize="relu"),
-    traced.looks(1, 3, 3, bias=torch.rand(3, 3)),
-    traced.looks(1, 3, 3, mask=Padding(torch.tensor(2))), traced.additive(1, 3),
-    traced.looks(1, 3, 3, mask=Causal() & Window(1, 0)), traced.looks(1, 3, 3, score=lambda q, k: q @ k.mT)])
-def test_what_is_no_softmax_of_products_is_not_projected(look):
+    WeightMatrix(torch.rand(1, 3, 3)), trace_examples.looks(1, 3, 3, normalize="relu"),
+    trace_examples.looks(1, 3, 3, bias=torch.rand(3, 3)),
+    trace_examples.looks(1, 3, 3, mask=Padding(torch.tensor(2))), trace_examples.additive(1, 3),
+    trace_examples.looks(1, 3, 3, mask=Causal() & Window(1, 0)),
+    trace_examples.looks(1, 3, 3, score=lambda q, k: q @ k.mT)])
+def test_other_scores_and_normalisers_are_not_projected(look):
     assert [*projected_forms(attention(look))] == []
 
 
 def test_bytes_are_counted():
-    found, finer = projected_forms(attention(traced.looks(2, 5, 7, width=3)))
+    found, finer = projected_forms(attention(trace_examples.looks(2, 5, 7, width=3)))
     assert found.nbytes == 2 * (2 * 5 * 3 + 2 * 7 * 3) + 4 * 2 * 5
     assert finer.nbytes == 6 * (2 * 5 * 3 + 2 * 7 * 3) + 4 * 2 * 5

@@ -158,7 +158,7 @@ def test_every_cell_has_a_pixel(tmp_path):
     (np.ones(3), TARGET, SOURCE, ["`weights`", "(rows, columns)"]),
     (np.ones((0, 0)), [], [], ["`weights`", "at least one"]),
 ])
-def test_what_does_not_fit_is_refused(weights, rows, columns, parts):
+def test_wrong_arguments_are_refused(weights, rows, columns, parts):
     assert_named(lambda: alignment_picture(weights, rows, columns), parts)
 
 
@@ -255,7 +255,7 @@ def test_entropies_need_no_bounds():
     (lambda: entropy_picture({"a": [[1.0]]}), ['entropies["a"]', "(heads,)"]),
     (lambda: entropy_picture({"a": [1.0]}, {"b": 1.0}), ["`bounds`", '"b"']),
 ])
-def test_what_does_not_fit_is_refused_head(call, parts):
+def test_wrong_head_arguments_are_refused(call, parts):
     assert_named(call, parts)
 
 
@@ -279,14 +279,14 @@ def test_vectors_and_the_cosines_between_them():
     assert head(figure) == "Positions"
 
 
-def test_a_vector_of_zeros_is_like_none():
+def test_zero_vector_has_no_cosine():
     figure = position_picture({"linear": LinearEncoding(0.5, width=3)(torch.arange(4))})
     alike = images(figure)[1].get_array()
     assert np.ma.getmaskarray(alike)[0].all()
     assert head(figure) == "linear: a vector of zeros has no cosine: pink"
 
 
-def test_axes_count_positions_whatever_a_cell_is(tmp_path):
+def test_axes_count_positions_not_cells(tmp_path):
     figure = position_picture({"long": SinusoidalEncoding(8)(torch.arange(3000))})
     numbers, alike = images(figure)
     assert numbers.get_array().shape == (1000, 3)
@@ -301,5 +301,5 @@ def test_axes_count_positions_whatever_a_cell_is(tmp_path):
     (lambda: position_picture({}), ["`encodings`"]),
     (lambda: position_picture({"a": np.ones(3)}), ['encodings["a"]', "(positions, features)"]),
 ])
-def test_what_does_not_fit_is_refused_position(call, parts):
+def test_wrong_position_arguments_are_refused(call, parts):
     assert_named(call, parts)

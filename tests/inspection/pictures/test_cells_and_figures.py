@@ -71,7 +71,7 @@ def test_tensors_arrays_and_lists_are_numbers(given):
     (np.ones(3), ["`weights`", "(3,)"]),
     (np.ones((1, 2, 3)), ["`weights`", "(1, 2, 3)"]),
 ])
-def test_anything_else_is_refused(given, parts):
+def test_other_values_are_refused(given, parts):
     assert_named(lambda: canvas.as_floats("weights", given, 2, "(rows, columns)"), parts)
 
 
@@ -101,16 +101,16 @@ def test_a_scale_needs_an_end(largest):
     ([[np.nan, 0.5], [0.5, 0.5]], ["1 of 4 cells are not finite: pink"]),
     ([[np.inf, -np.inf], [0.5, 0.5]], ["1 of 4 cells are negative", "2 of 4 cells are not finite: pink"]),
 ])
-def test_what_must_be_known_is_said(weights, said):
+def test_notes_describe_the_cells(weights, said):
     assert canvas.describe_cells([canvas.cells_from_weights(np.array(weights), 2)]) == said
 
 
-def test_means_are_said_to_be_means():
+def test_notes_mention_means():
     cells = canvas.cells_from_weights(np.full((5, 5), 0.2), 2)
     assert canvas.describe_cells([cells]) == ["each cell is the mean of 3 × 3 weights"]
 
 
-def test_what_no_block_hides_is_said_of_blocks_too():
+def test_notes_describe_blocks_too():
     weights = np.full((6, 6), 0.5)
     weights[0, 0] = np.nan
     said = canvas.describe_cells([canvas.cells_from_weights(weights, 3)])
@@ -134,7 +134,7 @@ def test_panels_keep_their_inches():
     assert box.height * height == pytest.approx(1.0)
 
 
-def test_all_is_inside():
+def test_everything_is_inside_the_figure():
     figure = small("A long title " * 8, ["a note " * 20])
     width, height = figure.get_size_inches()
     inner = figure.get_tightbbox(figure.canvas.get_renderer())
@@ -190,7 +190,7 @@ def test_colours_differ_in_lightness_alone(colours):
         assert side[-1] < 0.3
 
 
-def test_the_bar_shows_where_numbers_go_on():
+def test_colour_bar_shows_values_beyond_its_ends():
     for largest, extend in ((None, "neither"), (0.5, "max")):
         figure = alignment_picture([[0.0, 1.0]], ["a"], ["b", "c"], largest=largest)
         assert figure.axes[0].images[0].colorbar.extend == extend
@@ -233,11 +233,11 @@ def test_ascii_needs_nothing_else():
 
 
 @pytest.mark.parametrize("text", ["été", "▁the", "שלום", "مرحبا", "Ελλάδα", "мир", "‹U+200B›", "∅␣…◌"])
-def test_most_alphabets_are_in_the_first(text):
+def test_default_font_has_most_alphabets(text):
     assert canvas.choose_fonts([text]) == ((canvas.DEFAULT_FONT,), ())
 
 
-def test_what_no_font_has_is_told(monkeypatch):
+def test_characters_without_a_font_are_reported(monkeypatch):
     first = {canvas.DEFAULT_FONT: canvas._default_font_file()}
     monkeypatch.setattr(canvas, "_font_files", lambda: first)
     canvas._choose_families.cache_clear()
@@ -262,7 +262,7 @@ def test_a_file_that_is_no_font_has_no_characters(tmp_path):
     assert canvas._font_characters(str(tmp_path / "missing.ttf")) == frozenset()
 
 
-def test_the_order_of_fonts_is_one():
+def test_font_order_is_fixed():
     names = list(canvas._font_files())
     assert names[0] == canvas.DEFAULT_FONT
     assert canvas.FALLBACK_FONT not in names

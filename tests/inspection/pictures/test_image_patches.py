@@ -69,5 +69,5 @@ def test_one_patch():
     (lambda: patch_picture(WEIGHTS, (2, 3), lead=1, image=np.ones((2, 2, 5))), ["`image`", "(2, 2, 5)"]),
     (lambda: patch_picture(WEIGHTS, (2, 3), lead=1, image=np.ones(4)), ["`image`", "(4,)"]),
 ])
-def test_what_does_not_fit_is_refused(call, parts):
+def test_wrong_arguments_are_refused(call, parts):
     assert_named(call, parts)

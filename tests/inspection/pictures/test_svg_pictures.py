@@ -139,7 +139,7 @@ def test_it_needs_no_other_package(monkeypatch):
     assert_inert(heat_svg([[1.0]], ["x"], ["y"]))
 
 
-def test_what_does_not_fit_is_refused():
+def test_wrong_arguments_are_refused():
     assert_named(lambda: heat_svg(WEIGHTS, ["a"], ["b"]), ["`weights`", "(1, 1)", "(2, 3)"])
     assert_named(lambda: heads_svg(WEIGHTS), ["`weights`", "(heads, rows, columns)"])
 
@@ -163,14 +163,14 @@ def test_higher_numbers_are_higher_and_every_line_is_named():
     assert "up, 2: 4" in [title.text for title in root.iter(f"{SVG}title")]
 
 
-def test_places_may_have_names_and_numbers_a_spread():
+def test_x_names_and_bands():
     root = drawn(ChartLine("a", [0, 1], [5, 6], [4, 5], [7, 8]), x_names=["1-10", "11-20"])
     assert {"1-10", "11-20"} <= {text.text for text in root.iter(f"{SVG}text")}
     assert any(path.get("opacity") == "0.18" for path in root.iter(f"{SVG}path"))
     assert "a, 11-20: 6 (5 to 8)" in [title.text for title in root.iter(f"{SVG}title")]
 
 
-def test_powers_of_ten_are_equally_far_apart_and_zero_is_said_to_be_left_out():
+def test_logarithmic_axis_leaves_out_zeros_with_a_note():
     root = drawn(ChartLine("fades", [0, 1, 2, 3], [1, 0.1, 0.01, 0]), log=True)
     route = next(path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "2")
     tops = [float(point.split()[1]) for point in route[1:].split("L")]
@@ -194,6 +194,6 @@ def test_words_are_text():
     ET.fromstring(told)
 
 
-def test_as_many_numbers_as_places_are_needed():
+def test_x_and_y_have_one_length():
     with pytest.raises(ValueError, match="x and y of one length"):
         drawn(ChartLine("a", [0, 1], [1]))

@@ -155,7 +155,7 @@ def picture(lead=1):
     return Trace({"image": side}, (TracedAttention("encoder.0.self", "image", "image", look),))
 
 
-def test_patches_are_what_the_first_token_looks_at():
+def test_patches_show_the_weights_of_the_class_token():
     trace = picture()
     figure = trace_picture(trace)
     weights = trace.attentions[0].look.weights()
@@ -171,7 +171,7 @@ def test_patches_may_have_their_image_beside_them():
     assert image(figure, 1).shape == (2, 3)
 
 
-def test_patches_without_a_first_token_are_what_all_look_at():
+def test_patches_without_a_class_token_show_the_mean():
     trace = picture(lead=0)
     figure = trace_picture(trace)
     np.testing.assert_allclose(image(figure).ravel(), trace.attentions[0].look.weights()[0].mean(0), rtol=1e-5)
@@ -256,7 +256,7 @@ def test_an_attention_shows_a_map_for_each_head():
     assert 'aria-label="decoder.0.&lt;b&gt;' in shown
 
 
-def test_what_is_too_long_is_told_in_words(monkeypatch):
+def test_long_attentions_are_described_in_words(monkeypatch):
     monkeypatch.setattr("regard.inspection.pictures.maps.NOTEBOOK_LIMIT", 17)
     monkeypatch.setattr(Look, "weights", lambda look: pytest.fail("all weights were computed"))
     for shown in (ONE._repr_html_(), Trace({"text": TraceSide(HOSTILE)}, (ONE,))._repr_html_()):

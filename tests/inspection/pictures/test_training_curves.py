@@ -97,7 +97,7 @@ def test_a_loss_that_was_no_number_is_a_gap(tmp_path):
     (lambda: training_picture([]), ["`folders`"]),
     (lambda: training_picture("nowhere"), ["`folders`", "nowhere"]),
 ])
-def test_what_does_not_fit_is_refused(call, parts):
+def test_wrong_arguments_are_refused(call, parts):
     assert_named(call, parts)
 
 
@@ -215,7 +215,7 @@ def test_every_length_is_written_at_the_axis_as_far_as_there_is_room():
     assert len(many.get_xticks()) <= 12
 
 
-def test_what_others_found_is_a_cross_in_the_colour_of_the_line():
+def test_published_values_are_crosses_in_the_colour_of_the_line():
     values = {"a": {2: [1.0], 4: [2.0]}, "b": {2: [3.0]}}
     (axes,) = length_picture(values, "loss", marks={"b": {3: 0.5}}, marks_name="published").axes
     a, b, cross, shown = axes.get_lines()

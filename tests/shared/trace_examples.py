@@ -45,13 +45,13 @@ def translation(*, title="The black cat sleeps.", layers=2, heads=4, seed=0):
     text, written = "The black cat sleeps.", "Le chat noir dort."
     sides = {
         "source": TraceSide(SOURCE, text, words(text, ("The", 0, 0), ("black", 1, 1), ("cat", 2, 2), ("sleeps", 3, 4),
-                                           (".", 5, 5))),
-        "target": TraceSide(TARGET, written, words(written, ("Le", 0, 0), ("chat", 1, 1), ("noir", 2, 2), ("dort", 3, 3),
-                                              (".", 4, 4))),
+                                                (".", 5, 5))),
+        "target": TraceSide(TARGET, written, words(written, ("Le", 0, 0), ("chat", 1, 1), ("noir", 2, 2),
+                                                   ("dort", 3, 3), (".", 4, 4))),
     }
     n, m = len(SOURCE), len(TARGET)
-    attentions = [TracedAttention(f"encoder.{layer}.self", "source", "source", looks(heads, n, n, seed=seed + layer), layer,
-                            "self") for layer in range(layers)]
+    attentions = [TracedAttention(f"encoder.{layer}.self", "source", "source", looks(heads, n, n, seed=seed + layer),
+                                  layer, "self") for layer in range(layers)]
     for layer in range(layers):
         causal = looks(heads, m, m, seed=seed + 10 + layer, mask=Causal())
         attentions.append(TracedAttention(f"decoder.{layer}.self", "target", "target", causal, layer, "self"))
