@@ -271,7 +271,7 @@ def select_map(trace: Trace) -> MapSelection:
     if not cross:
         return _selection(trace, trace.attentions[-1], None, 0)
     selections = [_selection(trace, one, None, 0) for one in cross]
-    if sum(one.heads * one.rows * one.columns for one in cross) > SELECTION_LIMIT:
+    if sum(one.weight_count for one in cross) > SELECTION_LIMIT:
         return selections[-1]
     return max(selections, key=_sharpness)
 

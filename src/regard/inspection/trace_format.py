@@ -92,6 +92,11 @@ class TracedAttention:
         """The number of keys."""
         return record_shape(self.look)[2]
 
+    @property
+    def weight_count(self) -> int:
+        """The number of weights of all heads."""
+        return self.heads * self.rows * self.columns
+
     def _repr_html_(self) -> str:
         """The maps of all heads, for a notebook."""
         from regard.inspection.pictures.maps import attention_html

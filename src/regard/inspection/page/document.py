@@ -106,7 +106,7 @@ def _make_document(traces: Sequence[Trace], title: str, *, served: bool, tables:
 def _fill_tables(traces: Sequence[Trace], size_limit: int, form: DataForm) -> list[JsonObject]:
     """The headers of the traces, with the data of each attention: the alignment first, then from small to large."""
     tables = [_trace_header(trace) for trace in traces]
-    order = sorted((trace.alignment is None or trace.alignment.attention != number, _weight_count(attention), place,
+    order = sorted((trace.alignment is None or trace.alignment.attention != number, attention.weight_count, place,
                     number) for place, trace in enumerate(traces) for number, attention in enumerate(trace.attentions))
     left = size_limit
     for _, _, place, number in order:
@@ -134,8 +134,7 @@ def _attention_facts(attention: TracedAttention) -> JsonObject:
 def _whole_or(otherwise: DataForm) -> DataForm:
     """Embed all weights of a small attention; use another form for a large one."""
     def form(attention: TracedAttention, left: int) -> JsonObject:
-        count = _weight_count(attention)
-        if count <= MAX_WEIGHTS and _base64_length(4 * count) <= left:
+        if attention.weight_count <= MAX_WEIGHTS and _base64_length(4 * attention.weight_count) <= left:
             return {"kind": "weights", "values": encode_numbers(attention.look.weights().float())}
         return otherwise(attention, left)
 
@@ -171,10 +170,6 @@ def _overview_length(attention: TracedAttention, size: int) -> int:
 
 def _overview(means: Tensor, size: int) -> JsonObject:
     return {"size": size, "rows": means.shape[-2], "columns": means.shape[-1], "values": encode_numbers(means.float())}
-
-
-def _weight_count(attention: TracedAttention) -> int:
-    return attention.heads * attention.rows * attention.columns
 
 
 def _base64_length(count: int) -> int:

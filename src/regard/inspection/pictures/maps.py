@@ -350,12 +350,12 @@ def trace_html(trace: "Trace") -> str:
     if not trace.attentions:
         return f"{title}<p>no attention</p>"
     attention = select_map(trace).attention
-    return title + (_too_long_html(attention) if _weight_count(attention) > NOTEBOOK_LIMIT else trace_svg(trace))
+    return title + (_too_long_html(attention) if attention.weight_count > NOTEBOOK_LIMIT else trace_svg(trace))
 
 
 def attention_html(attention: "TracedAttention") -> str:
     """A small map of each head, for a notebook."""
-    if _weight_count(attention) > NOTEBOOK_LIMIT:
+    if attention.weight_count > NOTEBOOK_LIMIT:
         return _too_long_html(attention)
     return svg.heads_svg(attention.look.weights(), title=attention.name)
 
@@ -364,10 +364,6 @@ def _too_long_html(attention: "TracedAttention") -> str:
     sizes = f"{attention.heads} heads of {attention.rows:,} × {attention.columns:,} weights"
     return (f"<p>{html.escape(attention.name)}: {sizes}, too many for a small map. <code>look.block_map(64)</code> "
             "gives means of blocks, and <code>regard look</code> shows all.</p>")
-
-
-def _weight_count(attention: "TracedAttention") -> int:
-    return attention.heads * attention.rows * attention.columns
 
 
 def _trace_map(trace: "Trace", selection: "MapSelection",
