@@ -211,6 +211,7 @@ def test_searches_elsewhere_say_why():
     assert "not on a GPU" in why_not(model, request, search_of(request, 1))
     there = replace(request, device=torch.device("cuda"))
     assert "not a module" in why_not(object(), there, search_of(there, 1))
+    assert run_on_gpu(model, memory, request, search_of(request, 1)) is None
 
 
 @pytest.mark.parametrize("name", ["attention", "additive"])

@@ -94,7 +94,7 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
         model: in evaluation mode. memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded
         when a slot is free; None for
             a language model.
-        prompts: the ids that each row begins with: [START] for a translation, then its forced beginning; the text so
+        prompts: the ids that each row begins with: [START] for a translation, then its forced prefix; the text so
             far for a completion. Rows may differ in length.
         end: the end token, or several. With none, (), every hypothesis is truncated at its maximum length.
         max_length: the maximum number of generated tokens, not counting the end token: one number, or one for each

@@ -522,7 +522,8 @@ def fused_feed_forward(module: nn.Module) -> Callable[[Tensor, LayerBuffers, Ste
     return lambda x, buffers, rows: module.down(torch._addmm_activation(module.up.bias, x, module.up.weight.t()))
 
 
-FUSED_SUBLAYERS: dict[int, Any] = {SELF: FusedSelfAttention, CROSS: FusedCrossAttention, FEED_FORWARD: fused_feed_forward}
+FUSED_SUBLAYERS: dict[int, Any] = {
+    SELF: FusedSelfAttention, CROSS: FusedCrossAttention, FEED_FORWARD: fused_feed_forward}
 
 
 def _matmul_into(x: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor) -> None:

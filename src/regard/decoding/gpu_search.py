@@ -1,7 +1,7 @@
 """Searches on a GPU: one CUDA graph per token, for the decoder step and the search step together.
 
     why_not(model, request, search)              why a search runs as on any other device; None if it runs here
-    run_on_gpu(model, sources, request, search)  the results of all sequences in their order
+    run_on_gpu(model, sources, request, search)  the results of all sequences in their order, or None
 
 Sequences enter and leave as in `regard.decoding.scheduler`. In between, the model's state is in `DecoderBuffers` and
 the search's in a `SearchState`, whose tensors stay in place; Python only asks, one step late, whether sequences have
@@ -40,6 +40,7 @@ from regard.decoding.cuda_graph import (
     all_modules,
     graph_cache,
     has_hooks,
+    model_unchanged,
     round_up,
 )
 from regard.decoding.decoder_step import FusedDecoder, LayerBuffers, StepRows, why_no_fused_step
@@ -99,14 +100,17 @@ def why_no_plain_step(model: object) -> str | None:
 
 
 def run_on_gpu(model: Any, sources: SourceInput, request: SearchRequest,
-               search: SearchStrategy[Any, SearchResult]) -> list[SearchResult]:
-    """The results of all sequences in their order."""
-    return run_in_cache(graph_cache(model), model, sources, request, search)
+               search: SearchStrategy[Any, SearchResult]) -> list[SearchResult] | None:
+    """The results of all sequences in their order; None if the search cannot run here."""
+    with model_unchanged(model):  # its fingerprint is compared once
+        if why_not(model, request, search) is not None:
+            return None
+        return run_in_cache(graph_cache(model), model, sources, request, search)
 
 
 def run_in_cache(cache: GraphCache, model: Any, sources: SourceInput, request: SearchRequest,
                  search: SearchStrategy[Any, SearchResult]) -> list[SearchResult]:
-    """The same with the graphs of this cache, on the device of the model; threads take turns."""
+    """The results with the graphs of this cache, on the device of the model; threads take turns."""
     found = dict[int, SearchResult]()
     fused = cache.answer("fused", lambda: why_no_fused_step(model)) is None
     if request.prompts:
@@ -183,7 +187,7 @@ class FusedBuffers(DecoderBuffers):
                 self.lengths[:rows] = memory.lengths
 
     def window(self, filled: int) -> int:
-        """The positions that a step reads: as many as the table says, whatever the graph."""
+        """All positions: the kernels read only those before a row's own, so one graph serves all lengths."""
         return self.capacity
 
     def project(self) -> None:
@@ -390,24 +394,25 @@ Progress = tuple[RunningBatch[Any] | None, dict[int, Any]]
 class GpuSearchRun:
     """The run of a search over one bucket."""
 
-    run_of: SearchRun[Any, Any]
+    base: SearchRun[Any, Any]
+    """The scheduler's run, for prefill and for batches that are joined."""
     cache: GraphCache
     fused: bool
 
     def run(self) -> dict[int, Any]:
         """The results by the numbers of the sequences."""
-        slots, waiting, found = self.run_of.bucket.slots, deque(self.run_of.bucket.sequences), dict[int, Any]()
+        slots, waiting, found = self.base.bucket.slots, deque(self.base.bucket.sequences), dict[int, Any]()
         rows: RunningBatch[Any] | None = None
         while rows is not None or waiting:
             free = slots - (0 if rows is None else len(rows.batch.sequences))
             if rows is None and self._may_begin():
-                sequences = self.run_of.next_sequences(waiting, free)
+                sequences = self.base.next_sequences(waiting, free)
                 rows, results = self._begin(sequences, bool(waiting))
                 found |= results
                 continue
             if waiting and (rows is None or REFILL_SHARE * free >= slots):
-                others, _ = self.run_of.admit(waiting, free)
-                rows = others if rows is None else self.run_of.concat(rows, others)
+                others, _ = self.base.admit(waiting, free)
+                rows = others if rows is None else self.base.concat(rows, others)
             assert rows is not None
             rows, results = self._continue(rows, bool(waiting))
             found |= results
@@ -415,20 +420,20 @@ class GpuSearchRun:
 
     def _may_begin(self) -> bool:
         """Whether prompts need no prefill: each is one token."""
-        request = self.run_of.request
-        return request.num_samples == 1 and all(len(request.prompts[one]) == 1 for one in self.run_of.bucket.sequences)
+        request = self.base.request
+        return request.num_samples == 1 and all(len(request.prompts[one]) == 1 for one in self.base.bucket.sequences)
 
     def _begin(self, sequences: list[int], waiting: bool) -> Progress:
         """Run new sequences."""
-        request, count = self.run_of.request, len(sequences)
-        memory = select_memory(self.run_of.sources, sequences)
+        request, count = self.base.request, len(sequences)
+        memory = select_memory(self.base.sources, sequences)
         workspace = self._begin_fused(memory, count) if self.fused else self._begin_plain(memory, count)
-        workspace.search.begin(sequences, [request.prompts[one][0] for one in sequences], self.run_of.search)
+        workspace.search.begin(sequences, [request.prompts[one][0] for one in sequences], self.base.search)
         workspace.begin()
         return self._generate(workspace, 1, waiting)
 
     def _begin_fused(self, memory: Memory | None, count: int) -> SearchWorkspace:
-        model, capacity = self.run_of.model, self.run_of.bucket.capacity
+        model, capacity = self.base.model, self.base.bucket.capacity
         limit = model.decoder.embedding.limit  # type: ignore[attr-defined]
         if memory is None or (limit is not None and capacity > limit):
             # Without a source this is cheap; and a capacity beyond the limit is refused.
@@ -438,10 +443,10 @@ class GpuSearchRun:
         return workspace
 
     def _begin_plain(self, memory: Memory | None, count: int) -> SearchWorkspace:
-        width = self.run_of.search.width
-        state = self.run_of.model.start(memory, rows=count, capacity=self.run_of.bucket.capacity)
+        width = self.base.search.width
+        state = self.base.model.start(memory, rows=count, capacity=self.base.bucket.capacity)
         if width > 1:
-            each = torch.arange(count, device=self.run_of.request.device).repeat_interleave(width)
+            each = torch.arange(count, device=self.base.request.device).repeat_interleave(width)
             state = state.pick(RowGroups(each, width, 1, each[::width]))
         workspace = self._workspace(count, 0 if memory is None else memory.states.shape[1], lambda: state)
         workspace.buffers.load(state)
@@ -454,7 +459,7 @@ class GpuSearchRun:
                                     lambda: rows.state)
         filled = workspace.buffers.load(rows.state)
         workspace.buffers.load_logits(rows.logits)
-        workspace.search.load(rows.batch, self.run_of.search)
+        workspace.search.load(rows.batch, self.base.search)
         return self._generate(workspace, filled, waiting)
 
     def _generate(self, workspace: SearchWorkspace, filled: int, waiting: bool) -> Progress:
@@ -462,11 +467,11 @@ class GpuSearchRun:
         found = dict[int, Any]()
         while True:
             running, filled = self._steps(workspace, filled, waiting)
-            filled = min(filled, self.run_of.bucket.capacity)  # finished rows may be beyond it, running ones are not
+            filled = min(filled, self.base.bucket.capacity)  # finished rows may be beyond it, running ones are not
             gone = [slot for slot, still in enumerate(running) if not still]
             stay = [slot for slot, still in enumerate(running) if still]
             if gone:
-                found |= dict(workspace.search.results(gone, self.run_of.search))
+                found |= dict(workspace.search.results(gone, self.base.search))
             if not stay:
                 return None, found
             if waiting:
@@ -484,8 +489,8 @@ class GpuSearchRun:
                 return workspace.search.poll_now() if any(running) else running, filled
 
     def _may_stop(self, running: list[bool], waiting: bool) -> bool:
-        """Whether so many sequences have finished that the others continue without them."""
-        left, slots = sum(running), self.run_of.bucket.slots
+        """Whether enough sequences have finished to continue without them."""
+        left, slots = sum(running), self.base.bucket.slots
         few = SHRINK_SHARE * left <= len(running) or (waiting and REFILL_SHARE * (slots - left) >= slots)
         return left == 0 or (left < len(running) and few)
 
@@ -493,7 +498,7 @@ class GpuSearchRun:
         """The sequences in these slots as an ordinary batch."""
         buffers = workspace.buffers
         groups = torch.tensor(stay, device=buffers.positions.device)
-        state = buffers.state(groups, filled, self.run_of.bucket.capacity)
+        state = buffers.state(groups, filled, self.base.bucket.capacity)
         return RunningBatch(workspace.search.batch(stay), state, buffers.logits[buffers.rows(groups)], None)
 
     def _shrink(self, workspace: SearchWorkspace, stay: list[int], filled: int) -> SearchWorkspace:
@@ -508,9 +513,9 @@ class GpuSearchRun:
 
     def _workspace(self, count: int, longest: int, like: Callable[[], DecoderState] | None = None) -> SearchWorkspace:
         """A workspace for `count` sequences of at most `longest` source states; plain ones are made `like` a state."""
-        search, width = self.run_of.search, self.run_of.search.width
-        decoder: Decoder = self.run_of.model.decoder  # type: ignore[attr-defined]
-        groups, capacity = 1 << (count - 1).bit_length(), round_up(self.run_of.bucket.capacity, TOKEN_STEP)
+        search, width = self.base.search, self.base.search.width
+        decoder: Decoder = self.base.model.decoder  # type: ignore[attr-defined]
+        groups, capacity = 1 << (count - 1).bit_length(), round_up(self.base.bucket.capacity, TOKEN_STEP)
         # A plain step needs a position to attend to, even if all sources are empty.
         sizes = (groups, width, capacity, round_up(longest if self.fused else max(1, longest), SOURCE_STEP))
 

@@ -104,7 +104,7 @@ def _constraint_kind(constraint: Constraint) -> tuple[Any, ...]:
 def kernels_for(search: Any) -> Any:
     """The Triton kernels, or `TorchKernels` where these cannot run the search."""
     candidates = search.width * (search.width + len(search.request.ends))
-    too_wide = search.width > 1 and (search.width > MAX_BEAMS or candidates > MAX_CANDIDATES)
+    too_wide = isinstance(search, BeamSearch) and (search.width > MAX_BEAMS or candidates > MAX_CANDIDATES)
     if too_wide or launch.why_not(search.request.device) is not None:
         return TorchKernels
     from regard.kernels import decoding  # imports Triton

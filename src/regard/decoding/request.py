@@ -1,4 +1,4 @@
-"""What a search is asked for and what it returns: `SearchRequest`, `Sources` and `Hypothesis`.
+"""The arguments and the results of a search: `SearchRequest`, `Sources` and `Hypothesis`.
 
 `SearchRequest.of` checks the arguments that all searches share: prompts, end tokens, lengths, constraints and the
 token budget. How the next token is chosen is not decided here.

@@ -92,8 +92,9 @@ def run_search(model: GenerativeModel, sources: SourceInput, request: SearchRequ
     if request.device.type == "cuda":
         from regard.decoding import gpu_search  # which imports this module
 
-        if gpu_search.why_not(model, request, search) is None:
-            return gpu_search.run_on_gpu(model, sources, request, search)
+        found = gpu_search.run_on_gpu(model, sources, request, search)
+        if found is not None:
+            return found
     return run_plain_search(model, sources, request, search)
 
 
@@ -257,7 +258,7 @@ class Prefilled(NamedTuple):
     """(B, V)"""
     state: Any
     cross: Tensor | None
-    """(B, L, H, N), if asked for."""
+    """(B, L, H, N), if requested."""
 
 
 def prefill(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Sequence[int]], capacity: int,
