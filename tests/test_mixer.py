@@ -147,6 +147,7 @@ def test_a_wrong_width_is_an_error_that_says_so(name):
             act(tokens(2, 5)[..., :3])
 
 
+@pytest.mark.thorough
 @EACH
 def test_it_compiles_whole(name):
     mixer, x = make(name), tokens(2, 3)
@@ -171,6 +172,7 @@ def test_chunks_of_any_size_are_all_at_once(name, sizes, spare):
         assert_close(torch.cat(outputs, 1), mixer(x))
 
 
+@pytest.mark.thorough
 @EACH
 @given(st.data())
 def test_rows_live_their_own_lives(name, data):
@@ -248,6 +250,7 @@ def test_no_token_learns_from_those_after_it(name):
         assert (gradient[0, :t] != 0).any() or t < 2  # of a dilated convolution the second sees only itself
 
 
+@pytest.mark.thorough
 @EACH
 @given(st.data())
 def test_padding_changes_nothing(name, data):

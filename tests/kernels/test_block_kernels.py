@@ -9,6 +9,8 @@ from regard.blocks.feed_forward import ACTIVATIONS
 from regard.kernels import blocks, column_sums
 from regard.kernels.blocks import NormParameters, activate_dropout
 
+pytestmark = pytest.mark.thorough
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NORMS = ["layer", "layer without parameters", "rms", "rms without gain"]
 LAYER = NormParameters(True, None, None, 1e-5)

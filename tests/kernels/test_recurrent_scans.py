@@ -15,6 +15,8 @@ from regard.recurrence.cells import LSTMCell
 from regard.recurrence.packing import PackedOrder, PaddedOrder
 from regard.recurrence.scan import Recurrence
 
+pytestmark = pytest.mark.thorough
+
 triton_scan = pytest.importorskip("regard.kernels.recurrence.triton_scan")
 bptt, fused, loop = BACKENDS["bptt"], BACKENDS["fused"], BACKENDS["loop"]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,6 +13,8 @@ from regard.recurrence.packing import PaddedOrder, scan_order
 from regard.tokens import IGNORED_LABEL, Tokens
 from regard.training.loss import rdrop_loss, token_loss
 
+pytestmark = pytest.mark.thorough
+
 AGAIN = {f"language {mixer}" for mixer in tiny.MIXERS if mixer != "recurrence"}  # the mixers are in "translating" too
 MODELS = {name: config for name, config in tiny.ALL.items() if name not in {"reading encoder", *AGAIN}}
 """All that have an output."""

@@ -92,6 +92,7 @@ def test_recomputed_activations_give_the_same_gradients(name):
 MODELS = {"encoder-decoder": TRANSLATING["attention"], "language": LANGUAGE["llama"], "masked": READING["masked"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_one_compilation_serves_all_lengths(name):
     torch._dynamo.reset()

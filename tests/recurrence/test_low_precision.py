@@ -11,6 +11,8 @@ from recurrent import BACKENDS, normal, options, oracle_layers
 import regard
 from regard.recurrence.scan import Recurrence
 
+pytestmark = pytest.mark.thorough
+
 LENGTHS = [20, 7, 1]
 
 

@@ -231,6 +231,7 @@ def test_dropout_is_for_training_only():
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(st.lists(st.integers(0, 4), max_size=4))
 def test_gradients_flow_through_steps(sizes):
     """Also through tapes that were written over by the steps after."""
@@ -308,6 +309,7 @@ def test_tokens_that_do_not_fit_are_an_error_and_nothing_is_written():
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", ["additive", "scaled_dot"])
 def test_it_compiles_whole(score):
     made, x, present = make(score=score), tokens(2, 4, 3), regard.Padding([4, 2])

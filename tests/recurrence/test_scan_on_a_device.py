@@ -13,6 +13,8 @@ from regard.recurrence.cells import Cell
 from regard.recurrence.packing import PackedOrder, PaddedOrder
 from regard.recurrence.scan import Recurrence
 
+pytestmark = pytest.mark.thorough
+
 DIRECTIONS = ("forward", "backward", "both")
 CUDNN = ("rnn", "lstm", "gru after")
 """What cuDNN runs, whose error in float32 is 1.5e-4 on an H200, TF32 or not; that of our own scans is 6e-7."""

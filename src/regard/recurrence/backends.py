@@ -14,7 +14,6 @@ sizes[t] rows. On a GPU every step has all rows, and `lengths` says how many tok
 must keep the state of their last token.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,28 +82,17 @@ class ScanProblem:
         return torch.where(self.lengths.unsqueeze(-1) > 0, last, self.state[0].to(hidden.dtype))
 
 
-class BaseScanBackend(ABC):
-    """The base of the backends, which can and should do the work unless they say why not."""
+ScanBackend = dispatch.Backend[ScanProblem, ScanResult]
+
+
+class LoopBackend(ScanBackend):
+    """The definition itself, step after step; autograd records each operation. It takes everything."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        """Why this backend cannot do the work; None when it can."""
         return None
 
     def drawback(self, problem: ScanProblem) -> str | None:
-        """Why this backend, which can do the work, should not; None when it should."""
         return None
-
-    @abstractmethod
-    def detail(self, problem: ScanProblem) -> str:
-        """The way of computing, in a few words."""
-
-    @abstractmethod
-    def run(self, problem: ScanProblem) -> ScanResult:
-        """Run the scan."""
-
-
-class LoopBackend(BaseScanBackend):
-    """The definition itself, step after step; autograd records each operation."""
 
     def detail(self, problem: ScanProblem) -> str:
         return f"{len(problem.sizes)} steps of {problem.cell.name}, recorded one by one"
@@ -131,7 +119,7 @@ class LoopBackend(BaseScanBackend):
         return torch.cat(hidden), state
 
 
-class BPTTBackend(BaseScanBackend):
+class BPTTBackend(ScanBackend):
     """Back-propagation through time written out (`regard.kernels.recurrence.bptt`).
 
     The rules know no padding. Where rows that have ended are still read, h is taken from the step of their last token,
@@ -181,7 +169,7 @@ class BPTTBackend(BaseScanBackend):
         return torch.cat([i.masked_fill(absent, -torch.inf), f.masked_fill(absent, torch.inf), rest], -1)
 
 
-class NativeBackend(BaseScanBackend):
+class NativeBackend(ScanBackend):
     """torch's own fused scans: LSTM, RNN with tanh, GRU with reset="after".
 
     The weights are put into torch's order at each call. On a CPU only the LSTM in float32 without padding has a fused
@@ -257,7 +245,7 @@ class NativeBackend(BaseScanBackend):
         return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
-class FusedBackend(BaseScanBackend):
+class FusedBackend(ScanBackend):
     """All steps of a scan in one Triton kernel on a GPU (`regard.kernels.recurrence.triton_scan`).
 
     Where a batch is too wide for its programs to be on the device at once, each step is a launch of its own.
@@ -325,8 +313,6 @@ class FusedBackend(BaseScanBackend):
         device = problem.inputs.device
         return present.sum(0).to(device), present.flatten().nonzero().squeeze(-1).to(device)
 
-
-ScanBackend = dispatch.Backend[ScanProblem, ScanResult]
 
 BACKENDS: dict[str, ScanBackend] = {"fused": FusedBackend(), "native": NativeBackend(), "bptt": BPTTBackend(),
                                     "loop": LoopBackend()}
