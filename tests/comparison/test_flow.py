@@ -26,7 +26,7 @@ def test_the_norms_are_those_of_small_differences(recipe):
     task.model.double().eval()
     both = task.pair_tokenizer()
     [source], [target] = both.encode_sources([PAIRS[0][0]]), both.encode_targets([PAIRS[0][1]])
-    target = [task.start(), *target]
+    target = [task.start_id(), *target]
     directions = torch.randn(len(target), 16, dtype=torch.float64)
     found = position_norms(task, source, target, directions)
     moved = []

@@ -72,7 +72,7 @@ def test_a_damaged_exported_folder_is_refused(tmp_path):
     exported(tmp_path / "theirs", regard.task("gpt-tiny", vocab_size=30))
     text = (tmp_path / "theirs" / "config.json").read_text()
     (tmp_path / "theirs" / "config.json").write_text(text.replace("1e-05", "2e-05"))
-    with pytest.raises(ValueError, match=r"config\.json.* changed, with sha256"):
+    with pytest.raises(ValueError, match=r"config\.json: the file was changed: its sha256"):
         regard.load(tmp_path / "theirs")
 
 
@@ -147,7 +147,7 @@ def test_what_is_no_folder_of_a_model(tmp_path):
 
 
 def test_a_path_that_cannot_be_looked_at(tmp_path):
-    with pytest.raises(filesystem.FolderError, match=r"must be readable, but is not \(File name too long\)"):
+    with pytest.raises(filesystem.FolderError, match=r"cannot be read: File name too long"):
         regard.load(tmp_path / ("x" * 300))
 
 

@@ -167,7 +167,7 @@ def test_the_words_of_a_note(tmp_path):
     length = path.stat().st_size
     os.truncate(path, 100)
     assert checkpoints.load().notes == (
-        f"`{path}` must be of {length} bytes, but is cut short, of 100 bytes instead. Restore it from a copy. "
+        f"{path}: the file is truncated: 100 bytes instead of {length}. Restore it from a copy. "
         f"The checkpoint step-00000010 is used instead.",)
 
 
@@ -192,7 +192,7 @@ def test_several_damaged_ones(tmp_path):
     assert_is(loaded, 10, notes=3)
     assert all(f"step-000000{step}" in note for step, note in zip((40, 30, 20), loaded.notes, strict=True))
     spoil(tmp_path / "step-00000010" / "values.json", "flipped")
-    with pytest.raises(FolderError, match=r"must be a folder with a complete checkpoint, but is one without") as error:
+    with pytest.raises(FolderError, match=r"expected a complete checkpoint, but found none") as error:
         checkpoints.load()
     assert all(f"step-000000{step}" in str(error.value) for step in (10, 20, 30, 40))
 
@@ -214,7 +214,7 @@ def test_a_pickle_in_the_place_of_the_state(tmp_path):
     (b"[]", ["values.json", "the values of a checkpoint"]), (b"{", ["values.json", "the values of a checkpoint"]),
     (b"[" * 10_000, ["values.json", "the values of a checkpoint"]),
     (b'{"step": 20}', ["values.json", "the values of a checkpoint"]),
-    (b'{"step": 10, "best": null, "values": {}}', ["values.json", "of step 20, as its folder says", "of step 10"]),
+    (b'{"step": 10, "best": null, "values": {}}', ["values.json", "step 20, as its folder says", "step 10"]),
 ])
 def test_values_of_something_else(tmp_path, content, parts):
     checkpoints = saved(tmp_path, [10])
@@ -347,7 +347,7 @@ def test_a_disk_that_is_full_at_any_moment(tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="a place where regard can save"):
+    with pytest.raises(FolderError, match="regard cannot save here"):
         CheckpointManager(tmp_path / "file", 1).save(1, snapshot(1))
     with pytest.raises(OSError, match="step-00000001 could not be saved: No such file"):
         CheckpointManager(tmp_path / "no" / "checkpoints", 1).save(1, snapshot(1))

@@ -61,8 +61,8 @@ def snapshot(step):
 def test_the_second_is_refused_and_told_of_the_first(tmp_path):
     process, said = other(tmp_path)
     assert said == "held\n"
-    words = (f"`{tmp_path}` must be free for this training, but is in use by another (process {process.pid} on "
-             f"{socket.gethostname()}) instead. Wait until that one ends, or choose another folder.")
+    words = (f"{tmp_path}: another training uses this folder (process {process.pid} on "
+             f"{socket.gethostname()}). Wait until it ends, or choose another folder.")
     with pytest.raises(FolderError, match=re.escape(words)), training_lock(tmp_path):
         pass
     ended(process)
@@ -70,8 +70,8 @@ def test_the_second_is_refused_and_told_of_the_first(tmp_path):
         assert (tmp_path / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
         second, said = other(tmp_path)
         ended(second)
-        assert f"in use by another (process {os.getpid()} on " in said
-        with pytest.raises(FolderError, match="in use by another"), training_lock(tmp_path):
+        assert f"another training uses this folder (process {os.getpid()} on " in said
+        with pytest.raises(FolderError, match="another training uses this folder"), training_lock(tmp_path):
             pass
         assert (tmp_path / "lock").read_text()
     with training_lock(tmp_path):
@@ -92,7 +92,7 @@ def test_the_folder_is_made(tmp_path):
     with pytest.raises(OSError, match="No such file"), training_lock(tmp_path / "no" / "checkpoints"):
         pass
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="a place where regard can save"), training_lock(tmp_path / "file"):
+    with pytest.raises(FolderError, match="regard cannot save here"), training_lock(tmp_path / "file"):
         pass
 
 
@@ -127,7 +127,7 @@ def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeyp
             assert loaded.notes == ()
             process, said = other(output / "checkpoints")
             ended(process)
-            assert f"in use by another (process {os.getpid()} on " in said
+            assert f"another training uses this folder (process {os.getpid()} on " in said
             assert checkpoints.save(step, snapshot(step), best=1) == []
             assert checkpoints.load().step == step
     with checkpoints.lock():

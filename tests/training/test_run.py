@@ -265,7 +265,7 @@ def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
         folders.save(output, {})  # another one has just begun
     with CheckpointManager(output / "checkpoints", keep=1).lock():
         before = contents(output)
-        with pytest.raises(filesystem.FolderError, match=rf"in use by another \(process {os.getpid()} on"):
+        with pytest.raises(filesystem.FolderError, match=rf"another training uses this folder \(process {os.getpid()} on"):
             train.train(request(data, output, resume=resume))
         assert contents(output) == before
 
