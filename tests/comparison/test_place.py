@@ -21,7 +21,7 @@ def test_the_same_comparison_is_found_again(tmp_path):
 
 def test_another_comparison_is_refused_with_what_differs(tmp_path):
     claim_folder(tmp_path / "c", ASKED)
-    with pytest.raises(FolderError, match=r'budget: {"tokens": 100} is there, {"tokens": 200} is asked for'):
+    with pytest.raises(FolderError, match=r'budget: {"tokens": 100} is stored, {"tokens": 200} is requested'):
         claim_folder(tmp_path / "c", {**ASKED, "budget": {"tokens": 200}})
 
 
@@ -31,12 +31,12 @@ def test_nothing_is_done_in_folders_of_others(tmp_path):
     with pytest.raises(FolderError, match="no comparison"):
         claim_folder(tmp_path / "theirs", ASKED)
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["letter.txt"]
-    with pytest.raises(FolderError, match="no folder"):
+    with pytest.raises(FolderError, match="This is a file"):
         claim_folder(tmp_path / "theirs" / "letter.txt", ASKED)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / PLAN_FILE).write_text(json.dumps({"format": "a garden"}))
-    with pytest.raises(FolderError, match="not the plan"):
+    with pytest.raises(FolderError, match="Not the plan"):
         claim_folder(tmp_path / "other", ASKED)
     (tmp_path / "other" / PLAN_FILE).write_text("{")
-    with pytest.raises(FolderError, match="not the JSON"):
+    with pytest.raises(FolderError, match="is damaged"):
         claim_folder(tmp_path / "other", ASKED)

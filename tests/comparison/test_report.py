@@ -92,7 +92,7 @@ def test_what_is_finished_is_not_done_again_and_more_may_be_asked_for(place, mon
 def test_another_comparison_does_not_go_into_the_same_folder(place, tmp_path):
     folder, data, _, _ = place
     told = comparison_runs.RunReporter(print, lambda: [])
-    with pytest.raises(ValueError, match="beams: 1 is there, 2 is asked for"):
+    with pytest.raises(ValueError, match="beams: 1 is stored, 2 is requested"):
         compare_road(asked(beams=2), ComparisonData((str(data),)), folder, told)
     other = tmp_path / data.name
     other.write_text(data.read_text(encoding="utf-8") + "a\tb\n", encoding="utf-8")
@@ -112,7 +112,7 @@ def test_a_training_that_was_interrupted_goes_on(place, tmp_path, monkeypatch):
     train = runs.train
     monkeypatch.setattr(comparison_runs, "train", interrupted)
     told = comparison_runs.RunReporter(lambda text: None, lambda: [])
-    with pytest.raises(comparison_runs.InterruptedTraining, match="The same command goes on"):
+    with pytest.raises(comparison_runs.InterruptedTraining, match="The same command resumes it"):
         compare_road(asked(("attention",)), ComparisonData((str(data),)), tmp_path / "c", told)
     assert not (tmp_path / "c" / RESULTS_FILE).exists()
     compare_road(asked(("attention",)), ComparisonData((str(data),)), tmp_path / "c", told)

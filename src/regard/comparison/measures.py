@@ -41,27 +41,27 @@ from regard.tokens import IGNORED_LABEL, Tokens
 from regard.training.loss import token_loss
 
 FLOW_PARTS = 10
-"""Into which a source is divided."""
+"""A source is divided into this many parts."""
 FLOW_DIRECTIONS = 4
-"""Directions that are drawn for each sentence."""
+"""Random directions for each sentence."""
 FLOW_SENTENCES = 16
-"""Sentences, the longest ones."""
+"""Only the longest sentences are used, at most this many."""
 
 
 class GradientFlow(NamedTuple):
-    """Shares by tenths of the source, the first tenth first: 1 where all positions count alike."""
+    """The share of the gradient by tenths of the source; 1 if all positions count alike."""
 
     last: tuple[float, ...]
-    """Of the last step."""
+    """For the last output step."""
     all: tuple[float, ...]
-    """Of all steps."""
+    """For all output steps."""
     sentences: int
     tokens: float
-    """Of a source, on average."""
+    """Mean length of the sources."""
 
 
 def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientFlow:
-    """The flow through a model that reads these sources and targets; of the longest ones."""
+    """The gradient flow of a model on the longest of these pairs."""
     both = task.pair_tokenizer()
     rows = sorted(zip(both.encode_sources([pair[0] for pair in pairs]),
                       both.encode_targets([pair[1] for pair in pairs]),
@@ -77,7 +77,7 @@ def source_flow(task: Translator, pairs: Sequence[tuple[str, str]]) -> GradientF
 
 
 def position_norms(task: Translator, source: Sequence[int], target: Sequence[int], directions: Tensor) -> Tensor:
-    """The norms (N,) of the gradient of `directions` (n, D) · f at the embedding of each token of one source."""
+    """The norms (N,) of the gradient of `directions` (n, D) · f with respect to the embedding of each source token."""
     model, kept = task.model, list[Tensor]()
     embedding: nn.Module = model.encoder.embedding  # type: ignore[assignment,union-attr]
 
@@ -102,7 +102,7 @@ def position_norms(task: Translator, source: Sequence[int], target: Sequence[int
 
 def _jacobian_norms(task: Translator, source: Sequence[int], target: Sequence[int],
                     chance: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Root mean squares over directions: of the last step, and of all."""
+    """Root mean square over random directions: for the last step, and for all steps."""
     width: int = task.config.width
     last_N, all_N = torch.zeros(len(source), dtype=torch.float64), torch.zeros(len(source), dtype=torch.float64)
     for _ in range(FLOW_DIRECTIONS):
@@ -115,7 +115,7 @@ def _jacobian_norms(task: Translator, source: Sequence[int], target: Sequence[in
 
 
 def _resample_shares(norms_N: Tensor) -> np.ndarray:
-    """The mean share of each tenth of the positions, times their number."""
+    """The share of each position times their number, resampled to tenths of the source."""
     norms = norms_N.numpy()
     total = norms.sum()
     shares = norms * len(norms) / total if total > 0 else np.zeros_like(norms)
@@ -124,11 +124,11 @@ def _resample_shares(norms_N: Tensor) -> np.ndarray:
 
 
 COPIES_PER_PARAMETER = 4
-"""Numbers that training has for each parameter: itself, its gradient, and two moments."""
+"""Values that training keeps for each parameter: itself, its gradient, and two moments."""
 
 
 def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
-    """Bytes, for a batch of these pairs, padded."""
+    """Bytes of one training step on a padded batch of these pairs."""
     both, model = task.pair_tokenizer(), task.model
     sources = both.encode_sources([pair[0] for pair in pairs])
     targets = [[task.start_id(), *ids] for ids in both.encode_targets([pair[1] for pair in pairs])]
@@ -153,14 +153,14 @@ def step_memory(task: Translator, pairs: Sequence[tuple[str, str]]) -> int:
 
 TestPairs = Sequence[tuple[str, str]]
 MEMORY_PAIRS = 16
-"""Pairs of the batch whose memory is counted, the longest ones of the test."""
+"""The batch for step memory has this many of the longest test pairs."""
 SHOWN_WORDS = (8, 12)
-"""Words of the source whose attention is shown, from and to."""
+"""Minimum and maximum number of source words of the sentence whose attention is shown."""
 
 
 @dataclass(frozen=True)
 class ModelMeasures:
-    """What is told of one model. Losses are in natural logarithms a token, memory is in bytes."""
+    """The measurements of one model. Losses are in nats per token, memory is in bytes."""
 
     bleu: float
     chrf: float
@@ -169,35 +169,35 @@ class ModelMeasures:
     parameters: int
     steps: int
     tokens: int
-    """Target tokens that it learned from."""
+    """Target tokens seen in training."""
     seconds: float
-    """Of training, judging included."""
+    """Training time, including validation."""
     tokens_per_second: float
-    """While it learned: the median over the lines of its metrics."""
+    """Target tokens per second in training: the median over the lines of the metrics."""
     memory: int
-    """Of one step, counted."""
+    """Step memory."""
     peak: int | None
-    """The most that a GPU held while it was trained; None on a CPU, where the process is shared with all else."""
+    """Peak GPU memory in training; None on a CPU, where it cannot be attributed to one model."""
     curve: dict[str, list[Any]]
-    """Steps, tokens and losses of the training; steps and losses of the validation; None is no finite number."""
+    """Steps, tokens and losses of training; steps and losses of validation; None for a loss that is not finite."""
     flow: GradientFlow
     translation: str
-    """Of the sentence that is shown."""
+    """The translation of the shown sentence."""
     attention: str | None
-    """What it looks at while it reads that sentence and its reference, as an SVG; None where it has no attention."""
+    """The attention for that sentence and its reference, as SVG; None for a model without attention."""
     signatures: dict[str, str]
-    """How the scores were computed."""
+    """The sacreBLEU signatures."""
     tokenizer: str
-    """Its sha256."""
+    """The sha256 of the tokenizer."""
     hypotheses: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As a JSON object."""
         return {**asdict(self), "flow": self.flow._asdict()}
 
     @staticmethod
     def of_plain(table: dict[str, Any]) -> "ModelMeasures":
-        """From what `plain` gave, read back from JSON."""
+        """The inverse of `plain`."""
         flow = table["flow"]
         return ModelMeasures(**{**table,
                                 "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
@@ -207,11 +207,11 @@ class ModelMeasures:
 
 def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str,
                   peak: int | None = None) -> ModelMeasures:
-    """Read a trained model, test it, and look at it.
+    """Load a trained model and measure it on the test pairs.
 
     Args:
-        tested: the pairs of the test; the longest of them, and one of usual length, are looked at closely.
-        peak: what the device held at most while the model was trained, where that is known.
+        tested: the test pairs; gradient flow and memory use the longest of them, attention one of usual length.
+        peak: peak memory of the device in training, if known.
     """
     task = require_translator(load(folder, device=device), folder)
     found = evaluation.evaluate_translator(task, tested, beams=beams)
@@ -229,14 +229,14 @@ def measure_model(folder: Path, tested: TestPairs, *, beams: int, device: str,
 
 
 def shown_sentence(pairs: TestPairs) -> int:
-    """The number of the pair whose attention is shown: the first of usual length, or the one nearest to it."""
+    """The index of the pair whose attention is shown: the first of usual length, or the closest to it."""
     least, most = SHOWN_WORDS
     return min(range(len(pairs)), key=lambda number: max(least - len(pairs[number][0].split()), 0)
                + max(len(pairs[number][0].split()) - most, 0))
 
 
 def require_translator(task: Task, folder: Path) -> Translator:
-    """The task, which must translate."""
+    """The task; a ValueError if it does not translate."""
     if not isinstance(task, Translator):
         raise ValueError(f"{folder}: Only translators are compared, but this is a {type(task).__name__}.")
     return task
@@ -249,7 +249,7 @@ def _attention_svg(task: Translator, source: str, target: str) -> str | None:
 
 
 def _progress_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of progress."""
+    """The progress lines of the metrics."""
     with (folder / METRICS_FILE).open(encoding="utf-8") as file:
         return [line for line in map(json.loads, file) if line["event"] == "progress"]
 

@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
 KERNEL, LAYERS, HEADS, HEAD_WIDTH = 8, 2, 4, 16
 NUMERIC_FEATURES = 2
-"""Features of an input that is no symbol."""
+"""Features of a numeric input."""
 
 
 @dataclass(frozen=True)
 class MemoryMixer:
-    """One way: its mixer, how many layers a sequence of so many tokens needs, and how fast it learns."""
+    """A mixer, the number of layers for a sequence length, and the learning rate."""
 
     mixer: MixerConfig
     layers: Callable[[int], int]
@@ -72,7 +72,7 @@ class MemoryMixer:
 
 
 def _convolution_layers(tokens: int) -> int:
-    """Layers of convolutions whose dilation doubles, such that the last token sees half as many again."""
+    """The number of layers with doubling dilation whose receptive field is 1.5 times the sequence."""
     layers = 1
     while 1 + (KERNEL - 1) * (2**layers - 1) < 1.5 * tokens:
         layers += 1
@@ -92,7 +92,7 @@ MEMORY_MIXERS: Mapping[str, MemoryMixer] = {
 
 
 class MemoryModel(nn.Module):
-    """Inputs to outputs through a stack: ids (B, N) or numbers (B, N, features) -> (B, N, outputs)."""
+    """A stack of blocks: ids (B, N) or numbers (B, N, features) -> (B, N, outputs)."""
 
     def __init__(self, task: MemoryTask, way: MemoryMixer, width: int) -> None:
         super().__init__()
@@ -102,25 +102,25 @@ class MemoryModel(nn.Module):
         self.output = make_output_layer(width, task.outputs, bias=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs of all tokens."""
+        """The outputs for all tokens."""
         return self.output(self.stack(self.read(inputs)))
 
     @property
     def seen(self) -> int | None:
-        """How many tokens an output can depend on; None where there is no limit."""
+        """The number of tokens an output can depend on; None if unlimited."""
         mixers = [block.mixer for block in self.stack.blocks]
         convolutions = [mixer for mixer in mixers if isinstance(mixer, Convolution)]
         return receptive_field(convolutions) if convolutions else None
 
 
 def stack_config(way: MemoryMixer, tokens: int, width: int) -> StackConfig:
-    """The stack of a way, for sequences of so many tokens."""
+    """The config of the stack for sequences of this length."""
     return StackConfig(layers=way.layers(tokens), norm_position="pre", mixer=way.mixer,
                        feed_forward=FeedForwardConfig(ffn_width=2 * width))
 
 
 def build_model(task: MemoryTask, name: str, parameters: int) -> MemoryModel:
-    """The model of a way: the widest that has at most so many learned numbers, in steps of 8 features."""
+    """The widest model within the parameter budget, in steps of 8 features."""
     way = checks.pick("ways", name, MEMORY_MIXERS)
     width = 8
     if _count_parameters(task, way, width) > parameters:
@@ -139,25 +139,25 @@ def _count_parameters(task: MemoryTask, way: MemoryMixer, width: int) -> int:
 
 ProgressCallback = Callable[[int, float], None]
 SOLVED_FRACTION = 0.01
-"""The share of the chance loss below which a task is solved."""
+"""A task is solved if the loss is below this fraction of the chance loss."""
 WARMUP, FINAL_RATE, MAX_GRAD_NORM = 50, 0.05, 1.0
 VALIDATION_SEED = 7919
-"""Added to the seed for the sequences to judge by."""
+"""Added to the seed for the validation sequences."""
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """What each way may use: steps of so many sequences, and learned numbers."""
+    """The budget of each training: steps, batch size and parameters."""
 
     steps: int = 600
     rows: int = 32
     parameters: int = 30_000
     judged: int = 256
-    """Sequences to judge by."""
+    """Number of validation sequences."""
     every: int = 50
-    """Steps between two looks at these."""
+    """Steps between validations."""
     rate: float = 1.0
-    """Of learning: each way's own is multiplied by it."""
+    """Factor on the learning rate of each mixer."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, int | float) or not 0 < self.rate < math.inf:
@@ -169,19 +169,19 @@ class MemoryBudget:
 
 
 class MemoryTraining(NamedTuple):
-    """How well a model does after so many steps."""
+    """The result of training one model."""
 
     loss: float
     accuracy: float | None
     steps: int
     seconds: float
     curve: tuple[tuple[int, float], ...]
-    """Steps and the held-out loss after them."""
+    """Steps and the validation loss after them."""
 
 
 @dataclass(frozen=True)
 class MemoryResult:
-    """What came of one training."""
+    """The result of one mixer on one task at one length."""
 
     task: str
     way: str
@@ -196,19 +196,19 @@ class MemoryResult:
     width: int
     layers: int
     seen: int | None
-    """How many tokens an output can depend on; None where there is no limit."""
+    """The number of tokens an output can depend on; None if unlimited."""
     steps: int
     seconds: float
     curve: tuple[tuple[int, float], ...]
-    """Steps and the held-out loss after them."""
+    """Steps and the validation loss after them."""
 
     @property
     def solved(self) -> bool:
-        """Whether the loss is at most a hundredth of chance."""
+        """Whether the loss is at most 1 % of the chance loss."""
         return self.loss <= SOLVED_FRACTION * self.chance
 
     def table(self) -> dict[str, Any]:
-        """As plain values. JSON has no NaN: a loss that is none is null."""
+        """As a JSON object; a loss that is not finite is null."""
         own = asdict(self) | {"solved": self.solved,
                               "curve": [[step, _finite_or_none(loss)] for step, loss in self.curve]}
         return {**own, "loss": _finite_or_none(self.loss)}
@@ -236,7 +236,7 @@ def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: s
 
 def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float,
                 told: ProgressCallback | None = None) -> MemoryTraining:
-    """Train any model of inputs to outputs, (B, N) or (B, N, features) -> (B, N, outputs), where it is."""
+    """Train a model (B, N) or (B, N, features) -> (B, N, outputs) on its device."""
     device = next(model.parameters()).device
     stream = Generator(device).manual_seed(seed)
     held = task.batch(budget.judged, Generator(device).manual_seed(VALIDATION_SEED + seed))
@@ -285,7 +285,7 @@ def _finite_or_none(value: float) -> float | None:
 
 @contextmanager
 def _flush_denormals() -> Iterator[None]:
-    """Inside, numbers that are nearly 0 are 0: gradients vanish, and a CPU is many times slower with such numbers."""
+    """Flush denormal numbers to 0: vanishing gradients are denormal, and a CPU is many times slower with them."""
     before = sys.float_info.min / 2 == 0.0  # how it was; torch does not tell
     torch.set_flush_denormal(True)
     try:
@@ -299,7 +299,7 @@ DEFAULT_MIXERS = ("rnn", "lstm", "gru", "convolution", "attention")
 
 @dataclass(frozen=True)
 class MemoryScale:
-    """How much is done where nothing else is said: the lengths of each task, and the budget of each training."""
+    """The default lengths of each task and the default budget."""
 
     lengths: Mapping[str, tuple[int, ...]]
     budget: MemoryBudget
@@ -356,19 +356,19 @@ def _bind_run(told: Callable[[str, int, int, int, float], None], way: str, lengt
 
 
 class PublishedResult(NamedTuple):
-    """A number from a paper."""
+    """A result from the literature."""
 
     task: str
     way: str
-    """One of ours that is of the same kind, or "without memory"."""
+    """The mixer of the same kind, or "without memory"."""
     length: int | None
-    """None is every length."""
+    """None means every length."""
     measure: str
     value: str
-    """As it is printed there."""
+    """As printed in the paper."""
     source: str
     model: str = ""
-    """What the paper calls it, where that is another name."""
+    """The name in the paper, if it differs."""
 
 
 BAI, ARJOVSKY, ARORA = ("Bai, Kolter, Koltun 2018", "Arjovsky, Shah, Bengio 2016", "Arora et al. 2023")
@@ -385,12 +385,12 @@ PUBLISHED = (
 
 
 def published_results(task: str) -> tuple[PublishedResult, ...]:
-    """The figures of a task."""
+    """The published results of a task."""
     return tuple(figure for figure in PUBLISHED if figure.task == task)
 
 
 def published_marks(task: str, lengths: Sequence[int]) -> dict[str, dict[int, float]]:
-    """What ways of a task have in the literature, at these lengths and at all others that are not longer."""
+    """Published values by mixer and length, up to the longest of these lengths."""
     found = dict[str, dict[int, float]]()
     for figure in published_results(task):
         at = lengths if figure.length is None else [figure.length]
@@ -404,7 +404,7 @@ FIGURE_FORMATS = ("svg", "png")
 
 
 def result_lines(results: Sequence[MemoryResult]) -> list[str]:
-    """A row for every way, a column for every length: medians over the seeds, and the whole range where it is wide."""
+    """A table as text, a row for each mixer and a column for each length: the median over the seeds, with the range."""
     task, lengths, ways = _covered(results)
     cells = [["way", *(f"{length:,}" for length in lengths), "parameters", "layers", "sees", "steps", "s"]]
     for way in ways:
@@ -428,7 +428,7 @@ def result_lines(results: Sequence[MemoryResult]) -> list[str]:
 
 
 def results_table(results: Sequence[MemoryResult]) -> dict[str, Any]:
-    """The same as plain values, each result with all that is known of it."""
+    """The results as a JSON object."""
     task, lengths, ways = _covered(results)
     return {"task": task.name, "measure": task.measure, "lengths": lengths, "ways": ways,
             "results": [result.table() for result in results],
@@ -436,7 +436,7 @@ def results_table(results: Sequence[MemoryResult]) -> dict[str, Any]:
 
 
 def results_figure(results: Sequence[MemoryResult]) -> "Figure":
-    """The measure of every way against the length, with chance and published figures. It needs the extra `plot`."""
+    """A chart of the results by length, with chance and published values. It needs the extra `plot`."""
     from regard.inspection.pictures.curves import length_picture
 
     task, lengths, ways = _covered(results)
@@ -452,7 +452,7 @@ def results_figure(results: Sequence[MemoryResult]) -> "Figure":
 
 
 def save_figures(results: Sequence[MemoryResult], folder: str | os.PathLike[str]) -> list[str]:
-    """The picture in this folder as SVG and as PNG, named after the task; the paths."""
+    """Save the chart in this folder as SVG and PNG, named after the task, and return the paths."""
     from regard.inspection.pictures.canvas import save as write
 
     drawn, paths = results_figure(results), [os.path.join(folder, f"{results[0].task}.{ending}")
@@ -463,7 +463,7 @@ def save_figures(results: Sequence[MemoryResult], folder: str | os.PathLike[str]
 
 
 def _covered(results: Sequence[MemoryResult]) -> tuple[MemoryTask, list[int], list[str]]:
-    """The task (at the first length), the lengths and the ways, in the order of the results."""
+    """The task (at the first length), the lengths and the mixers, in the order of the results."""
     names = {result.task for result in results}
     if len(names) != 1:
         raise checks.wrong("results", "those of one task", ", ".join(sorted(names)) or "empty")
@@ -486,7 +486,7 @@ def _chance_level(task: MemoryTask) -> float:
 
 
 def _result_cell(results: Sequence[MemoryResult]) -> str:
-    """The median, with the range where it does not round to the same, and a star where all have solved it."""
+    """The median, with the range if it is visible after rounding, and a star if all seeds have solved the task."""
     if not results:
         return "-"
     values = sorted(_shown_value(result) for result in results)
@@ -509,7 +509,7 @@ def _format_range(numbers: Sequence[int]) -> str:
 
 
 def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, the others to the right."""
+    """Align the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in
                                                   zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]

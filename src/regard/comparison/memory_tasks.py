@@ -25,29 +25,29 @@ from torch import Generator, Tensor
 from regard import checks
 
 SYMBOLS, COPIED = 8, 10
-"""How many symbols the copy task chooses from, and how many it chooses."""
+"""The number of symbols of the copy task, and how many are to be copied."""
 BLANK, MARKER = 0, 9
 
 
 class MemoryBatch(NamedTuple):
-    """Sequences, and what is asked of them."""
+    """Sequences with their targets."""
 
     inputs: Tensor
     """Ids (B, N), or numbers (B, N, features)."""
     targets: Tensor
-    """(B, N): ids, or numbers. What stands where nothing is asked is not read."""
+    """(B, N): ids or numbers; ignored where `asked` is False."""
     asked: Tensor
-    """(B, N): where the loss is taken."""
+    """(B, N): the tokens that count for the loss."""
     remembered: Tensor
-    """(B, N): where the answer needs memory; accuracy is counted there."""
+    """(B, N): the tokens whose answer needs memory; they count for the accuracy."""
 
 
 class MemoryScore(NamedTuple):
-    """How well outputs fit."""
+    """Loss and accuracy of outputs."""
 
     loss: Tensor
     accuracy: Tensor | None
-    """The share of answers that are right, where answers are symbols."""
+    """The fraction of correct answers, if answers are symbols."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MemoryTask(ABC):
 
     name: ClassVar[str]
     measure: ClassVar[str]
-    """What results are shown by: "loss" or "accuracy"."""
+    """The measure of the reports: "loss" or "accuracy"."""
     unit: ClassVar[str]
     """What the length counts."""
     shortest: ClassVar[int]
@@ -70,17 +70,17 @@ class MemoryTask(ABC):
     @property
     @abstractmethod
     def tokens(self) -> int:
-        """How long the sequences are."""
+        """The length of the sequences."""
 
     @property
     @abstractmethod
     def symbols(self) -> int | None:
-        """How many ids the inputs have; None where they are numbers."""
+        """The number of input ids; None if inputs are numbers."""
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many numbers a model gives for each token."""
+        """The number of outputs for each token."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class MemoryTask(ABC):
         return None
 
     def after(self, share: float) -> "MemoryTask":
-        """What is learned from when a share of the steps is done: the task itself, or one that leads to it."""
+        """The training task after this fraction of the steps: the task itself, or an easier one that leads to it."""
         return self
 
     @abstractmethod
@@ -158,10 +158,10 @@ class RecallTask(MemoryTask):
     TOKENS_FOR_A_PAIR: ClassVar[int] = 16
     LEAST_KEYS: ClassVar[int] = 32
     FIRST: ClassVar[int] = 64
-    """Tokens of the sequences that come first; after every tenth of the steps they are twice as long."""
+    """Length of the first training sequences; it doubles after every tenth of the steps."""
 
     leads_to: int | None = None
-    """The length of the task whose ids it has; its own where not given."""
+    """The length of the task whose ids it uses; by default its own."""
 
     def after(self, share: float) -> "RecallTask":
         now = min(self.length, self.FIRST * 2**int(10 * share))
@@ -169,12 +169,12 @@ class RecallTask(MemoryTask):
 
     @property
     def pairs(self) -> int:
-        """How many there are to remember."""
+        """The number of pairs to remember."""
         return max(2, self.length // self.TOKENS_FOR_A_PAIR)
 
     @property
     def keys(self) -> int:
-        """How many keys there are to choose from, and how many values."""
+        """The number of different keys, and of different values."""
         return max(self.LEAST_KEYS, 2 * ((self.leads_to or self.length) // self.TOKENS_FOR_A_PAIR))
 
     @property
@@ -198,7 +198,7 @@ class RecallTask(MemoryTask):
         return 1 / self.keys
 
     def batch(self, rows: int, generator: Generator) -> MemoryBatch:
-        """Ids: the blank, then the keys, then the values. Answers are numbers of values, from 0."""
+        """Ids: the blank, then the keys, then the values. Answers are indices of values, from 0."""
         device, pairs = generator.device, self.pairs
         keys_BP = _distinct_integers(rows, self.keys, pairs, generator)
         values_BP = torch.randint(0, self.keys, (rows, pairs), generator=generator, device=device)
@@ -261,5 +261,5 @@ def make_task(name: str, length: int) -> MemoryTask:
 
 
 def _distinct_integers(rows: int, of: int, count: int, generator: Generator) -> Tensor:
-    """(rows, count): different numbers from 0 to `of` - 1 in each row, in any order."""
+    """(rows, count): distinct integers from 0 to `of` - 1 in each row, in random order."""
     return torch.rand(rows, of, generator=generator, device=generator.device).argsort(-1)[:, :count]

@@ -16,7 +16,7 @@ from regard.inspection.pictures.svg import LINE_COLOURS, ChartLine, lines_svg, s
 
 Html = NewType("Html", str)
 MAX_TEXT = 2000
-"""Characters of a text that are shown."""
+"""A text is cut after this many characters."""
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
 :root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#595959;--line:#d5d5d5;--tint:#f4f4f2;--link:#0b5394}
@@ -56,17 +56,17 @@ def html_page(title: str, sections: Iterable[Html]) -> str:
 
 
 def html_text(given: str, longest: int = MAX_TEXT) -> Html:
-    """What anybody wrote: nothing in it is a tag, and what is not seen is named."""
+    """Escape a text for HTML; invisible characters are shown by name."""
     return Html(html.escape(labels.text_label(given, longest), quote=True))
 
 
 def html_section(title: str, *parts: Html) -> Html:
-    """A part of the page with a heading."""
+    """A section with a heading."""
     return Html(f"<section>\n<h2>{html_text(title)}</h2>\n" + "\n".join(parts) + "\n</section>")
 
 
 def html_paragraph(given: str, kind: str = "") -> Html:
-    """A text by itself."""
+    """A paragraph of text."""
     return Html(f"<p{_class(kind)}>{html_text(given)}</p>")
 
 
@@ -92,33 +92,33 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[Html]], *, caption: 
 
 
 def html_figure(picture: str, caption: str, kind: str = "") -> Html:
-    """A picture, which is an SVG, with what is seen on it."""
+    """An SVG figure with a caption."""
     return Html(f"<figure{_class(kind)}>{picture}<figcaption>{html_text(caption)}</figcaption></figure>")
 
 
 def html_scrollable(picture: str, label: str) -> Html:
-    """A picture that is moved from side to side where there is no room for it."""
+    """A picture that scrolls horizontally if it is too wide."""
     return Html(f'<div class="wide map" tabindex="0" role="region" aria-label="{html_text(label)}">{picture}</div>')
 
 
 def html_row(*parts: Html) -> Html:
-    """Parts beside each other, where there is room."""
+    """Parts side by side if there is room."""
     return Html('<div class="row">' + "".join(parts) + "</div>")
 
 
 def html_details(title: str, *parts: Html) -> Html:
-    """Parts that are shown when they are asked for."""
+    """Parts that the reader can unfold."""
     return Html(f"<details><summary>{html_text(title)}</summary>" + "".join(parts) + "</details>")
 
 
 def html_facts(rows: Iterable[tuple[str, str]]) -> Html:
-    """Names with what they stand for."""
+    """A list of names and values."""
     return Html("<dl>" + "".join(f"<dt>{html_text(name)}</dt><dd>{html_text(value)}</dd>"
                                  for name, value in rows) + "</dl>")
 
 
 def html_swatch(number: int) -> Html:
-    """The colour of a line of a picture."""
+    """The colour of a line in the charts."""
     return Html(f'<span class="swatch c{number % len(LINE_COLOURS)}" aria-hidden="true"></span>')
 
 
@@ -126,12 +126,13 @@ def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-Table = dict[str, Any]
+ResultTable = dict[str, Any]
+"""The results of a comparison as a JSON object."""
 BAR_WIDTH = 80.0
-"""Pixels of a score of 100."""
+"""The width in pixels of a score of 100."""
 
 
-def road_page(found: Table, maps: Mapping[str, str | None]) -> str:
+def road_page(found: ResultTable, maps: Mapping[str, str | None]) -> str:
     """The whole page.
 
     Args:
@@ -145,17 +146,17 @@ def road_page(found: Table, maps: Mapping[str, str | None]) -> str:
 
 
 def format_spread(given: Mapping[str, Any], digits: int = 1) -> str:
-    """A number over several seeds, in words."""
+    """A measurement over several seeds as text."""
     mean = f"{given['mean']:,.{digits}f}"
     return mean if given["deviation"] is None else f"{mean} ± {given['deviation']:,.{digits}f}"
 
 
 def format_bytes(count: int | None) -> str:
-    """Bytes, for people."""
+    """A number of bytes as text."""
     return "" if count is None else f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count / 2**10:,.0f} KiB"
 
 
-def _road_head(found: Table) -> Html:
+def _road_head(found: ResultTable) -> Html:
     data, times = found["data"], found["seeds"]
     return Html("".join([
         html_paragraph(f"{len(found['models'])} models learned from the same {data['train']:,} pairs "
@@ -167,7 +168,7 @@ def _road_head(found: Table) -> Html:
                        "faint")]))
 
 
-def _road_scores(models: Sequence[Table], seeds: int) -> Html:
+def _road_scores(models: Sequence[ResultTable], seeds: int) -> Html:
     rows = []
     peaks = any(model["peak"] is not None for model in models)
     for number, model in enumerate(models):
@@ -190,7 +191,7 @@ def _road_scores(models: Sequence[Table], seeds: int) -> Html:
 
 
 def _score_bar(score: Mapping[str, Any]) -> Html:
-    """A score as a bar, with a line from the lowest to the highest."""
+    """A score as a bar, with a line from its minimum to its maximum."""
     mean, low, high = (BAR_WIDTH * min(100.0, max(0.0, score[key])) / 100 for key in ("mean", "low", "high"))
     parts = [f'<path d="M0 0H{BAR_WIDTH:.0f}V14H0Z" fill="currentColor" opacity="0.1"/>',
              f'<path d="M0 2H{mean:.1f}V12H0Z" fill="currentColor" opacity="0.55"/>',
@@ -198,7 +199,7 @@ def _score_bar(score: Mapping[str, Any]) -> Html:
     return Html(svg_element(BAR_WIDTH + 2, 16, f"BLEU {score['mean']:.1f}", parts))
 
 
-def _road_lengths(models: Sequence[Table]) -> Html:
+def _road_lengths(models: Sequence[ResultTable]) -> Html:
     names = [bucket_name(bucket) for bucket in models[0]["by_length"]]
     drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
     lines = [ChartLine(model["name"], range(len(drawn)),
@@ -223,7 +224,7 @@ def _road_lengths(models: Sequence[Table]) -> Html:
                                                caption="BLEU by the words of the source")))
 
 
-def _road_curves(models: Sequence[Table]) -> Html:
+def _road_curves(models: Sequence[ResultTable]) -> Html:
     learned = [ChartLine(model["name"], model["curve"]["tokens"], model["curve"]["nll"]) for model in models]
     judged = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
     return html_section(
@@ -235,7 +236,7 @@ def _road_curves(models: Sequence[Table]) -> Html:
         html_paragraph("Curves are those of the first seed.", "small faint"))
 
 
-def _road_flows(models: Sequence[Table]) -> Html:
+def _road_flows(models: Sequence[ResultTable]) -> Html:
     places = [(part + 0.5) / FLOW_PARTS for part in range(FLOW_PARTS)]
 
     def picture(which: str, title: str) -> str:
@@ -257,7 +258,7 @@ def _road_flows(models: Sequence[Table]) -> Html:
                        f"tokens.", "small faint"))
 
 
-def _road_maps(found: Table, maps: Mapping[str, str | None]) -> Html:
+def _road_maps(found: ResultTable, maps: Mapping[str, str | None]) -> Html:
     sentence, parts = found["sentence"], list[Html]()
     for number, model in enumerate(found["models"]):
         picture = maps.get(model["name"])
@@ -275,7 +276,7 @@ def _road_maps(found: Table, maps: Mapping[str, str | None]) -> Html:
         html_row(*parts))
 
 
-def _road_methods(found: Table) -> Html:
+def _road_methods(found: ResultTable) -> Html:
     data, machine = found["data"], found["machine"]
     first = found["models"][0]
     rows = [("budget", found["budget"]["said"]), ("seeds", str(found["seeds"])),
@@ -289,22 +290,21 @@ def _road_methods(found: Table) -> Html:
     return html_section("How it was done", html_facts(rows))
 
 
-PairTable = dict[str, Any]
 SHOWN_SENTENCES = 100
-"""Sentences of each end of the list; those between differ less."""
+"""The page shows this many sentences from each end of the list."""
 SIGNIFICANCE = 0.05
-"""Below this a difference is hardly chance."""
+"""A p-value below this counts as significant."""
 
 
-def pair_page(found: PairTable) -> str:
+def pair_page(found: ResultTable) -> str:
     """The whole page."""
     first, second = (model["name"] for model in found["models"])
     return html_page(f"{first} and {second}", [_pair_head(found), _pair_scores(found), _pair_lengths(found["models"]),
                                                _pair_sentences(found), _pair_methods(found)])
 
 
-def describe_difference(found: PairTable, score: str) -> str:
-    """What the difference of a score means, in a sentence."""
+def describe_difference(found: ResultTable, score: str) -> str:
+    """The difference of a score and its significance, as a sentence."""
     one, (first, second) = found["difference"][score], (model["name"] for model in found["models"])
     name = {"bleu": "BLEU", "chrf": "chrF"}[score]
     if one["difference"] == 0:
@@ -316,11 +316,11 @@ def describe_difference(found: PairTable, score: str) -> str:
             f"(p = {one['p']:.3f}).")
 
 
-def _pair_head(found: PairTable) -> Html:
+def _pair_head(found: ResultTable) -> Html:
     return Html("".join(html_paragraph(describe_difference(found, score)) for score in ("bleu", "chrf")))
 
 
-def _pair_scores(found: PairTable) -> Html:
+def _pair_scores(found: ResultTable) -> Html:
     rows = [[Html(html_swatch(number) + html_text(model["name"])), html_text(f"{model['bleu']:.2f}"),
              html_text(f"{model['chrf']:.2f}"), html_text(f"{model['loss']:.3f}"),
              html_text(f"{model['parameters']:,}"),
@@ -339,7 +339,7 @@ def _pair_scores(found: PairTable) -> Html:
                    caption="The difference"), html_paragraph(note, "small faint"))
 
 
-def _pair_lengths(models: Sequence[PairTable]) -> Html:
+def _pair_lengths(models: Sequence[ResultTable]) -> Html:
     shown = large_buckets(models[0]["by_length"])
     names = [bucket_name(bucket) for bucket in shown]
     lines = [ChartLine(model["name"], range(len(names)),
@@ -351,7 +351,7 @@ def _pair_lengths(models: Sequence[PairTable]) -> Html:
                   title="BLEU by the length of the source"), f"Pairs: {pairs}."))
 
 
-def _pair_sentences(found: PairTable) -> Html:
+def _pair_sentences(found: ResultTable) -> Html:
     sentences, parts = found["sentences"], list[Html]()
     first, second = (model["name"] for model in found["models"])
     better = [one for one in sentences if one["difference"] > 0]
@@ -375,7 +375,7 @@ def _sentence_row(one: Mapping[str, Any]) -> list[Html]:
     return [scores, *(html_text(one[key], 500) for key in ("source", "reference", "first", "second"))]
 
 
-def _pair_methods(found: PairTable) -> Html:
+def _pair_methods(found: ResultTable) -> Html:
     signatures = found["models"][0]["signatures"]
     return html_section("How it was done", html_facts([
         ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"), ("regard", found["regard"]),
@@ -383,19 +383,18 @@ def _pair_methods(found: PairTable) -> Html:
 
 
 MIN_BUCKET_PAIRS = 5
-"""Pairs of a length, below which its score says nothing."""
-ResultTable = dict[str, Any]
+"""A length bucket with fewer pairs has no meaningful score."""
 
 
 def bucket_name(bucket: ResultTable) -> str:
-    """How the lengths of a bucket are written."""
+    """The lengths of a bucket as text."""
     if bucket["most"] is None:
         return f"{bucket['least']}+"
     return f"{max(1, bucket['least'])}-{bucket['most']}"
 
 
 def large_buckets(buckets: Sequence[ResultTable]) -> list[ResultTable]:
-    """The buckets with enough pairs; all of them where none has."""
+    """The buckets with enough pairs; all of them if none has."""
     return [one for one in buckets if one["pairs"] >= MIN_BUCKET_PAIRS] or [*buckets]
 
 

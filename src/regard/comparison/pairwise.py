@@ -27,23 +27,23 @@ from regard.tasks.translator import Translator
 
 BOOTSTRAP_DRAWS, BOOTSTRAP_SEED = 1000, 1
 CONFIDENCE = 0.95
-"""The share of differences that lies between low and high."""
+"""The fraction of the differences between `low` and `high`."""
 
 
 class ScoreDifference(NamedTuple):
-    """Of the second to the first, in points of the score."""
+    """The score of the second system minus that of the first, in points."""
 
     first: float
     second: float
     difference: float
-    """As it is on the whole test."""
+    """The difference on the test set itself."""
     low: float
     high: float
     p: float
 
 
 class ScoreDifferences(NamedTuple):
-    """Both scores."""
+    """The differences of both metrics."""
 
     bleu: ScoreDifference
     chrf: ScoreDifference
@@ -52,7 +52,7 @@ class ScoreDifferences(NamedTuple):
 def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str], *,
                      draws: int = BOOTSTRAP_DRAWS,
                      seed: int = BOOTSTRAP_SEED) -> ScoreDifferences:
-    """Both systems' hypotheses against the same references."""
+    """Compare the hypotheses of two systems for the same references."""
     check_counts(first=first, second=second, references=references)
     chosen_RS = np.random.default_rng(seed).integers(len(references), size=(draws, len(references)))
     return ScoreDifferences(*(_bootstrap_metric(metric, first, second, references, chosen_RS)
@@ -60,7 +60,7 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """The chrF of each sentence by itself; BLEU is not made for single sentences."""
+    """The chrF of each sentence; BLEU is not meant for single sentences."""
     check_counts(hypotheses=hypotheses, references=references)
     metric = CHRF()
     return [float(metric.sentence_score(made, [wanted]).score)
@@ -80,7 +80,7 @@ def _bootstrap_metric(metric: "BLEU | CHRF", first: Sequence[str], second: Seque
 
 
 def _sentence_statistics(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
-    """What each sentence adds to the sums that a score is made of, (S, K)."""
+    """The sufficient statistics of each sentence, (S, K)."""
     return np.array(metric._extract_corpus_statistics([*hypotheses], [[*references]]))
 
 

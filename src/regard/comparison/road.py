@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -27,25 +27,25 @@ SUMMARIZED_SCORES = ("bleu", "chrf", "loss", "tokens_per_second", "seconds")
 
 
 class SeedSpread(NamedTuple):
-    """One number over several seeds."""
+    """A measurement over several seeds."""
 
     mean: float
     low: float
     high: float
     deviation: float | None
-    """The standard deviation; None where there is one seed."""
+    """The standard deviation; None for a single seed."""
 
     @staticmethod
     def of(values: Sequence[float]) -> "SeedSpread":
-        """Of at least one value."""
+        """The spread of at least one value."""
         return SeedSpread(fmean(values), min(values), max(values), stdev(values) if len(values) > 1 else None)
 
 
 def summarize_runs(setting: ComparisonSettings, results: RunResults, about: ResultTable) -> ResultTable:
-    """All that a comparison found.
+    """The results of a comparison over all seeds.
 
     Args:
-        about: what is said of the data and of the machine.
+        about: the data and the machine.
     """
     return {"kind": "road", "version": SUMMARY_VERSION, "regard": __version__, **about,
             "budget": {**setting.budget.plain(), "said": setting.budget.said()}, "seeds": setting.seeds,
@@ -74,7 +74,7 @@ def _spread_of(runs: Sequence[ModelMeasures], number: Callable[[ModelMeasures], 
 
 
 def _spread_by_length(runs: Sequence[ModelMeasures]) -> list[ResultTable]:
-    """The buckets, which are the same in all runs: the test is."""
+    """The scores by length; all runs have the same buckets, because they share the test set."""
     return [{"least": one["least"], "most": one["most"], "pairs": one["pairs"],
              **{score: SeedSpread.of([run.by_length[place][score] for run in runs])._asdict()
                 for score in ("bleu", "chrf")}}
@@ -85,13 +85,12 @@ def _column_means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
-ReportTable = dict[str, Any]
 PHRASEBOOK = "the phrasebook"
 
 
 @dataclass(frozen=True)
 class ComparisonData:
-    """What models learn from, are judged by and are tested on; without any data it is the phrasebook."""
+    """The data of a comparison; by default the phrasebook."""
 
     data: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
@@ -100,8 +99,8 @@ class ComparisonData:
     target: str | None = None
     format: str | None = None
 
-    def identity(self) -> ReportTable:
-        """What stands for it: the sha256 of every file."""
+    def identity(self) -> ResultTable:
+        """The sha256 of every file, and how they are read."""
         if not self.data:
             return {PHRASEBOOK: {"drawn": splits.PHRASEBOOK_DRAWS, "clauses": splits.PHRASEBOOK_CLAUSES,
                                  "words": splits.PHRASEBOOK_WORDS}}
@@ -110,19 +109,19 @@ class ComparisonData:
         return {**found, **{name: getattr(self, name) for name in ("source", "target", "format")}}
 
     def written(self, folder: Path) -> SplitFiles:
-        """The three files, in this folder."""
+        """Write the three split files into this folder."""
         if not self.data:
             return splits.split_phrasebook(folder)
         return splits.split_data(self.data, folder, validation=self.validation, test=self.test, source=self.source,
                                  target=self.target, format=self.format)
 
     def name(self) -> str:
-        """What it is called."""
+        """The name of the data in the report."""
         return ", ".join(Path(path).name for path in self.data) or PHRASEBOOK
 
 
-def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, told: RunReporter) -> ReportTable:
-    """Compare; the table, which also is in the folder, with a page. What is there already is not done again."""
+def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, told: RunReporter) -> ResultTable:
+    """Run or continue a comparison; its results are returned, and stored in the folder with an HTML page."""
     place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
@@ -136,8 +135,8 @@ def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path
 
 
 def _describe_setup(setting: ComparisonSettings, data: ComparisonData, files: SplitFiles,
-                    results: RunResults) -> ReportTable:
-    """What is the same for all models: the data, the machine, and the sentence that is shown."""
+                    results: RunResults) -> ResultTable:
+    """What all models share: the data, the machine, and the shown sentence."""
     tokenizers = {run.tokenizer for runs in results.values() for run in runs}
     assert len(tokenizers) == 1, "the same pairs and settings make the same tokenizer"
     tested = splits.read_pairs(files.test)

@@ -44,31 +44,31 @@ Table = dict[str, Any]
 
 
 class ComparisonFolder:
-    """A folder that is ours."""
+    """The folder of a comparison."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def data(self) -> Path:
-        """Where the pairs are."""
+        """The folder of the data files."""
         return self.folder / DATA_FOLDER
 
     def model(self, name: str, seed: int) -> Path:
-        """Where a model is trained."""
+        """The output folder of a training run."""
         return self.folder / RUNS_FOLDER / f"{name}-{seed}"
 
     def finished(self, name: str, seed: int) -> Table | None:
-        """What was measured of a run; None where it is not finished."""
+        """The measurements of a run; None if it is not finished."""
         path = self._measures(name, seed)
         return _read_object(path) if path.exists() else None
 
     def finish(self, name: str, seed: int, measured: Table) -> None:
-        """Keep what was measured of a run."""
-        self.write(f"{RUNS_FOLDER}/{name}-{seed}.json", json.dumps(measured, ensure_ascii=False))
+        """Store the measurements of a run."""
+        self.write(str(self._measures(name, seed).relative_to(self.folder)), json.dumps(measured, ensure_ascii=False))
 
     def write(self, name: str, text: str) -> Path:
-        """A file of ours, whole or not at all; it may be there already."""
+        """Write a file completely or not at all, over an existing one."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.part")
@@ -84,34 +84,34 @@ class ComparisonFolder:
 
 
 def claim_folder(folder: Path, asked: Mapping[str, Any]) -> ComparisonFolder:
-    """The folder of this comparison, which is made; or found, where the same was asked for before."""
+    """Create the folder of a comparison, or open it if the same comparison was requested before."""
     place, plan = ComparisonFolder(folder), {"format": PLAN_FORMAT, **json.loads(json.dumps(asked))}
     if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder}: This is no folder. Choose another name.")
+        raise FolderError(f"{folder}: This is a file. Choose another name.")
     if not folder.exists() or not any(folder.iterdir()):
         folder.mkdir(parents=True, exist_ok=True)
         place.write(PLAN_FILE, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
         return place
     if not (folder / PLAN_FILE).is_file():
-        raise FolderError(f"{folder}: There is something already, and no comparison. Choose another folder with -o.")
+        raise FolderError(f"{folder}: The folder is not empty and has no comparison. Choose another one with -o.")
     there = _read_object(folder / PLAN_FILE)
     if there.get("format") != PLAN_FORMAT:
-        raise FolderError(f"{folder / PLAN_FILE}: This is not the plan of a comparison. Choose another folder with -o.")
-    different = [f"  {key}: {json.dumps(there.get(key), ensure_ascii=False)} is there, "
-                 f"{json.dumps(plan.get(key), ensure_ascii=False)} is asked for"
+        raise FolderError(f"{folder / PLAN_FILE}: Not the plan of a comparison. Choose another folder with -o.")
+    different = [f"  {key}: {json.dumps(there.get(key), ensure_ascii=False)} is stored, "
+                 f"{json.dumps(plan.get(key), ensure_ascii=False)} is requested"
                  for key in dict.fromkeys((*there, *plan)) if there.get(key) != plan.get(key)]
     if different:
-        raise FolderError("\n".join([f"{folder}: There is another comparison.", *different,
-                                     "Ask for the same, or choose another folder with -o."]))
+        raise FolderError("\n".join([f"{folder}: The folder has another comparison.", *different,
+                                     "Request the same, or choose another folder with -o."]))
     return place
 
 
 def _read_object(path: Path) -> Table:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also what is not UTF-8
-        raise FolderError(f"{path}: This is not the JSON that was written there ({error}). Remove it, or choose "
-                          f"another folder with -o.") from error
+    except ValueError as error:  # also for text that is not UTF-8
+        raise FolderError(f"{path}: The file is damaged ({error}). Remove it, or choose another folder with "
+                          "-o.") from error
     if not isinstance(found, dict):
         raise FolderError(f"{path}: Expected a JSON object. Remove it, or choose another folder with -o.")
     return found
@@ -119,21 +119,20 @@ def _read_object(path: Path) -> Table:
 
 TASK = "seq2seq"
 COUNTED_BATCHES = 200
-"""Batches that are counted, at most."""
+"""At most this many batches are counted."""
 PILOT_STEPS, UNTIMED_STEPS = 24, 8
-"""Steps of a trial for minutes, and those of them that are not timed."""
+"""Steps of a timed trial, and how many of them at the start are not timed."""
 
 
 class TrainingAllowance(NamedTuple):
-    """What one model is given."""
+    """The training steps of one model, and the changes of its config."""
 
     steps: int
     changes: dict[str, Any]
-    """Of its config, to match parameters."""
 
 
 def plan_steps(setting: ComparisonSettings, files: SplitFiles, place: Path) -> dict[str, TrainingAllowance]:
-    """The steps of each model, by its name. What is at the place for a while is removed in the end."""
+    """The training steps of each model by name. `place` is a temporary folder, removed at the end."""
     found, same = dict[str, TrainingAllowance](), None
     with _temporary_folder(place):
         for step in setting.steps:
@@ -143,7 +142,7 @@ def plan_steps(setting: ComparisonSettings, files: SplitFiles, place: Path) -> d
             if setting.budget.minutes is not None:
                 steps = steps_for_amount(60 * setting.budget.minutes,
                                          _seconds_per_step(setting, step, files, place, changes))
-            else:  # all models learn from the same batches
+            else:  # all models see the same batches
                 steps = same = same or _steps_for_tokens(_prepare_run(setting, step, files, place),
                                                          setting.budget.tokens)
             found[step.name] = TrainingAllowance(steps, changes)
@@ -153,7 +152,7 @@ def plan_steps(setting: ComparisonSettings, files: SplitFiles, place: Path) -> d
 def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, output: Path,
                      changes: dict[str, Any], *,
                      steps: int | None = None, seed: int = 1, resume: bool = False) -> TrainingRequest:
-    """What a training of this model is asked for."""
+    """The training request for one model."""
     return TrainingRequest(task=TASK, data=(str(files.train),), validation=(str(files.validation),), output=output,
                            recipe=setting.recipe(step), resume=resume, device=setting.device,
                            changes={**setting.changes_of(step, steps), **changes, "training.seed": seed})
@@ -162,13 +161,13 @@ def training_request(setting: ComparisonSettings, step: RoadStep, files: SplitFi
 def _prepare_run(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path) -> PreparedTraining:
     asked = training_request(setting, step, files, place / "trial", {})
     plan = TASKS[TASK]()
-    name = setting.device if setting.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    name = _device_name(setting)
     return prepare(asked, plan, resolution.requested_config(asked, plan),
                    resolution.device_properties(torch.device(name)), lambda event: None)
 
 
 def _steps_for_tokens(ready: PreparedTraining, tokens: int | None) -> int:
-    """The steps that learn from so many target tokens; where none are given, those of a training by itself."""
+    """The steps that see this number of target tokens; without one, the steps that the model would have by itself."""
     if tokens is None:
         return ready.settings.steps
     feed, many = ready.task.feed(0, 1), ready.settings.gradient_accumulation
@@ -178,7 +177,7 @@ def _steps_for_tokens(ready: PreparedTraining, tokens: int | None) -> int:
 
 
 class _StepClock:
-    """A logger that notes when steps were done."""
+    """A logger that records the time of each step."""
 
     name = "clock"
 
@@ -190,12 +189,12 @@ class _StepClock:
             self.times[event.step] = time.monotonic()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def _seconds_per_step(setting: ComparisonSettings, step: RoadStep, files: SplitFiles, place: Path,
                       changes: dict[str, Any]) -> float:
-    """Seconds of a step."""
+    """Seconds per training step, from a short trial."""
     clock = _StepClock()
     few = {**changes, "training.log_every": UNTIMED_STEPS, "training.validation.max_examples": 1,
            "training.validation.every": PILOT_STEPS}
@@ -215,25 +214,25 @@ def _temporary_folder(place: Path) -> Iterator[None]:
 
 RunResults = dict[str, list[ModelMeasures]]
 QUICK_THREADS = 4
-"""Of a quick comparison, at most."""
+"""A quick comparison uses at most this many threads."""
 
 
-class InterruptedTraining(Exception):  # noqa: N818 (somebody asked for it: no error)
-    """Somebody asked a training to end. The same comparison, asked for again, goes on."""
+class InterruptedTraining(Exception):  # noqa: N818 (requested by the user: no error)
+    """The user stopped a training. The same command continues the comparison."""
 
 
 class RunReporter(NamedTuple):
-    """Who is told what."""
+    """Where a comparison reports its progress."""
 
     note: Callable[[str], None]
-    """Takes a line for people."""
+    """Called with a line of text."""
     loggers: Callable[[], Sequence[Logger]]
-    """Makes those that are told of one training."""
+    """Makes the loggers of one training."""
 
 
 def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
                    told: RunReporter) -> RunResults:
-    """Train and measure what is not finished yet."""
+    """Train and measure every model with every seed; finished runs are read, not repeated."""
     with _few_threads(setting):
         return _run_all(setting, place, files, told)
 
@@ -262,7 +261,7 @@ def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitF
 
 @contextmanager
 def _few_threads(setting: ComparisonSettings) -> Iterator[None]:
-    """Inside, small models have few threads: more of them would mostly wait for each other."""
+    """Limit the threads of a quick comparison: with small models, more threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(min(QUICK_THREADS, before) if setting.small else before)
     try:
@@ -271,9 +270,9 @@ def _few_threads(setting: ComparisonSettings) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles) -> dict[str,
-                                                                                                 TrainingAllowance]:
-    """The steps of each model: as found out before, so that a comparison goes on as it began, or found out now."""
+def _allowances(setting: ComparisonSettings, place: ComparisonFolder,
+                files: SplitFiles) -> dict[str, TrainingAllowance]:
+    """The steps of each model: the stored ones, so that a comparison continues as it began, or new ones."""
     kept = place.folder / STEPS_FILE
     known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     missing = tuple(step for step in setting.steps if step.name not in known)
@@ -285,13 +284,12 @@ def _allowances(setting: ComparisonSettings, place: ComparisonFolder, files: Spl
 
 
 def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: ComparisonFolder, files: SplitFiles,
-               allowed: TrainingAllowance,
-               told: RunReporter) -> int | None:
-    """Train one model to its end; what a GPU held at most."""
+               allowed: TrainingAllowance, told: RunReporter) -> int | None:
+    """Train one model to the end, and return the peak memory of a GPU."""
     folder = place.model(step.name, seed)
     begun = _has_checkpoint(folder)
     if not begun and folder.exists():
-        shutil.rmtree(folder)  # killed before there was anything to go on with; the folder is ours
+        shutil.rmtree(folder)  # killed before its first checkpoint; the folder belongs to the comparison
     asked = training_request(setting, step, files, folder, allowed.changes, steps=allowed.steps, seed=seed,
                              resume=begun)
     cuda = _device_name(setting).startswith("cuda")
@@ -299,12 +297,12 @@ def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: Co
         torch.cuda.reset_peak_memory_stats()
     outcome = train(asked, told.loggers())
     if not outcome.finished:
-        raise InterruptedTraining(f"{folder}: The training was interrupted. The same command goes on with it.")
+        raise InterruptedTraining(f"{folder}: The training was interrupted. The same command resumes it.")
     return torch.cuda.max_memory_allocated() if cuda else None
 
 
 def _has_checkpoint(folder: Path) -> bool:
-    """Whether there is a training to go on with."""
+    """Whether there is a checkpoint to resume from."""
     return folder.is_dir() and bool(CheckpointManager(folder / CHECKPOINTS_FOLDER, keep=1).steps())
 
 

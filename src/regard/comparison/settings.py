@@ -45,7 +45,7 @@ class RoadStep(NamedTuple):
 
 
 def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
-    """The steps of these recipes; a ValueError names one that is unknown, cannot translate or is there twice."""
+    """The steps of these recipes; a ValueError names one that is unknown, cannot translate or occurs twice."""
     if not names:
         raise checks.wrong("models", "at least one recipe, such as transformer", "none")
     found = list[RoadStep]()
@@ -64,21 +64,21 @@ def road_steps(names: Sequence[str]) -> tuple[RoadStep, ...]:
 BUDGET_KINDS = ("tokens", "minutes", "parameters")
 UNIT_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 TRIED_WIDTHS = range(16, 4097, 16)
-"""That are tried to match parameters."""
+"""Model widths that are tried to match a number of parameters."""
 
 
 @dataclass(frozen=True)
 class ComparisonBudget:
-    """What each model is given; None where that is not bounded."""
+    """The budget of each model; None means unlimited."""
 
     tokens: int | None = None
-    """Target tokens, those seen more than once counted each time."""
+    """Target tokens; those seen more than once count each time."""
     minutes: float | None = None
     parameters: int | None = None
 
     @staticmethod
     def read(text: str) -> "ComparisonBudget":
-        """From KIND:AMOUNT, or two of them with a comma between."""
+        """Parse KIND:AMOUNT, or two of them separated by a comma."""
         expected = "KIND:AMOUNT with tokens, minutes or parameters, such as tokens:2M, minutes:3 or " \
                    "tokens:2M,parameters:1M"
         found: dict[str, float] = {}
@@ -88,33 +88,33 @@ class ComparisonBudget:
                 raise checks.wrong("budget", expected, repr(text))
             found[match[1]] = float(match[2]) * UNIT_FACTORS[match[3]]
             if not found[match[1]] > 0:
-                raise checks.wrong("budget", "more than nothing", repr(text))
+                raise checks.wrong("budget", "an amount above 0", repr(text))
         if "tokens" in found and "minutes" in found:
             raise checks.wrong("budget", "tokens or minutes, not both", repr(text))
         whole = {kind: max(1, round(found[kind])) for kind in ("tokens", "parameters") if kind in found}
         return ComparisonBudget(minutes=found.get("minutes"), **whole)
 
     def said(self) -> str:
-        """What is the same for all, in words."""
+        """The budget in words."""
         parts = [f"{self.tokens:,} target tokens"] if self.tokens is not None else []
         parts += [f"about {self.minutes:g} minutes of training"] if self.minutes is not None else []
         parts += [f"about {self.parameters:,} parameters"] if self.parameters is not None else []
-        return " and ".join(parts) or "as many target tokens as a training of its own would have"
+        return " and ".join(parts) or "as many target tokens as each would train on by itself"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As a JSON object."""
         return {"tokens": self.tokens, "minutes": self.minutes, "parameters": self.parameters}
 
 
 def steps_for_amount(amount: float, each: float) -> int:
-    """So many steps that each of `each` comes to the amount, at least one."""
+    """The number of steps of size `each` that reach the amount, at least one."""
     return max(1, math.ceil(amount / max(each, 1e-9)))
 
 
 def match_parameters(given: ModelConfig, parameters: int) -> dict[str, Any]:
-    """The changes of a config, as keys of the whole, after which it has about so many parameters: another width.
+    """Config changes (keys from the top) to another width with about this number of parameters.
 
-    Feed-forward parts keep their share of the width.
+    The ratio of feed-forward width to model width is kept.
     """
     width = given.width
     best: tuple[float, dict[str, Any]] | None = None
@@ -144,7 +144,7 @@ def _scale_width(given: ModelConfig, wide: int, before: int) -> dict[str, Any]:
 
 
 SHARED_SETTINGS: Mapping[str, Any] = {"training.validation.patience": 1_000_000}
-"""Of every comparison: no training ends before its budget does."""
+"""Settings of every comparison: no training stops before its budget is used."""
 QUICK_SETTINGS: Mapping[str, Any] = {
     "tokenizer.kind": "unigram",
     "tokenizer.vocab_size": 2000,
@@ -162,33 +162,33 @@ QUICK_SETTINGS: Mapping[str, Any] = {
     "training.checkpoints.every": 10_000,
     "training.checkpoints.keep": 1,
 }
-"""A short training of small models: a high rate that falls to nothing, and small batches."""
+"""Settings of a short training of small models: a high learning rate that decays to 0, and small batches."""
 QUICK_BUDGET = ComparisonBudget(tokens=600_000, parameters=450_000)
 QUICK_WARMUP, QUICK_VALIDATIONS = 12, 3
-"""One in so many steps of a quick training is of its warm-up; and how often it is judged."""
+"""A quick training warms up for one in 12 steps, and validates 3 times."""
 SIDES = ("encoder", "decoder")
 QUICK_FFN_FACTOR = 3
-"""How many times as wide as the model a feed-forward part is in a quick comparison."""
+"""Feed-forward width as a multiple of the model width in a quick comparison."""
 
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """A comparison, before anything is trained."""
+    """What a comparison trains and how."""
 
     steps: tuple[RoadStep, ...]
     seeds: int = 1
     budget: ComparisonBudget = field(default_factory=ComparisonBudget)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """What somebody has set, for all models."""
+    """Config changes by the user, for all models."""
     beams: int = 1
-    """Of the search by which they are tested; with one it is greedy."""
+    """Beam size of the test; 1 is greedy search."""
     device: str = "auto"
     small: bool = False
-    """Whether models and trainings are those of a quick comparison."""
+    """Whether this is a quick comparison."""
 
     @staticmethod
     def quick(steps: tuple[RoadStep, ...], **others: Any) -> "ComparisonSettings":
-        """A small one; where no budget is given, tokens are few, and parameters too, as many for each model."""
+        """A quick comparison; by default with few tokens and the same small number of parameters for each model."""
         made = ComparisonSettings(steps, small=True, **others)
         if made.budget == ComparisonBudget():
             return replace(made, budget=QUICK_BUDGET)
@@ -197,11 +197,11 @@ class ComparisonSettings:
         return made
 
     def recipe(self, step: RoadStep) -> str:
-        """The recipe of a model; of a quick comparison in its smallest size, where no size is named."""
+        """The recipe of a model; in a quick comparison its smallest size, unless a size is named."""
         return recipe_with_size(step.recipe, "tiny") if self.small else step.recipe
 
     def changes_of(self, step: RoadStep, steps: int | None = None) -> dict[str, Any]:
-        """The config of one model as far as it is not left to the data; `steps` where they are known."""
+        """Config changes for one model; `steps` if they are known."""
         made = dict(SHARED_SETTINGS)
         if self.small:
             made |= {**QUICK_SETTINGS, **_quick_model_settings(catalog.find_recipe(self.recipe(step)).tables["model"])}
@@ -214,23 +214,23 @@ class ComparisonSettings:
         return made | dict(self.changes)
 
     def identity(self) -> dict[str, Any]:
-        """What two comparisons must share to be in one folder: all but which models there are, and how often."""
+        """What a resumed comparison must share with the stored one: all but the models and the number of seeds."""
         return {"budget": self.budget.plain(), "changes": dict(self.changes), "beams": self.beams, "quick": self.small}
 
 
 def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What only some models have: nearly all pairs are new, so there is nothing to keep a model from."""
+    """Settings of a quick training that only some models have: without dropout, because few pairs are seen twice."""
     if model["kind"] == "seq2seq":
         return {"model.dropout": 0.0}
     found: dict[str, Any] = {"model.embedding.dropout": 0.0}
     for side in SIDES:
         found |= {f"model.{side}.dropout": 0.0,
-                  f"model.{side}.norm_position": "pre"}  # pre-norm bears a high rate at once
+                  f"model.{side}.norm_position": "pre"}  # pre-norm is stable at a high learning rate
         for part in ("feed_forward", "cross", "mixer"):
             if lookup(model, f"{side}.{part}") is not None and lookup(model, f"{side}.{part}.kind",
                                                                       "attention") == "attention":
                 found[f"model.{side}.{part}.dropout"] = 0.0
-        if lookup(model, f"{side}.mixer.kind") == "attention":  # it need not learn what a distance is from few pairs
+        if lookup(model, f"{side}.mixer.kind") == "attention":  # few pairs are not enough to learn distances
             found[f"model.{side}.mixer.position.kind"] = "rotary"
         if lookup(model, f"{side}.feed_forward") is not None:
             found[f"model.{side}.feed_forward.ffn_width"] = QUICK_FFN_FACTOR * QUICK_SETTINGS["model.width"]

@@ -20,21 +20,21 @@ from regard.data.sources.text import DataError
 
 SPLIT_NAMES = ("train", "validation", "test")
 HELD_OUT_FRACTION, MAX_HELD_OUT = 0.05, 1000
-"""How much of the data is held out to judge by, and as much again to test on; and how many pairs of each at most."""
+"""The fraction of the data that is held out for validation, and again for testing; at most this many pairs each."""
 MIN_TRAINING_PAIRS = 20
-"""Pairs that a comparison needs."""
+"""The minimum number of training pairs."""
 PHRASEBOOK_CLAUSES = (1, 3)
-"""Of the sentences from the phrasebook: the fewest and the most."""
+"""Minimum and maximum number of clauses of a phrasebook sentence."""
 PHRASEBOOK_WORDS = "few"
-"""Of the phrasebook: what is compared is how models deal with sentences, not how fast they learn words."""
+"""A small phrasebook vocabulary: the comparison is about sentences, not about learning words."""
 PHRASEBOOK_DRAWS = {"train": (30_000, 1), "validation": (200, 2), "test": (500, 3)}
-"""How many pairs of each split of the phrasebook are drawn, and from which seed."""
+"""Number of pairs and seed of each phrasebook split."""
 
 TextPair = tuple[str, str]
 
 
 class SplitFiles(NamedTuple):
-    """Three files of pairs."""
+    """The paths of the three files."""
 
     train: Path
     validation: Path
@@ -42,18 +42,18 @@ class SplitFiles(NamedTuple):
 
     @staticmethod
     def at(place: Path) -> "SplitFiles":
-        """Where they are in a folder."""
+        """The files in a folder."""
         return SplitFiles(*(place / f"{name}.jsonl" for name in SPLIT_NAMES))
 
     def digests(self) -> dict[str, str]:
-        """The sha256 of each by its name."""
+        """The sha256 of each file by its name."""
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name,
                 path in zip(SPLIT_NAMES, self, strict=True)}
 
 
 def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = (), test: Sequence[str] = (),
                source: str | None = None, target: str | None = None, format: str | None = None) -> SplitFiles:
-    """The pairs of these files, without those that no training would learn from; some held out where none are given."""
+    """Filter the pairs of these files as for training, and hold out validation and test pairs that are not given."""
     def read(paths: Sequence[str]) -> Iterator[TextPair]:
         pairs = formats.read_pairs(paths, source=source, target=target, format=format)
         return ((pair.source, pair.target) for pair in filter_pairs(pairs, FilterConfig()))
@@ -61,7 +61,7 @@ def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = 
     given = {name: [*read(paths)] for name, paths in (("validation", validation), ("test", test)) if paths}
     for name, pairs in given.items():
         if not pairs:
-            raise DataError(f"{', '.join(validation if name == 'validation' else test)}: No pair of it is kept.")
+            raise DataError(f"{', '.join(validation if name == 'validation' else test)}: No pair passes the filters.")
     all_pairs = [*read(data)]
     tested = {pair[0] for pair in given.get("test", ())}
     all_pairs = [pair for pair in all_pairs if pair[0] not in tested]
@@ -73,7 +73,7 @@ def split_data(data: Sequence[str], place: Path, *, validation: Sequence[str] = 
 
 
 def split_phrasebook(place: Path) -> SplitFiles:
-    """Sentences of the embedded grammar; those of the test have combinations of words that the others do not have."""
+    """Generate sentences; those of the test set have word combinations that the others do not have."""
     def drawn(name: str) -> Iterator[TextPair]:
         count, seed = PHRASEBOOK_DRAWS[name]
         pairs = phrasebook.pairs(count, split=name, seed=seed, clauses=PHRASEBOOK_CLAUSES, words=PHRASEBOOK_WORDS)
@@ -83,13 +83,13 @@ def split_phrasebook(place: Path) -> SplitFiles:
 
 
 def read_pairs(path: Path) -> list[TextPair]:
-    """The pairs of such a file."""
+    """The pairs of one of these files."""
     with path.open(encoding="utf-8") as lines:
         return [(pair["source"], pair["target"]) for pair in map(json.loads, lines)]
 
 
 def _hold_out(pairs: Sequence[TextPair], wanted: Sequence[str]) -> dict[str, list[TextPair]]:
-    """The pairs by the part that they belong to: so many different sources with the smallest hashes for each wanted."""
+    """Divide the pairs: each wanted split gets the sources with the smallest hashes, the rest is for training."""
     hashes = sorted({_hash_source(pair[0]) for pair in pairs})
     count = min(MAX_HELD_OUT, round(HELD_OUT_FRACTION * len(hashes))) if len(hashes) < MIN_TRAINING_PAIRS * 2 else \
         min(MAX_HELD_OUT, max(5, round(HELD_OUT_FRACTION * len(hashes))))
