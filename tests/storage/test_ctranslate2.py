@@ -1,4 +1,4 @@
-"""Folders for CTranslate2: run by it, they give the probabilities that our models give."""
+"""What CTranslate2 can hold: every recipe has an answer, and every refusal names its keys."""
 
 import json
 from dataclasses import replace
@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import ATTENTION, LANGUAGE, SOURCE, TARGET, TRANSLATING, WIDTH, built, language, stack, translating
+from tiny import ALL, ATTENTION, LANGUAGE, SOURCE, TARGET, TRANSLATING, WIDTH, built, language, stack, translating
 
 from regard.attention.layer import AttentionConfig, SelfAttentionConfig
+from regard.models import catalog
+from regard.models.build import model_config
 from regard.special_tokens import SpecialTokens
 from regard.storage import ctranslate2 as spec
 from regard.storage.ctranslate2 import (
@@ -22,6 +24,57 @@ from regard.storage.ctranslate2 import (
 from regard.tokens import Tokens
 
 ctranslate2 = pytest.importorskip("ctranslate2")
+
+FITTING = {"transformer", "gpt"}
+
+
+def keys(config):
+    return [key for key, _ in spec.find_unsupported(config)]
+
+
+@pytest.mark.parametrize("name", catalog.recipe_names())
+def test_recipes(name):
+    tables = catalog.find_recipe(f"{name}-tiny").tables
+    sizes = {"encoder-decoder": ("source_vocab_size", "target_vocab_size"), "seq2seq": ("source_vocab_size",
+                                                                                        "target_vocab_size"),
+             "vision": ("num_labels",), "classifier": ("vocab_size", "num_labels")}
+    given = dict.fromkeys(sizes.get(tables["model"]["kind"], ("vocab_size",)), 9)
+    assert (keys(model_config(f"{name}-tiny", **given)) == []) == (name in FITTING)
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    (TRANSLATING["additive"], ["score", "normalize", "head_width"]), (TRANSLATING["bilinear"], ["score", "normalize"]),
+    (TRANSLATING["rotary"], ["key_heads", "position"]), (TRANSLATING["alibi"], ["position"]),
+    (TRANSLATING["window"], ["window"]), (TRANSLATING["convolution"], ["kind"]), (TRANSLATING["lstmn"], ["kind"]),
+])
+def test_what_is_in_the_way_of_a_translator(config, expected):
+    assert keys(config) == [f"{side}.mixer.{key}" for side in ("encoder", "decoder") for key in expected]
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    (TRANSLATING["beside"], ["embedding.combine"]), (TRANSLATING["seq2seq"], ["kind"]),
+    (LANGUAGE["segments"], ["embedding.segments", "embedding.norm"]), (ALL["reading masked"], ["kind"]),
+    (ALL["vision class"], ["kind"]),
+    (LANGUAGE["old"], ["stack.norm_position", "stack.mixer.kind", "stack.feed_forward"]),
+    (language(norm="rms"), ["embedding.norm"]),
+])
+def test_what_is_in_the_way_of_others(config, expected):
+    assert keys(config) == expected
+
+
+def test_what_must_be_one_for_both_sides():
+    config = translating()
+    decoder = replace(config.decoder, epsilon=1e-6, norm="rms", cross=AttentionConfig(heads=4, score="additive"))
+    assert keys(replace(config, decoder=decoder)) == ["decoder.cross.score", "decoder.cross.heads", "decoder.norm",
+                                                      "decoder.epsilon"]
+
+
+def test_a_refusal_has_every_key():
+    with pytest.raises(ValueError, match=r"CTranslate2.*\n  model\.encoder\.mixer\.score: .*additive.*\n  model"):
+        spec.check_supported(TRANSLATING["additive"])
+    spec.check_supported(TRANSLATING["post-norm"])
+
+
 SPECIAL = SpecialTokens(start=2, end=(3,), padding=0)
 SOURCES, TARGETS = [[5, 6, 7, 3], [4, 3], [8, 9, 10, 4, 5, 6, 3]], [[5, 6], [7, 8, 9, 10], []]
 
@@ -83,7 +136,8 @@ def test_a_translator(name, tmp_path):
 def test_a_language_model(name, tmp_path):
     config = LANGUAGE[name]
     model = built(config)
-    files = write_ctranslate2(tmp_path, config, SPECIAL, model.state_dict(), VocabularyNames(unique_names((), TARGET), unique_names((), TARGET)))
+    files = write_ctranslate2(tmp_path, config, SPECIAL, model.state_dict(),
+                              VocabularyNames(unique_names((), TARGET), unique_names((), TARGET)))
     assert "vocabulary.json" in files
     rows = [[5, 6, 7, 8], [9, 4]]
     found = np.array(ctranslate2.Generator(str(tmp_path), compute_type="float32").forward_batch(rows))
@@ -107,7 +161,8 @@ def test_what_the_special_tokens_are_called(tmp_path):
     config = translating(share_embeddings=True, target_vocab_size=SOURCE)
     pieces = ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
     called = unique_names(pieces, SOURCE)
-    files = write_ctranslate2(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(), VocabularyNames(called, called))
+    files = write_ctranslate2(tmp_path, config, replace(SPECIAL, unknown=1), built(config).state_dict(),
+                              VocabularyNames(called, called))
     told = json.loads((tmp_path / "config.json").read_text())
     assert (told["eos_token"], told["unk_token"], told["decoder_start_token"]) == ("</s>", "<unk>", "<s>")
     assert not told["add_source_eos"]
@@ -135,7 +190,7 @@ def test_refusals_leave_nothing(change, message, tmp_path):
     config = change.get("config", translating())
     with pytest.raises(ValueError, match=message):
         write_ctranslate2(tmp_path, config, change.get("special", SPECIAL), built(config).state_dict(), names(config),
-              change.get("quantization", "float32"))
+                          change.get("quantization", "float32"))
     assert not [*tmp_path.iterdir()]
 
 

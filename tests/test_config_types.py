@@ -131,7 +131,8 @@ def test_a_rule_holds_for_the_value_and_for_every_element():
 
 def test_keys_that_are_missing():
     found = []
-    known = {"a": type_spec(int, "a"), "b": type_spec(Bare, "b"), "c": type_spec(Red | Blue, "c"), "d": type_spec(Red | None, "d")}
+    known = {"a": type_spec(int, "a"), "b": type_spec(Bare, "b"), "c": type_spec(Red | Blue, "c"),
+             "d": type_spec(Red | None, "d")}
     assert read_keys(known, {}, (), found) == {"d": None}
     assert list(map(str, found)) == [
         'missing key "a": expected a whole number', 'missing table "b"',

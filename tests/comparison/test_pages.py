@@ -4,7 +4,14 @@ import browser_visits
 import pytest
 from pages import Reading
 
-from regard.comparison.pages import format_bytes, format_spread, road_page
+from regard.comparison.pages import (
+    SHOWN_SENTENCES,
+    describe_difference,
+    format_bytes,
+    format_spread,
+    pair_page,
+    road_page,
+)
 
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 SPREAD = {"mean": 30.0, "low": 28.0, "high": 33.0, "deviation": 2.5}
@@ -71,3 +78,39 @@ def test_a_browser_shows_it_in_light_and_dark_and_on_a_telephone(page, tmp_path)
             papers.add(visit.page.evaluate("getComputedStyle(document.body).backgroundColor"))
             visit.close()
     assert len(papers) == 2
+
+
+HOSTILE_PAIR_PAGE = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
+
+
+def found_pair_page(count=3, difference=2.0, p=0.01):
+    one = {"first": 10.0, "second": 10.0 + difference, "difference": difference, "low": 0.5, "high": 3.0, "p": p}
+    model = {"parameters": 1000, "bleu": 10.0, "chrf": 20.0, "loss": 1.5, "cut": 0,
+             "signatures": {"bleu": "b", "chrf": "c"},
+             "by_length": [{"least": 0, "most": 10, "pairs": 3, "bleu": 10.0, "chrf": 20.0}]}
+    sentences = [{"number": number, "source": HOSTILE_PAIR_PAGE, "reference": "r", "first": "f", "second": f"s{number}",
+                  "first_chrf": 10.0, "second_chrf": 10.0 + apart, "difference": apart}
+                 for number, apart in enumerate([count - place - 0.5 for place in range(2 * count)])]
+    return {"models": [{**model, "name": "old"}, {**model, "name": HOSTILE_PAIR_PAGE}], "pairs": 2 * count, "beams": 5,
+            "draws": 1000, "regard": "0", "same": 1, "sentences": sentences, "difference": {"bleu": one, "chrf": one}}
+
+
+def test_the_page_is_whole_and_nothing_in_it_is_obeyed():
+    page = Reading(pair_page(found_pair_page()))
+    assert not {"script", "img", "link", "iframe"} & set(page.names)
+    assert not [name for name in page.attributes if name.startswith("on")]
+    assert "alert(1)" in "".join(page.texts)
+    assert {"s0", "s5"} <= set(page.texts)
+
+
+def test_of_very_many_sentences_both_ends_are_shown_and_said():
+    page = pair_page(found_pair_page(count=SHOWN_SENTENCES + 20))
+    assert f"{SHOWN_SENTENCES} of {SHOWN_SENTENCES + 20} sentences" in page
+    assert page.count("alert(1)") < 2 * SHOWN_SENTENCES + 20
+
+
+def test_chance_is_called_chance():
+    assert "is better than" in describe_difference(found_pair_page(), "bleu")
+    assert "may well be chance" in describe_difference(found_pair_page(p=0.4), "chrf")
+    assert describe_difference(found_pair_page(difference=-2.0), "bleu").startswith("old is better")
+    assert "the same" in describe_difference(found_pair_page(difference=0.0), "bleu")

@@ -51,7 +51,7 @@ def test_too_little_data_is_refused(tmp_path):
         split_data([written(tmp_path / "a.tsv", PAIRS[:8])], tmp_path / "one")
     with pytest.raises(DataError, match="at least 20"):
         split_data([written(tmp_path / "a.tsv", PAIRS[:18])], tmp_path / "one",
-                test=[written(tmp_path / "t.tsv", PAIRS[20:30])])
+                   test=[written(tmp_path / "t.tsv", PAIRS[20:30])])
 
 
 def test_the_phrasebook_has_short_and_long_sentences(tmp_path, monkeypatch):
