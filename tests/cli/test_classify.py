@@ -43,7 +43,8 @@ def test_images(eyes, tmp_path):
         random = np.random.default_rng(len(name)).integers(0, 256, (*size, 3), dtype=np.uint8)
         module.fromarray(random).save(tmp_path / "in" / name)
     paths = [tmp_path / "in" / "a.png", tmp_path / "in" / "b.png"]
-    want = regard.load(eyes).classify(torch.stack([torch.tensor(read_pixels(path, ImageShape(8, 8, 1))) for path in paths]))
+    want = regard.load(eyes).classify(torch.stack([torch.tensor(read_pixels(path, ImageShape(8, 8,
+                                                                                             1))) for path in paths]))
     expected = [f"{labels[0].name}\t{labels[0].probability:.4f}\t{path}"
                 for labels, path in zip(want, paths, strict=True)]
     assert lines("classify", eyes, tmp_path / "in") == expected

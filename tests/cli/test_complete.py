@@ -16,7 +16,8 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("options", "asked"), [
     ([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}), (["--min-length", "5"], {"min_length": 5}),
-    (["--no-repeat-ngram-size", "1"], {"no_repeat_ngram_size": 1}), (["--beam", "2", "--length-penalty", "none"], {"beams": 2}),
+    (["--no-repeat-ngram-size", "1"], {"no_repeat_ngram_size": 1}), (["--beam", "2", "--length-penalty", "none"],
+                                                                     {"beams": 2}),
 ])
 def test_prompts_come_out_with_what_follows(folder, options, asked):
     want = regard.load(folder).complete(["the dog", "a"], max_length=6, **asked)
@@ -80,7 +81,8 @@ def test_all_of_standard_input_is_one_prompt(folder):
     (["--stream", "--length-penalty", "mean"], "--length-penalty compares"),
     (["--top-p", "0.5"], "--top-p has no effect here"), (["--sample", "--beam", "2"], "--beam has no effect here"),
     (["--beam", "2", "-n", "3"], "--nbest must be at most --beam, 2"),
-    (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--min-length", "9", "--max-length", "3"], "`min_length` must"),
+    (["--sample", "--min-p", "3"], "`min_p` must be a probability"), (["--min-length", "9", "--max-length", "3"],
+                                                                      "`min_length` must"),
     (["-n", "2", "--length-penalty", "mean"], "--length-penalty has no effect here. -n"),
 ])
 def test_what_does_not_go_together(folder, options, message):

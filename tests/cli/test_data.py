@@ -1,4 +1,4 @@
-"""`regard data check` as a person meets it: run as a process, on the data that other tools lose their users with."""
+"""`regard data`: the check, its estimate, and the phrasebook."""
 
 import gzip
 import json
@@ -247,7 +247,8 @@ def test_limits_and_rules_can_be_chosen(tables, call):
     assert found["noticed"]["copy"]["count"] == 1
     assert found["filters"]["max_words"] == 3
     assert tables("a.tsv", "--max-characters", "3")["dropped"]["too_long"]["count"] == 5
-    for wrong, said in ((["--keep", "copies"], 'Did you mean "copy"?'), (["--max-length-ratio", "0.5"], "--max-length-ratio"),
+    for wrong, said in ((["--keep", "copies"], 'Did you mean "copy"?'), (["--max-length-ratio", "0.5"],
+                                                                         "--max-length-ratio"),
                         (["--max-words", "0"], "--max-words"), (["--source", "1"], "target"),
                         (["--format", "tvs"], 'Did you mean "tsv"?')):  # fmt: skip
         code, out, err = call("a.tsv", *wrong)

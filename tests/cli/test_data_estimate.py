@@ -54,7 +54,8 @@ def test_it_is_what_a_training_of_the_same_file_chooses(tmp_path, given):
     assert code == 0, said
     found = json.loads(out)
     request = TrainingRequest("seq2seq", (data,), output, validation=tuple(other), changes={})
-    ready = resolution.prepare(request, TranslationSetup(), resolution.requested_config(request, TranslationSetup()), CPU, lambda event: None)
+    ready = resolution.prepare(request, TranslationSetup(), resolution.requested_config(request, TranslationSetup()),
+                               CPU, lambda event: None)
     chosen = {choice.key: choice.value for choice in ready.defaults}
     assert found["estimate"]["cpu"]["epochs"] == chosen["training.epochs"] == (30 if given else 60)
     assert found["estimate"]["cpu"]["steps"] == pytest.approx(ready.settings.steps, rel=0.15)

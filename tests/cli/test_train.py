@@ -102,7 +102,8 @@ def test_mistakes_are_told_before_any_data_is_looked_for(tmp_path, arguments, pa
 
 def test_mistakes_in_a_recipe_of_their_own_have_lines(tmp_path):
     recipe = tmp_path / "train.toml"
-    recipe.write_text('[training]\nseed = 1\n[training.optimizer]\nlearning_rat = 3\nname = "adam"\nweight_decay = "much"\n')
+    recipe.write_text('[training]\nseed = 1\n[training.optimizer]\nlearning_rat = 3\nname = "adam"\n'
+                      'weight_decay = "much"\n')
     said = wrong(tmp_path, "nowhere.tsv", "--recipe", recipe)
     assert said.split("\n")[:2] == [
         f'{recipe}:4: unknown key "learning_rat" in [training.optimizer]; expected one of "name", "beta1", "beta2", '

@@ -96,7 +96,8 @@ def test_a_wrong_call(folder):
                       ["translate", folder, "-", "--format", "po"], ["translate", folder, "no such.po", "-o", "z"],
                       ["translate", folder, "missing.po"], ["translate", folder, "missing.txt"],
                       ["translate", folder, "x", "--sample", "--top-p", "2"],
-                      ["translate", folder, "x", "--num-beam-groups", "3"], ["translate", folder, "x", "--max-length", "-1"],
+                      ["translate", folder, "x", "--num-beam-groups", "3"], ["translate", folder, "x", "--max-length",
+                                                                             "-1"],
                       ["translate", folder, "x", "--length-penalty", "long"],
                       ["translate", folder, "x", "--min-length", "9", "--max-length", "3"]):
         code, out, said = call(*arguments)

@@ -1,18 +1,36 @@
-"""Tasks with a tokenizer, label names and a record: what is saved comes back, and what does not fit is refused."""
+"""Tasks: saved and loaded, batches of texts, config.toml and the model card."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import texting
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from texting import LABELS, RECORD
-from tiny import READING, VISION, built
+from tiny import ALL, LANGUAGE, READING, VISION, built
 
 import regard
 from regard.data.tokenizer.subwords import ByteTokenizer
 from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
-from regard.tasks.load import make_task
+from regard.tasks.load import TASK_CLASSES, make_task
+from regard.tasks.task import (
+    TASK_USAGE,
+    ModelDescription,
+    as_texts,
+    checked_record,
+    length_batches,
+    map_batches,
+    model_card,
+    one_or_many,
+    read_description,
+    text_suffix,
+)
+from regard.toml import ConfigError, parse_document
 from regard.training.optimizer import ScheduleConfig
 
 TASKS = {"joint": texting.translator, "separate": lambda: texting.translator(pair=texting.separate),
@@ -48,7 +66,8 @@ def test_what_tasks_do_not_read_is_kept_through_load_and_save(tmp_path):
 
 def test_a_record_may_hold_configs_and_may_be_changed_before_it_is_saved(tmp_path):
     made = texting.filler()
-    task = make_task(made.model, made.config, tokenizer=made.tokenizer, record={"training": ScheduleConfig(warmup_steps=3)})
+    task = make_task(made.model, made.config, tokenizer=made.tokenizer,
+                     record={"training": ScheduleConfig(warmup_steps=3)})
     task.record = {**task.record, "scores": {"loss": 2.5}}
     task.save(tmp_path / "model")
     record = regard.load(tmp_path / "model").record
@@ -167,3 +186,155 @@ def test_a_new_task_with_a_tokenizer(tmp_path):
     assert regard.load(tmp_path / "model").translate("the dog", max_length=3) == made.translate("the dog", max_length=3)
     named = regard.task("vit-tiny", num_labels=3, label_names=LABELS)
     assert named.labels == LABELS
+
+
+LENGTHS = st.lists(st.integers(0, 40), max_size=60)
+
+
+@given(LENGTHS, st.integers(1, 100))
+def test_every_row_once_and_no_batch_too_large(lengths, tokens):
+    found = list(length_batches(lengths, tokens))
+    assert sorted(number for batch in found for number in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= tokens
+    longest = [max(lengths[number] for number in batch) for batch in found]
+    assert longest == sorted(longest, reverse=True)
+    for batch, following in pairwise(found):  # as few as can be: one more row would be too much
+        assert (len(batch) + 1) * lengths[batch[0]] > tokens
+        assert min(lengths[number] for number in batch) >= max(lengths[number] for number in following)
+
+
+@given(LENGTHS)
+def test_results_come_in_the_order_given(lengths):
+    rows = list(enumerate(lengths))
+    seen = []
+
+    def work(some):
+        seen.append(len(some))
+        return [("done", row) for row in some]
+
+    assert map_batches(rows, lengths, work, 50) == [("done", row) for row in rows]
+    assert sum(seen) == len(rows)
+
+
+def test_what_may_be_given():
+    assert as_texts("texts", "a b") == ["a b"]
+    assert as_texts("texts", ("a", "b")) == ["a", "b"]
+    assert as_texts("texts", []) == []
+    for wrong, said in ((5, "a int"), (b"a", "a bytes"), (["a", 5], "a list with a int at 1"), (None, "a NoneType")):
+        with pytest.raises(ValueError, match=f"`texts` must be a text, or a list of texts, but is {said}"):
+            as_texts("texts", wrong)
+
+
+def test_one_of_several_is_named_by_its_number():
+    assert (text_suffix(1, ["a", "b"]), text_suffix(0, ["a", "b"]), text_suffix(0, ["a"])) == (" in text 1",
+                                                                                               " in text 0", "")
+
+
+class Counting:
+    @one_or_many
+    def lengths(self, words: Sequence[str], *, times: int = 1) -> list[int]:
+        """How long each is."""
+        return [len(word) * times for word in words]
+
+
+def test_a_method_of_several_takes_one():
+    counting = Counting()
+    assert counting.lengths("abc") == 3
+    assert counting.lengths(("abc", "d"), times=2) == [6, 2]
+    assert counting.lengths([]) == []
+    assert Counting.lengths.__doc__ == "How long each is."
+    for wrong in (5, b"ab", ["a", 1]):
+        with pytest.raises(ValueError, match="`words` must be a text, or a list of texts"):
+            counting.lengths(wrong)
+    with pytest.raises(TypeError, match="time"):
+        counting.lengths("a", time=2)
+
+
+def test_what_it_says(tmp_path):
+    made = texting.translator()
+    record = {**RECORD, "data": {"files": ["/home/me/secret/train.tsv " + "a" * 64, "val.tsv " + "b" * 64]},
+              "scores": {"bleu": 41.2512345, "signature": "case:lc|tok:13a"}}
+    make_task(made.model, made.config, tokenizer=made.tokenizer, record=record).save(tmp_path / "model")
+    text = (tmp_path / "model" / "README.md").read_text()
+    for part in ("`encoder-decoder`", "`transformer-tiny`", f"{made.config.parameters():,} parameters",
+                 regard.__version__, "| `bleu` | `41.25` |", r"`case:lc\|tok:13a`", "| `train.tsv` | `" + "a" * 64,
+                 "| `val.tsv` |", "regard translate", '.translate("...")'):
+        assert part in text, part
+    for part in ("secret", "/home", str(tmp_path)):
+        assert part not in text
+
+
+def test_files_may_be_a_table():
+    text = model_card("Filler", texting.filler().config, reads_text=True, labels=None,
+                record={"data": {"files": {"folder/a.txt": "c" * 64}}})
+    assert "| `a.txt` | `" + "c" * 64 + "` |" in text
+
+
+def test_without_a_tokenizer_it_shows_the_way_with_ids():
+    text = model_card("Translator", texting.translator().config, reads_text=False, labels=None, record={})
+    assert ".translate_ids(" in text
+    assert "regard translate" not in text
+    assert "## Scores" not in text
+    assert "## Data" not in text
+
+
+def test_of_a_tagger_it_shows_what_a_tagger_does():
+    text = model_card("Classifier", texting.tagger().config, reads_text=True, labels=LABELS, record={})
+    assert "task.label_ids(" in text
+    assert "classify" not in text  # which gives a label to a whole text, and a tagger refuses
+
+
+def test_labels_are_named_and_nothing_is_markup():
+    text = model_card("Classifier", texting.classifier().config, reads_text=True, record={},
+                labels=("a`b", "<script>", "x\ny"))
+    (line,) = [line for line in text.splitlines() if line.startswith("- labels")]
+    assert line == "- labels: `a'b`, `<script>`, `x\\ny`"
+    assert all(name in model_card("Classifier", VISION["class"], reads_text=False, labels=LABELS, record={})
+               for name in (*LABELS, "image.png"))
+
+
+@pytest.mark.parametrize("task", sorted({task.__name__ for task in TASK_CLASSES.values()}))
+def test_every_task_has_its_use(task):
+    use, made = TASK_USAGE[task], next(config for config in ALL.values() if TASK_CLASSES[type(config)].__name__ == task)
+    for call in (use.call, use.with_ids):
+        name = re.match(r"\.(\w+)\(", call)[1]
+        assert hasattr(TASK_CLASSES[type(made)], name)
+
+
+SPECIAL = SpecialTokens(end=(2,), padding=0)
+
+
+def test_all_of_it_comes_back():
+    whole = ModelDescription(READING["first"], SPECIAL, LABELS, "f" * 64, checked_record(RECORD))
+    assert read_description(parse_document(whole.text(), "config.toml")) == whole
+    bare = ModelDescription(LANGUAGE["attention"], SPECIAL)
+    assert read_description(parse_document(bare.text(), "config.toml")) == bare
+
+
+def test_a_tokenizer_of_which_nothing_is_told_but_its_sha256():
+    given = ModelDescription(LANGUAGE["attention"], SPECIAL, tokenizer="f" * 64)
+    found = read_description(parse_document(given.text(), "config.toml"))
+    assert found == given
+    assert found.record == {}
+
+
+def test_a_tokenizer_must_have_its_sha256():
+    text = ModelDescription(LANGUAGE["attention"], SPECIAL).text()
+    with pytest.raises(ConfigError, match=r'"sha256" in \[tokenizer\]: expected the sha256 of the tokenizer'):
+        read_description(parse_document(text + '\n[tokenizer]\nkind = "bpe"\n', "config.toml"))
+
+
+def test_all_mistakes_are_told_at_once_with_their_lines():
+    text = ModelDescription(LANGUAGE["attention"], SPECIAL).text().replace("tie_word_embeddings = true",
+                                                                           "tie_word_embedings = true")
+    text = "data = 3\n" + text + "\n[trainig]\nseed = 1\n"
+    lines = {word: text[:text.index(word)].count("\n") + 1 for word in ("data", "tie_word_embedings", "trainig")}
+    with pytest.raises(ConfigError) as error:
+        read_description(parse_document(text, "config.toml"))
+    assert [*error.value.problems] == [
+        f'config.toml:{lines["data"]}: "data": expected a table, but got 3',
+        f'config.toml:{lines["tie_word_embedings"]}: unknown key "tie_word_embedings" in [model]; '
+        'did you mean "tie_word_embeddings"?',
+        f'config.toml:{lines["trainig"]}: unknown table "trainig"; did you mean "training"?',
+    ]

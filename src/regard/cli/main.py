@@ -1,8 +1,8 @@
 """The command `regard`: its options, its subcommands, and how it ends.
 
-Each command only reads its arguments and hands them to a module beside this one, imported inside the function, so that
-`regard --help` answers without loading torch. Help is plain text: rich's panels take twice as long to import, and
-nothing that a user types is ever read as markup.
+Each command is a module of this package, which imports torch and the library inside its functions, so that
+`regard --help` answers at once. Help is plain text: rich's panels take twice as long to import, and text that a user
+types is never read as markup.
 
 Exit codes: 0 done, 1 the work failed, 2 the call or its input was wrong, 130 interrupted (Ctrl-C).
 """
@@ -19,7 +19,7 @@ from regard.cli import classify, compare, complete, data, demo, evaluate, export
 from regard.cli.options import PanelCommand
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where regard is installed."""
+"""The folder of the installed package."""
 
 app = typer.Typer(
     name="regard",
@@ -36,8 +36,8 @@ for command in (demo.demo, train.train, translate.translate, complete.complete, 
     app.command(cls=PanelCommand)(command)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(value: bool) -> None:
+    if value:
         from regard import __version__
 
         typer.echo(f"regard {__version__}")
@@ -55,8 +55,8 @@ def regard(
 
 def run() -> None:
     """Run the command line and end the process; the entry point of the script."""
-    # Threads that wait for work spin a while and then sleep. Where they spin for long, as they do by default, a machine
-    # that is busy with anything else trains many times as slowly. It is read when torch is imported.
+    # Idle threads spin for a while and then sleep. With the long default spin time, training is many times slower on a
+    # machine that is busy with other work. The variable is read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A closed stream (`>&-`) is None in Python, and every write to it would be a traceback.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
@@ -66,15 +66,15 @@ def run() -> None:
         try:
             app(prog_name="regard")
         finally:
-            # What is still buffered is written here, where a reader that has gone can be handled, and not at exit.
+            # Flush here, where a broken pipe can be handled, and not at exit.
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has what it wanted, as in `| head`
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         _silence(sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename:  # other files are the business of the command
+        if error.errno != errno.ENOSPC or error.filename:  # errors of other files are reported by the command
             raise
         _silence(sys.stdout.fileno())
         print(f"Error: could not write the output: {error.strerror}", file=sys.stderr)
@@ -82,7 +82,7 @@ def run() -> None:
 
 
 def _silence(descriptor: int) -> None:
-    """Point a descriptor nowhere, so that the interpreter's own flush at exit has nothing to complain of."""
+    """Redirect a descriptor to the null device, so that the interpreter's flush at exit cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
@@ -90,7 +90,7 @@ def _silence(descriptor: int) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
                   file: TextIO | None = None, line: str | None = None) -> None:
-    """A notice about old names as one line for people; other warnings as Python shows them."""
+    """Print a notice about an old name as one line, and other warnings as Python does."""
     if issubclass(category, FutureWarning) and str(filename).startswith(PACKAGE):
         print(f"Note: {message}", file=file or sys.stderr)
     else:

@@ -1,8 +1,8 @@
 """`regard demo --tour`: a short tour of attention in the terminal.
 
-It shows masks as 0/1 matrices, weights as a heat map, which backend runs and why, and what two backends cost; and it
-checks what it shows against the float64 oracle, so it is also a quick test that the installation computes correctly.
-Nothing in it is trained. It is the one module outside the tests that imports `regard.reference`.
+It prints masks as 0/1 matrices, attention weights as a heat map, the chosen backend and the reason, and the cost of two
+backends; and it compares results with the float64 oracle, so it is also a quick test of the installation. Nothing is
+trained. This is the only module outside the tests that imports `regard.reference`.
 """
 
 import sys
@@ -18,17 +18,17 @@ import regard
 from regard.cli.terminal import Terminal
 from regard.reference import attention as oracle
 
-# Two sentences of one meaning, in another order. Words of the same meaning share a vector.
+# Two sentences with the same meaning and another word order. Words with the same meaning share a vector.
 SOURCE = ("the", "black", "cat", "sleeps")
 TARGET = ("le", "chat", "noir", "dort")
 MEANING = (0, 2, 1, 3)  # for each word of TARGET, its place in SOURCE
 WIDTH = 16
-LONG = 1024  # tokens, where backends are measured
+LONG = 1024  # tokens, for the measurement of backends
 TOLERANCE = 1e-12  # relative to the largest number of the oracle's result
 
 
 def tour(out: TextIO) -> int:
-    """Print the tour; 0 when every result agrees with the oracle, 1 otherwise."""
+    """Print the tour; returns 0 if every result agrees with the oracle, else 1."""
     terminal = Terminal.of(out)
     terminal.text(f"regard {regard.__version__}, torch {torch.__version__}")
     random = torch.Generator().manual_seed(0)

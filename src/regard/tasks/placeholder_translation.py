@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from regard.data.filters import is_blank
 from regard.tasks.alignment import Alignment, Link
@@ -46,6 +46,7 @@ from regard.tasks.placeholders import (
     split_lines,
     split_pieces,
 )
+from regard.tasks.search import GeneratedText
 
 APOSTROPHES = "'’"
 _OPENING_SIGNS = "([{«“„¿¡/" + APOSTROPHES
@@ -58,23 +59,7 @@ _NEIGHBOUR_WEIGHT = 0.01
 _NOWHERE = float("-inf")
 
 
-class TranslatedText(Protocol):
-    """A translation: any object with these properties."""
-
-    @property
-    def text(self) -> str:
-        """The generated text."""
-
-    @property
-    def score(self) -> float:
-        """The score of the search."""
-
-    @property
-    def cut(self) -> bool:
-        """Whether the maximum length was reached."""
-
-
-TranslatedT = TypeVar("TranslatedT", bound=TranslatedText)
+TranslatedT = TypeVar("TranslatedT", bound=GeneratedText)
 TranslateFunction = Callable[[list[str]], Sequence[TranslatedT]]
 """Returns the translations of texts, in their order."""
 AlignTexts = Callable[[list[str], list[TranslatedT]], Sequence[Alignment]]

@@ -16,7 +16,7 @@ attention weights: row i of the map of a translation is the attention from which
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -42,7 +42,7 @@ from regard.models.vision import ImageClassifier
 from regard.tasks.classifier import Classifier, Embedder
 from regard.tasks.completer import Completer
 from regard.tasks.filler import BLANK_PATTERN, Filler
-from regard.tasks.search import Beam, SearchInputs
+from regard.tasks.search import Beam, GeneratedText, SearchInputs
 from regard.tasks.task import Task, check_lengths, max_positions
 from regard.tasks.translator import Translator
 from regard.tokens import Tokens
@@ -51,19 +51,6 @@ TITLE_LENGTH = 80
 """Characters of a text that are shown above a picture."""
 SOURCE, TARGET, READ, TEXT, WRITTEN, IMAGE = "source", "target", "read", "text", "written", "image"
 ATTENTION_SIDES = {"encoder.self": (SOURCE, SOURCE), "decoder.self": (TARGET, READ), "decoder.cross": (TARGET, SOURCE)}
-
-
-class WrittenHypothesis(Protocol):
-    """A generated text: a `Hypothesis`, a `Translation` or a `Completion`."""
-
-    @property
-    def ids(self) -> Sequence[int]: ...
-    @property
-    def log_probabilities(self) -> Sequence[float]: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def cut(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +135,7 @@ def trace_image(classifier: Classifier, image: Tensor, *, title: str = "", name:
     return replace(_make_trace(classifier, replay_image(classifier, image), name), title=title)
 
 
-def _trace_pair(translator: Translator, text: str, found: WrittenHypothesis, name: str,
+def _trace_pair(translator: Translator, text: str, found: Hypothesis | GeneratedText, name: str,
                 tree: TracedSearch | None = None) -> Trace:
     if not found.ids and found.cut:
         raise ValueError("The model generated nothing for this text, so there is no attention to show.")
@@ -191,7 +178,7 @@ def _check_text(text: str) -> None:
         raise checks.wrong("text", "a text that is not blank", repr(text))
 
 
-def replay_translation(task: Task, text: str | None, source: Sequence[int], found: WrittenHypothesis,
+def replay_translation(task: Task, text: str | None, source: Sequence[int], found: Hypothesis | GeneratedText,
                        start: int) -> Replay:
     """A source and its translation, after the token `start`."""
     both = task.tokenizer if isinstance(task.tokenizer, PairTokenizer) else None
@@ -210,7 +197,7 @@ def replay_translation(task: Task, text: str | None, source: Sequence[int], foun
                                       _alignment_attention(task)))
 
 
-def replay_completion(task: Task, prompt: Sequence[int], found: WrittenHypothesis) -> Replay:
+def replay_completion(task: Task, prompt: Sequence[int], found: Hypothesis | GeneratedText) -> Replay:
     """A prompt and its continuation, as one text."""
     tokenizer = task.tokenizer if isinstance(task.tokenizer, Tokenizer) else None
     ids, written = [*prompt, *found.ids], [*found.ids, *([] if found.cut else task.end_ids()[:1])]
@@ -262,7 +249,7 @@ def _output_side(tokenizer: Tokenizer | None, ids: Sequence[int], written: Seque
     return TraceSide(_piece_names(tokenizer, written), tokenizer.decode(ids), tuple(tokenizer.decoded_words(ids)))
 
 
-def _generated_tokens(side: str, found: WrittenHypothesis, written: Sequence[int]) -> GeneratedTokens | None:
+def _generated_tokens(side: str, found: Hypothesis | GeneratedText, written: Sequence[int]) -> GeneratedTokens | None:
     """The log-probabilities of the generated tokens; None if not all are known."""
     logs = tuple(found.log_probabilities[:len(written)])
     return GeneratedTokens(side, logs, found.score) if written and len(logs) == len(written) else None

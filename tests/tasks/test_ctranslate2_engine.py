@@ -84,7 +84,8 @@ def test_of_several_translations_each_is_cut_or_not(both):
 def test_scores_are_those_of_our_model(both, penalty, beams):
     """But for what is never written, which has a probability in ours: little, here."""
     translator, engine = both
-    for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, max_length=12), strict=True):
+    for text, one in zip(TEXTS, engine.translate(TEXTS, beams=beams, length_penalty=penalty, max_length=12),
+                         strict=True):
         source = translator.tokenizer.encode_sources([text])[0]
         read = [2, *one.ids]
         memory = translator.model.encode(translator.tokens([source]))
@@ -138,9 +139,11 @@ def test_wrong_calls(both, options, message):
         both[1].translate(3)
 
 
-@pytest.mark.parametrize("options", [{"min_length": 5}, {"min_length": 9}, {"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 3},
+@pytest.mark.parametrize("options", [{"min_length": 5}, {"min_length": 9}, {"no_repeat_ngram_size": 1},
+                                     {"no_repeat_ngram_size": 3},
                                      {"min_length": 4, "no_repeat_ngram_size": 2}, {"prefix": "le chien"},
-                                     {"prefix": "le gros chien", "min_length": 7}, {"prefix": "le le", "no_repeat_ngram_size": 1},
+                                     {"prefix": "le gros chien", "min_length": 7}, {"prefix": "le le",
+                                                                                    "no_repeat_ngram_size": 1},
                                      {"prefix": ["un", "", "le gros"] * 8}])
 def test_what_it_can_do_is_what_ours_does(both, options):
     translator, engine = both

@@ -1,16 +1,20 @@
-"""What commands that use a model share: devices, wrong folders, one bad text among good ones, readers that leave."""
+"""Shared options: models, texts, and help panels."""
 
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 import texting
 import typer
 from calling import call, lines, tables
+from typer.testing import CliRunner
 
 from regard.cli import options, terminal
+from regard.cli.options import PanelCommand, expand_options
 
 COMMANDS = ("translate", "complete", "fill", "classify", "evaluate")
 
@@ -158,3 +162,45 @@ def test_a_process_of_its_own(folder):
         assert process.wait(timeout=60) == 1
     assert first.endswith(b"\n")
     assert said == b""
+
+
+@dataclass(frozen=True)
+class Colour:
+    red: Annotated[int, typer.Option("--red", metavar="N", min=0, help="How red.", rich_help_panel="Colours")] = 3
+    plain: Annotated[bool, typer.Option("--plain", help="None at all.", rich_help_panel="Colours")] = False
+
+
+def app(given):
+    made = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @expand_options
+    def paint(name: Annotated[str, typer.Argument(help="What.")], *, colour: Colour,
+              fast: Annotated[bool, typer.Option("--fast", help="Soon.")] = False) -> None:
+        """Paint it."""
+        given.append((name, colour, fast))
+
+    made.command(cls=PanelCommand)(paint)
+    return made
+
+
+def called(*arguments):
+    given = []
+    result = CliRunner().invoke(app(given), list(arguments))
+    return result, given
+
+
+def test_options_become_a_value():
+    assert called("x")[1] == [("x", Colour(), False)]
+    assert called("x", "--red", "5", "--plain", "--fast")[1] == [("x", Colour(5, True), True)]
+    result, given = called("x", "--red", "-1")
+    assert (result.exit_code, given) == (2, [])
+
+
+def test_help_is_by_panels():
+    text = called("--help")[0].output
+    heads = [line.strip(":") for line in text.splitlines() if line.endswith(":")]
+    assert heads == ["Arguments", "Options", "Colours"]
+    assert "Paint it." in text
+    for option in ("--red", "--plain"):
+        assert text.index("Colours:") < text.index(option)
+    assert text.index("--fast") < text.index("Colours:")

@@ -137,9 +137,10 @@ def test_pieces_of_a_sentence_are_not_asked_for(sentences):
 def test_a_model_that_has_learned_a_little(tmp_path):
     """It has never seen a placeholder or a number, and yet what it makes of texts with them is nearly as good as of
     others, and better than what it makes of pieces."""
-    setting = replace(demo.DemoSetting(), pairs=20_000, longest=6, judged=40, tested=100, wanted=0.0, changes={
-        **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 400, "training.schedule.warmup_steps": 60,
-        "training.validation.every": 400})
+    setting = replace(demo.DemoSetting(), pairs=20_000, max_words=6, validation_pairs=40,
+                      test_pairs=100, min_bleu=0.0, changes={
+        **demo.DEMO_CHANGES, "tokenizer.input_sentence_size": 5000, "training.schedule.max_steps": 400,
+        "training.schedule.warmup_steps": 60, "training.validation.every": 400})
     assert demo.run_demo(io.StringIO(), io.StringIO(), str(tmp_path / "model"), setting) == 0
     task, given = regard.load(tmp_path / "model"), marked(ENTRIES, longest=6)
 
@@ -151,7 +152,8 @@ def test_a_model_that_has_learned_a_little(tmp_path):
                   if sentence.kind in kinds]
         return chrf(*zip(*chosen, strict=True)).value
 
-    pieces, placed = (translate_with_placeholders([one.source for one in given], ask, align) for align in (None, task.align))
+    pieces, placed = (translate_with_placeholders([one.source for one in given], ask, align) for align in (None,
+                                                                                                           task.align))
     assert {one.strategy for one in placed} <= {"whole", "stand-ins", "placed"}
     assert score(placed, KINDS) > max(76.0, score(pieces, KINDS) + 5)
     assert score(placed, ["tag"]) > score(placed, ["address", "front"]) - 12

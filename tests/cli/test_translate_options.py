@@ -49,11 +49,14 @@ def test_samples(folder, options, asked):
 
 
 @pytest.mark.parametrize(("options", "asked"), [
-    (["--max-length", "5"], {"max_length": 5}), (["--min-length", "7"], {"min_length": 7}), (["--no-repeat-ngram-size", "2"], {"no_repeat_ngram_size": 2}),
+    (["--max-length", "5"], {"max_length": 5}), (["--min-length", "7"],
+                                                 {"min_length": 7}), (["--no-repeat-ngram-size", "2"],
+                                                                      {"no_repeat_ngram_size": 2}),
     (["--prefix", "un gros"], {"prefix": "un gros"}), (["--length-penalty", "none"], {"length_penalty": "none"}),
     (["--length-penalty", "0.6", "--beam", "3"], {"length_penalty": 0.6, "beams": 3}),
     (["--coverage-penalty", "0.3"], {"coverage_penalty": 0.3}),
-    (["--beam", "4", "--num-beam-groups", "2", "--diversity-penalty", "2"], {"beams": 4, "num_beam_groups": 2, "diversity_penalty": 2.0}),
+    (["--beam", "4", "--num-beam-groups", "2", "--diversity-penalty", "2"], {"beams": 4, "num_beam_groups": 2,
+                                                                             "diversity_penalty": 2.0}),
 ])
 def test_searches(folder, options, asked):
     assert lines("translate", folder, *TEXTS, *options) == shown(
@@ -105,7 +108,8 @@ def test_a_glossary_with_placeholders_that_texts_do_not_have(folder, terms):
 
 def test_a_prefix_comes_once(tmp_path):
     without_attention().save(tmp_path / "model")  # a text with placeholders goes piece by piece
-    (found,) = lines("translate", tmp_path / "model", "the dog %s sees {x} a cat", "--prefix", "Voilà", "--max-length", "12")
+    (found,) = lines("translate", tmp_path / "model", "the dog %s sees {x} a cat", "--prefix", "Voilà",
+                     "--max-length", "12")
     assert found.startswith("Voilà")
     assert found.count("Voilà") == 1
     assert found.index("%s") < found.index("{x}")
@@ -138,7 +142,8 @@ WRONG = [
     (["--engine", "ctranslate2", "--mbr", "4", "--beam", "4"], "`mbr` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--glossary", "TERMS"], "`glossary` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--coverage-penalty", "1"], "`coverage_penalty` must be left out, for CTranslate2"),
-    (["--engine", "ctranslate2", "--beam", "4", "--num-beam-groups", "2"], "`num_beam_groups` must be left out, for CTranslate2"),
+    (["--engine", "ctranslate2", "--beam", "4", "--num-beam-groups", "2"],
+     "`num_beam_groups` must be left out, for CTranslate2"),
     (["--engine", "ctranslate2", "--length-penalty", "0.6"], '`length_penalty` must be "none" or "mean"'),
     (["--engine", "ctranslate2", "--quantization", "int3"], "`--quantization` must be one of"),
     (["--mbr", "4", "--length-penalty", "mean"], "--length-penalty has no effect here. --mbr"),
@@ -180,7 +185,8 @@ def test_an_engine_that_cannot_hold_the_model(tmp_path):
 
 
 def test_a_glossary_that_does_not_fit_is_named_with_the_text(folder, terms):
-    code, out, said = call("translate", folder, "Emma sees.", "Emma sees a cat.", "--glossary", terms, "--max-length", "1")
+    code, out, said = call("translate", folder, "Emma sees.", "Emma sees a cat.", "--glossary", terms, "--max-length",
+                           "1")
     assert code == 1
     assert out.count("\n") == 2
     assert said.startswith("Error: text 2: `glossary` must be terms that fit into a translation, here into 1 token,")
