@@ -422,7 +422,7 @@ def computed(given, backend, mask, **options):
 
 
 def used(given, mask, **options):
-    """Whether it is levelled."""
+    """Whether the segments are computed in one batch."""
     options = {"score": "scaled_dot", "normalize": "softmax", "bias": None, "dropout": 0.0} | options
     return "all segments at once" in backends.SEGMENTS.detail(build_problem(*split(given), mask=mask, **options))
 

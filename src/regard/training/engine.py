@@ -324,7 +324,7 @@ class LowPrecisionCopy:
         low.add_gradients()      to those of the parameters, for later batches
 
     The parameters of the copy are contiguous in memory, matrices first, in the order of the objective: so layers that
-    stand one after another can be multiplied at once (`regard.attention.linear`).
+    stand one after another can be multiplied at once (`regard.kernels.linear`).
     """
 
     def __init__(self, objective: Objective, dtype: torch.dtype) -> None:
