@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, Backend, matrix_entries
-from regard.attention.mask import AndMask, BoolMask, Causal, Mask, NotMask, OrMask, PackedSegments, Window, mask_parts
+from regard.attention.mask import AndMask, BoolMask, Causal, CombinedMask, Mask, PackedSegments, Window, mask_parts
 from regard.attention.mask_cache import MAX_MATRIX_ENTRIES, any_along, hide, may_hold
 from regard.attention.normalize import Softmax
 from regard.attention.problem import AttentionProblem
@@ -354,11 +354,9 @@ def explain_choice(problem: AttentionProblem, backend: str | None = None) -> dis
 
 def _has_segments(mask: Mask) -> bool:
     """Whether there is a `Packed` anywhere in the mask."""
-    if isinstance(mask, AndMask):
+    if isinstance(mask, CombinedMask):
         return any(_has_segments(member) for member in mask.members)
-    if isinstance(mask, OrMask):
-        return _has_segments(mask.left) or _has_segments(mask.right)
-    return _has_segments(mask.inner) if isinstance(mask, NotMask) else isinstance(mask, PackedSegments)
+    return isinstance(mask, PackedSegments)
 
 
 def _split_mask(problem: AttentionProblem) -> tuple[PackedSegments, list[Mask]]:

@@ -31,7 +31,7 @@ from regard.attention.attend import attend
 from regard.attention.backends import BACKENDS
 from regard.attention.cache import Cache, ContextCache, fold_rows, unfold_rows
 from regard.attention.look import Look, Tap
-from regard.attention.mask import AndMask, Causal, Mask, Packed, Padding, Window, as_mask
+from regard.attention.mask import AndMask, Causal, Mask, Packed, Padding, Window, as_mask, mask_parts
 from regard.attention.mask_cache import CachedPacked, CachedPadding, broadcast_over_heads, present_tokens, zero_absent
 from regard.attention.normalize import NORMALIZERS, NormalizerLike, as_normalizer
 from regard.attention.score import SCORES, Additive, Bilinear, ScoreLike, as_score
@@ -400,8 +400,8 @@ class SelfAttention(nn.Module):
 
     def _further_mask(self) -> Mask | None:
         """The mask without its causal part; a ValueError where it is not causal, and tokens would need later ones."""
-        parts = self.mask.members if isinstance(self.mask, AndMask) else (self.mask,)
-        others = [part for part in parts if part is not None and not isinstance(part, Causal)]
+        parts = mask_parts(self.mask)
+        others = [part for part in parts if not isinstance(part, Causal)]
         if not any(isinstance(part, Causal) for part in parts):
             raise checks.wrong("mask", "Causal(), alone or with others, to compute step by step", repr(self.mask))
         return AndMask.of(*others) if others else None

@@ -106,6 +106,7 @@ class Look:
         """The mean weight of every block of `size` queries and `size` keys, (..., blocks, blocks)."""
         return self._compute("block_map", size)
 
+    @checks.renamed_arguments(asked="statistic")
     def explain(self, statistic: str, number: int | None = None) -> Explanation:
         """Which backend computes a statistic, and why the preferred ones do not: `look.explain("block_map", 64)`."""
         return explain_statistic(self._request(statistic, number))

@@ -155,13 +155,13 @@ class Mask(ABC):
         return AndMask.of(as_mask(other), self)
 
     def __or__(self, other: "Mask | Tensor") -> "Mask":
-        return OrMask(self, as_mask(other))
+        return OrMask((self, as_mask(other)))
 
     def __ror__(self, other: Tensor) -> "Mask":
-        return OrMask(as_mask(other), self)
+        return OrMask((as_mask(other), self))
 
     def __invert__(self) -> "Mask":
-        return NotMask(self)
+        return NotMask((self,))
 
 
 class Causal(Mask):
@@ -372,18 +372,12 @@ class BoolMask(Mask):
         return f"BoolMask(bool tensor of shape {checks.shape(self.tensor)})"
 
 
-class AndMask(Mask):
-    """The conjunction of masks. Positions that one member sets hold for all."""
+class CombinedMask(Mask):
+    """The base of masks that are made of others."""
 
     def __init__(self, members: tuple[Mask, ...]) -> None:
         self.members = members
-        self.sets_positions = any(member.sets_positions for member in members)
         self.is_matrix = any(member.is_matrix for member in members)
-
-    @classmethod
-    def of(cls, *masks: Mask) -> "AndMask":
-        """The conjunction of these masks, without nested conjunctions."""
-        return cls(tuple(part for mask in masks for part in (mask.members if isinstance(mask, cls) else (mask,))))
 
     @property
     def leading(self) -> int:
@@ -393,10 +387,23 @@ class AndMask(Mask):
         return all(member.fits(leading) for member in self.members)
 
     def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
-        return AndMask(tuple(member.map_parts(change) for member in self.members))
+        return type(self)(tuple(member.map_parts(change) for member in self.members))
 
     def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
         return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
+
+
+class AndMask(CombinedMask):
+    """The conjunction of masks. Positions that one member sets hold for all."""
+
+    def __init__(self, members: tuple[Mask, ...]) -> None:
+        super().__init__(members)
+        self.sets_positions = any(member.sets_positions for member in members)
+
+    @classmethod
+    def of(cls, *masks: Mask) -> "AndMask":
+        """The conjunction of these masks, without nested conjunctions."""
+        return cls(tuple(part for mask in masks for part in mask_parts(mask)))
 
     def aligned(self, block: PairIndices) -> PairIndices:
         for member in self.members:
@@ -420,57 +427,27 @@ class AndMask(Mask):
         return " & ".join(f"({member!r})" if isinstance(member, OrMask) else repr(member) for member in self.members)
 
 
-class OrMask(Mask):
+class OrMask(CombinedMask):
     """The disjunction of two masks. Each sets positions for itself."""
 
-    def __init__(self, left: Mask, right: Mask) -> None:
-        self.left, self.right = left, right
-        self.is_matrix = left.is_matrix or right.is_matrix
-
-    @property
-    def leading(self) -> int:
-        return max(self.left.leading, self.right.leading)
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return self.left.fits(leading) and self.right.fits(leading)
-
-    def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
-        return OrMask(self.left.map_parts(change), self.right.map_parts(change))
-
-    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
-
     def allowed(self, block: PairIndices) -> Tensor:
-        return self.left.allowed(self.left.aligned(block)) | self.right.allowed(self.right.aligned(block))
+        left, right = self.members
+        return left.allowed(left.aligned(block)) | right.allowed(right.aligned(block))
 
     def __repr__(self) -> str:
-        return f"{self.left!r} | {self.right!r}"
+        return " | ".join(map(repr, self.members))
 
 
-class NotMask(Mask):
+class NotMask(CombinedMask):
     """The complement of a mask."""
 
-    def __init__(self, inner: Mask) -> None:
-        self.inner, self.is_matrix = inner, inner.is_matrix
-
-    @property
-    def leading(self) -> int:
-        return self.inner.leading
-
-    def fits(self, leading: tuple[int, ...]) -> bool:
-        return self.inner.fits(leading)
-
-    def map_parts(self, change: Callable[[Mask], Mask]) -> Mask:
-        return NotMask(self.inner.map_parts(change))
-
-    def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        return self.map_parts(lambda part: part.prepare(n_queries, n_keys, device))
-
     def allowed(self, block: PairIndices) -> Tensor:
-        return ~self.inner.allowed(self.inner.aligned(block))
+        (inner,) = self.members
+        return ~inner.allowed(inner.aligned(block))
 
     def __repr__(self) -> str:
-        return f"~({self.inner!r})" if isinstance(self.inner, AndMask | OrMask) else f"~{self.inner!r}"
+        (inner,) = self.members
+        return f"~({inner!r})" if isinstance(inner, AndMask | OrMask) else f"~{inner!r}"
 
 
 def mask_parts(mask: Mask | None) -> tuple[Mask, ...]:
