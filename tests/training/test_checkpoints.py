@@ -166,9 +166,9 @@ def test_the_words_of_a_note(tmp_path):
     path = tmp_path / "step-00000020" / "state.safetensors"
     length = path.stat().st_size
     os.truncate(path, 100)
-    assert checkpoints.load().notes == (
-        f"{path}: the file is truncated: 100 bytes instead of {length}. Restore it from a copy. "
-        f"The checkpoint step-00000010 is used instead.",)
+    (note,) = checkpoints.load().notes
+    for part in (str(path), str(length), "100 bytes", "step-00000010"):
+        assert part in note
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_seen(tmp_path):
@@ -192,7 +192,7 @@ def test_several_damaged_ones(tmp_path):
     assert_is(loaded, 10, notes=3)
     assert all(f"step-000000{step}" in note for step, note in zip((40, 30, 20), loaded.notes, strict=True))
     spoil(tmp_path / "step-00000010" / "values.json", "flipped")
-    with pytest.raises(FolderError, match=r"expected a complete checkpoint, but found none") as error:
+    with pytest.raises(FolderError, match="complete checkpoint") as error:
         checkpoints.load()
     assert all(f"step-000000{step}" in str(error.value) for step in (10, 20, 30, 40))
 

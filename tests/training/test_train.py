@@ -94,7 +94,7 @@ def test_the_config_tells_how_it_came_to_be(finished, data):
     digest = hashlib.sha256(Path(data).read_bytes()).hexdigest()
     assert config["data"]["files"] == [f"pairs.tsv {digest}"]
     assert (config["model"]["width"], config["tokenizer"]["vocab_size"]) == (16, 330)
-    assert (config["training"]["schedule"]["steps"], config["training"]["validation"]["score"]) == (6, "loss")
+    assert (config["training"]["schedule"]["max_steps"], config["training"]["validation"]["metric"]) == (6, "loss")
     assert config["scores"] == {"step": outcome.state.best_step, **outcome.state.best_scores}
     assert set(config) == {"recipe", "model", "special", "alignment", "data", "training", "tokenizer", "scores"}
 
