@@ -239,3 +239,9 @@ def test_a_look_is_told_in_short():
     assert told.endswith("dot, softmax, mask (3, 5), ALiBi)")
     told = repr(regard.Look(query, key, mask=regard.Causal(), bias=torch.zeros(3, 5)))
     assert told.endswith("softmax, Causal(), bias (3, 5))")
+
+
+def test_the_old_name_of_the_argument_of_explain_still_works():
+    look = regard.Look(normal(3, 2), normal(4, 2))
+    with pytest.warns(FutureWarning, match="statistic"):
+        assert look.explain(asked="entropy") == look.explain("entropy")

@@ -14,9 +14,9 @@ from regard.attention.problem import build_problem
 from regard.attention.score import Additive
 
 pytest.importorskip("triton")
-from regard.kernels import additive as additive_triton
+from regard.kernels import additive as additive_kernels
 
-INTERPRETED = pytest.mark.skipif(not additive_triton.INTERPRETED, reason="the kernels are compiled here")
+INTERPRETED = pytest.mark.skipif(not additive_kernels.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = {  # query, key, weight
@@ -85,7 +85,7 @@ def test_scores_and_gradients(name, size, dtype, device):
     inputs = [(torch.randn(shape, device=device) * factor).to(dtype).requires_grad_()
               for shape, factor in ((query, size), (key, size), (weight, 1.0))]
     upstream = torch.randn(Additive(inputs[2])(*inputs[:2]).shape, device=device, dtype=dtype)
-    assert_bounded(additive_triton.AdditiveScores.apply, inputs, upstream)
+    assert_bounded(additive_kernels.AdditiveScores.apply, inputs, upstream)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -95,7 +95,7 @@ def test_a_small_tanh_keeps_its_digits_in_float32(width, size, device):
     """1 - 2s has only those that are left of 1: for queries and keys of 0.1 that errs up to twice what is allowed."""
     inputs = [(torch.randn(shape, device=device) * factor).requires_grad_()
               for shape, factor in (((15, width), size), ((20, width), size), ((width,), 1.0))]
-    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(15, 20, device=device))
+    assert_bounded(additive_kernels.AdditiveScores.apply, inputs, torch.randn(15, 20, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -110,16 +110,16 @@ def test_numbers_that_are_almost_large(weight, dtype, device):
     with torch.no_grad():
         inputs[0][0], inputs[1][0] = 9.9, 9.9
         inputs[0][1], inputs[1][1] = -9.9, -9.9
-    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(5, 6, device=device))
+    assert_bounded(additive_kernels.AdditiveScores.apply, inputs, torch.randn(5, 6, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nan_is_not_hidden(dtype, device):
     query, key, weight = (torch.randn(shape, device=device, dtype=dtype) for shape in ((3, 6), (5, 6), (6,)))
-    clean = additive_triton.AdditiveScores.apply(query, key, weight)
+    clean = additive_kernels.AdditiveScores.apply(query, key, weight)
     query[1, 2] = torch.nan
-    scores = additive_triton.AdditiveScores.apply(query, key, weight)
+    scores = additive_kernels.AdditiveScores.apply(query, key, weight)
     assert scores[1].isnan().all()
     torch.testing.assert_close(scores[[0, 2]], clean[[0, 2]])
 
@@ -129,19 +129,19 @@ def test_nan_is_not_hidden(dtype, device):
 @pytest.mark.parametrize("pairs", [1, 70, 1 << 20])
 def test_gradients_in_pieces(pairs, programs, monkeypatch):
     """However many rows of a batch are taken at once, and however many programs share them."""
-    monkeypatch.setattr(additive_triton, "PAIRS", pairs)
-    monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
+    monkeypatch.setattr(additive_kernels, "PAIRS", pairs)
+    monkeypatch.setattr(additive_kernels, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((2, 3, 5, 4), (2, 3, 7, 4), (3, 4))]
-    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(2, 3, 5, 7))
+    assert_bounded(additive_kernels.AdditiveScores.apply, inputs, torch.randn(2, 3, 5, 7))
 
 
 @INTERPRETED
 @pytest.mark.parametrize("programs", [1, 2, 5])
 def test_queries_with_several_blocks_of_keys(programs, monkeypatch):
     """A program adds to the sums of its queries with every block of its keys."""
-    monkeypatch.setattr(additive_triton, "PROGRAMS", programs)
+    monkeypatch.setattr(additive_kernels, "PROGRAMS", programs)
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((29, 3), (18, 3), (3,))]
-    assert_bounded(additive_triton.AdditiveScores.apply, inputs, torch.randn(29, 18))
+    assert_bounded(additive_kernels.AdditiveScores.apply, inputs, torch.randn(29, 18))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -152,14 +152,14 @@ def test_tensors_that_lie_otherwise_in_memory(dtype, device):
     key, weight = (torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in ((2, 16, 5), (5,)))
     upstream = torch.randn(1 + 2 * 8 * 16, device=device, dtype=dtype)[1:].view(2, 8, 16)
     assert upstream.storage_offset() == 1
-    assert_bounded(additive_triton.AdditiveScores.apply, [query, key, weight], upstream)
+    assert_bounded(additive_kernels.AdditiveScores.apply, [query, key, weight], upstream)
 
 
 @pytest.mark.parametrize(("queries", "keys", "programs"), [(4, 8, 1), (4, 8, 100), (1024, 1024, 24), (1024, 1024, 49),
                                                            (2048, 8192, 396), (36, 4096, 7)])
 def test_spans_hold_all_and_are_alike(queries, keys, programs):
-    q_span, k_span = additive_triton._spans(queries, keys, programs)
-    assert q_span % 4 == k_span % additive_triton.TOKENS == 0
+    q_span, k_span = additive_kernels._spans(queries, keys, programs)
+    assert q_span % 4 == k_span % additive_kernels.TOKENS == 0
     parts = -(-queries // q_span) * -(-keys // k_span)
     assert parts <= programs
     if programs < queries * keys // 4096:  # else they have whole blocks of which there are too few
@@ -169,7 +169,7 @@ def test_spans_hold_all_and_are_alike(queries, keys, programs):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_same_every_time(device):
     inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((20, 6), (35, 6), (6,))]
-    first, second = (additive_triton.AdditiveScores.apply(*inputs) for _ in range(2))
+    first, second = (additive_kernels.AdditiveScores.apply(*inputs) for _ in range(2))
     assert torch.equal(first, second)
     for one, other in zip(*(torch.autograd.grad(e.square().sum(), inputs) for e in (first, second)), strict=True):
         assert torch.equal(one, other)
@@ -181,13 +181,13 @@ def test_large_numbers_that_cancel(device):
     query = torch.tensor([[60.0, -500.0, 60.0]], device=device)
     key = torch.tensor([[-59.5, 499.0, 80.0], [3e4, 3e4, -3e4]], device=device)
     want = torch.tanh(query + key).sum(-1, keepdim=True).T
-    torch.testing.assert_close(additive_triton.AdditiveScores.apply(query, key, torch.ones(3, device=device)), want)
+    torch.testing.assert_close(additive_kernels.AdditiveScores.apply(query, key, torch.ones(3, device=device)), want)
 
 
 @INTERPRETED
 def test_a_second_derivative_is_an_error_and_not_a_zero():
     query = torch.randn(2, 3, requires_grad=True)
-    scores = additive_triton.AdditiveScores.apply(query, torch.randn(2, 3), torch.randn(3))
+    scores = additive_kernels.AdditiveScores.apply(query, torch.randn(2, 3), torch.randn(3))
     with pytest.raises(ValueError, match="`create_graph` must be False"):
         torch.autograd.grad(scores.sum(), query, create_graph=True)
 
@@ -222,8 +222,8 @@ def test_tiled_with_fused_scores_keeps_what_attention_promises(numbers):
 def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypatch):
     monkeypatch.setattr(backends, "MAX_KEPT_SCORES", kept)
     calls = []
-    run = additive_triton.additive_scores
-    monkeypatch.setattr(additive_triton, "additive_scores", lambda *given: calls.append(given) or run(*given))
+    run = additive_kernels.additive_scores
+    monkeypatch.setattr(additive_kernels, "additive_scores", lambda *given: calls.append(given) or run(*given))
     query, key, weight = (torch.randn(shape, requires_grad=True) for shape in ((2, 5, 3), (2, 6, 3), (3,)))
     output = regard.attend(query, key, key, score=Additive(weight), backend="tiled")
     output.sum().backward()
