@@ -40,7 +40,7 @@ def test_over_everything_it_is_brute_force(seed, vocabulary, ends, max_length, p
 
 @pytest.mark.parametrize("penalty", ["none", "mean", 0.6, 1.5])
 @pytest.mark.parametrize("min_length", [0, 2])
-def test_brute_force_with_four_tokens_and_all_that_can_be_written(penalty, min_length):
+def test_brute_force_with_four_tokens(penalty, min_length):
     function = drawn(4, seed=11)
     [got] = beam(Table(function), prompts=[[2]], end=1, max_length=5, min_length=min_length, beams=4 * 3 ** 5,
                  nbest=400,
@@ -53,7 +53,8 @@ def test_brute_force_with_four_tokens_and_all_that_can_be_written(penalty, min_l
 @given(seed=st.integers(0, 100_000), vocabulary=st.integers(1, 6), ends=st.sets(st.integers(0, 5), max_size=2),
        limits=st.lists(st.integers(0, 8), min_size=1, max_size=4), beams=st.integers(1, 7), nbest=st.integers(1, 7),
        penalty=PENALTIES, min_length=st.integers(0, 3), forbidden=st.sampled_from([0.0, 0.5]), spread=st.floats(0.1, 4))
-def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, vocabulary, ends, limits, beams, nbest, penalty,
+def test_stopping_early_finds_what_a_search_to_the_maximum_length_finds(seed, vocabulary, ends, limits, beams, nbest,
+                                                                        penalty,
                                                                min_length, forbidden, spread):
     ends, min_length, nbest = {end % vocabulary for end in ends}, min(min_length, *limits, 9), min(nbest, beams)
     function, rows = drawn(vocabulary, seed, forbidden, spread), range(len(limits))
@@ -116,7 +117,7 @@ def test_a_row_stops_as_soon_as_nothing_can_win(penalty, steps):
     assert (one.ids, len(model.batches)) == ([1, 1], steps)
 
 
-def test_a_row_goes_on_while_something_longer_could_win():
+def test_a_row_continues_while_something_longer_could_win():
     def function(key, text):  # an end at once, of probability 0.6; or 1 seven times and an end, of 0.4 together
         if len(text) == 1:
             return [math.log(0.6), math.log(0.4)]
@@ -141,7 +142,7 @@ def test_rows_that_have_stopped_leave_the_batch():
     assert rows[-1] == 2
 
 
-def test_the_end_at_once_and_a_limit_of_nothing():
+def test_an_end_at_once_and_a_maximum_length_of_0():
     model = Table(lambda key, text: [1.0, 0.0, 0.0])
     for max_length in (0, 5):
         [[one]] = beam(model, prompts=[[1]], end=0, max_length=max_length, beams=3)
@@ -150,14 +151,14 @@ def test_the_end_at_once_and_a_limit_of_nothing():
     assert [(one.ids, one.end) for one in both] == [([], 0)], "what has ended is not listed as cut too"
 
 
-def test_never_an_end_is_marked_as_cut():
+def test_hypotheses_without_an_end_are_truncated():
     function = drawn(3, seed=5)
     got = beam(Table(function), prompts=[[1]], end=(), max_length=3, beams=40, nbest=5, length_penalty="mean")
     assert_same(got[0], every(function, 0, (1,), (), 3, 0, "mean")[:5])
     assert all(one.cut and len(one.ids) == len(one.log_probabilities) == 3 for one in got[0])
 
 
-def test_what_was_cut_comes_after_all_that_has_ended():
+def test_truncated_hypotheses_come_after_finished_ones():
     # An end is so improbable that it never comes among the best two, but for the last step, where it is second.
     def function(key, text):
         return [-1.0 if len(text) == 4 else -50.0, 0.0, -0.1 if len(text) < 4 else -60.0]
@@ -177,7 +178,7 @@ def test_more_beams_than_tokens():
     assert len(got) == 7
 
 
-def test_a_vocabulary_of_nothing_but_ends():
+def test_a_vocabulary_of_end_tokens_only():
     [got] = beam(Table(lambda key, text: [0.0, 1.0]), prompts=[[1]], end=(0, 1), max_length=3, beams=2, nbest=2)
     assert [(one.ids, one.end) for one in got] == [([], 1), ([], 0)]
 
@@ -213,13 +214,13 @@ def test_what_has_no_probability_is_no_result_and_no_nan():
     assert [(one.ids, one.end, one.score) for one in got] == [([1, 1, 1], None, 0.0)]
 
 
-def test_where_the_rules_leave_nothing_what_was_written_is_cut():
+def test_hypotheses_are_truncated_where_constraints_leave_no_token():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF, 0.5 if len(text) < 3 else -INF])
     [got] = beam(model, prompts=[[1]], end=0, max_length=9, beams=2, nbest=2, constraints=[ForbiddenTokens([0])])
     assert [(one.ids, one.cut) for one in got] == [([1, 1], True), ([1, 2], True)]
 
 
-def test_a_rule_is_told_what_each_hypothesis_has_written_and_for_which_prompt():
+def test_a_constraint_sees_the_tokens_and_the_prompt_of_each_hypothesis():
     function, prompts, seen = drawn(5, seed=9), [[1], [2, 3], [4]], set()
 
     def rule(logs, written):
@@ -233,7 +234,7 @@ def test_a_rule_is_told_what_each_hypothesis_has_written_and_for_which_prompt():
     assert seen >= {(0, 0), (0, 2), (1, 0), (1, 1), (2, 2)}
 
 
-def test_a_rule_forbids_by_what_is_written():
+def test_a_constraint_may_depend_on_the_tokens_so_far():
     def no_token_twice(logs, written):
         return logs.scatter(-1, written.ids, -INF)
 
@@ -247,7 +248,7 @@ def test_a_rule_forbids_by_what_is_written():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("penalty", ["none", "mean"])
-def test_no_sequence_is_written_twice(size, penalty):
+def test_no_ngram_is_repeated(size, penalty):
     function = drawn(3, seed=6)
     [got] = beam(Table(function), prompts=[[1]], end=0, max_length=6, beams=200, nbest=200,
                  constraints=[NoRepeatNgram(size)],

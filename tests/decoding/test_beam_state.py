@@ -19,7 +19,7 @@ def first_of(row, count):
 
 @given(values=st.integers(1, 12).flatmap(lambda n: st.lists(st.lists(FEW, min_size=n, max_size=n), min_size=1)),
        count=st.integers(1, 6))
-def test_the_highest_and_the_lower_places_first(values, count):
+def test_the_highest_values_and_of_equal_ones_the_first(values, count):
     count = min(count, len(values[0]))
     tensor = torch.tensor(values)
     for find in (quick_topk, exact_topk):
@@ -76,7 +76,7 @@ def test_two_tokens_keep_their_order_where_the_sum_rounds_them_to_one():
     assert candidates.tokens.tolist() == [[1, 0]]
 
 
-def test_what_is_dropped_goes_behind_and_has_no_total():
+def test_dropped_candidates_come_last_with_a_total_of_minus_infinity():
     part = torch.arange(4).expand(2, 4)
     candidates = Candidates(-part.float(), part, part + 10, part - 10)
     kept = candidates.without(torch.tensor([[True, False, True, False], [True, True, True, False]]), 2)
@@ -86,7 +86,7 @@ def test_what_is_dropped_goes_behind_and_has_no_total():
     assert kept.logs.tolist()[0] == [-9, -7]
 
 
-def test_a_handicap_changes_the_order_and_nothing_else():
+def test_a_penalty_changes_the_order_and_nothing_else():
     totals, logs = torch.tensor([[-1.0, -2.0]]), torch.tensor([[[-3.0, -2.0, -9.0], [-9.0, -1.0, -4.0]]])
     candidates, _ = Candidates.of(totals, logs, 2, quick_topk, torch.tensor([[0.0, 5.0, 0.0]]))
     assert list(zip(candidates.parents.tolist()[0], candidates.tokens.tolist()[0], strict=True)) == [
@@ -96,7 +96,7 @@ def test_a_handicap_changes_the_order_and_nothing_else():
 
 
 @pytest.mark.parametrize("handicap", [None, torch.tensor([[0.0, 0.5, 0.0, 0.0]])])
-def test_what_is_wanted_is_a_candidate_once(handicap):
+def test_a_wanted_token_is_a_candidate_once(handicap):
     totals, logs = torch.tensor([[-1.0, -2.0]]), torch.tensor([[[-3.0, -2.0, -9.0, -8.0], [-9.0, -1.0, -4.0, -5.0]]])
     wanted = torch.tensor([[[1, 2, -1], [0, -1, -1]]])
     candidates, _ = Candidates.of(totals, logs, 2, quick_topk, handicap, wanted)
@@ -144,7 +144,7 @@ def test_an_empty_pool():
     assert pool.threshold.tolist() == [-INF, -INF]
 
 
-def test_the_best_stay_and_the_bar_is_the_worst_of_them():
+def test_the_best_stay_and_the_threshold_is_the_worst_of_them():
     pool = offer(empty(), "add_finished", (-3.0, [1, 9]), (-INF, [2, 9]))
     assert pool.threshold.tolist() == [-INF], "one place is free"
     pool = offer(pool, "add_finished", (-1.0, [3, 4, 8]), (-2.0, [5, 6, 9]))
@@ -159,7 +159,7 @@ def test_of_equal_scores_the_first_that_came_stays():
     assert [one.end for one in pool.hypotheses()[0]] == [1, 2]
 
 
-def test_what_was_cut_only_fills_free_places_whatever_its_score():
+def test_truncated_hypotheses_take_free_places_only():
     pool = offer(offer(empty(), "add_finished", (-9.0, [1, 2])), "add_truncated", (-1.0, [5]), (-0.5, [6]))
     assert pool.hypotheses() == [[Hypothesis([1], [-0.1, -0.2], -9.0, 2), Hypothesis([6], [-0.6], -0.5, None)]]
     assert pool.threshold.tolist() == [-INF], "what was cut gives way to what ends"
@@ -167,7 +167,7 @@ def test_what_was_cut_only_fills_free_places_whatever_its_score():
     assert [one.cut for one in full.hypotheses()[0]] == [False, False]
 
 
-def test_nothing_at_all_written_and_cut():
+def test_a_truncated_hypothesis_without_tokens():
     nothing = torch.zeros(1, 1, 0)
     pool = empty().add_truncated(nothing.long(), nothing, torch.tensor([0]), torch.zeros(1, 1).double())
     assert pool.hypotheses() == [[Hypothesis([], [], 0.0, None)]]
@@ -188,7 +188,7 @@ def test_rows_keep_to_themselves_and_can_be_picked():
     assert [[one.ids for one in row] for row in picked.hypotheses()] == [[[3]], []]
 
 
-def test_what_has_no_end_was_cut():
+def test_a_hypothesis_without_an_end_is_truncated():
     assert Hypothesis([4], [-1.0], -1.0, None).cut
     assert not Hypothesis([4], [-1.0, -0.5], -1.5, 0).cut, "0 is an id like any other"
 

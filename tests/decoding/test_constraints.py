@@ -66,12 +66,12 @@ def test_ends_come_only_after_the_least_number_of_tokens(count, forbidden):
     (lambda: MinLength(-1, [0]), ["`min_length`", "at least 0", "-1"]),
     (lambda: check_vocabulary("end", [1, 9], 4), ["`end`", "below 4", "is 9"]),
 ])
-def test_what_is_no_rule(call, parts):
+def test_wrong_constraints_are_refused(call, parts):
     assert_named(call, parts)
 
 
 @pytest.mark.parametrize("lengths", [[0, 3], [4, 2]])
-def test_rows_may_have_written_different_numbers_of_tokens(lengths):
+def test_prefixes_may_differ_in_length(lengths):
     logs = torch.randn(2, 5)
     got = MinLength(3, [0, 4])(logs.clone(), of([[1] * 4] * 2, lengths))
     for row, length in enumerate(lengths):
@@ -101,7 +101,7 @@ def test_no_sequence_is_completed_again(texts, size, data):
 
 @given(rows=st.lists(st.tuples(*[st.lists(st.integers(0, 2), max_size=5)] * 2), min_size=1, max_size=4),
        size=st.integers(1, 3))
-def test_what_stands_in_front_counts_for_a_rule_behind_it(rows, size):
+def test_a_constraint_with_a_prefix_sees_it(rows, size):
     """Rows of (what stands in front, what is written), each twice, in another order than the prompts."""
     order = [number for number in reversed(range(len(rows))) for _ in range(2)]
     texts = [rows[number][1] for number in order]
@@ -179,7 +179,7 @@ def test_no_term_is_open_exactly_where_all_appear(terms, text):
 
 
 @given(terms=TERMS, text=st.lists(st.integers(1, 4), max_size=6))
-def test_what_is_wanted_leads_there_in_as_many_tokens_as_are_needed(terms, text):
+def test_wanted_tokens_complete_the_terms_in_as_many_tokens_as_needed(terms, text):
     automaton, state = TermAutomaton(terms), 0
     for token in text:
         state = automaton.next_state(state, token)
@@ -212,7 +212,7 @@ def test_terms_that_overlap_share_tokens():
     ([0, 0, 0, 0], 2, [0, 1]), ([2, 2, 2, 0], 2, [0, 3]), ([2, 2, 1, 1, 0, 0], 4, [0, 2, 4, 5]),
     ([2, 1, 0], 2, [1, 2]), ([1, 1, 1, 0], 9, [0, 1, 2, 3]), ([], 3, []), ([5, 0], 1, [1]),
 ])
-def test_banks_share_the_places(needed, count, kept):
+def test_beams_are_divided_among_banks(needed, count, kept):
     assert allocate_beams(needed, count) == kept
 
 
@@ -261,7 +261,7 @@ def test_over_everything_it_is_the_brute_force_of_what_has_the_terms(seed, terms
 
 @given(seed=st.integers(0, 1000), terms=REQUIRED, beams=st.integers(1, 6), extra=st.integers(0, 4),
        spread=st.sampled_from([1.0, 6.0]))
-def test_they_appear_whenever_the_limit_allows_it(seed, terms, beams, extra, spread):
+def test_terms_appear_if_the_maximum_length_allows_it(seed, terms, beams, extra, spread):
     max_length = sum(min(map(len, term)) for term in terms) + extra
     rows = beam(Table(drawn(7, seed, spread=spread)), keyed([0, 1]), prompts=[[2]] * 2, end=0, max_length=max_length,
                 beams=beams,
@@ -326,7 +326,7 @@ def test_models_of_every_kind_and_any_batch(kind):
     assert all(appear(terms[row], one.ids) for row in range(3) for one in together[row])
 
 
-def test_with_groups_and_places_that_are_filled_again():
+def test_terms_with_groups_and_slots_that_are_filled_again():
     model, keys = Moving(drawn(6, seed=2)), [*range(7)]
     terms = [[[[row % 3 + 1, 4]]] if row else [] for row in range(7)]
     options = {"prompts": [[1]] * 7, "end": 0, "max_length": 6, "beams": 4, "num_beam_groups": 2, "nbest": 3,
@@ -336,7 +336,7 @@ def test_with_groups_and_places_that_are_filled_again():
     assert beam(model, keyed(keys), token_budget=60, **options) == together
 
 
-def test_a_rule_that_forbids_a_term_leaves_what_is_cut():
+def test_a_constraint_that_forbids_a_term_truncates():
     [got] = beam(Table(drawn(4)), prompts=[[1]], end=0, max_length=4, beams=3, terms=[[[[2]]]],
                  constraints=[ForbiddenTokens([2])])
     assert all(one.cut for one in got)

@@ -56,7 +56,7 @@ def stepped(model, source, prompt, one):
 
 @torch.no_grad()
 @pytest.mark.parametrize("chunk", [2, 64])
-def test_the_weights_of_every_written_token(monkeypatch, chunk):
+def test_the_weights_of_every_generated_token(monkeypatch, chunk):
     monkeypatch.setattr("regard.decoding.forced.PREFILL_CHUNK", chunk)
     model = translator("attention")
     memory = model.encode(Tokens.of(SOURCES))

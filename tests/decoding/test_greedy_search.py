@@ -65,7 +65,7 @@ def test_the_end_at_once():
     assert (one.ids, one.end, one.cut, len(one.log_probabilities)) == ([], 0, False, 1)
 
 
-def test_never_an_end_is_marked_as_cut():
+def test_hypotheses_without_an_end_are_truncated():
     model = Table(lambda key, text: [0.0, 1.0])
     [one] = greedy(model, prompts=[[1]], end=0, max_length=5)
     assert (one.ids, one.cut, len(one.log_probabilities)) == ([1] * 5, True, 5)
@@ -73,14 +73,14 @@ def test_never_an_end_is_marked_as_cut():
     assert (one.ids, one.cut) == ([1, 1], True)
 
 
-def test_an_end_exactly_behind_the_limit_is_an_end():
+def test_an_end_right_after_the_maximum_length_counts():
     model = Table(lambda key, text: [1.0 if len(text) == 4 else -1.0, 0.0])
     assert [greedy(model, prompts=[[1]], end=0, max_length=max_length)[0].cut for max_length in (2, 3, 4)] == [True,
                                                                                                                False,
                                                                                                                False]
 
 
-def test_a_limit_of_nothing():
+def test_a_maximum_length_of_0():
     for logits, end in (([1.0, 0.0], 0), ([0.0, 1.0], None)):
         [one] = greedy(Table(lambda key, text, logits=logits: logits), prompts=[[1]], end=0, max_length=0)
         assert (one.ids, one.end) == ([], end)
@@ -97,7 +97,7 @@ def test_several_ends_and_which_of_them_came():
     assert [(one.ids, one.end) for one in got] == [([], 3), ([1, 1], 4)]
 
 
-def test_where_the_rules_leave_nothing_a_row_is_cut():
+def test_a_row_is_truncated_where_constraints_leave_no_token():
     model = Table(lambda key, text: [0.0, 1.0 if len(text) < 3 else -INF])
     [one] = greedy(model, prompts=[[1]], end=0, max_length=9, constraints=[ForbiddenTokens([0])])
     assert (one.ids, one.cut, len(one.log_probabilities)) == ([1, 1], True, 2)
@@ -206,14 +206,14 @@ def test_the_batch_shrinks_when_half_of_it_has_finished():
     assert [rows for rows, _ in model.batches] == [6, 6, 6, 6, 2, 2, 1, 1, 1, 1]
 
 
-def test_rows_leave_at_their_own_limits():
+def test_rows_end_at_their_own_maximum_length():
     model, memory = Table(counting_down), keyed([9, 9, 1])
     got = found(model, memory, asked(model, memory, 3, [0, 4, 3]), highest)
     assert [(one.ids, one.end) for one in got] == [([], None), ([2] * 4, None), ([2], 0)]
     assert [len(one.log_probabilities) for one in got] == [0, 4, 2]
 
 
-def test_the_chosen_tokens_are_written_with_the_models_log_probabilities():
+def test_chosen_tokens_have_the_log_probabilities_of_the_model():
     function, chosen, seen = drawn(4), [3, 1, 2, 0], []
 
     def choose(logs, written):
@@ -264,7 +264,7 @@ def test_as_greedy_search_and_sampling(name):
         assert [*stream(model, prompt, draw, **options)] == drawn_.ids
 
 
-def test_nothing_is_read_before_it_is_asked_for():
+def test_a_stream_runs_no_step_before_it_is_needed():
     model = Table(drawn(6, seed=1))
     found = stream(model, [1], most_probable, end=(), max_length=5)
     assert model.batches == []
@@ -274,7 +274,7 @@ def test_nothing_is_read_before_it_is_asked_for():
 
 
 @pytest.mark.parametrize("max_length", [0, 1, 4])
-def test_a_limit(max_length):
+def test_a_stream_ends_at_the_maximum_length(max_length):
     assert len([*stream(Table(drawn(6, seed=2)), [1], most_probable, end=(), max_length=max_length)]) == max_length
 
 

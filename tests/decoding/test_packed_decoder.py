@@ -67,7 +67,7 @@ def test_steps_are_the_same(name, alone, rows, monkeypatch):
 
 @pytest.mark.parametrize("name", ["translating attention", "translating rotary", "language llama"])
 @torch.no_grad()
-def test_families_chunks_and_rows_at_different_places_are_the_same(name, monkeypatch):
+def test_row_groups_chunks_and_rows_at_different_positions_are_the_same(name, monkeypatch):
     model = built(MODELS[name]).eval().float()
     with packed_linear_layers(model):
         writer = packed_decoder(model)
@@ -102,7 +102,7 @@ def test_it_makes_the_steps_itself_where_it_can(monkeypatch):
 
 
 @torch.no_grad()
-def test_sources_that_are_empty_are_seen_as_nothing():
+def test_empty_sources_contribute_zeros():
     model = built(TRANSLATING["attention"]).eval().float()
     for sources in ([[5, 6], []], [[], []]):
         with packed_linear_layers(model):

@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_and_another_gives_others():
     assert [row[:2] for row in first] == of(model, [0, 0, 1], num_samples=2, max_length=8)
 
 
-def test_what_is_drawn_does_not_depend_on_the_batch():
+def test_samples_do_not_depend_on_their_batch():
     model, keys, seeds = Moving(drawn(6, seed=4)), [5, 3, 8, 1, 0, 2, 9], row_seeds(11, range(7))
     together = of(model, keys, seed=11, num_samples=2, max_length=7)
     for row, key in enumerate(keys):
@@ -109,7 +109,7 @@ def test_models_of_every_kind(config):
         assert [[one.ids for one in row] for row in got] == [[one.ids for one in together[row]] for row in order]
 
 
-def test_rules_hold_and_where_they_leave_nothing_a_row_is_cut():
+def test_constraints_hold_and_truncate_where_they_leave_no_token():
     [got] = of(Table(drawn(4, seed=1)), num_samples=50, constraints=[ForbiddenTokens([2])], min_length=1)
     assert all(one.ids and 2 not in one.ids for one in got)
     [got] = of(Table(lambda key, text: [-INF, 0.0, 0.0]), num_samples=3, constraints=[ForbiddenTokens([1, 2])], top_k=2)
@@ -241,7 +241,7 @@ def test_the_words_are_those_of_splitmix64():
     assert splitmix(1234567) == 6457827717110365317
 
 
-def test_numbers_follow_from_seed_try_and_place():
+def test_random_numbers_follow_from_seed_sample_and_position():
     got = uniform_numbers(seed_tensor([7, 7, 7, 8], CPU), torch.tensor([0, 0, 1, 0]),
                           torch.tensor([0, 1, 0, 0])).tolist()
     assert len(set(got)) == 4

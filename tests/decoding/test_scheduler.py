@@ -35,7 +35,7 @@ def test_prompts_of_different_lengths(prompts):
     assert (request.prompts, request.max_lengths, request.capacity) == ([[1, 2], [3, 4, 5]], [4, 1], 7)
 
 
-def test_prompts_limits_and_ends_in_their_other_forms():
+def test_other_forms_of_prompts_lengths_and_ends():
     request = asked(prompts=torch.tensor([[1], [2]]), max_length=torch.tensor([2, 3]), end={7, 5})
     assert (request.prompts, request.max_lengths, request.ends) == ([[1], [2]], [2, 3], [5, 7])
     request = asked(prompts=Tokens(torch.tensor([[1], [2]])), end=(3, 3))
@@ -44,7 +44,7 @@ def test_prompts_limits_and_ends_in_their_other_forms():
     assert asked(prompts=[]).prompts == []
 
 
-def test_the_least_length_is_the_first_rule():
+def test_the_minimum_length_is_the_first_constraint():
     rule = ForbiddenTokens([1])
     first, second = asked(min_length=2, end=3, constraints=[rule]).constraints
     assert isinstance(first, MinLength)
@@ -56,7 +56,7 @@ def test_the_least_length_is_the_first_rule():
     (torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float32, torch.float32),
     (torch.float64, torch.float64),
 ])
-def test_log_probabilities_are_normalised_in_float32_or_more_and_then_ruled(given, dtype):
+def test_log_probabilities_are_normalised_in_float32_or_more_before_constraints(given, dtype):
     logits = torch.randn(3, 5).to(given)
     nothing = torch.zeros(3, dtype=torch.long)
     written = Prefixes(nothing.view(3, 1)[:, :0], torch.arange(3), nothing, nothing)
@@ -164,15 +164,15 @@ def counting_down(key, text):
     return [0.0, -9.0, 5.0 if len(text) <= key else -5.0]
 
 
-def test_shares_have_rows_that_need_at_least_half_of_the_longest():
+def test_prompts_of_a_bucket_need_at_least_half_of_the_longest():
     request = SearchRequest.of(Moving(drawn(3)), None, [[1]] * 6, 0, [3, 99, 60, 48, 7, 1], 0, (), 220)
-    assert [(share.sequences, share.slots, share.capacity) for share in prompt_buckets(request, 2)] == [
+    assert [(bucket.sequences, bucket.slots, bucket.capacity) for bucket in prompt_buckets(request, 2)] == [
         ([1, 2], 1, 100), ([3], 1, 49), ([4, 0], 2, 8), ([5], 1, 2)]
 
 
-def test_shares_without_a_room_are_one():
-    [share] = prompt_buckets(SearchRequest.of(Moving(drawn(3)), None, [[1]] * 3, 0, [3, 99, 1], 0, ()), 4)
-    assert (share.sequences, share.slots, share.capacity) == ([0, 1, 2], 3, 100)
+def test_without_a_token_budget_there_is_one_bucket():
+    [bucket] = prompt_buckets(SearchRequest.of(Moving(drawn(3)), None, [[1]] * 3, 0, [3, 99, 1], 0, ()), 4)
+    assert (bucket.sequences, bucket.slots, bucket.capacity) == ([0, 1, 2], 3, 100)
 
 
 @given(seed=st.integers(0, 1000), limits=st.lists(st.integers(0, 9), min_size=1, max_size=12),
@@ -188,7 +188,7 @@ def test_results_are_those_of_one_batch_in_order(seed, limits, token_budget, bea
     assert beam(model, keyed(range(count)), token_budget=token_budget, **options) == together
 
 
-def test_places_are_used_again_and_no_more_rows_are_there_than_fit():
+def test_free_slots_are_filled_again_within_the_token_budget():
     keys = [1, 9, 2, 3, 3, 5, 1, 1, 8, 2, 4, 1]
     model = Moving(counting_down)
     got = greedy(model, keyed(keys), prompts=[[1]] * 12, end=0, max_length=9, token_budget=40)
@@ -213,14 +213,14 @@ def test_a_row_that_has_finished_is_never_read_beyond_its_storage():
     assert {rows for rows, _ in model.batches} == {8, 7}
 
 
-def test_room_for_less_than_one_row_is_room_for_one():
+def test_a_budget_below_one_row_admits_one_row():
     model = Moving(counting_down)
     got = greedy(model, keyed([2, 3]), prompts=[[1]] * 2, end=0, max_length=9, token_budget=1)
     assert [len(one.ids) for one in got] == [2, 3]
     assert {rows for rows, _ in model.batches} == {1}
 
 
-def test_sources_are_read_when_their_turn_comes():
+def test_sources_are_encoded_when_a_slot_is_free():
     read = []
 
     def encode(numbers):

@@ -42,7 +42,7 @@ def test_scores_are_those_of_the_formulas(penalty, want):
         assert ranking.score(number(-6), number(length)).item() == pytest.approx(want(length), rel=1e-15)
 
 
-def test_one_token_has_no_penalty_and_nothing_at_all_is_no_division_by_zero():
+def test_one_token_has_no_penalty_and_no_token_is_no_division_by_zero():
     for ranking in (NoLengthPenalty(), MeanLengthPenalty(), PowerLengthPenalty(0.7)):
         assert ranking.score(number(-2), number(1)).item() == -2
         assert ranking.score(number(0), number(0)).item() == 0
@@ -95,7 +95,7 @@ def test_of_layers_and_heads_the_mean_or_one_layer():
     assert_named(lambda: CoveragePenalty(1.0, 3).attended(cross), ["`layer`", "decoder's 3", "is 3"])
 
 
-def test_before_the_first_look_only_what_is_not_there_counts_as_seen():
+def test_padding_counts_as_covered_from_the_start():
     got = initial_coverage(torch.tensor([[True, False], [True, True]]), 2, torch.zeros(1, dtype=torch.float64))
     assert got.tolist() == [[[0, 1], [0, 1]], [[0, 0], [0, 0]]]
     assert got.dtype == torch.float64
@@ -153,7 +153,7 @@ def test_over_everything_it_is_brute_force(seed, penalty, weight, min_length, la
 
 @given(seed=st.integers(0, 10_000), penalty=PENALTIES, weight=st.sampled_from([0.2, 3.0]), beams=st.integers(1, 5),
        max_length=st.integers(0, 6), nbest=st.integers(1, 5), min_length=st.integers(0, 2))
-def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, penalty, weight, beams, max_length, nbest,
+def test_stopping_early_finds_what_a_search_to_the_maximum_length_finds(seed, penalty, weight, beams, max_length, nbest,
                                                                min_length):
     function, nbest, min_length = drawn(5, seed, spread=2.0), min(nbest, beams), min(min_length, max_length)
     sources, prompts = [3, 1], [(2,), (1, 4)]
@@ -165,7 +165,7 @@ def test_stopping_early_gives_what_a_search_to_the_limit_gives(seed, penalty, we
         assert_same(got[row], covered(want, row, prompts[row], sources[row], weight, None, nbest))
 
 
-def test_rows_that_wait_for_their_turn():
+def test_coverage_with_prompts_that_wait_for_a_slot():
     keys, sources = [*range(9)], [1, 4, 2, 3, 3, 1, 4, 2, 2]
     options = {"prompts": [[1]] * 9, "end": 0, "max_length": 6, "beams": 3, "nbest": 2, "coverage_penalty": 0.7}
     model = Moving(drawn(5, seed=3))

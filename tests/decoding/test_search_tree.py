@@ -67,7 +67,7 @@ def test_results_are_those_of_the_search_and_stand_in_the_tree(seed, vocabulary,
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_kept_are_the_best_of_each_turn(seed):
+def test_kept_branches_are_the_best_of_each_step(seed):
     function, beams = drawn(6, seed), 3
     [(_, tree)] = beam_tree(Table(function), keyed([0]), **options(beams=beams))
     every = paths(tree)

@@ -102,7 +102,7 @@ def all_rows(model, search, **options):
     return search(model, read(model, range(len(SOURCES))), **given)
 
 
-def test_the_rows_are_worth_looking_at(model):
+def test_the_rows_differ_in_length_and_tokens(model):
     found = all_rows(model, greedy)
     assert len({len(one.ids) for one in found}) > 2, "they end at different times"
     assert len({tuple(one.ids) for one in found}) > 4, "and are different"
@@ -167,7 +167,7 @@ def test_the_end_at_once(kind):
         assert one.score == pytest.approx(0.0, abs=1e-9)
 
 
-def test_never_an_end_is_marked_as_cut(kind):
+def test_hypotheses_without_an_end_are_truncated(kind):
     model = biased(kind, -1000.0)
     for one in [*all_rows(model, greedy), *itertools.chain(*all_rows(model, beam, beams=3, nbest=3))]:
         assert (len(one.ids), one.end, one.cut) == (LIMIT, None, True)
@@ -275,7 +275,7 @@ def test_with_a_state_equals_without_one(kind, penalty):
 
 
 @pytest.mark.parametrize("config", WRITING.values(), ids=WRITING)
-def test_every_model_that_writes_with_a_state_and_without_one(config):
+def test_every_generative_model_with_a_state_and_without_one(config):
     model, limits = built(config), [LONGEST - 3, 2]  # the longest prompt has three tokens, and there is no more room
     got = beam(model, memory_of(model, [0, 1]), prompts=BEAM_PROMPTS[:2], end=0, max_length=limits, beams=2, nbest=2)
     for row in range(2):

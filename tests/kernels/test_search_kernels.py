@@ -56,7 +56,7 @@ def test_many_pieces_are_made_larger(monkeypatch):
     assert torch.equal(tokens, expected)
 
 
-def test_what_may_not_be_written_is_no_candidate():
+def test_forbidden_tokens_are_no_candidates():
     logits = torch.tensor([[9.0, 8.0, 7.0, 6.0, 5.0]]).repeat(4, 1)
     never = torch.tensor([2**31 - 1, 0, 2, 0, 0], dtype=torch.int32)
     values, tokens = found(logits, 4, never, torch.tensor([1, 2], dtype=torch.int32), each=2)
@@ -69,7 +69,7 @@ def test_what_may_not_be_written_is_no_candidate():
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("spoiled", [torch.nan, torch.inf])
-def test_a_model_that_gives_no_number_is_told(spoiled):
+def test_invalid_logits_give_nan(spoiled):
     logits = torch.randn(2, 40)
     logits[1, 35] = spoiled
     values, tokens = found(logits, 2)
@@ -79,7 +79,7 @@ def test_a_model_that_gives_no_number_is_told(spoiled):
     assert found(torch.full((1, 9), -torch.inf), 2)[0].isnan().all()
 
 
-def test_tokens_of_probability_0_are_nothing_special(monkeypatch):
+def test_tokens_of_probability_0(monkeypatch):
     monkeypatch.setattr(decoding_buffers, "VOCABULARY_PIECE", 8)
     logits = torch.full((1, 30), -torch.inf)
     logits[0, [3, 20]] = torch.tensor([1.0, 2.0])  # whole pieces have none
