@@ -25,34 +25,34 @@ from typing import Any, NamedTuple
 from regard import checks
 
 KeyPath = tuple[str | int, ...]
-"""From the top of a document down to a key, through tables and arrays: ("model", "layers", 0, "width")."""
+"""The path from the top of a document to a key, through tables and arrays: ("model", "layers", 0, "width")."""
 
 _BASIC, _LITERAL = r'"(?:\\.|[^"\\\n])*"', r"'[^'\n]*'"
 _PART = re.compile(rf"[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL}")
 KEY_PATTERN = re.compile(rf"[ \t]*(?:{_PART.pattern})(?:[ \t]*\.[ \t]*(?:{_PART.pattern}))*[ \t]*")
-"""A key, dotted or not, with the blanks around it."""
-# Three quotes end a text of many lines; up to two more before them belong to it.
+"""A key, dotted or not, with surrounding blanks."""
+# Three quotes end a multi-line string; up to two more before them belong to it.
 _LONG = r'(?s:"{3}(?:\\.|[^\\])*?"{3,5}|' r"'{3}.*?'{3,5})"
-_SCALAR = re.compile(rf"{_LONG}|{_BASIC}|{_LITERAL}|[^,\]}}#\n]+")  # a date and its time may have a blank between them
+_SCALAR = re.compile(rf"{_LONG}|{_BASIC}|{_LITERAL}|[^,\]}}#\n]+")  # a date and a time may be separated by a blank
 _BETWEEN = re.compile(r"(?:[ \t\n,]|#[^\n]*)*")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, of every key, table and element of an array of a TOML text whose lines end with LF.
+    """The line number, from 1, of every key, table and array element of a TOML text with LF line ends.
 
-    A table has the line of its header, or where it has none, of the first key that leads into it.
+    A table has the line of its header, or without a header, of the first key that leads into it.
     """
-    return _LineScanner(text).whole()
+    return _LineScanner(text).scan()
 
 
 def split_key(text: str) -> tuple[str, ...]:
-    """The parts of a text that matches KEY, without their quotes."""
+    """The parts of a key that matches KEY_PATTERN, without quotes."""
     parts = (match[0] for match in _PART.finditer(text))
     return tuple(tomllib.loads(f"key = {part}")["key"] if part[0] in "\"'" else part for part in parts)
 
 
 class _LineScanner:
-    """One way through the text."""
+    """Scans a TOML text for the lines of its keys; it relies on the text being valid."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
@@ -60,7 +60,7 @@ class _LineScanner:
         self.found: dict[KeyPath, int] = {}
         self.elements: dict[KeyPath, int] = {}  # how many tables each [[array]] has so far
 
-    def whole(self) -> dict[KeyPath, int]:
+    def scan(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
         while (character := self._next()) != "":
             if character == "[":
@@ -70,7 +70,7 @@ class _LineScanner:
         return self.found
 
     def _next(self) -> str:
-        """Go on to what follows blanks, comments and commas; its first character, or nothing at the end."""
+        """Skip blanks, comments and commas; return the next character, or "" at the end."""
         self._over(_BETWEEN)
         return self.text[self.position:self.position + 1]
 
@@ -84,7 +84,7 @@ class _LineScanner:
         return bisect_left(self.breaks, self.position) + 1
 
     def _header(self) -> KeyPath:
-        """[table] or [[array of tables]]: the path of the table that the keys below it belong to."""
+        """Read [table] or [[array of tables]], and return the path of the table."""
         line, brackets = self._line(), 2 if self.text.startswith("[[", self.position) else 1
         self.position += brackets
         *outer, last = split_key(self._over(KEY_PATTERN))
@@ -93,14 +93,14 @@ class _LineScanner:
         for key in outer:
             path = (*path, key)
             self.found.setdefault(path, line)
-            if path in self.elements:  # below an array of tables: in its last one
+            if path in self.elements:  # a table inside the last element of an array of tables
                 path = (*path, self.elements[path] - 1)
         path = (*path, last)
         if brackets == 2:
             self.found.setdefault(path, line)
             self.elements[path] = self.elements.get(path, 0) + 1
             path = (*path, self.elements[path] - 1)
-        self.found[path] = line  # a header of its own counts more than one below it that came first
+        self.found[path] = line  # its own header counts more than an earlier header of a table inside it
         return path
 
     def _pair(self, table: KeyPath) -> None:
@@ -130,29 +130,32 @@ class _LineScanner:
         self.position += 1
 
 
-# TOML's own two, control characters, other ends of lines, what turns the direction of text, lone surrogates.
+# Quote and backslash, control characters, other line ends, text direction marks, lone surrogates.
 _UNSAFE = re.compile("[\"\\\\\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _MAX_ARRAY_LINE = 100
-"""Characters; a longer one gets a line for each element."""
+"""A longer array is written with one element a line."""
 _MAX_SHOWN = 60
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """The tables as TOML. None is left out; a ValueError where TOML has no form for a value."""
+    """The tables as TOML text, without None; a ValueError for a value that TOML cannot express.
+
+    Each table has its values first, then the tables inside it under their full names. Equal tables give equal text.
+    """
     _check_keys(tables)
     return "\n".join(_sections(tables, (), ""))
 
 
 def dotted_key(path: KeyPath) -> str:
-    """A path as TOML writes it; elements of arrays, for which TOML has no name, with their index: a.layers[0].b."""
+    """A path as TOML writes it, with array elements as an index: a.layers[0].b."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{_format_key(part)}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
 def format_value(value: object) -> str:
-    """A value as a message names it: short, in TOML's words, safe for a terminal."""
+    """A value for a message: short, in TOML syntax, safe for a terminal."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -167,27 +170,27 @@ def format_value(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """The text as a TOML string on one line."""
+    """The text as a single-line TOML string."""
     return f'"{escape(text)}"'
 
 
 def escape(text: str) -> str:
-    """The text with TOML's escapes in place of all that would disturb a line."""
+    """The text with TOML escapes for all characters that are unsafe in a line."""
     return _UNSAFE.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
 
 
 def fits_64_bits(value: int) -> bool:
-    """Whether a whole number has at most 64 bits, which is what TOML promises to keep."""
+    """Whether an integer fits into 64 bits, the range that TOML guarantees."""
     return -(2**63) <= value < 2**63
 
 
 def is_encodable(text: str) -> bool:
-    """Whether a text has no lone surrogates, which no file can keep."""
+    """Whether a text has no lone surrogates, which UTF-8 cannot encode."""
     return re.search("[\ud800-\udfff]", text) is None
 
 
 def _sections(table: Mapping[str, Any], path: tuple[str, ...], header: str) -> Iterator[str]:
-    """The text of a table, under its header, and of the tables in it."""
+    """The text of a table under its header, then the tables inside it."""
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _are_tables(value)}
     own = [f"{pair}\n" for pair in _format_pairs({key: table[key] for key in table if key not in inner}, path)]
     if own or header.startswith("[[") or (header and not inner):
@@ -246,7 +249,7 @@ _NAMES = re.compile(r"\(('[^']*'(?:, '[^']*')*),?\)")
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong with the key at `path`; the two texts stand around its name."""
+    """A problem with the key at `path`; the message is `before`, the name of the key, `after`."""
 
     path: KeyPath
     before: str
@@ -260,7 +263,7 @@ class ConfigProblem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """Everything that is wrong with a configuration: `problems` has a line for each, `found` also which key it is."""
+    """All problems of a configuration: `problems` has a line for each, `found` also the key."""
 
     def __init__(self, problems: Iterable[str], found: Iterable[ConfigProblem] = ()) -> None:
         self.problems, self.found = tuple(problems), tuple(found)
@@ -272,22 +275,22 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class TomlDocument:
-    """Tables, the name of what they were read from, and where it has lines, the line of each key."""
+    """The tables of a TOML file, its name, and the line of each key."""
 
     tables: Mapping[str, Any]
     name: str
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     changes: frozenset[KeyPath] = frozenset()
-    """The keys whose values are not the ones that were read."""
+    """The keys whose values were overridden."""
 
     def line(self, path: KeyPath) -> int | None:
-        """Where a key stands; where it is missing, the line of the nearest table around it."""
+        """The line of a key; for a missing key, the line of the nearest table around it."""
         if self._is_changed(path):
             return None
         return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
 
     def error(self, found: Iterable[ConfigProblem]) -> ConfigError:
-        """The error that says all of this, in the order of the lines; the caller raises it."""
+        """The error with all of these problems, in the order of their lines; the caller raises it."""
         ordered = sorted(found, key=lambda problem: self.line(problem.path) or 0)
         return ConfigError([f"{self._place(problem.path)}: {problem}" for problem in ordered], ordered)
 
@@ -302,7 +305,7 @@ class TomlDocument:
 
 
 def read_document(path: str | os.PathLike[str]) -> TomlDocument:
-    """The document in a file: UTF-8, with or without a byte order mark. A ConfigError where it cannot be read."""
+    """Read a TOML file, UTF-8 with or without a byte order mark; a ConfigError if it cannot be read."""
     file = escape(os.fspath(path))
     try:
         data = Path(path).read_bytes()
@@ -312,7 +315,7 @@ def read_document(path: str | os.PathLike[str]) -> TomlDocument:
         raise ConfigError([f"{file}: expected a TOML file, but it is a directory"]) from error
     except PermissionError as error:
         raise ConfigError([f"{file}: there is no permission to read it"]) from error
-    except (OSError, ValueError) as error:  # a ValueError: no file can have this name
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         raise ConfigError([f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from error
     try:
         text = data.decode()
@@ -325,7 +328,7 @@ def read_document(path: str | os.PathLike[str]) -> TomlDocument:
 
 
 def parse_document(text: str, name: str) -> TomlDocument:
-    """The document in a text, called `name` in messages; a ConfigError with the line where it is not TOML."""
+    """Parse a TOML text, called `name` in messages; a ConfigError has the line of a syntax error."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
         return TomlDocument(tomllib.loads(text), name, key_lines(text))
@@ -333,21 +336,21 @@ def parse_document(text: str, name: str) -> TomlDocument:
         raise ConfigError([f"{name}:{_describe_syntax_error(str(error), text)}"]) from error
     except RecursionError as error:
         raise ConfigError([f"{name}: tables or arrays are nested too deeply to be read"]) from error
-    except ValueError as error:  # Python reads no number of thousands of digits
+    except ValueError as error:  # Python does not read numbers of thousands of digits
         raise ConfigError([f"{name}: a number has too many digits to be read"]) from error
 
 
 def document_of(tables: Mapping[str, Any], name: str = "config") -> TomlDocument:
-    """A document of tables that are at hand. It has no lines."""
+    """A document of tables that were not read from a file; it has no lines."""
     if not isinstance(tables, Mapping):
         raise checks.wrong("tables", "a mapping of names to tables", checks.kind(tables)[0])
     return TomlDocument(tables, name)
 
 
 def override(document: TomlDocument, changes: Mapping[str, Any]) -> TomlDocument:
-    """The document with other values: {"model.width": 512}. Tables on the way that are not there are made.
+    """The document with other values: {"model.width": 512}. Missing tables on the path are created.
 
-    A number leads into an array: "model.layers.0.width". A key with a dot in it is quoted, as in TOML.
+    A number is the index of an array element: "model.layers.0.width". A key that contains a dot is quoted, as in TOML.
     """
     tables, paths = document.tables, set(document.changes)
     for key, value in changes.items():
@@ -359,7 +362,7 @@ def override(document: TomlDocument, changes: Mapping[str, Any]) -> TomlDocument
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Key and value of "model.width=512", in the form that `changed` takes. What is no TOML value is text."""
+    """Key and value of "model.width=512", as `override` takes them. A value that is not TOML is text."""
     key = KEY_PATTERN.match(text)
     if key is None or not text.startswith("=", key.end()):
         raise ConfigError([f"{format_value(text)}: expected a key and its value, such as model.width=512"])
@@ -372,7 +375,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def _put(within: Any, path: tuple[str, ...], value: Any, above: KeyPath, document: TomlDocument) -> tuple[Any, KeyPath]:
-    """A copy of the table or array with the value at the path below it, and the path from the top of the document."""
+    """A copy of a table or array with the value at this path below it, and the full path from the top."""
     if not path:
         return value, above
     first, rest = path[0], path[1:]
@@ -389,7 +392,7 @@ def _put(within: Any, path: tuple[str, ...], value: Any, above: KeyPath, documen
 
 
 def _describe_syntax_error(message: str, text: str) -> str:
-    """What the standard library says of a text that is not TOML, with the line first."""
+    """The message of the standard library for invalid TOML, with the line first."""
     place = _ERROR_LOCATION.fullmatch(message)
     what = place[1] if place else message
     last = text.rstrip("\n").count("\n") + 1

@@ -36,7 +36,7 @@ def test_what_was_measured_is_read_back():
     given = ModelMeasures(1.0, 2.0, 3.0, ({"least": 0, "most": None, "pairs": 1, "bleu": 1.0, "chrf": 2.0},), 10, 1, 5,
                           2.0,
                           3.0, 100, None, {"step": [1]}, flow, "t", None, {"bleu": "b", "chrf": "c"}, "1f", ("h",))
-    assert ModelMeasures.of_plain(json.loads(json.dumps(given.plain()))) == given
+    assert ModelMeasures.from_json(json.loads(json.dumps(given.to_json()))) == given
 
 
 PAIRS = texting.pairs()[:40]

@@ -68,12 +68,12 @@ def test_what_is_wrong_is_said():
         build_model(make_task("copy", 20), "convolutions", 10_000)
 
 
-TINY = MemoryBudget(steps=6, rows=4, parameters=6_000, judged=10, every=3)
+TINY = MemoryBudget(steps=6, rows=4, parameters=6_000, validation_rows=10, every=3)
 
 
 def test_attention_learns_to_add_two_numbers():
     result = learn(AddingTask(12), "attention",
-                   MemoryBudget(steps=200, rows=32, parameters=27_000, judged=200, every=50), 0)
+                   MemoryBudget(steps=200, rows=32, parameters=27_000, validation_rows=200, every=50), 0)
     assert result.loss < 0.25 * result.chance
     assert result.steps in (50, 100, 150, 200)
     assert [step for step, _ in result.curve] == list(range(50, result.steps + 1, 50))
@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not():
 def test_what_is_solved_ends_early(monkeypatch):
     monkeypatch.setattr("regard.comparison.memory.SOLVED_FRACTION", 100.0)
     seen = []
-    result = learn(CopyTask(3), "rnn", TINY, 0, told=lambda step, loss: seen.append((step, loss)))
+    result = learn(CopyTask(3), "rnn", TINY, 0, on_validation=lambda step, loss: seen.append((step, loss)))
     assert result.steps == 3
     assert result.solved
     assert seen == [*result.curve]
@@ -120,15 +120,17 @@ def test_sequences_grow_while_recall_is_learned_and_those_to_judge_by_are_long(m
     plain = RecallTask.batch
     monkeypatch.setattr(RecallTask, "batch", lambda self, rows, generator: lengths.append((self.length, rows)) or plain(
         self, rows, generator))
-    learn(RecallTask(200), "rnn", MemoryBudget(steps=10, rows=2, parameters=20_000, judged=3, every=5), 0)
+    learn(RecallTask(200), "rnn", MemoryBudget(steps=10, rows=2, parameters=20_000, validation_rows=3, every=5), 0)
     assert lengths == [(200, 3), (64, 2), (128, 2), *[(200, 2)] * 8]
 
 
 def test_a_smaller_rate_learns_less_in_a_step():
-    slow, fast = (learn(CopyTask(3), "gru", MemoryBudget(steps=6, rows=4, parameters=6_000, judged=10, rate=rate),
+    slow, fast = (learn(CopyTask(3), "gru",
+                        MemoryBudget(steps=6, rows=4, parameters=6_000, validation_rows=10, rate=rate),
                         0).loss
                   for rate in (0.01, 1.0))
-    untaught = learn(CopyTask(3), "gru", MemoryBudget(steps=1, rows=4, parameters=6_000, judged=10, rate=1e-9), 0).loss
+    untaught = learn(CopyTask(3), "gru",
+                     MemoryBudget(steps=1, rows=4, parameters=6_000, validation_rows=10, rate=1e-9), 0).loss
     assert fast < slow < untaught
 
 
@@ -141,7 +143,8 @@ def test_torch_is_left_as_it_was():
 
 @pytest.mark.gpu
 def test_a_gpu_learns_too():
-    result = learn(AddingTask(12), "attention", MemoryBudget(steps=200, rows=32, parameters=27_000, judged=200), 0,
+    result = learn(AddingTask(12), "attention",
+                   MemoryBudget(steps=200, rows=32, parameters=27_000, validation_rows=200), 0,
                    "cuda")
     assert result.loss < 0.25 * result.chance
 
@@ -153,13 +156,13 @@ def test_what_is_wrong_is_said_training():
         MemoryBudget(rate=0.0)
 
 
-TINY_RUNNING = memory.MemoryBudget(steps=2, rows=2, parameters=6_000, judged=4, every=1)
+TINY_RUNNING = memory.MemoryBudget(steps=2, rows=2, parameters=6_000, validation_rows=4, every=1)
 
 
 def test_every_way_at_every_length_with_every_seed():
     told, done = [], []
     results = memory.run("copy", ("rnn", "attention"), (3, 2), TINY_RUNNING, seeds=2,
-                         told=lambda *what: told.append(what[:4]), done=done.append)
+                         on_validation=lambda *what: told.append(what[:4]), on_result=done.append)
     assert [(one.length, one.way, one.seed) for one in results] == [
         (length, way, seed) for length in (3, 2) for way in ("rnn", "attention") for seed in (0, 1)]
     assert done == results

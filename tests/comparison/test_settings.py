@@ -51,9 +51,9 @@ def test_what_is_no_budget_is_refused(text):
 
 def test_a_budget_is_said_in_words():
     budget = ComparisonBudget.read("tokens:2M,parameters:1M")
-    assert budget.said() == "2,000,000 target tokens and about 1,000,000 parameters"
-    assert "3 minutes" in ComparisonBudget(minutes=3.0).said()
-    assert "by itself" in ComparisonBudget().said()
+    assert budget.describe() == "2,000,000 target tokens and about 1,000,000 parameters"
+    assert "3 minutes" in ComparisonBudget(minutes=3.0).describe()
+    assert "by itself" in ComparisonBudget().describe()
 
 
 def test_steps_come_to_the_amount():

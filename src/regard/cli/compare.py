@@ -232,7 +232,8 @@ def compare_memory(task: str, *, mixers: str | None = None, lengths: str | None 
         _check_output(output)
         results = memory.run(task, memory.DEFAULT_MIXERS if mixers is None else _split_names(mixers),
                              None if lengths is None else _split_numbers("lengths", lengths),
-                             replace(default, **budget), seeds, _check_device(device), scale, done=_report_training)
+                             replace(default, **budget), seeds, _check_device(device), scale,
+                             on_result=_report_training)
     except ValueError as error:
         fail(str(error))
     if output is not None:

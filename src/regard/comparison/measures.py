@@ -191,17 +191,17 @@ class ModelMeasures:
     """The sha256 of the tokenizer."""
     hypotheses: tuple[str, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {**asdict(self), "flow": self.flow._asdict()}
 
     @staticmethod
-    def of_plain(table: dict[str, Any]) -> "ModelMeasures":
-        """The inverse of `plain`."""
+    def from_json(table: dict[str, Any]) -> "ModelMeasures":
+        """The inverse of `to_json`."""
         flow = table["flow"]
         return ModelMeasures(**{**table,
                                 "flow": GradientFlow(tuple(flow["last"]), tuple(flow["all"]), flow["sentences"],
-                                                              flow["tokens"]),
+                                                     flow["tokens"]),
                                 "by_length": tuple(table["by_length"]), "hypotheses": tuple(table["hypotheses"])})
 
 

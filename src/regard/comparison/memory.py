@@ -152,7 +152,7 @@ class MemoryBudget:
     steps: int = 600
     rows: int = 32
     parameters: int = 30_000
-    judged: int = 256
+    validation_rows: int = 256
     """Number of validation sequences."""
     every: int = 50
     """Steps between validations."""
@@ -215,31 +215,31 @@ class MemoryResult:
 
 
 def learn(task: MemoryTask, way: str, budget: MemoryBudget, seed: int, device: str | torch.device = "cpu",
-          told: ProgressCallback | None = None) -> MemoryResult:
-    """Train one way on one task.
+          on_validation: ProgressCallback | None = None) -> MemoryResult:
+    """Train one mixer on one task.
 
     Args:
-        told: called with the step and the held-out loss, whenever it is judged.
+        on_validation: called with the step and the validation loss at every validation.
     """
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = build_model(task, way, budget.parameters).to(device)
-        lesson = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[way].rate, told)
-    return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=lesson.loss,
-                        accuracy=lesson.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
+        trained = train_model(model, task, budget, seed, budget.rate * MEMORY_MIXERS[way].rate, on_validation)
+    return MemoryResult(task=task.name, way=way, length=task.length, seed=seed, tokens=task.tokens, loss=trained.loss,
+                        accuracy=trained.accuracy, chance=task.chance, chance_accuracy=task.chance_accuracy,
                         parameters=sum(parameter.numel() for parameter in model.parameters()),
                         width=model.output.in_features, layers=len(model.stack.blocks), seen=model.seen,
-                        steps=lesson.steps,
-                        seconds=lesson.seconds, curve=lesson.curve)
+                        steps=trained.steps,
+                        seconds=trained.seconds, curve=trained.curve)
 
 
 def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: int, rate: float,
-                told: ProgressCallback | None = None) -> MemoryTraining:
+                on_validation: ProgressCallback | None = None) -> MemoryTraining:
     """Train a model (B, N) or (B, N, features) -> (B, N, outputs) on its device."""
     device = next(model.parameters()).device
     stream = Generator(device).manual_seed(seed)
-    held = task.batch(budget.judged, Generator(device).manual_seed(VALIDATION_SEED + seed))
+    held = task.batch(budget.validation_rows, Generator(device).manual_seed(VALIDATION_SEED + seed))
     optimiser = torch.optim.Adam(model.parameters(), rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / WARMUP) * max(FINAL_RATE, 1 - step / budget.steps))
@@ -258,8 +258,8 @@ def train_model(model: nn.Module, task: MemoryTask, budget: MemoryBudget, seed: 
                 continue
             loss, accuracy = _validate(model, task, held, budget.rows)
             curve.append((step, loss))
-            if told is not None:
-                told(step, loss)
+            if on_validation is not None:
+                on_validation(step, loss)
             if loss <= SOLVED_FRACTION * task.chance or not math.isfinite(loss):
                 break
     return MemoryTraining(curve[-1][1], accuracy, curve[-1][0], time.perf_counter() - began, tuple(curve))
@@ -286,7 +286,7 @@ def _finite_or_none(value: float) -> float | None:
 @contextmanager
 def _flush_denormals() -> Iterator[None]:
     """Flush denormal numbers to 0: vanishing gradients are denormal, and a CPU is many times slower with them."""
-    before = sys.float_info.min / 2 == 0.0  # how it was; torch does not tell
+    before = sys.float_info.min / 2 == 0.0  # how it was; torch does not callback
     torch.set_flush_denormal(True)
     try:
         yield
@@ -313,19 +313,19 @@ SCALES = {"quick": QUICK, "long": LONG}
 
 def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] | None = None,
         budget: MemoryBudget | None = None, seeds: int = 1, device: str | torch.device = "cpu", scale: str = "quick",
-        told: Callable[[str, int, int, int, float], None] | None = None,
-        done: Callable[[MemoryResult], None] | None = None) -> list[MemoryResult]:
-    """Train every way at every length with every seed.
+        on_validation: Callable[[str, int, int, int, float], None] | None = None,
+        on_result: Callable[[MemoryResult], None] | None = None) -> list[MemoryResult]:
+    """Train every mixer at every length with every seed.
 
     Args:
         task: "copy", "recall" or "adding".
-        ways: names from `WAYS`.
-        lengths: those of the scale where not given.
-        budget: of each training; that of the scale where not given.
+        ways: names from `MEMORY_MIXERS`.
+        lengths: by default those of the scale.
+        budget: the budget of each training, by default that of the scale.
         seeds: how many, from 0.
-        scale: "quick" or "long": what is done where lengths or budget are not given.
-        told: called with way, length, seed, step and held-out loss, whenever one is judged.
-        done: called with each result.
+        scale: "quick" or "long": the defaults of lengths and budget.
+        on_validation: called with way, length, seed, step and validation loss at every validation.
+        on_result: called with each result.
     """
     chosen = checks.pick("scale", scale, SCALES)
     checks.pick("task", task, MEMORY_TASKS)
@@ -343,16 +343,16 @@ def run(task: str, ways: Sequence[str] = DEFAULT_MIXERS, lengths: Sequence[int] 
     for one in tasks:
         for way in dict.fromkeys(ways):
             for seed in range(seeds):
-                tell = None if told is None else _bind_run(told, way, one.length, seed)
-                results.append(learn(one, way, budget, seed, device, tell))
-                if done is not None:
-                    done(results[-1])
+                callback = None if on_validation is None else _bind_run(on_validation, way, one.length, seed)
+                results.append(learn(one, way, budget, seed, device, callback))
+                if on_result is not None:
+                    on_result(results[-1])
     return results
 
 
-def _bind_run(told: Callable[[str, int, int, int, float], None], way: str, length: int,
+def _bind_run(on_validation: Callable[[str, int, int, int, float], None], way: str, length: int,
               seed: int) -> Callable[[int, float], None]:
-    return lambda step, loss: told(way, length, seed, step, loss)
+    return lambda step, loss: on_validation(way, length, seed, step, loss)
 
 
 class PublishedResult(NamedTuple):

@@ -204,7 +204,7 @@ def _road_lengths(models: Sequence[ResultTable]) -> Html:
     drawn = [bucket_name(bucket) for bucket in large_buckets(models[0]["by_length"])]
     lines = [ChartLine(model["name"], range(len(drawn)),
                        *([bucket["bleu"][key] for bucket in large_buckets(model["by_length"])]
-                                                           for key in ("mean", "low", "high"))) for model in models]
+                         for key in ("mean", "low", "high"))) for model in models]
     picture = lines_svg(lines, x_label="words of the source", y_label="BLEU", x_names=drawn, y_min=0.0,
                         title="BLEU by the length of the source")
     pairs = ", ".join(f"{bucket['pairs']:,} of {name} words" for bucket, name in

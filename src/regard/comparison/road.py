@@ -48,7 +48,7 @@ def summarize_runs(setting: ComparisonSettings, results: RunResults, about: Resu
         about: the data and the machine.
     """
     return {"kind": "road", "version": SUMMARY_VERSION, "regard": __version__, **about,
-            "budget": {**setting.budget.plain(), "said": setting.budget.said()}, "seeds": setting.seeds,
+            "budget": {**setting.budget.to_json(), "said": setting.budget.describe()}, "seeds": setting.seeds,
             "beams": setting.beams, "quick": setting.small,
             "models": [_summarize_model(step.name, setting.recipe(step), step.about, results[step.name])
                        for step in setting.steps]}
@@ -120,13 +120,13 @@ class ComparisonData:
         return ", ".join(Path(path).name for path in self.data) or PHRASEBOOK
 
 
-def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, told: RunReporter) -> ResultTable:
+def compare_road(setting: ComparisonSettings, data: ComparisonData, folder: Path, reporter: RunReporter) -> ResultTable:
     """Run or continue a comparison; its results are returned, and stored in the folder with an HTML page."""
     place = places.claim_folder(folder, {"data": data.identity(), **setting.identity()})
     files = SplitFiles.at(place.data)
     if not all(path.exists() for path in files):
         files = data.written(place.data)
-    results = run_comparison(setting, place, files, told)
+    results = run_comparison(setting, place, files, reporter)
     found = summarize_runs(setting, results, _describe_setup(setting, data, files, results))
     place.write(places.RESULTS_FILE, json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     maps = {name: runs[0].attention for name, runs in results.items()}

@@ -231,13 +231,14 @@ class RunReporter(NamedTuple):
 
 
 def run_comparison(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
-                   told: RunReporter) -> RunResults:
+                   reporter: RunReporter) -> RunResults:
     """Train and measure every model with every seed; finished runs are read, not repeated."""
     with _few_threads(setting):
-        return _run_all(setting, place, files, told)
+        return _run_all(setting, place, files, reporter)
 
 
-def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles, told: RunReporter) -> RunResults:
+def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitFiles,
+             reporter: RunReporter) -> RunResults:
     todo = [(step, seed) for step in setting.steps for seed in range(1, setting.seeds + 1)]
     tested = read_pairs(files.test)
     allowed: dict[str, TrainingAllowance] = {}
@@ -247,14 +248,14 @@ def _run_all(setting: ComparisonSettings, place: ComparisonFolder, files: SplitF
     for number, (step, seed) in enumerate(todo, 1):
         known = place.finished(step.name, seed)
         if known is None:
-            told.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {allowed[step.name].steps:,} steps")
-            peak = _train_run(setting, step, seed, place, files, allowed[step.name], told)
+            reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}, {allowed[step.name].steps:,} steps")
+            peak = _train_run(setting, step, seed, place, files, allowed[step.name], reporter)
             found = measure_model(place.model(step.name, seed), tested, beams=setting.beams,
                                   device=_device_name(setting), peak=peak)
-            place.finish(step.name, seed, found.plain())
+            place.finish(step.name, seed, found.to_json())
         else:
-            told.note(f"{number} of {len(todo)}: {step.name}, seed {seed}: finished before")
-            found = ModelMeasures.of_plain(known)
+            reporter.note(f"{number} of {len(todo)}: {step.name}, seed {seed}: finished before")
+            found = ModelMeasures.from_json(known)
         results[step.name].append(found)
     return results
 
@@ -284,7 +285,7 @@ def _allowances(setting: ComparisonSettings, place: ComparisonFolder,
 
 
 def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: ComparisonFolder, files: SplitFiles,
-               allowed: TrainingAllowance, told: RunReporter) -> int | None:
+               allowed: TrainingAllowance, reporter: RunReporter) -> int | None:
     """Train one model to the end, and return the peak memory of a GPU."""
     folder = place.model(step.name, seed)
     begun = _has_checkpoint(folder)
@@ -295,7 +296,7 @@ def _train_run(setting: ComparisonSettings, step: RoadStep, seed: int, place: Co
     cuda = _device_name(setting).startswith("cuda")
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    outcome = train(asked, told.loggers())
+    outcome = train(asked, reporter.loggers())
     if not outcome.finished:
         raise InterruptedTraining(f"{folder}: The training was interrupted. The same command resumes it.")
     return torch.cuda.max_memory_allocated() if cuda else None

@@ -94,14 +94,14 @@ class ComparisonBudget:
         whole = {kind: max(1, round(found[kind])) for kind in ("tokens", "parameters") if kind in found}
         return ComparisonBudget(minutes=found.get("minutes"), **whole)
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """The budget in words."""
         parts = [f"{self.tokens:,} target tokens"] if self.tokens is not None else []
         parts += [f"about {self.minutes:g} minutes of training"] if self.minutes is not None else []
         parts += [f"about {self.parameters:,} parameters"] if self.parameters is not None else []
         return " and ".join(parts) or "as many target tokens as each would train on by itself"
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {"tokens": self.tokens, "minutes": self.minutes, "parameters": self.parameters}
 
@@ -215,7 +215,8 @@ class ComparisonSettings:
 
     def identity(self) -> dict[str, Any]:
         """What a resumed comparison must share with the stored one: all but the models and the number of seeds."""
-        return {"budget": self.budget.plain(), "changes": dict(self.changes), "beams": self.beams, "quick": self.small}
+        return {"budget": self.budget.to_json(), "changes": dict(self.changes), "beams": self.beams,
+                "quick": self.small}
 
 
 def _quick_model_settings(model: Mapping[str, Any]) -> dict[str, Any]:
