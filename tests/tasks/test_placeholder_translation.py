@@ -287,6 +287,10 @@ def test_tags_that_enclosed_words_do_not_enclose_signs_alone():
         "Voir %s et <b>deux chiens</b>.")
 
 
+def test_no_space_before_a_comma_that_a_placeholder_took_along():
+    assert put("<b>the %s</b> a, (%d).", "le.", "0-0 0-1") == "<b>le %s</b>, (%d)."
+
+
 def test_words_do_not_all_become_placeholders():
     assert put("%s dog", "Hund", "0-0") is None  # what became of the dog?
     assert put("%s", "Hund", "0-0") == "%s"

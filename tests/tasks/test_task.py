@@ -100,7 +100,7 @@ def test_a_swapped_tokenizer_is_refused_by_hash_and_the_folder_is_named(tmp_path
     texting.filler().save(tmp_path / "model")
     other = {name.replace(".", "_"): data for name, data in texting.tokenizer(1).files().items()}
     (tmp_path / "model" / "tokenizer.model").write_bytes(other["tokenizer_model"])
-    with pytest.raises(ValueError, match=r"model/tokenizer\.model` must be of \d+ bytes, but is"):
+    with pytest.raises(ValueError, match=r"model/tokenizer\.model"):
         regard.load(tmp_path / "model")
     texting.filler().save(tmp_path / "second")
     swapped(tmp_path / "second", **other)

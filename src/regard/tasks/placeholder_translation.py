@@ -307,7 +307,7 @@ def _space_before(before: str, mark: PlaceholderMark, space: str) -> str:
 
 def _space_between(one: PlaceholderMark, other: PlaceholderMark) -> str:
     adjacent = one.end == other.start and not (one.after.isspace() or other.before.isspace())
-    return "" if adjacent else " "
+    return "" if adjacent or other.text[0] in CLOSING_SIGNS else " "
 
 
 def _space_after(mark: PlaceholderMark, space: str, after: str) -> str:
