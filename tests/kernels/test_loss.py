@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from regard.kernels import loss as agreement
-from regard.kernels import loss as entropy
+from regard.kernels import loss as kernels
 from regard.tokens import IGNORED_LABEL
 
 pytest.importorskip("triton")
@@ -34,7 +33,7 @@ def plain(logits, labels, smoothing):
 def _small_blocks(monkeypatch):
     """On a CPU several blocks a token, without a large vocabulary."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(entropy, "BLOCK", 16)
+        monkeypatch.setattr(kernels, "BLOCK", 16)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -44,7 +43,7 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
     logits, labels = problem(shape, dtype)
     own, loss, gradient = plain(logits.double(), labels, smoothing)
     got = logits.clone()
-    mine, spread = entropy.cross_entropy(got, labels, IGNORED_LABEL, smoothing, gradients=True)
+    mine, spread = kernels.cross_entropy(got, labels, IGNORED_LABEL, smoothing, gradients=True)
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(((1 - smoothing) * mine + smoothing * spread).double(), loss, rtol=1e-5, atol=1e-5)
     assert got.dtype == dtype
@@ -55,14 +54,15 @@ def test_it_is_torchs_in_float64(shape, dtype, smoothing):
 def test_without_gradients_the_logits_stay():
     logits, labels = problem((7, 33), torch.float32)
     before = logits.clone()
-    alone = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=False)
+    alone = kernels.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=False)
     assert torch.equal(logits, before)
-    assert all(map(torch.equal, alone, entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=True)))
+    assert all(map(torch.equal, alone, kernels.cross_entropy(logits, labels, IGNORED_LABEL, 0.1, gradients=True)))
 
 
 def test_where_all_is_ignored_all_is_zero_even_of_nan():
     logits = torch.full((3, 40), float("nan"), device=DEVICE)
-    own, spread = entropy.cross_entropy(logits, torch.full((3,), IGNORED_LABEL, device=DEVICE), IGNORED_LABEL, 0.1, gradients=True)
+    own, spread = kernels.cross_entropy(logits, torch.full((3,), IGNORED_LABEL, device=DEVICE), IGNORED_LABEL, 0.1,
+                                        gradients=True)
     assert not own.any()
     assert not spread.any()
     assert not logits.any()
@@ -72,7 +72,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
     logits = torch.tensor([[1e30, -1e30, 0.0], [float("-inf"), 2.0, 2.0]], device=DEVICE).repeat(1, 11)
     labels = torch.tensor([0, 1], device=DEVICE)
     own, _, gradient = plain(logits.double(), labels, 0.0)
-    mine, _ = entropy.cross_entropy(logits, labels, IGNORED_LABEL, 0.0, gradients=True)
+    mine, _ = kernels.cross_entropy(logits, labels, IGNORED_LABEL, 0.0, gradients=True)
     torch.testing.assert_close(mine.double(), own)
     torch.testing.assert_close(logits.double(), gradient)
 
@@ -80,7 +80,7 @@ def test_huge_logits_and_logits_of_minus_infinity():
 def test_a_block_that_is_all_minus_infinity():
     logits = torch.full((1, 40), float("-inf"), device=DEVICE)
     logits[0, 30:] = 1.0
-    own, _ = entropy.cross_entropy(logits, torch.tensor([35], device=DEVICE), IGNORED_LABEL, 0.0, gradients=True)
+    own, _ = kernels.cross_entropy(logits, torch.tensor([35], device=DEVICE), IGNORED_LABEL, 0.0, gradients=True)
     assert own.item() == pytest.approx(torch.tensor(10.0).log().item(), rel=1e-5)
     assert logits.isfinite().all()
 
@@ -88,7 +88,7 @@ def test_a_block_that_is_all_minus_infinity():
 @pytest.mark.parametrize("label", [-1, 9, 1 << 40])
 def test_a_label_that_names_no_token_makes_the_loss_nan(label):
     logits = torch.randn(1, 9, device=DEVICE)
-    own, _ = entropy.cross_entropy(logits, torch.tensor([label], device=DEVICE), IGNORED_LABEL, 0.1, gradients=False)
+    own, _ = kernels.cross_entropy(logits, torch.tensor([label], device=DEVICE), IGNORED_LABEL, 0.1, gradients=False)
     assert own.isnan().all()
 
 
@@ -121,7 +121,7 @@ def plain_rdrop(logits, labels, smoothing, weight):
 def _small_rdrop_blocks(monkeypatch):
     """On a CPU several blocks a token, without a large vocabulary."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(agreement, "BLOCK", 16)
+        monkeypatch.setattr(kernels, "BLOCK", 16)
 
 
 @pytest.mark.parametrize("weight", [0.0, 5.0])
@@ -132,7 +132,7 @@ def test_it_is_torchs_in_float64_of_rdrop(shape, dtype, smoothing, weight):
     logits, labels = rdrop_problem(shape, dtype)
     own, loss, gradient = plain_rdrop(logits.double(), labels, smoothing, weight)
     got = logits.clone()
-    mine, spread, divergence = agreement.rdrop(got, labels, IGNORED_LABEL, smoothing, weight, gradients=True)
+    mine, spread, divergence = kernels.rdrop(got, labels, IGNORED_LABEL, smoothing, weight, gradients=True)
     torch.testing.assert_close(mine.double(), own, rtol=1e-5, atol=1e-5)
     total = (1 - smoothing) * mine + smoothing * spread + 0.5 * weight * divergence
     torch.testing.assert_close(total.double(), loss, rtol=1e-5, atol=2e-5)
@@ -143,20 +143,21 @@ def test_it_is_torchs_in_float64_of_rdrop(shape, dtype, smoothing, weight):
 def test_without_gradients_the_logits_stay_of_rdrop():
     logits, labels = rdrop_problem((2, 7, 33), torch.float32)
     before = logits.clone()
-    alone = agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=False)
+    alone = kernels.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=False)
     assert torch.equal(logits, before)
-    assert all(map(torch.equal, alone, agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True)))
+    assert all(map(torch.equal, alone, kernels.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True)))
 
 
 def test_where_all_is_ignored_all_is_zero_even_of_nan_of_rdrop():
     logits = torch.full((2, 3, 40), float("nan"), device=DEVICE)
     labels = torch.full((3,), IGNORED_LABEL, device=DEVICE)
-    assert not any(part.any() for part in agreement.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True))
+    assert not any(part.any() for part in kernels.rdrop(logits, labels, IGNORED_LABEL, 0.1, 5.0, gradients=True))
     assert not logits.any()
 
 
 @pytest.mark.parametrize("label", [-1, 9, 1 << 40])
 def test_a_label_that_names_no_token_makes_the_loss_nan_of_rdrop(label):
-    own, _, _ = agreement.rdrop(torch.randn(2, 1, 9, device=DEVICE), torch.tensor([label], device=DEVICE), IGNORED_LABEL,
+    own, _, _ = kernels.rdrop(torch.randn(2, 1, 9, device=DEVICE), torch.tensor([label], device=DEVICE),
+                                IGNORED_LABEL,
                                  0.1, 5.0, gradients=False)
     assert own.isnan().all()

@@ -121,8 +121,10 @@ class Made:
         self.told, self.kept = [], []
         work, config = work or Line(), config or settings()
         network = model(dropout)
-        engine = TrainingEngine(objective(network) if objective else work.objective(network), config, DistributedContext.alone())
-        self.training = TrainingLoop(work, network, engine, config, CheckpointManager(folder, keep=config.checkpoints.keep),
+        engine = TrainingEngine(objective(network) if objective else work.objective(network), config,
+                                DistributedContext.alone())
+        self.training = TrainingLoop(work, network, engine, config,
+                                     CheckpointManager(folder, keep=config.checkpoints.keep),
                                  self.told.append, self._keep, {"of": "a line"})
 
     def _keep(self, standing):

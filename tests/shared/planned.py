@@ -71,4 +71,5 @@ def config(recipe, choices, asked=None):
     given = plain(asked or {})
     document = resolution.fill_defaults(given, resolution.recipe_defaults(recipe), given)
     document = resolution.fill_defaults(document, choices, given)
-    return read_configs(resolution.TABLES, resolution.fill_defaults(document, [Default(resolution.STEPS_KEY, resolution.UNKNOWN_STEPS, "")], document))
+    steps = Default(resolution.STEPS_KEY, resolution.UNKNOWN_STEPS, "")
+    return read_configs(resolution.TABLES, resolution.fill_defaults(document, [steps], document))

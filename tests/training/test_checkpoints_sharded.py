@@ -95,7 +95,8 @@ def test_a_process_that_fails_is_told_by_all_and_nobody_waits(run):
     folder, (first, second) = run
     full = "step-00000004 could not be saved: No space left on device"
     without = "state-00002-of-00002.safetensors"
-    assert [line.partition(":")[0] for line in first] == ["write_shards fails on 0", "write_shards fails on 1", "_put fails on 0",
+    assert [line.partition(":")[0] for line in first] == ["write_shards fails on 0", "write_shards fails on 1",
+                                                          "_put fails on 0",
                                                           "other", "done"]
     assert [line.partition(":")[0] for line in second] == ["write_shards fails on 1", "other", "done"]
     for line, part in ((first[0], full), (first[1], without), (second[0], full), (first[2], "No space left"),

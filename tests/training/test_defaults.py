@@ -43,9 +43,11 @@ def test_a_choice_is_three_things():
 @pytest.mark.parametrize(("batches", "many", "steps"), [
     (0.01, 1, 60), (1.0, 1, 60), (2.5, 1, 150), (0.01, 7, 9), (0.01, 1000, 1)])
 def test_an_epoch_has_a_batch_at_least(batches, many, steps):
-    made, found = training_length({"gradient_accumulation": many}, 60, batches, DeviceProperties("cpu", 1, False), "why")
+    made, found = training_length({"gradient_accumulation": many}, 60, batches, DeviceProperties("cpu", 1, False),
+                                  "why")
     assert (found, [choice.value for choice in made]) == (steps, [60])
-    assert training_length({"schedule": {"max_steps": 3}}, 60, batches, DeviceProperties("cpu", 1, False), "why") == ([], 3)
+    assert training_length({"schedule": {"max_steps": 3}}, 60, batches, DeviceProperties("cpu", 1, False),
+                           "why") == ([], 3)
 
 
 ROAD = ("seq2seq", "seq2seq-attention", "attention", "conv", "transformer")
@@ -142,8 +144,10 @@ def test_every_choice_has_a_reason_and_is_what_is_used(count, name):
 
 
 def test_what_is_set_wins_and_is_not_told_as_chosen():
-    changes = {"model__width": 64, "model__encoder__dropout": 0.05, "tokenizer__vocab_size": 500, "data__validation_fraction": 0.2,
-               "training__ema_decay": 0.5, "training__schedule__warmup_steps": 7, "training__validation__metric": "bleu",
+    changes = {"model__width": 64, "model__encoder__dropout": 0.05, "tokenizer__vocab_size": 500,
+               "data__validation_fraction": 0.2,
+               "training__ema_decay": 0.5, "training__schedule__warmup_steps": 7,
+               "training__validation__metric": "bleu",
                "training__rdrop": 2.0, "data__joint_tokenizer": False}
     made = ready(29_000, GPU, **changes)
     for key, value in changes.items():
@@ -280,7 +284,8 @@ def test_every_recipe_can_be_built_for_every_length(recipe, name):
 
 
 def test_a_short_text_is_read_by_characters():
-    few, many = ({choice.key: choice.value for choice in choices.language_tokenizer(count, {})} for count in (10**6, 10**8))
+    few, many = ({choice.key: choice.value for choice in choices.language_tokenizer(count,
+                                                                                    {})} for count in (10**6, 10**8))
     assert few == {"tokenizer.kind": "characters"}
     assert (many["tokenizer.kind"], many["tokenizer.vocab_size"] > 1000) == ("unigram", True)
     asked = {choice.key: choice.value for choice in choices.language_tokenizer(10**6, {"kind": "bpe"})}
@@ -317,7 +322,8 @@ def test_what_is_set_is_followed():
 def test_windows_go_on_where_the_model_does(mixer, positions, order):
     """A memory that is told of is one that is carried."""
     table = {"stack": {"mixer": mixer}, "embedding": {} if positions is None else {"positions": positions}}
-    found = {choice.key: choice for choice in choices.language_training(10**5, table, CPU, {})}["training.windows.order"]
+    found = {choice.key: choice for choice in choices.language_training(10**5, table, CPU,
+                                                                        {})}["training.windows.order"]
     assert found.value == order
     assert ("carried" in found.reason) == (order == "continuous")
 
@@ -349,7 +355,8 @@ def test_a_model_for_any_number_of_texts(name):
     assert (sizes[0] < sizes[-1], epochs[0] > epochs[-1]) == (True, True)
 
 
-@pytest.mark.parametrize("training", [{"batches": {"layout": "packed"}}, {"schedule": {"max_steps": 3}}, {"epochs": 0.01},
+@pytest.mark.parametrize("training", [{"batches": {"layout": "packed"}}, {"schedule": {"max_steps": 3}},
+                                      {"epochs": 0.01},
                                       {"parallelism": "fsdp"}, {"masking": {"mlm_probability": 0.3}}])
 @pytest.mark.parametrize("name", DEVICES)
 def test_no_masked_default_contradicts_what_is_set(training, name):
@@ -374,8 +381,10 @@ def images(count, shape, device=CPU, training=None, recipe=None):
 
 def texts(count, device=CPU, training=None):
     named, asked = choices.text_classifier_recipe(count, device, None), training or {}
-    found = [*choices.classification_tokenizer(count, {}), *choices.classification_training(count, 20 * count, device, None, asked)]
-    return config(named.value, found, {"model": {"num_labels": 3, "vocab_size": 100}, "training": asked}), [*found, named]
+    found = [*choices.classification_tokenizer(count, {}), *choices.classification_training(count, 20 * count, device,
+                                                                                            None, asked)]
+    return config(named.value, found, {"model": {"num_labels": 3, "vocab_size": 100},
+                                       "training": asked}), [*found, named]
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -438,6 +447,7 @@ def test_a_training_that_ends_before_its_time_is_told_where_there_is_patience_al
     ((3, 100_000), (16, 16_384)), ((1, 1025), (16, 1024))])
 def test_no_image_is_cut_into_too_many_patches(natural, read):
     assert choices.image_sides(*natural) == read
-    (patch,) = [choice.value for choice in choices.image_classifier_model(9, *read, 1, CPU, None) if choice.key == "model.patch_size"]
+    (patch,) = [choice.value for choice in choices.image_classifier_model(9, *read, 1, CPU,
+                                                                          None) if choice.key == "model.patch_size"]
     assert read[0] % patch == read[1] % patch == 0
     assert (read[0] // patch) * (read[1] // patch) <= choices.MAX_PATCHES

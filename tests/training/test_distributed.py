@@ -120,9 +120,11 @@ def test_devices(monkeypatch):
 
 @pytest.mark.parametrize(("processes", "asked", "message"), [
     (DistributedContext(1, 2, 1), "cuda:0", "`device` must be \"cuda\": each of the processes has a GPU of its own"),
-    (DistributedContext(2, 4, 2), "cuda", "`device` must be one of the 2 GPUs of this machine, but is number 2, from 0 instead. "
+    (DistributedContext(2, 4, 2), "cuda",
+     "`device` must be one of the 2 GPUs of this machine, but is number 2, from 0 instead. "
                                  "Start at most one process per GPU."),
-    (DistributedContext.alone(), "cuda:7", "`device` must be one of the 2 GPUs of this machine, but is number 7, from 0"),
+    (DistributedContext.alone(), "cuda:7",
+     "`device` must be one of the 2 GPUs of this machine, but is number 7, from 0"),
     (DistributedContext.alone(), "gpu", "`device` must be such as \"cpu\", \"cuda\" or \"cuda:0\", but is 'gpu'"),
 ])
 def test_devices_that_are_not_there(monkeypatch, processes, asked, message):

@@ -239,7 +239,8 @@ def test_a_recorded_change_is_not_used_for_parameters_that_have_their_first_grad
 def test_on_a_gpu_steps_are_replayed_and_equal_those_on_the_cpu():
     """Shapes that come back are replayed as graphs, with new numbers, rates and steps."""
     config = settings(ema_decay=0.9, max_grad_norm=0.5)
-    made = [TrainingEngine(Squares(model().to(device)), config, DistributedContext.alone()) for device in ("cpu", "cuda")]
+    made = [TrainingEngine(Squares(model().to(device)), config,
+                           DistributedContext.alone()) for device in ("cpu", "cuda")]
     for step in range(1, 9):
         parts = [points(range(step, step + 3)), points(range(2 * (step % 2), 5))]
         for one in made:

@@ -24,7 +24,9 @@ def test_parameters_are_those_of_the_model(size):
     name = "transformer" if size == catalog.BASE_SIZE else f"transformer-{size}"
     table = catalog.find_recipe(name).tables["model"]
     built = model_config(name, source_vocab_size=1000, target_vocab_size=1000)
-    counted = 1000 * table["width"] + estimates.stack_parameters(table, "encoder") + estimates.stack_parameters(table, "decoder")
+    counted = 1000 * table["width"] + estimates.stack_parameters(table,
+                                                                 "encoder") + estimates.stack_parameters(table,
+                                                                                                         "decoder")
     assert counted == built.parameters()
 
 
@@ -32,10 +34,12 @@ def test_parameters_are_those_of_the_model(size):
 @pytest.mark.parametrize("pairs", [100, 5000, 29_000, 167_400, 2_000_000, 50_000_000])
 def test_it_estimates_what_would_be_chosen(pairs, device):
     found = estimate_training(pairs, (60 * pairs, 70 * pairs), device)
-    made = {choice.key: choice.value for choice in choices.translation_training(pairs, found.tokens, {"attention"}, device, {})}
+    made = {choice.key: choice.value for choice in choices.translation_training(pairs, found.tokens, {"attention"},
+                                                                                device, {})}
     assert found.recipe == choices.translation_recipe(pairs, device, None).value
     assert found.epochs == made["training.epochs"]
-    assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.max_tokens"]), abs=1)
+    assert found.steps == pytest.approx(found.epochs * max(1, found.tokens / made["training.batches.max_tokens"]),
+                                        abs=1)
     assert found.vocabulary in [choice.value for choice in choices.translation_tokenizer(pairs, {})]
 
 
@@ -46,7 +50,8 @@ def test_it_estimates_what_a_training_chooses(pairs, device, given):
     """Also where some pairs are held out, and fewer pairs lead to other choices."""
     ready = planned.ready(pairs, device, given=given)
     made = {choice.key: choice.value for choice in ready.defaults}
-    each = by_threshold(made["tokenizer.vocab_size"], estimates.CHARACTERS_PER_TOKEN, estimates.MAX_CHARACTERS_PER_TOKEN)
+    each = by_threshold(made["tokenizer.vocab_size"], estimates.CHARACTERS_PER_TOKEN,
+                        estimates.MAX_CHARACTERS_PER_TOKEN)
     characters = tuple(round((planned.WORDS - end) * pairs * each) for end in (1, 0))
     found = estimate_training(pairs, characters, device, held=made["data.validation_fraction"])
     assert (found.recipe, found.vocabulary) == (made["recipe"], made["tokenizer.vocab_size"])

@@ -217,7 +217,8 @@ def test_a_line_for_each_event_with_numbers(tmp_path):
     path = tmp_path / "metrics.jsonl"
     metrics = MetricsLogger(path)
     assert metrics.name == "metrics.jsonl"
-    for event in (started(), progress(1), judged(1), Note("a"), CheckpointSaved(1, 0.1), TrainingEnded("done", 1, 1, {"bleu": 30.0}, 2)):
+    for event in (started(), progress(1), judged(1), Note("a"), CheckpointSaved(1, 0.1),
+                  TrainingEnded("done", 1, 1, {"bleu": 30.0}, 2)):
         metrics(event)
     metrics.close()
     first, second, third = lines(path)
@@ -416,7 +417,8 @@ def test_nothing_is_made_before_the_start(writers, tmp_path):
 
 def test_scalars(writers, tmp_path):
     board = TensorBoardLogger(tmp_path)
-    for event in (started_tracking(), progress_tracking(1), Note("x"), judged_tracking(1), progress_tracking(2, memory=7), TrainingEnded("done", 2, 1, {}, 1.0)):
+    for event in (started_tracking(), progress_tracking(1), Note("x"), judged_tracking(1),
+                  progress_tracking(2, memory=7), TrainingEnded("done", 2, 1, {}, 1.0)):
         board(event)
     (writer,) = writers()
     assert (writer.folder, writer.purge_step) == (str(tmp_path), None)

@@ -51,7 +51,8 @@ def test_what_is_learned_is_step_after_step_and_nothing_else(tmp_path, many):
 
 
 def test_the_order_of_events(tmp_path):
-    made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]), settings(steps=7, every=3, store=2, log_every=5))
+    made = Made(tmp_path / "checkpoints", Line(scores=[5.0, 4.0, 4.5]),
+                settings(steps=7, every=3, store=2, log_every=5))
     made.training.run(TrainingState())
     assert made.order == [
         ("TrainingProgress", 2), ("CheckpointSaved", 2),
@@ -263,7 +264,8 @@ def test_the_largest_batch_is_tried_first(tmp_path, error, monkeypatch):
                                             r"--set training.gradient_accumulation=2"):
         made.training.try_largest()
     made.training.settings = replace(made.training.settings, windows=WindowConfig(length=9, batch_size=7))
-    with pytest.raises(TrainingError, match=r"Try --set training.windows.batch_size=3 --set training.gradient_accumulation=2"):
+    with pytest.raises(TrainingError,
+                       match=r"Try --set training.windows.batch_size=3 --set training.gradient_accumulation=2"):
         made.training.try_largest()
 
 

@@ -19,7 +19,8 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", Adam), ("adamw", AdamW)])
 def test_what_is_set_is_what_there_is(name, kind):
-    made = optimizer.make_optimizer(OptimizerConfig(name=name, beta1=0.7, beta2=0.9, epsilon=1e-4, weight_decay=0.2), parameters())
+    made = optimizer.make_optimizer(OptimizerConfig(name=name, beta1=0.7, beta2=0.9, epsilon=1e-4, weight_decay=0.2),
+                                    parameters())
     assert type(made) is kind
     for group in made.param_groups:
         assert (group["betas"], group["eps"], group["fused"]) == ((0.7, 0.9), 1e-4, True)
@@ -39,7 +40,8 @@ def test_only_what_has_two_dimensions_decays():
 
 
 def test_without_parameters_of_one_sort_there_is_no_group_of_it():
-    assert len(optimizer.make_optimizer(OptimizerConfig(), {"weight": nn.Parameter(torch.ones(2, 2))}).param_groups) == 1
+    assert len(optimizer.make_optimizer(OptimizerConfig(), {"weight": nn.Parameter(torch.ones(2,
+                                                                                              2))}).param_groups) == 1
     assert len(optimizer.make_optimizer(OptimizerConfig(), {"bias": nn.Parameter(torch.ones(2))}).param_groups) == 1
 
 
@@ -99,5 +101,6 @@ def test_after_the_last_step_its_rate_stays(shape, options):
 
 
 def test_hold_is_not_a_step_too_short():
-    schedule = ScheduleConfig(shape="linear", learning_rate=1.0, max_steps=100, constant_fraction=0.29)  # 0.29 * 100 is just below 29
+    schedule = ScheduleConfig(shape="linear", learning_rate=1.0, max_steps=100,
+                              constant_fraction=0.29)  # 0.29 * 100 is just below 29
     assert schedule.rate(29) == 1.0 > schedule.rate(30)

@@ -202,6 +202,7 @@ def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
     ({"weight": float("nan")}, "`weight` must be at least 0"),
 ])
 def test_what_is_refused(change, message):
-    given = {"states": torch.randn(2, 3, 5), "labels": torch.zeros(3).long(), "label_smoothing": 0.1, "weight": 1.0} | change
+    given = {"states": torch.randn(2, 3, 5), "labels": torch.zeros(3).long(), "label_smoothing": 0.1,
+             "weight": 1.0} | change
     with pytest.raises(ValueError, match=message):
         rdrop_loss(output=nn.Linear(5, 7), **given)

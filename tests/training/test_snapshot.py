@@ -212,7 +212,8 @@ def _without_waiting_for_the_disk(monkeypatch):
 
 
 def engine(config=None, network=None, objective=Squares):
-    return TrainingEngine(objective(network or model(0.3)), config or settings(ema_decay=0.9), DistributedContext.alone())
+    return TrainingEngine(objective(network or model(0.3)), config or settings(ema_decay=0.9),
+                          DistributedContext.alone())
 
 
 def stored(folder, made, values=None):
@@ -458,7 +459,8 @@ def test_plain_tensors_are_their_own_part():
 
 @pytest.mark.parametrize(("shape", "offsets"), [((3, 2), (2, 0)), ((3, 2), (0,)), ((3, 2), (-1, 0)), ((2,), (0, 0))])
 def test_a_part_must_lie_in_the_whole(shape, offsets):
-    assert_named(lambda: TensorShard(torch.ones(2, 2), shape, offsets), ["`tensor`", "a shard of", str(shape), str(offsets)])
+    assert_named(lambda: TensorShard(torch.ones(2, 2), shape, offsets),
+                 ["`tensor`", "a shard of", str(shape), str(offsets)])
 
 
 whole = torch.arange(12.0).view(4, 3)
@@ -466,21 +468,29 @@ whole = torch.arange(12.0).view(4, 3)
 
 @pytest.mark.parametrize("files", [
     [{"a": TensorShard(whole[:2], (4, 3), (0, 0))}],                                                        # the end
-    [{"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                                                        # the beginning
-    [{"a": TensorShard(whole[:1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                # the middle
-    [{"a": TensorShard(whole[:3], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],                # a row twice
-    [{"a": TensorShard(whole[:2], (4, 3), (0, 0))}, {"a": TensorShard(whole[:2], (4, 3), (0, 0))}],                # the same twice
+    [{"a": TensorShard(whole[2:], (4, 3),
+                       (2, 0))}],                                                        # the beginning
+    [{"a": TensorShard(whole[:1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],
+                                   # the middle
+    [{"a": TensorShard(whole[:3], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:], (4, 3), (2, 0))}],
+                                   # a row twice
+    [{"a": TensorShard(whole[:2], (4, 3), (0, 0))}, {"a": TensorShard(whole[:2], (4, 3), (0, 0))}],
+                                   # the same twice
     [{"a": whole}, {"a": whole}],                                                                    # all of it twice
-    [{"a": TensorShard(whole[:2, :1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:, 1:], (4, 3), (2, 1))}],        # in two directions
+    [{"a": TensorShard(whole[:2, :1], (4, 3), (0, 0))}, {"a": TensorShard(whole[2:, 1:], (4, 3), (2, 1))}],
+                                   # in two directions
 ])
 def test_parts_that_do_not_make_the_whole(tmp_path, files):
-    assert_named(lambda: stored_in_shards(tmp_path, *files), ["`a`", "stored once and whole, of shape (4, 3)", "0.safetensors"])
+    assert_named(lambda: stored_in_shards(tmp_path, *files), ["`a`", "stored once and whole, of shape (4, 3)",
+                                                              "0.safetensors"])
 
 
 def test_parts_of_other_wholes(tmp_path):
-    parts = [TensorShard(whole[:2], (4, 3), (0, 0)), TensorShard(whole[2:], (5, 3), (2, 0)), TensorShard(whole[2:].double(), (4, 3), (2, 0))]
+    parts = [TensorShard(whole[:2], (4, 3), (0, 0)), TensorShard(whole[2:], (5, 3), (2, 0)),
+             TensorShard(whole[2:].double(), (4, 3), (2, 0))]
     for other in parts[1:]:
-        assert_named(lambda other=other: stored_in_shards(tmp_path, {"a": parts[0]}, {"a": other}), ["1.safetensors: a", "part"])
+        assert_named(lambda other=other: stored_in_shards(tmp_path, {"a": parts[0]}, {"a": other}),
+                     ["1.safetensors: a", "part"])
 
 
 @pytest.mark.parametrize("told", [

@@ -179,7 +179,8 @@ def test_other_data_is_told(stopped, data, tmp_path):
     before = contents(stopped)
     changed, other = tmp_path / "pairs.tsv", trained.pairs(tmp_path / "more.tsv", 30)
     changed.write_text(Path(data).read_text() + "One more.\tUne de plus.\n")
-    with pytest.raises(DataError, match=r"(?s)cannot be resumed with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
+    with pytest.raises(DataError,
+                       match=r"(?s)cannot be resumed with other data.*pairs\.tsv: its sha256 is \w{64}, and was"):
         train.train(request(changed, stopped, resume=True))
     with pytest.raises(DataError, match=r"DATA: pairs\.tsv is stored, more\.tsv is requested"):
         train.train(request(other, stopped, resume=True))
@@ -265,7 +266,8 @@ def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
         folders.save(output, {})  # another one has just begun
     with CheckpointManager(output / "checkpoints", keep=1).lock():
         before = contents(output)
-        with pytest.raises(filesystem.FolderError, match=rf"another training uses this folder \(process {os.getpid()} on"):
+        with pytest.raises(filesystem.FolderError,
+                           match=rf"another training uses this folder \(process {os.getpid()} on"):
             train.train(request(data, output, resume=resume))
         assert contents(output) == before
 
@@ -387,8 +389,10 @@ def test_an_unknown_device(data, tmp_path):
 def test_texts_that_are_cut_are_told(tmp_path):
     (tmp_path / "texts.txt").write_text("One.\nA text that is much longer than all others of them are.\n")
     told = Recorder()
-    changes = {"training.schedule.max_steps": 1, "model.width": 8, "model.stack.layers": 1, "model.stack.mixer.heads": 1,
+    changes = {"training.schedule.max_steps": 1, "model.width": 8, "model.stack.layers": 1,
+               "model.stack.mixer.heads": 1,
                "model.embedding.positions.max_positions": 12}
-    train.train(interface.TrainingRequest("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu", changes=changes),
+    train.train(interface.TrainingRequest("masked", (str(tmp_path / "texts.txt"),), tmp_path / "model", device="cpu",
+                                          changes=changes),
               [told])
     assert "1 of 2 texts are longer than the 12 positions of the model and are truncated." in told.notes()

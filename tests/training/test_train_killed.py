@@ -122,8 +122,10 @@ def test_interrupted_twice_it_ends_at_once(folder, codes, name):
 
 MANY = 20
 """Calls that are killed, each a touch later, before it is looked whether one was not."""
-EVENTS = [(None, None), ("TrainingStarted", None), ("TrainingProgress", 1), ("TrainingProgress", 2), ("CheckpointSaved", 2), ("TrainingProgress", 3),
-          ("Validated", 3), ("CheckpointSaved", 3), ("TrainingProgress", 4), ("CheckpointSaved", 4), ("TrainingProgress", 5), ("TrainingProgress", 6),
+EVENTS = [(None, None), ("TrainingStarted", None), ("TrainingProgress", 1), ("TrainingProgress", 2),
+          ("CheckpointSaved", 2), ("TrainingProgress", 3),
+          ("Validated", 3), ("CheckpointSaved", 3), ("TrainingProgress", 4), ("CheckpointSaved", 4),
+          ("TrainingProgress", 5), ("TrainingProgress", 6),
           ("Validated", 6), ("CheckpointSaved", 6), ("TrainingEnded", 6), (None, None)]
 
 

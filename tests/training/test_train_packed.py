@@ -106,7 +106,8 @@ def test_two_processes_of_which_one_has_nothing_at_the_end_of_an_epoch(folder):
             assert mine[key] == pytest.approx(wanted[key], rel=1e-5), key
     assert two[5]["tokens"] == 2 * two[2]["tokens"] == one[4]["tokens"]  # all pairs once an epoch, whoever has them
     assert two[2]["tokens"] - two[1]["tokens"] < 0.7 * two[0]["tokens"]  # one batch, and one without rows
-    before, after = (CheckpointManager(folder / "together" / "checkpoints", keep=9).at(step).snapshot for step in (2, 3))
+    before, after = (CheckpointManager(folder / "together" / "checkpoints",
+                                       keep=9).at(step).snapshot for step in (2, 3))
     wanted = CheckpointManager(folder / "alone" / "checkpoints", keep=9).at(2).snapshot
     for name in wanted.tensors:
         if not name.startswith("engine."):

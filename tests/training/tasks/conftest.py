@@ -19,7 +19,8 @@ def settings():
     """A function to the settings of a short training."""
 
     def make(tokens=64, most=1000, shown=2, **options):
-        return TrainingConfig(schedule=ScheduleConfig(learning_rate=1e-3, max_steps=1), batches=BatchConfig(max_tokens=tokens),
+        return TrainingConfig(schedule=ScheduleConfig(learning_rate=1e-3, max_steps=1),
+                              batches=BatchConfig(max_tokens=tokens),
                               validation=ValidationConfig(max_examples=most, samples_shown=shown), **options)
 
     return make

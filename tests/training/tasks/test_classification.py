@@ -54,7 +54,8 @@ def texts(file, tmp_path, **options):
 def images(file, tmp_path, **options):
     survey = survey_labelled(idx(tmp_path / "idx", 60), [], DataConfig(validation_fraction=0.2, **options))
     prepared = prepare_images(survey, tmp_path / "data")
-    return prepared, VisionConfig(image_height=6, image_width=4, channels=1, patch_size=2, num_labels=2, width=8, stack=stack())
+    return prepared, VisionConfig(image_height=6, image_width=4, channels=1, patch_size=2, num_labels=2, width=8,
+                                  stack=stack())
 
 
 def fraction(survey):
@@ -171,7 +172,8 @@ def test_every_example_once_an_epoch(made, settings):
 
 def test_images_are_moved_in_training_alone(file, tmp_path, settings):
     prepared, made_from = images(file, tmp_path)
-    still, moving = (classification_task(prepared, made_from, replace(settings(), random_shift=shift)) for shift in (0, 2))
+    still, moving = (classification_task(prepared, made_from,
+                                         replace(settings(), random_shift=shift)) for shift in (0, 2))
     one, other = still.feed(0, 1).at(0), moving.feed(0, 1).at(0)
     assert np.array_equal(one.numbers, other.numbers)
     assert not torch.equal(one.inputs, other.inputs)
@@ -223,10 +225,12 @@ def test_digits(tmp_path):
     survey = survey_labelled(paths, [], DataConfig(validation_fraction=0.2))
     prepared = prepare_images(survey, tmp_path / "data")
     assert (len(prepared.training), len(prepared.validation)) == (1438, 359)
-    made_from = VisionConfig(image_height=8, image_width=8, channels=1, patch_size=4, num_labels=10, width=64, stack=StackConfig(
+    made_from = VisionConfig(image_height=8, image_width=8, channels=1, patch_size=4, num_labels=10, width=64,
+                             stack=StackConfig(
         layers=1, dropout=0.1, mixer=SelfAttentionConfig(heads=4),
         feed_forward=FeedForwardConfig(ffn_width=128, activation="gelu")))
-    settings = TrainingConfig(schedule=ScheduleConfig(learning_rate=PEAK, max_steps=1), batches=BatchConfig(batch_size=32), label_smoothing=0.1)
+    settings = TrainingConfig(schedule=ScheduleConfig(learning_rate=PEAK, max_steps=1),
+                              batches=BatchConfig(batch_size=32), label_smoothing=0.1)
     work, model = ImageClassificationTask(prepared, made_from, settings), made_from.build()
     task, feed, objective = work.wrap(model), work.feed(0, 1), work.objective(model)
     model.train()

@@ -58,7 +58,8 @@ def test_digests_are_by_name(tmp_path):
         (tmp_path / folder / "x.txt").write_bytes(data)
     paths = [str(tmp_path / folder / "x.txt") for folder in "abc"]
     assert file_digests(paths) == {"x.txt": sha(b"1"), "x.txt (2)": sha(b"2")}
-    assert name_digests([("set/", "1"), ("other/set", "2"), ("set", "3")]) == {"set": "1", "set (2)": "2", "set (3)": "3"}
+    assert name_digests([("set/", "1"), ("other/set", "2"), ("set",
+                                                             "3")]) == {"set": "1", "set (2)": "2", "set (3)": "3"}
 
 
 def test_what_is_read_once_is_refused(tmp_path):
@@ -145,7 +146,8 @@ def test_nothing_is_cut_where_there_is_no_end():
 def test_what_is_cut_is_told(tmp_path):
     store = open_or_make_texts(tmp_path, "key", lambda: [[1] * 3, [1] * 7, [1] * 8], vocabulary=5).store
     assert text_lengths(store).tolist() == [3, 7, 8]
-    assert truncation_note(store, 6) == ("2 of 3 texts are longer than the 6 positions of the model and are truncated.",)
+    assert truncation_note(store, 6) == ("2 of 3 texts are longer than the 6 positions of the model and are truncated.",
+                                         )
     assert truncation_note(store, 8) == truncation_note(store, None) == ()
 
 
@@ -165,7 +167,8 @@ def pair(tmp_path):
     """A function to the tokenizers of two sides."""
 
     def make(config=SUBWORDS, joint=True, data=("sha",), settings=None):
-        return load_or_train_pair_tokenizer(tmp_path, (lambda: SOURCES, lambda: TARGETS), config, joint=joint, data=data,
+        return load_or_train_pair_tokenizer(tmp_path, (lambda: SOURCES, lambda: TARGETS), config, joint=joint,
+                                            data=data,
                            settings=settings or {"held": 0.1})
 
     return make
@@ -270,7 +273,8 @@ def batch(kind):
         return VISION["class"].build(), Given(images, torch.tensor([0, 4, IGNORED_LABEL, 1]))
     tokens = Tokens(torch.randint(SOURCE, (3, 5)), torch.tensor([5, 2, 1]))
     if kind == "masked":
-        return READING["masked"].build(), Given(tokens, torch.tensor([[1, IGNORED_LABEL, 3, IGNORED_LABEL, 0]]).repeat(3, 1))
+        return READING["masked"].build(), Given(tokens, torch.tensor([[1, IGNORED_LABEL, 3, IGNORED_LABEL,
+                                                                       0]]).repeat(3, 1))
     return READING["mean"].build(), Given(tokens, torch.tensor([2, 0, 1]))
 
 

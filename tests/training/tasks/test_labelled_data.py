@@ -216,7 +216,8 @@ def test_images_of_several_shapes():
 
 def test_bytes_keep_their_labels(tmp_path):
     labels = [str(number % 4) for number in range(40)]
-    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(validation_fraction=0.25)), tmp_path, ImageShape(2, 3, 3))
+    prepared = prepare_images(survey_images(Drawn(labels), None, DataConfig(validation_fraction=0.25)), tmp_path,
+                              ImageShape(2, 3, 3))
     assert prepared.shape == ImageShape(2, 3, 3)
     found = []
     for store, numbers in ((prepared.training, prepared.training_labels),

@@ -85,7 +85,8 @@ def test_a_validation_text_is_the_whole_of_it(file):
 def test_with_nothing_held_out_it_is_judged_by_what_it_learned(file):
     survey = surveyed(file, held=0.0)
     assert "".join(survey.training_text()) == "".join(survey.validation_text()) == TEXT
-    assert language.LanguageSetup().data_defaults(language.survey_text([file("short.txt", "ab" * 50)], [], DataConfig()), {})[0].value == 0.0
+    assert language.LanguageSetup().data_defaults(language.survey_text([file("short.txt", "ab" * 50)], [],
+                                                                       DataConfig()), {})[0].value == 0.0
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -215,7 +216,8 @@ def test_attention_in_order_carries_nothing(prepared, settings):
     assert objective.carried() == {}
 
 
-TEXT_CONTINUOUS = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n  Two spaces \u2581.\n"
+TEXT_CONTINUOUS = ("First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n"
+                   "  Two spaces \u2581.\n")
 letters = st.text(st.sampled_from("ab \n\u00e9"), max_size=30)
 
 

@@ -68,7 +68,8 @@ def test_equal_texts_are_on_one_side(file):
 
 
 def test_validation_that_is_given(file):
-    survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))], [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
+    survey = masked.survey_sentences([file("a.txt", "\n".join(TEXTS))],
+                                     [file("b.txt", f"{TEXTS[3]}\nSomething else.\n")],
                            DataConfig(validation_fraction=0.5))
     assert not survey.held_out.any()
     assert list(survey.validation_texts()) == [TEXTS[3], "Something else."]
@@ -191,7 +192,8 @@ def test_something_is_hidden_in_the_smallest_text(file, tmp_path, settings):
 
 def test_texts_in_which_nothing_would_ever_be_hidden(prepared, settings, monkeypatch):
     monkeypatch.setattr(masked, "MAX_MASKING_SEEDS", 3)
-    with pytest.raises(ValueError, match=r"`training.masking.mlm_probability` must be large enough to mask a token .* is 1e-15"):
+    with pytest.raises(ValueError,
+                       match=r"`training.masking.mlm_probability` must be large enough to mask a token .* is 1e-15"):
         masked.MaskedTask(prepared, model_of(prepared), settings(masking=MaskingConfig(mlm_probability=1e-15)))
 
 
@@ -208,7 +210,8 @@ LINES = ["A cat.", "", " \u200b\u00a0", "A dog.", "A cat.", "w " * 5, "x" * 21, 
 
 def texts(file, **options):
     filters = FilterConfig(max_words=4, max_characters=20, **options)
-    return FilteredLines(open_inputs([file("a.txt", "\n".join(LINES[:4]) + "\r\n"), file("b.txt", "\n".join(LINES[4:]))]), filters)
+    return FilteredLines(open_inputs([file("a.txt", "\n".join(LINES[:4]) + "\r\n"),
+                                      file("b.txt", "\n".join(LINES[4:]))]), filters)
 
 
 def test_what_stays_and_what_is_left_out(file):

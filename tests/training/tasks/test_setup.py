@@ -23,13 +23,15 @@ from regard.training.tasks.classification import ClassificationSetup
 from regard.training.tasks.interface import TrainingRequest, validation_fraction_default
 from regard.training.tasks.translation import TranslationSetup
 
-STACK = {"model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2, "model.stack.feed_forward.ffn_width": 32}
+STACK = {"model.width": 16, "model.stack.layers": 1, "model.stack.mixer.heads": 2,
+         "model.stack.feed_forward.ffn_width": 32}
 TRAINING = {"training.schedule.max_steps": 6, "training.validation.every": 3, "training.checkpoints.every": 2,
             "training.log_every": 1, "training.validation.max_examples": 20}
 TASKS = {  # task, recipe, what is set, the class of what comes of it
     "translation": ("seq2seq", None, {key: value for key, value in trained.TINY.items() if key not in TRAINING},
                     "Translator"),
-    "windows": ("language", None, {**STACK, "training.windows.length": 16, "training.windows.batch_size": 4}, "Completer"),
+    "windows": ("language", None, {**STACK, "training.windows.length": 16, "training.windows.batch_size": 4},
+                "Completer"),
     "reading on": ("language", "lstm", {"model.width": 16, "model.stack.layers": 1, "training.windows.length": 12,
                                         "training.windows.batch_size": 3}, "Completer"),
     "hidden words": ("masked", None, {**STACK, "training.batches.max_tokens": 200}, "Filler"),
@@ -129,7 +131,8 @@ def test_it_moves_whole(finished, tmp_path):
 
 
 def test_what_is_held_out_and_why():
-    assert validation_fraction_default(True, 0.0, "some", "too few") == ("data.validation_fraction", 0.0, "validation data is given")
+    assert validation_fraction_default(True, 0.0, "some", "too few") == ("data.validation_fraction", 0.0,
+                                                                         "validation data is given")
     assert validation_fraction_default(False, 0.1, "some", "too few") == ("data.validation_fraction", 0.1, "some")
     assert validation_fraction_default(False, 0.0, "some", "too few") == ("data.validation_fraction", 0.0, "too few")
 
@@ -154,7 +157,8 @@ def survey(data, **options):
 
 
 def prepared(path, place, **tables):
-    config = {"data": {"validation_fraction": 0.1, "joint_tokenizer": True}, "tokenizer": {"kind": "characters"}} | tables
+    config = {"data": {"validation_fraction": 0.1, "joint_tokenizer": True},
+              "tokenizer": {"kind": "characters"}} | tables
     return PLAN.prepare(survey(path), toml.document_of(config), place)
 
 
@@ -180,7 +184,8 @@ def test_pairs_are_counted_as_they_are_read(data):
 
 def test_why_so_much_is_held_out(data, tmp_path):
     held = PLAN.data_defaults(survey(data), {})[0]
-    assert held == ("data.validation_fraction", 0.04, "about 2 pairs for validation; no training pair shares a source with them")
+    assert held == ("data.validation_fraction", 0.04,
+                    "about 2 pairs for validation; no training pair shares a source with them")
     given = PLAN.data_defaults(survey(data, validation=(data,)), {})[0]
     assert given == ("data.validation_fraction", 0.0, "validation data is given")
     few = tmp_path / "few.tsv"

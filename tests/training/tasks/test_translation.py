@@ -76,7 +76,8 @@ def test_every_pair_is_learned_from_or_judged_by(pairs):
 
 def test_what_is_held_out_does_not_depend_on_the_order(file):
     shuffled = file("other.tsv", "\n".join(lines(60)[::-1]) + "\n")
-    first, second = (split_pairs(survey_pairs([path], [], PLAIN), DataConfig(validation_fraction=0.2)).validation_pairs(1000)
+    first, second = (split_pairs(survey_pairs([path], [], PLAIN),
+                                 DataConfig(validation_fraction=0.2)).validation_pairs(1000)
                      for path in (file("pairs.tsv", "\n".join(lines(60)) + "\n"), shuffled))
     assert set(texts(first)) == set(texts(second))
 
@@ -163,8 +164,10 @@ def test_prepared_once_and_then_read(pairs, tmp_path, monkeypatch):
         make = getattr(common.training, name)
         monkeypatch.setattr(common.training, name, lambda *given, make=make: trained.append(1) or make(*given))
     again = prepare_pairs(found, config, tmp_path / "data")
-    assert (trained, again.tokenizer.sha256, again.store.fingerprint) == ([], first.tokenizer.sha256, first.store.fingerprint)
-    other = prepare_pairs(split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.4)), config, tmp_path / "data")
+    assert (trained, again.tokenizer.sha256, again.store.fingerprint) == ([], first.tokenizer.sha256,
+                                                                          first.store.fingerprint)
+    other = prepare_pairs(split_pairs(survey_pairs([pairs], [], PLAIN), DataConfig(validation_fraction=0.4)), config,
+                          tmp_path / "data")
     assert trained == [1]
     assert len(other.store) < len(first.store)
 
@@ -202,7 +205,8 @@ def test_sampled_texts_end_as_stored_ones_do(pairs, settings, tmp_path):
             assert ids[-1] == target.special.end[0]
             pair = list(prepared.survey.training_pairs())[number]
             assert target.decode(ids[:-1]) == pair.source
-            assert target.decode([one for one in batch.labels[row].tolist() if one != IGNORED_LABEL][:-1]) == pair.target
+            labels = [one for one in batch.labels[row].tolist() if one != IGNORED_LABEL]
+            assert target.decode(labels[:-1]) == pair.target
     assert sampled.source.ids.tolist() != plain.source.ids.tolist()
 
 
