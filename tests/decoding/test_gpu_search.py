@@ -33,7 +33,7 @@ from regard.decoding.scoring import as_length_penalty
 from regard.kernels import launch
 from regard.tokens import Tokens
 
-SOURCES, MAX_LENGTHS = [[5, 6, 7], [8], [9, 10]], [5, 2, 4]
+SOURCES, MAX_LENGTHS = [[5, 6, 7], [8], [9, 10]], [4, 2, 3]
 FORBIDDEN = ForbiddenTokens([4, 7])
 
 
@@ -232,7 +232,7 @@ def test_listeners_and_hooks_are_in_the_way(cache, name):
 def test_the_last_sequences_move_to_a_smaller_workspace(cache, beams, buffers):
     model, _, _ = translating("untied" if buffers is FusedBuffers else "additive")
     memory = model.encode(Tokens.of([[5, 6], [8], [9, 10], [7, 5]]))
-    request = asked(model, memory, [[1]] * 4, [1, 1, 6, 1], end=())
+    request = asked(model, memory, [[1]] * 4, [1, 1, 4, 1], end=())
     for _ in range(2):
         assert_like_the_plain_search(cache, model, memory, request, search_of(request, beams), buffers)
         model.decoder.stack.blocks[0].mixer.layer.value.weight.mul_(-1.5)  # in place: the smaller one sees it too
