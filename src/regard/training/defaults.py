@@ -153,8 +153,7 @@ def _validation(requested: Mapping[str, Any], steps: int, times: int, metric: st
     yield Default("training.validation.every", every, f"about {times} times in all")
     yield Default("training.validation.metric", metric, reason)
     if patience is not None:
-        yield Default("training.validation.patience", patience, "further improvement is unlikely after so many "
-                                                                "validations without any")
+        yield Default("training.validation.patience", patience, "early stopping: further improvement is unlikely then")
     yield Default("training.checkpoints.every", every, "with every validation")
     yield Default("training.log_every", 50 if device.fast else 10, "a log line every few seconds")
 

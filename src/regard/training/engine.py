@@ -3,8 +3,8 @@
     engine.step(number, batches, rate)     loss = Σ over tokens / all tokens of the step, over batches and processes
     engine.read()                          totals of all steps since the last call, and the first non-finite step
 
-Dropout depends on (seed, step, process) alone, so that a step comes out the same whatever came before it. Sums stay on
-the device until they are read: on a GPU no step waits for another. Around the optimizer there are
+Dropout depends on (seed, step, process) alone, so that a step can be repeated exactly. Sums stay on the device until
+they are read: on a GPU no step waits for another. Around the optimizer there are
 
     EMA                  the exponential moving average of the parameters, which is validated and saved
     LowPrecisionCopy     mixed precision on a GPU: a bfloat16 copy computes, float32 parameters are updated

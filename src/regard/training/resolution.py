@@ -187,7 +187,7 @@ def _training_record(tables: Mapping[str, Any], files: Mapping[str, str]) -> dic
 
 
 def _steps_default(document: TomlDocument, batches: int, device: DeviceProperties) -> Default:
-    """The number of steps of all epochs, each of which has so many batches."""
+    """The number of steps of all epochs, given the batches of an epoch."""
     training = document.tables["training"]
     per_step, epochs = training.get("gradient_accumulation", 1) * device.count, training["epochs"]
     steps = max(1, math.ceil(epochs * batches / per_step))

@@ -41,6 +41,8 @@ from regard.training.loop import TrainingLoop, TrainingState, ended_event, stop_
 from regard.training.resolution import CHECKPOINTS_FOLDER, DATA_FOLDER, METRICS_FILE, TASKS, PreparedTraining, prepare
 from regard.training.tasks.interface import TaskSetup, TrainingRequest
 
+__all__ = ["TrainingRequest", "TrainingResult", "train"]
+
 
 class TrainingResult(NamedTuple):
     """The end of a training, finished or interrupted."""

@@ -8,7 +8,7 @@
     FeatureObjective                     the loss of a model with `features` and `output`
     MetricSums                           loss and accuracy over many batches
 
-Equal examples have equal hashes, so all copies of an example are on the same side of the split, whatever their order.
+Equal examples have equal hashes, so all copies of an example are on the same side of the split, in any order.
 """
 
 import json

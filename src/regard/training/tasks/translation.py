@@ -5,7 +5,7 @@
     TranslationTask(prepared, config, settings)  batches, loss and validation
 
 Without validation data, pairs whose source has a small hash are held out, so that all pairs with the same source are on
-the same side of the split, whatever their order.
+the same side of the split, in any order.
 """
 
 import math
@@ -166,7 +166,7 @@ def prepare_pairs(survey: TranslationSurvey, config: TokenizerConfig, place: Pat
     data = list(survey.files.values())
     held = None if survey.validation is not None else survey.config.validation_fraction
     settings = {"filters": configs.to_tables(survey.config.filters), "held": held, "end": True,
-                "files": len(survey.pairs.files), **survey.read_options}  # files after so many are validation data
+                "files": len(survey.pairs.files), **survey.read_options}  # the files after these are validation data
     sides = (lambda: (pair.source for pair in survey.training_pairs()),
              lambda: (pair.target for pair in survey.training_pairs()))
     trained = load_or_train_pair_tokenizer(place, sides, config, joint=survey.config.joint_tokenizer, data=data,
