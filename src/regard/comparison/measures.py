@@ -256,7 +256,7 @@ def _progress_lines(folder: Path) -> list[dict[str, Any]]:
 
 def _training_curve(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     found = Curves.read(folder)
-    judged = found.scores.get("loss", CurvePoints.empty())
+    validated = found.scores.get("loss", CurvePoints.empty())
     return {"step": [line["step"] for line in lines], "tokens": [line["tokens"] for line in lines],
-            "nll": [line["nll"] for line in lines], "judged": [float(step) for step in judged.steps],
-            "judged_nll": [float(number) if math.isfinite(number) else None for number in judged.numbers]}
+            "nll": [line["nll"] for line in lines], "judged": [float(step) for step in validated.steps],
+            "judged_nll": [float(number) if math.isfinite(number) else None for number in validated.numbers]}

@@ -226,12 +226,12 @@ def _road_lengths(models: Sequence[ResultTable]) -> Html:
 
 def _road_curves(models: Sequence[ResultTable]) -> Html:
     learned = [ChartLine(model["name"], model["curve"]["tokens"], model["curve"]["nll"]) for model in models]
-    judged = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
+    validated = [ChartLine(model["name"], model["curve"]["judged"], model["curve"]["judged_nll"]) for model in models]
     return html_section(
         "How they learned",
         html_row(html_figure(lines_svg(learned, x_label="target tokens learned from", y_label="loss of a token",
                                        title="Loss while learning"), "While learning: what was just read."),
-                 html_figure(lines_svg(judged, x_label="step", y_label="loss of a token",
+                 html_figure(lines_svg(validated, x_label="step", y_label="loss of a token",
                                        title="Loss on validation pairs"), "On the validation pairs.")),
         html_paragraph("Curves are those of the first seed.", "small faint"))
 
@@ -281,7 +281,8 @@ def _road_methods(found: ResultTable) -> Html:
     first = found["models"][0]
     rows = [("budget", found["budget"]["said"]), ("seeds", str(found["seeds"])),
             ("search", "greedy" if found["beams"] == 1 else f"beam of {found['beams']}"),
-            ("pairs", f"{data['train']:,} to learn from, {data['validation']:,} to judge by, {data['test']:,} to test"),
+            ("pairs", f"{data['train']:,} for training, {data['validation']:,} for validation, "
+                      f"{data['test']:,} for testing"),
             ("tokenizer", f"sha256 {data['tokenizer']}"), ("data", data["name"]),
             ("machine", f"{machine['device']}, {machine['threads']} threads"), ("regard", found["regard"]),
             ("BLEU", first["signatures"]["bleu"]), ("chrF", first["signatures"]["chrf"])]

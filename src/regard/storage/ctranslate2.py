@@ -5,9 +5,9 @@
     source_vocabulary.json, target_vocabulary.json   the name of each id; shared_vocabulary.json if they are the same
 
 CTranslate2 runs Transformers: softmax attention over dot products and feed-forward layers, with pre- or post-norm.
-Position encodings that are added to the embeddings are written as a table, whatever computes them. Dropout, `backend`
-and activation checkpointing do not change what a model computes, so they are not checked. Query, key and value are one
-stacked matrix there; in cross-attention, key and value.
+Position encodings that are added to the embeddings are written as a table, however they are computed. Dropout,
+`backend` and activation checkpointing do not change what a model computes, so they are not checked. Query, key and
+value are one stacked matrix there; in cross-attention, key and value.
 
 CTranslate2 takes texts as token names. An id has the name that its tokenizer shows, or <ID> where it has none or where
 another id has the same name. The caller adds the end token to a source, as for our own models. This module knows
@@ -44,7 +44,7 @@ def check_supported(config: ModelConfig) -> None:
     found = [*find_unsupported(config)]
     if found:
         lines = "\n  ".join(f"model.{key}: {why}" for key, why in found)
-        raise checks.wrong("config", "one that CTranslate2 can run", "not", f"These have no place in it:\n  {lines}")
+        raise checks.wrong("config", "one that CTranslate2 can run", "not", f"It does not support:\n  {lines}")
 
 
 def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
@@ -281,12 +281,12 @@ def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens,
         raise checks.wrong("special.start", "an id, for a model that translates", None)
     specified = build_spec(config, tensors, max_positions(config))
     end = names.target[special.end[0]]
-    told = specified.config
-    told.eos_token = end
-    told.bos_token = end if special.start is None else names.target[special.start]
-    told.unk_token = end if special.unknown is None else names.target[special.unknown]
+    options = specified.config
+    options.eos_token = end
+    options.bos_token = end if special.start is None else names.target[special.start]
+    options.unk_token = end if special.unknown is None else names.target[special.unknown]
     if isinstance(config, EncoderDecoderConfig):
-        told.decoder_start_token, told.add_source_bos, told.add_source_eos = told.bos_token, False, False
+        options.decoder_start_token, options.add_source_bos, options.add_source_eos = options.bos_token, False, False
         specified.register_source_vocabulary([*names.source])
         specified.register_target_vocabulary([*names.target])
         vocabularies = names.files

@@ -243,9 +243,9 @@ def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) ->
                          labels if hasattr(config, "num_labels") else (), family.longest(settings), tuple(left_out))
 
 
-def _build_config(family: Family[Any], settings: keys.FamilySettings, asked: FileFacts, path: Path) -> ModelConfig:
+def _build_config(family: Family[Any], settings: keys.FamilySettings, facts: FileFacts, path: Path) -> ModelConfig:
     try:
-        return family.config(settings, asked)
+        return family.config(settings, facts)
     except ValueError as error:  # raised by a config, or by a family that cannot express one
         raise FolderError(f"{path}: no model can be built from this config: {error}") from None
 
@@ -355,7 +355,7 @@ def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: Sp
     count = getattr(config, "num_labels", 0)
     if labels and len(labels) != count:
         raise checks.wrong("labels", f"{count} names, one for each label", f"{len(labels)} of them")
-    settings = family.told(config, ExportFacts(special, longest))
+    settings = family.to_settings(config, ExportFacts(special, longest))
     names = {name for match in matches.found for name in match.theirs}
     check_fits(config, family.config(settings, FileFacts(config.kind, count, names)), architecture)
     assert not matches.without, matches.without

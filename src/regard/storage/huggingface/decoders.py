@@ -106,7 +106,7 @@ class GPT2(Family[GPT2Settings]):
     )
     settings = GPT2Settings
 
-    def config(self, settings: GPT2Settings, asked: FileFacts) -> ModelConfig:
+    def config(self, settings: GPT2Settings, facts: FileFacts) -> ModelConfig:
         wide = FeedForwardConfig(ffn_width=settings.n_inner or 4 * settings.n_embd,
                                  activation=ACTIVATIONS[settings.activation_function])
         return LanguageModelConfig(
@@ -117,7 +117,7 @@ class GPT2(Family[GPT2Settings]):
                               dropout=settings.resid_pdrop, feed_forward=wide,
                               mixer=SelfAttentionConfig(heads=settings.n_head, dropout=settings.attn_pdrop)))
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> GPT2Settings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> GPT2Settings:
         assert isinstance(config, LanguageModelConfig)
         mixer, wide = self_attention_of(config.stack, "GPT-2"), feed_forward_of(config.stack, "GPT-2")
         places = config.embedding.positions
@@ -129,7 +129,7 @@ class GPT2(Family[GPT2Settings]):
             n_head=mixer.heads, n_inner=wide.ffn_width, activation_function=activation_name(wide.activation),
             resid_pdrop=config.stack.dropout, embd_pdrop=config.embedding.dropout, attn_pdrop=mixer.dropout,
             layer_norm_epsilon=config.stack.epsilon, tie_word_embeddings=config.tie_word_embeddings,
-            **special_keys(GPT2Settings, made.special))
+            **special_keys(GPT2Settings, facts.special))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         return GPT2_RULES
@@ -204,7 +204,7 @@ class LlamaSettings(FamilySettings):
         return {key: value for key, value in named.items() if value is not None}
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys: key, and why."""
+        """Conflicts between keys: the key, and the problem."""
         yield from super().conflicts()
         if len({*self._bases().values()}) > 1:
             yield "rope_theta", f"it is named more than once, and differs: {self._bases()}"
@@ -222,7 +222,7 @@ class Llama(Family[LlamaSettings]):
     )
     settings = LlamaSettings
 
-    def config(self, settings: LlamaSettings, asked: FileFacts) -> ModelConfig:
+    def config(self, settings: LlamaSettings, facts: FileFacts) -> ModelConfig:
         heads, width = settings.num_attention_heads, settings.hidden_size
         mixer = SelfAttentionConfig(
             heads=heads, key_heads=None if settings.num_key_value_heads == heads else settings.num_key_value_heads,
@@ -238,7 +238,7 @@ class Llama(Family[LlamaSettings]):
                                    tie_word_embeddings=settings.tie_word_embeddings,
                                    stack=stack)
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> LlamaSettings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> LlamaSettings:
         assert isinstance(config, LanguageModelConfig)
         mixer, wide = self_attention_of(config.stack, "Llama"), feed_forward_of(config.stack, "Llama")
         turned = mixer.position if isinstance(mixer.position, RotaryConfig) else RotaryConfig()
@@ -248,8 +248,8 @@ class Llama(Family[LlamaSettings]):
             num_key_value_heads=mixer.key_heads or mixer.heads, head_dim=mixer.head_size(config.width),
             hidden_act=activation_name(wide.activation), rms_norm_eps=config.stack.epsilon, rope_theta=turned.base,
             attention_bias=mixer.bias, attention_dropout=mixer.dropout, mlp_bias=wide.bias,
-            tie_word_embeddings=config.tie_word_embeddings, **special_keys(LlamaSettings, made.special),
-            max_position_embeddings=LlamaSettings.max_position_embeddings if made.longest is None else made.longest)
+            tie_word_embeddings=config.tie_word_embeddings, **special_keys(LlamaSettings, facts.special),
+            max_position_embeddings=LlamaSettings.max_position_embeddings if facts.longest is None else facts.longest)
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         return LLAMA_RULES

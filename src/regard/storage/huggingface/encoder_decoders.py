@@ -112,13 +112,13 @@ class EncoderDecoderSettings(FamilySettings):
     static_position_embeddings: bool = only(True, "positions other than sinusoids are not read in this family")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys: key, and why."""
+        """Conflicts between keys: the key, and the problem."""
         yield from super().conflicts()
         if self.num_hidden_layers not in (None, self.encoder_layers):
             yield "num_hidden_layers", f"another name of encoder_layers, which is {self.encoder_layers}"
 
 
-def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, order: str, target_vocabulary: int,
+def config_from_settings(settings: EncoderDecoderSettings, facts: FileFacts, *, order: str, target_vocabulary: int,
                          shared: bool,
                          tied: bool) -> EncoderDecoderConfig:
     """Our config of what these keys say."""
@@ -132,7 +132,7 @@ def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, 
     heads = settings.decoder_attention_heads
     return EncoderDecoderConfig(
         source_vocab_size=settings.vocab_size, target_vocab_size=target_vocabulary, width=settings.d_model,
-        share_embeddings=shared, tie_word_embeddings=tied, output_bias=LOGITS_BIAS in asked.names,
+        share_embeddings=shared, tie_word_embeddings=tied, output_bias=LOGITS_BIAS in facts.names,
         embedding=EmbeddingConfig(positions=SinusoidalConfig(layout="halves"), scale=settings.scale_embedding,
                                   dropout=settings.dropout),
         encoder=stack(settings.encoder_layers, settings.encoder_attention_heads, settings.encoder_ffn_dim, None),
@@ -140,7 +140,7 @@ def config_from_settings(settings: EncoderDecoderSettings, asked: FileFacts, *, 
                       AttentionConfig(heads=heads, dropout=settings.attention_dropout)))
 
 
-def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settings: type[EncoderDecoderSettings],
+def settings_from_config(config: EncoderDecoderConfig, facts: ExportFacts, settings: type[EncoderDecoderSettings],
                          family: str) -> dict[str, Any]:
     """The keys of both that come nearest to this config."""
     mixers = [self_attention_of(stack, family) for stack in (config.encoder, config.decoder)]
@@ -152,8 +152,8 @@ def settings_from_config(config: EncoderDecoderConfig, made: ExportFacts, settin
         encoder_ffn_dim=wide[0].ffn_width, decoder_ffn_dim=wide[1].ffn_width,
         activation_function=activation_name(wide[0].activation), dropout=config.encoder.dropout,
         attention_dropout=mixers[0].dropout, activation_dropout=wide[0].dropout,
-        scale_embedding=config.embedding.scale, **special_keys(settings, made.special),
-        max_position_embeddings=settings.max_position_embeddings if made.longest is None else made.longest)
+        scale_embedding=config.embedding.scale, **special_keys(settings, facts.special),
+        max_position_embeddings=settings.max_position_embeddings if facts.longest is None else facts.longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class MarianSettings(EncoderDecoderSettings):
         return max(self.vocab_size, self.decoder_vocab_size or 0)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys: key, and why."""
+        """Conflicts between keys: the key, and the problem."""
         yield from super().conflicts()
         if self.share_encoder_decoder_embeddings and not self.tie_word_embeddings:
             yield "tie_word_embeddings", "one table for source and target, but not for the output, is not read"
@@ -192,17 +192,17 @@ class Marian(Family[MarianSettings]):
     unused = UNUSED_SINUSOIDS
     settings = MarianSettings
 
-    def config(self, settings: MarianSettings, asked: FileFacts) -> ModelConfig:
-        return config_from_settings(settings, asked, order="post", shared=settings.share_encoder_decoder_embeddings,
+    def config(self, settings: MarianSettings, facts: FileFacts) -> ModelConfig:
+        return config_from_settings(settings, facts, order="post", shared=settings.share_encoder_decoder_embeddings,
                                     tied=settings.tie_word_embeddings,
                                     target_vocabulary=settings.decoder_vocab_size or settings.vocab_size)
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> MarianSettings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> MarianSettings:
         assert isinstance(config, EncoderDecoderConfig)
         if config.share_embeddings and not config.tie_word_embeddings:
             raise checks.wrong("config", "one that fits Marian", "one whose output alone has its own table",
                                "Marian shares one table among all three, or between target and output, or none.")
-        return MarianSettings(**settings_from_config(config, made, MarianSettings, "Marian"),
+        return MarianSettings(**settings_from_config(config, facts, MarianSettings, "Marian"),
                               tie_word_embeddings=config.tie_word_embeddings,
                               decoder_vocab_size=config.target_vocab_size,
                               share_encoder_decoder_embeddings=config.share_embeddings)
@@ -246,13 +246,13 @@ class Pegasus(Family[PegasusSettings]):
     unused = UNUSED_SINUSOIDS
     settings = PegasusSettings
 
-    def config(self, settings: PegasusSettings, asked: FileFacts) -> ModelConfig:
-        return config_from_settings(settings, asked, order="pre", shared=True, tied=True,
+    def config(self, settings: PegasusSettings, facts: FileFacts) -> ModelConfig:
+        return config_from_settings(settings, facts, order="pre", shared=True, tied=True,
                                     target_vocabulary=settings.vocab_size)
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> PegasusSettings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> PegasusSettings:
         assert isinstance(config, EncoderDecoderConfig)
-        return PegasusSettings(**settings_from_config(config, made, PegasusSettings, "Pegasus"))
+        return PegasusSettings(**settings_from_config(config, facts, PegasusSettings, "Pegasus"))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         return (SHARED_TABLE_RULE, *COMMON_RULES, *FINAL_NORM_RULES)

@@ -102,12 +102,12 @@ class Bert(Family[BertSettings]):
     bare = frozenset(("BertModel",))
     unused = (
         UnusedTensor("bert.embeddings.position_ids", "0, 1, 2, ..."),
-        UnusedTensor("bert.pooler.dense.*", "the pooler, where nothing of ours reads it"),
+        UnusedTensor("bert.pooler.dense.*", "the pooler, if our model does not use it"),
         UnusedTensor("cls.seq_relationship.*", "the head for the next sentence"),
     )
     settings = BertSettings
 
-    def config(self, settings: BertSettings, asked: FileFacts) -> ModelConfig:
+    def config(self, settings: BertSettings, facts: FileFacts) -> ModelConfig:
         names, hidden = ACTIVATIONS[settings.hidden_act], settings.hidden_dropout_prob
         embedding = EmbeddingConfig(positions=LearnedConfig(max_positions=settings.max_position_embeddings),
                                     norm="layer",
@@ -118,18 +118,18 @@ class Bert(Family[BertSettings]):
                             feed_forward=FeedForwardConfig(ffn_width=settings.intermediate_size, activation=names))
         size: dict[str, Any] = {"vocab_size": settings.vocab_size, "width": settings.hidden_size}
         last = hidden if settings.classifier_dropout is None else settings.classifier_dropout
-        if asked.kind == "masked":
+        if facts.kind == "masked":
             if not settings.tie_word_embeddings:  # such files have two biases, of which one is read by nothing
                 raise checks.wrong("tie_word_embeddings", "true in a BERT for hidden tokens", "false")
             return MaskedModelConfig(**size, embedding=embedding, stack=stack, activation=names)
-        if asked.kind == "tagger":
-            return TaggerConfig(**size, embedding=embedding, stack=stack, num_labels=asked.labels, dropout=last)
-        if asked.kind == "classifier":
-            return ClassifierConfig(**size, embedding=embedding, stack=stack, num_labels=asked.labels, dropout=last,
+        if facts.kind == "tagger":
+            return TaggerConfig(**size, embedding=embedding, stack=stack, num_labels=facts.labels, dropout=last)
+        if facts.kind == "classifier":
+            return ClassifierConfig(**size, embedding=embedding, stack=stack, num_labels=facts.labels, dropout=last,
                                     pooling="first", pooler_activation="tanh")
         return EncoderConfig(**size, embedding=embedding, stack=stack)
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> BertSettings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> BertSettings:
         assert isinstance(config, EncoderConfig)
         mixer, wide = self_attention_of(config.stack, "BERT"), feed_forward_of(config.stack, "BERT")
         places = config.embedding.positions
@@ -137,7 +137,7 @@ class Bert(Family[BertSettings]):
             raise checks.wrong("config", "one that fits BERT, with learned positions", "with others")
         if not config.embedding.segments:
             raise checks.wrong("config", "one that fits BERT, with segments", "without",
-                               "A model that tells no segments apart has no place in BERT.")
+                               "BERT always has segment embeddings.")
         return BertSettings(
             vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.stack.layers,
             num_attention_heads=mixer.heads, intermediate_size=wide.ffn_width,
@@ -145,7 +145,7 @@ class Bert(Family[BertSettings]):
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
             classifier_dropout=getattr(config, "dropout", None), max_position_embeddings=places.max_positions,
             type_vocab_size=config.embedding.segments, layer_norm_eps=config.stack.epsilon,
-            **special_keys(BertSettings, made.special))
+            **special_keys(BertSettings, facts.special))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         if config.kind != "encoder":
@@ -208,7 +208,7 @@ class ViTSettings(FamilySettings):
     qkv_bias: bool = only(True, "queries, keys and values without a bias beside an output with one are not read")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys: key, and why."""
+        """Conflicts between keys: the key, and the problem."""
         yield from super().conflicts()
         if len(self.image_size) != 2:
             yield "image_size", "an image has a height and a width"
@@ -225,7 +225,7 @@ class ViT(Family[ViTSettings]):
     unused = (UnusedTensor("vit.pooler.dense.*", "the pooler, which the classifier does not read"),)
     settings = ViTSettings
 
-    def config(self, settings: ViTSettings, asked: FileFacts) -> ModelConfig:
+    def config(self, settings: ViTSettings, facts: FileFacts) -> ModelConfig:
         mixer = SelfAttentionConfig(heads=settings.num_attention_heads, dropout=settings.attention_probs_dropout_prob)
         stack = StackConfig(layers=settings.num_hidden_layers, norm_position="pre", epsilon=settings.layer_norm_eps,
                             dropout=settings.hidden_dropout_prob, mixer=mixer,
@@ -233,10 +233,10 @@ class ViT(Family[ViTSettings]):
                                                            activation=ACTIVATIONS[settings.hidden_act]))
         height, breadth = settings.image_size
         return VisionConfig(image_height=height, image_width=breadth, channels=settings.num_channels, stack=stack,
-                            patch_size=settings.patch_size[0], num_labels=asked.labels, width=settings.hidden_size,
+                            patch_size=settings.patch_size[0], num_labels=facts.labels, width=settings.hidden_size,
                             dropout=settings.hidden_dropout_prob)
 
-    def told(self, config: ModelConfig, made: ExportFacts) -> ViTSettings:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> ViTSettings:
         assert isinstance(config, VisionConfig)
         mixer, wide = self_attention_of(config.stack, "ViT"), feed_forward_of(config.stack, "ViT")
         return ViTSettings(
@@ -245,7 +245,7 @@ class ViT(Family[ViTSettings]):
             layer_norm_eps=config.stack.epsilon,
             hidden_dropout_prob=config.stack.dropout, attention_probs_dropout_prob=mixer.dropout,
             image_size=(config.image_height, config.image_width), patch_size=(config.patch_size, config.patch_size),
-            num_channels=config.channels, **special_keys(ViTSettings, made.special))
+            num_channels=config.channels, **special_keys(ViTSettings, facts.special))
 
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         assert isinstance(config, VisionConfig)

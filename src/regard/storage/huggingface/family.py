@@ -120,10 +120,10 @@ def match_rules(rules: Iterable[TensorRule], state: Mapping[str, Tensor]) -> Ten
             ours = tuple(kept[_fill_pattern(pattern, parts)] for pattern in rule.ours)
             theirs_of.setdefault(ours, []).append(_fill_pattern(rule.theirs, parts))
             ways.setdefault(ours, rule.way)
-    told = {name for ours in theirs_of for name in ours}
+    matched = {name for ours in theirs_of for name in ours}
     return TensorMatches([TensorMatch(tuple(theirs), ours, ways[ours]) for ours, theirs in theirs_of.items()],
                          {name: one for name, one in kept.items() if name != one},
-                         [name for name, one in kept.items() if one not in told])
+                         [name for name, one in kept.items() if one not in matched])
 
 
 def is_unused(name: str, unused: Iterable[UnusedTensor]) -> bool:
@@ -234,7 +234,7 @@ class FamilySettings(Config):
                              **{ours: getattr(self, theirs) for theirs, ours in SPECIAL_IDS.items()})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys: key, and why."""
+        """Conflicts between keys: the key, and the problem."""
         for key in (*SPECIAL_IDS, self.start_key, "eos_token_id") if self.ids is not None else ():
             value = getattr(self, key)
             for one in value if isinstance(value, tuple) else () if value is None else (value,):
@@ -358,11 +358,11 @@ class Family(ABC, Generic[SettingsT]):
     settings: type[SettingsT]
 
     @abstractmethod
-    def config(self, settings: SettingsT, asked: FileFacts) -> ModelConfig:
+    def config(self, settings: SettingsT, facts: FileFacts) -> ModelConfig:
         """Convert settings to our config."""
 
     @abstractmethod
-    def told(self, config: ModelConfig, made: ExportFacts) -> SettingsT:
+    def to_settings(self, config: ModelConfig, facts: ExportFacts) -> SettingsT:
         """The settings that come closest to this config."""
 
     @abstractmethod
@@ -409,7 +409,7 @@ def check_fits(config: ModelConfig, nearest: ModelConfig, family: str) -> None:
     if differing:
         lines = "\n  ".join(f"{key} is {_format_key_value(own, key)}, "
                             f"where {family} has {_format_key_value(other, key)}" for key in differing)
-        raise checks.wrong("config", f"one that fits {family}", "not", f"These have no place in it:\n  {lines}")
+        raise checks.wrong("config", f"one that fits {family}", "not", f"It cannot express:\n  {lines}")
 
 
 def _canonical(part: Any, whole: ModelConfig) -> Any:

@@ -63,7 +63,7 @@ def _build_tokenizer(tokenizer: SentencePieceTokenizer, names: Sequence[str], sp
 
 
 def _normalizers(parts: Any, normalisation: str) -> list[Any]:
-    """What is done to a text, in their parts: our normalisation, the space in front, and ▁ for every space."""
+    """The normalizers: our normalisation, the leading space, and ▁ for every space."""
     assert normalisation in NORMALIZATIONS
     steps = []
     if normalisation != "exact":
