@@ -132,7 +132,7 @@ def test_interrupted(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(regard.Translator, "search", interrupted)
     code, out, said = call("translate", folder, path, "-o", tmp_path / "b.txt", "--beam", "1")
     assert (code, out) == (130, "")
-    assert "The same call goes on where it ended" in said
+    assert "The same call resumes" in said
     monkeypatch.undo()
     assert written(folder, path, tmp_path / "b.txt")
 
@@ -143,7 +143,7 @@ def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(regard.Translator, "search", one_letter)
     (tmp_path / "a.txt").write_text("%1b\nno\n")
-    said = "1 text stays as before: no translation of its kept all placeholders.\n"
+    said = "1 text was left untranslated: no translation kept all placeholders.\n"
     assert call("translate", folder, tmp_path / "a.txt") == (0, "%1b\ns\n", said)
     assert call("translate", folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt") == (0, "", said)
     assert (tmp_path / "b.txt").read_text() == "%1b\ns\n"
