@@ -21,7 +21,8 @@ STAMP := $(VENV)/.installed
 # Two test processes: more gain little, as each loads torch. The tests divide the cores among them.
 WORKERS ?= 2
 # The bounded, repeatable profile of Hypothesis, unless another is asked for: REGARD_HYPOTHESIS=long make test
-PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-ci}" $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+PROFILE = ci
+PYTEST = REGARD_HYPOTHESIS="$${REGARD_HYPOTHESIS:-$(PROFILE)}" $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
 
 help:
 	@echo 'make check     lint, types and the fast tests, in about three minutes'
@@ -59,8 +60,9 @@ browser:
 		exit 1; fi; \
 	apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }
 
+check: PROFILE = quick
 check: lint
-	$(PYTEST) -m "not slow and not thorough"
+	$(PYTEST) -m "not slow and not thorough and not browser"
 
 test: lint
 	$(PYTEST)

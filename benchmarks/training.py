@@ -234,8 +234,8 @@ def contestants(given: Prepared, steps: range) -> dict[str, Iterator[None]]:
     others = {THEIRS: marian, "eole": eole}
     found = {OURS: ours(given, steps)} | {name: plain(given, steps, make) for name, make in others.items()
                                           if importlib.util.find_spec(name) is not None}
-    return found | {AVERAGED: ours(given, steps, average=0.998),
-                    AGREEING: ours(given, steps, consistency=5.0)}
+    return found | {AVERAGED: ours(given, steps, ema_decay=0.998),
+                    AGREEING: ours(given, steps, rdrop=5.0)}
 
 
 def seconds(steps: Iterator[None], many: int, device: torch.device) -> float:

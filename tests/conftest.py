@@ -32,6 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 # No deadline anywhere: the first call of a torch operator is slow, and so is a shared machine.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None, print_blob=True)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=5, database=None, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("REGARD_HYPOTHESIS") or ("ci" if os.environ.get("CI") else "dev"))
 

@@ -237,6 +237,7 @@ GOOD = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", {rule: None for rule, _, _ in RULES}, ids=lambda rule: rule.__name__)
 def test_the_repository_keeps_the_rule(rule):
     tops = next(tops for other, tops, _ in RULES if other is rule)

@@ -224,6 +224,7 @@ def test_new_parameters_keep_the_variance(groups):
         assert (made.bias == 0).all()
 
 
+@pytest.mark.thorough
 @FORMS
 def test_it_compiles_whole(placement, groups, gate):
     made = make(placement=placement, groups=groups, gate=gate)

@@ -287,6 +287,7 @@ def test_padding_has_no_part_in_gradients(name, case):
         assert_close(a, b)
 
 
+@pytest.mark.thorough
 @EACH
 def test_gradients(name):
     mixer, x = make(name), tokens(2, 3).requires_grad_()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -20,7 +22,8 @@ RUN_ELSEWHERE = {
     "python -m pip install -c constraints.txt .": "`make test` installs so, with the tools for development",
 }
 # Commands that would take too long, and what is added to them so that they do not.
-SHORTENED = {"regard train pairs.tsv -o model": "--set training.schedule.max_steps=6 --set training.validation.max_examples=20"}
+SHORTENED = {"regard train pairs.tsv -o model":
+             "--set training.schedule.max_steps=6 --set training.validation.max_examples=20"}
 
 
 def blocks(language):

@@ -104,7 +104,7 @@ def _accuracies(task: str, length: int, width: int, seeds: Seeds, steps: int,
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             problem = made(task, length)
-            budget = MemoryBudget(steps=steps, rows=32, judged=256, every=50)
+            budget = MemoryBudget(steps=steps, rows=32, validation_rows=256, every=50)
             lesson = train_model(MemoryModel(problem, way, width), problem, budget, seed, way.rate)
         assert lesson.accuracy is not None
         found.append(lesson.accuracy)

@@ -48,7 +48,7 @@ def norms(layers: int = 12, rates: Sequence[float] = (3e-4, 1e-3, 3e-3, 1e-2), s
             for seed in range(seeds):
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
-                    budget = MemoryBudget(steps=steps, rows=32, judged=256, every=50)
+                    budget = MemoryBudget(steps=steps, rows=32, validation_rows=256, every=50)
                     loss = train_model(Deep(order, layers), task, budget, seed, rate).loss
                 own.append(loss / task.chance if loss == loss else 1e9)
             share[order][f"{rate:g}"] = own

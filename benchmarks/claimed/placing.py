@@ -88,7 +88,7 @@ def positions(length: int = 16, seeds: int = 3, steps: int = 300) -> Numbers:
                 error[kind] = float((model(ids[:, order]) - model(ids)[:, order]).abs().max())
             for seed in range(seeds):
                 torch.manual_seed(seed)
-                budget = MemoryBudget(steps=steps, rows=32, judged=256, every=50)
+                budget = MemoryBudget(steps=steps, rows=32, validation_rows=256, every=50)
                 lesson = train_model(Looking(task, kind), task, budget, seed, RATE)
                 assert lesson.accuracy is not None
                 accuracy[kind].append(lesson.accuracy)

@@ -132,7 +132,7 @@ def _taught(task: MemoryTask, cell: str, seed: int, steps: int) -> tuple[Recurre
         model = Recurrent(task, cell)
         if steps == 0:
             return model, math.nan
-        lesson = train_model(model, task, MemoryBudget(steps=steps, rows=32, judged=256, every=50), seed, RATE)
+        lesson = train_model(model, task, MemoryBudget(steps=steps, rows=32, validation_rows=256, every=50), seed, RATE)
     assert lesson.accuracy is not None
     return model, lesson.accuracy
 

@@ -90,7 +90,7 @@ def _table(name: str, shape: loops.Shape, setting: Setting, wanted: list[str], g
 
 def _contestants(given: loops.Prepared, steps: range) -> dict[str, Iterator[None]]:
     """Nothing of them is made before their first step."""
-    found = {loops.OURS: loops.ours(given, steps), loops.AGREEING: loops.ours(given, steps, consistency=AGREEMENT)}
+    found = {loops.OURS: loops.ours(given, steps), loops.AGREEING: loops.ours(given, steps, rdrop=AGREEMENT)}
     if importlib.util.find_spec("transformers") is None:
         say("transformers is not installed, and is left out")
         return found

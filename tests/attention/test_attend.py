@@ -61,6 +61,7 @@ def test_attend_is_the_oracle_on_every_backend(device, case, numbers):
         assert_close(regard.attend(*case.tensors, **case.options), output)
 
 
+@pytest.mark.thorough
 @many
 @given(cases(most=5), HELD)
 def test_gradients_of_every_backend_are_those_of_exact(case, numbers):
@@ -91,6 +92,7 @@ def test_every_score_under_every_normaliser(score, normalize, device):
 PLAIN = {"score": "scaled_dot", "normalize": "softmax", "mask": None, "bias": None}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(st.lists(st.sampled_from((0, 1, 2)), min_size=3, max_size=3), st.integers(0, 3), st.integers(0, 3))
 @example([0, 1, 1], 2, 3)  # an empty batch that meets one of size 1
@@ -208,6 +210,7 @@ def test_no_dropout_draws_nothing(backend):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 def test_the_backward_pass_of_tiled_drops_what_its_forward_pass_dropped(score):
     """Against differences of the forward pass under the same seed, in every direction of query, key and value."""

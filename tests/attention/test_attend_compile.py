@@ -31,6 +31,7 @@ def tensors(dtype=torch.float64):
     return [normal(2, 2, 6, 4, seed=i).to(dtype).requires_grad_() for i in range(3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["eager", "aot_eager"])
 @pytest.mark.parametrize("backend", ["exact", "sdpa"])
 @pytest.mark.parametrize("mask", MASKS)
@@ -50,6 +51,7 @@ def test_one_graph_compiled_once_whatever_the_lengths(mask, backend, inner):
     assert counter.frame_count == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["exact", "sdpa"])
 @pytest.mark.parametrize("mask", ["none", "causal", "padding", "packed"])
 def test_changing_sizes_are_compiled_at_most_twice(mask, backend):
@@ -65,6 +67,7 @@ def test_changing_sizes_are_compiled_at_most_twice(mask, backend):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.thorough
 def test_a_score_with_parameters_in_one_graph():
     score = regard.Additive(normal(4, seed=8).requires_grad_())
 

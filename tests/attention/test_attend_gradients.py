@@ -60,6 +60,7 @@ WAYS = [(score, normalize, backend) for score in SCORES for normalize in NORMALI
 WAYS += [(score, "softmax", "sdpa") for score in DOTS]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 def test_gradients_are_those_of_finite_differences(way, masked):
@@ -70,6 +71,7 @@ def test_gradients_are_those_of_finite_differences(way, masked):
         check(given, options, parameters(score))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
 @pytest.mark.parametrize("kind", ["tensor", "row", "infinite", "alibi", "relative", "placed"])
 def test_the_gradient_of_a_bias(kind, backend):

@@ -166,6 +166,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("mask", "way"), pairs(UNSEEN))
 def test_garbage_in_keys_that_nobody_sees_changes_nothing_at_all(mask, way, device):
@@ -247,6 +248,7 @@ def test_causal_with_fewer_and_with_more_queries_than_keys(dtype, backend):
     torch.testing.assert_close(output[..., 3:4, :], first)  # the first that sees anything sees the first key alone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
 @pytest.mark.parametrize("causal", [False, True])
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(0, 5), st.sampled_from((0.0, math.nan, 1e30)))

@@ -142,6 +142,7 @@ def problem_of_case(case):
     return build_problem(*case.tensors, **case.options, dropout=0.0).repeat_key_heads()
 
 
+@pytest.mark.thorough
 @given(st.data(), cases(most=6))
 @settings(suppress_health_check=list(HealthCheck))
 def test_some_rows_are_cut_from_all_rows(data, case):
@@ -273,6 +274,7 @@ def measured(backend, length, width):
     return largest.numbers, sum(kept)
 
 
+@pytest.mark.thorough
 def test_memory_grows_with_the_length_and_not_with_its_square():
     length, width = 1024, 32
     largest, kept = measured("tiled", length, width)
@@ -322,6 +324,7 @@ def test_it_takes_dot_products_under_softmax_alone(name, normalize):
         assert "dot products" in reason or normalize != "softmax"
 
 
+@pytest.mark.thorough
 @given(cases(most=5))
 @settings(suppress_health_check=list(HealthCheck))
 def test_the_form_has_four_dimensions_one_width_and_heads_that_divide(case):

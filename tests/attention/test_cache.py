@@ -95,6 +95,7 @@ def test_positions_and_further_masks_go_on_where_they_were(placed, backend, furt
     assert_close(output, layer(x, mask=mask))
 
 
+@pytest.mark.thorough
 @given(layers(), st.lists(st.integers(0, 4), max_size=5), st.integers(0, 3), st.sampled_from(FURTHER))
 def test_chunks_may_have_any_size(layer, sizes, spare, further):
     x = normal(2, sum(sizes), WIDTH)
@@ -107,6 +108,7 @@ def test_chunks_may_have_any_size(layer, sizes, spare, further):
 CAPACITY = 12
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_rows_live_their_own_lives(data):
     """Chunks of which each row has its own share; rows picked in any order, more than once, or replaced by others."""

@@ -120,6 +120,7 @@ def test_not_more_are_kept_than_there_is_room_for(monkeypatch):
         assert 1 <= len(attend.DISPATCH_CACHE) <= 3
 
 
+@pytest.mark.thorough
 def test_a_compiled_graph_is_made_of_the_long_way():
     tensors = three(2, 3, 5, 4)
     expected = regard.attend(*tensors)

@@ -34,6 +34,7 @@ def layer(**options):
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("cross", [False, True], ids=["own", "cross"])
 def test_output_and_gradients_are_the_same(products, monkeypatch, name, cross):

@@ -164,6 +164,7 @@ def test_attention_is_torchs_multi_head_attention(context_width, masked):
         assert_close(mine, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", NORMALIZERS)
 @pytest.mark.parametrize("score", ["dot", "scaled_dot", "additive", "bilinear", "module"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,6 +74,7 @@ def check(look, weights):
 # ---- the same answers as the oracle ----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(cases(), st.sampled_from((1, 5, 40, 1 << 21)))
 def test_every_answer_is_the_oracles(case, numbers):
     assume(case.query.shape[-2] and case.key.shape[-2])
@@ -90,6 +91,7 @@ MASKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", NORMALIZERS)
 @pytest.mark.parametrize("score", SCORES)
 def test_for_every_score_and_normaliser_under_every_mask(score, normalize):
@@ -126,6 +128,7 @@ for n_queries, n_keys in ((3, 0), (0, 3), (0, 0)):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("question", [
     "assert torch.equal(look.entropy(), torch.zeros(2, n_queries))",
     "assert look.block_map(2).shape == (2, -(-n_queries // 2), -(-n_keys // 2))",
@@ -184,6 +187,7 @@ LONG = {"none": None, "causal": regard.Causal(), "padding": regard.Padding([500]
         "causal and padding": regard.Causal() & regard.Padding([500]), "window": regard.Window(20, 0)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("mask", LONG)
 @pytest.mark.parametrize("normalize", ["softmax", "relu"])

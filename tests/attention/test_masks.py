@@ -223,6 +223,7 @@ def test_the_matrix_of_segments(mask, n_queries, n_keys, matrix):
     assert drawn(mask.matrix(n_queries, n_keys)) == matrix
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
 @pytest.mark.parametrize("inner", [None, Causal(), Window(1, 2)], ids=repr)
 @given(st.data(), st.integers(0, 7), st.integers(0, 7), st.integers(1, 3))

@@ -82,6 +82,7 @@ def assert_bounded(got, literal, truth):
     assert (got.double() - truth).abs().max() <= bound
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "kind", "dtype", "key_heads"), [
     (name, KINDS[i % 3], (torch.float32, torch.bfloat16, torch.float16)[i // 3 % 3], 1 + i % 2)
@@ -108,6 +109,7 @@ def test_answers_and_gradients(name, kind, dtype, key_heads, device):
     assert not gradients[0][0][blind].any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["padding", "tensor", "packed"])
 def test_what_nobody_sees_changes_nothing(name, device):
@@ -129,6 +131,7 @@ def test_what_nobody_sees_changes_nothing(name, device):
         assert torch.equal(clean, got)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bias_and_its_gradient(kind, device):
@@ -155,6 +158,7 @@ def test_alibi_and_a_score_that_is_a_bilinear_form():
     assert np.abs(got.detach().numpy() - want).max() <= 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 def test_dropout(device):
     """With the identity as values the output is the weights: some are dropped, the others scaled; gradients follow."""
@@ -179,6 +183,7 @@ def test_dropout(device):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("n_queries", "n_keys", "width"), [(1, 1, 1), (1, 40, 16), (33, 1, 3), (0, 4, 3), (4, 0, 3)])
 def test_sizes(n_queries, n_keys, width, device):

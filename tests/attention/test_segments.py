@@ -144,6 +144,7 @@ def test_any_packed_question(case):
     assert_like_exact(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", ["none", "both"])
 def test_derivatives_are_those_of_finite_differences(inner):
     mask = mask_of(INNER[inner], [2, 2, 1, 1], [2, 2, 2, 0])
@@ -388,6 +389,7 @@ def test_lengths_are_checked_once_more_where_they_are_read():
         Packed([2, 1], [1, 3]).on_host(4, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("mask", [Packed, lambda n: Packed(n) & Causal(), lambda n: Packed(n) & Padding(5)])
 def test_a_compiled_graph_is_whole_and_takes_another_backend(mask, monkeypatch):
@@ -483,6 +485,7 @@ def test_dropout_keeps_the_mean_and_has_its_gradient():
     torch.testing.assert_close((gradient * value).sum(), (of_values(value) * upstream).sum(), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_dropout_of_the_weights_has_the_gradient_of_differences():
     given = [tensor.detach() for tensor in wide_tensors(17, 17)]
 

@@ -61,6 +61,7 @@ def test_how_rows_are_cut_into_blocks_changes_nothing(case, numbers, size, count
         torch.testing.assert_close(cut[name], expected, rtol=1e-12, atol=1e-12, msg=name)
 
 
+@pytest.mark.thorough
 @given(cases(), st.integers(1, 60), st.integers(1, 7), st.data())
 def test_every_statistic_is_the_oracles(case, numbers, size, data):
     assume(case.query.shape[-2] and case.key.shape[-2])
@@ -172,6 +173,7 @@ OPTIONS = {"dot": {}, "additive": {"score": regard.Additive(torch.ones(4))}, "re
            "alibi": {"bias": regard.ALiBi.for_heads(2), "mask": regard.Placed([7]) & regard.Causal()}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("asked", ASKED)
 def test_no_statistic_holds_more_than_its_blocks(asked, options, monkeypatch):

@@ -246,6 +246,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_layer_is_one_graph_whatever_the_lengths_and_can_still_be_watched(name):
     torch._dynamo.reset()

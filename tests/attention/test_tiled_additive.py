@@ -40,6 +40,7 @@ def test_scores_and_gradients_are_the_literal_ones(name, piece, monkeypatch):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_gradients_are_right(monkeypatch):
     monkeypatch.setattr(backends, "PIECE_CPU", 24)
     query, key, weight, bias = parts("a weight a head")

@@ -135,6 +135,7 @@ def test_every_part_runs(on_gpu, setting, part):
         assert any(row.who.startswith("regard") and row.ms > 0 for row in table.rows if row.ms is not None)
 
 
+@pytest.mark.thorough
 def test_the_script_prints_an_object_a_line():
     lines, found = called("--tiny", "--json", "dot")
     assert found.returncode == 0, found.stderr
@@ -144,6 +145,7 @@ def test_the_script_prints_an_object_a_line():
     assert all(table["part"] == "dot" and table["rows"] for table in tables)
 
 
+@pytest.mark.thorough
 def test_a_part_that_fails_leaves_the_others():
     lines, found = called("--tiny", "--limit", "0.05", "dot", "additive")
     assert found.returncode == 1
@@ -151,12 +153,14 @@ def test_a_part_that_fails_leaves_the_others():
         f"{part} failed: it took more than 0.05 s" for part in ("dot", "additive")]
 
 
+@pytest.mark.thorough
 def test_a_part_is_called_by_its_name():
     _, found = called("--tiny", "dott")
     assert found.returncode == 2
     assert "unknown part 'dott'" in found.stderr
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_nothing_is_measured():
     lines, found = called()
     assert (found.returncode, len(lines)) == (0, 1)

@@ -35,6 +35,7 @@ def test_a_folder_with_a_config_is_a_model(place):
     assert not _is_model_folder(str(place / "nowhere"))
 
 
+@pytest.mark.thorough
 def test_two_trained_models(place, tmp_path):
     models = place / "one" / "model", place / "two" / "model"
     (found,) = tables("compare", *models, place / "few.tsv", "--beam", "1", "-o", tmp_path / "out")
@@ -51,6 +52,7 @@ def test_two_trained_models(place, tmp_path):
     assert "exists already" in said
 
 
+@pytest.mark.thorough
 def test_recipes_are_trained_and_told_of(place, tmp_path):
     call_ = ("compare", place / "pairs.tsv", "--models", "attention", *TINY, "-o", tmp_path / "out")
     code, out, said = call(*call_)
@@ -131,6 +133,7 @@ COMPARE_MEMORY_TINY = {"mixers": "rnn, attention", "lengths": "2,3", "steps": 2,
                        "device": "cpu"}
 
 
+@pytest.mark.thorough
 def test_a_table_goes_to_stdout_and_progress_to_stderr(capfd):
     compare_memory("copy", **COMPARE_MEMORY_TINY)
     out, err = capfd.readouterr()
@@ -139,6 +142,7 @@ def test_a_table_goes_to_stdout_and_progress_to_stderr(capfd):
     assert err.count("copy 3, ") == 2
 
 
+@pytest.mark.thorough
 def test_json_and_the_folder_have_the_same_results(capfdbinary, tmp_path):
     compare_memory("recall", **COMPARE_MEMORY_TINY | {"lengths": "8"}, as_json=True, output=str(tmp_path / "made"),
                    seeds=2)

@@ -14,6 +14,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "asked"), [
     ([], {}), (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}), (["--min-length", "5"], {"min_length": 5}),
     (["--no-repeat-ngram-size", "1"], {"no_repeat_ngram_size": 1}), (["--beam", "2", "--length-penalty", "none"],

@@ -44,6 +44,7 @@ def tables(call):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -75,6 +76,7 @@ def test_data_that_cannot_be_read_is_one_message_with_the_place(call, files, sai
         assert word in err
 
 
+@pytest.mark.thorough
 def test_no_such_file_a_folder_and_no_permission(call, tmp_path):
     (tmp_path / "folder.tsv").mkdir()
     for name, said in (("none.tsv", "no such file"), ("folder.tsv", "directory")):
@@ -99,6 +101,7 @@ def test_a_table(call):
     assert "too_long" not in out  # what did not happen takes no line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("files", "rule", "lines"),
     [
@@ -117,6 +120,7 @@ def test_what_is_dropped(tables, files, rule, lines):
     assert found["pairs"]["dropped"] == len(lines)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
@@ -134,6 +138,7 @@ def test_what_is_noticed_and_kept(tables, line, rule):
     assert [entry["where"] for entry in found["look_at"]] == ([] if rule == "repeated_source" else ["a.tsv:4"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "files",
     [
@@ -155,6 +160,7 @@ def test_files_that_look_odd_and_are_fine(tables, files):
     assert not any(entry["count"] for entry in found["noticed"].values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [["--", "-odd.tsv"], ["./-odd.tsv"]])
 def test_a_name_with_a_leading_dash(call, arguments):
     code, out, err = call("--json", *arguments, files={"-odd.tsv": GOOD})
@@ -162,18 +168,21 @@ def test_a_name_with_a_leading_dash(call, arguments):
     assert json.loads(out)["pairs"]["read"] == 3
 
 
+@pytest.mark.thorough
 def test_standard_input(tables, call):
     assert tables("-", stdin=GOOD.encode())["pairs"]["read"] == 3
     assert call("-", stdin=b"")[0] == 2
     assert call("-", "-", stdin=GOOD.encode())[0] == 2
 
 
+@pytest.mark.thorough
 def test_standard_input_is_not_read_twice(call):
     code, out, err = call("-", "--validation", "-", stdin=GOOD.encode())
     assert (code, out) == (2, "")
     assert err.startswith("Error: standard input: It can be read only once")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [("1", "0"), ("1", "fr"), ("1", "01"), ("1", "9" * 5000)])
 def test_columns_that_cannot_be_meant(call, columns):
     code, out, err = call("a.tsv", "--source", columns[0], "--target", columns[1], files={"a.tsv": GOOD})
@@ -181,6 +190,7 @@ def test_columns_that_cannot_be_meant(call, columns):
     assert err.startswith("Error: ")
 
 
+@pytest.mark.thorough
 def test_several_files_and_chosen_columns(tables):
     files = {"a.tsv": "1\tone\tun\n", "b.tsv": "2\ttwo\tdeux\n3\tdrei\t\n"}
     found = tables("a.tsv", "b.tsv", "--source", "3", "--target", "2", files=files)
@@ -189,12 +199,14 @@ def test_several_files_and_chosen_columns(tables):
     assert found["source"]["characters"] == len("undeux")
 
 
+@pytest.mark.thorough
 def test_one_pair(tables):
     found = tables("a.tsv", files={"a.tsv": "one\tun"})
     assert found["pairs"] == {"read": 1, "kept": 1, "dropped": 0}
     assert found["ratio"] == dict.fromkeys(("5", "50", "95", "99", "max"), 0.66)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_nothing_to_train_on(call, option):
     code, out, err = call("a.tsv", *option, files={"a.tsv": "\t\nsame\tsame\n"})
@@ -203,6 +215,7 @@ def test_nothing_to_train_on(call, option):
     assert "same" in out  # what was found is shown all the same
 
 
+@pytest.mark.thorough
 def test_training_and_validation_are_the_same(call, tables):
     files = {"a.tsv": GOOD + "\tx\n", "b.tsv": "ONE\tun\nx\ty\n"}
     out = call("a.tsv", "--validation", "a.tsv", files=files)[1]
@@ -226,6 +239,7 @@ def test_entries_that_a_reader_leaves_out_are_told(tables):
     assert sum(reason["count"] for reason in found["left_out"].values()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "entity", ['<!ENTITY x SYSTEM "file:///etc/passwd">', '<!ENTITY y "yyyyyyyyyy"><!ENTITY x "&y;&y;&y;&y;&y;&y;&y;">']
 )
@@ -239,6 +253,7 @@ def test_entities_are_not_followed(call, entity):
     assert "root" not in err
 
 
+@pytest.mark.thorough
 def test_limits_and_rules_can_be_chosen(tables, call):
     files = {"a.tsv": GOOD + "a a a a\tb\nsame\tsame\ncafÃ©\tx\n"}
     found = tables("a.tsv", "--max-words", "3", "--keep", "copy", "--drop", "mojibake", files=files)
@@ -259,6 +274,7 @@ def test_limits_and_rules_can_be_chosen(tables, call):
 HOSTILE = "[/bold] [red]x\t\x1b[31mred\x1b[0m\u202e\u2066\n :smile: \ta\u2028b\x07\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", [{}, {"COLUMNS": "20"}, {"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
 def test_what_stands_in_the_data_is_shown_and_not_obeyed(call, environment):
     code, out, err = call("a.tsv", files={"a.tsv": HOSTILE + GOOD}, **environment)
@@ -272,6 +288,7 @@ def test_what_stands_in_the_data_is_shown_and_not_obeyed(call, environment):
         assert out.isascii()
 
 
+@pytest.mark.thorough
 def test_json_is_ascii_and_one_object(call):
     _, out, _ = call("a.tsv", "--json", files={"a.tsv": "é\tà\u2028\n" + HOSTILE}, PYTHONIOENCODING="ascii")
     assert out.isascii()
@@ -298,6 +315,7 @@ def run_in_a_terminal(tmp_path, pairs, **environment):
     return process.wait(timeout=60), written.decode()
 
 
+@pytest.mark.thorough
 def test_a_terminal_shows_progress_and_bold_headings(tmp_path):
     code, written = run_in_a_terminal(tmp_path, 70_000)
     assert code == 0
@@ -305,6 +323,7 @@ def test_a_terminal_shows_progress_and_bold_headings(tmp_path):
     assert "\x1b[1mPairs\x1b[0m" in written
 
 
+@pytest.mark.thorough
 def test_no_colour_where_none_is_wanted(tmp_path):
     code, written = run_in_a_terminal(tmp_path, 3, NO_COLOR="1")
     assert code == 0
@@ -312,6 +331,7 @@ def test_no_colour_where_none_is_wanted(tmp_path):
     assert "\r65" not in written
 
 
+@pytest.mark.thorough
 def test_it_needs_no_torch():
     code = """
 import sys
@@ -325,6 +345,7 @@ except SystemExit as end:
     assert subprocess.run([sys.executable, "-c", code], input=GOOD.encode(), capture_output=True).returncode == 0
 
 
+@pytest.mark.thorough
 def test_help_answers_at_once():
     """Time of the processor, the best of several runs: the machine may be busy with other tests."""
     assert min(_spent([*REGARD, "--help"]) for _ in range(5)) < 0.3
@@ -337,6 +358,7 @@ def _spent(command):
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
+@pytest.mark.thorough
 def test_a_reader_that_leaves(tmp_path):
     (tmp_path / "a.tsv").write_text(GOOD)
     process = subprocess.Popen([*REGARD, "a.tsv"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -346,6 +368,7 @@ def test_a_reader_that_leaves(tmp_path):
     assert process.wait(timeout=60) == 1
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     """Ten times the pairs, within what the two tables of pairs and sources may take: 2 x 36 bytes a pair, and 8 MB."""
     code = """
@@ -367,6 +390,7 @@ except SystemExit:
     assert peaks[1] - peaks[0] < 90_000 * 72 + words + 8e6
 
 
+@pytest.mark.thorough
 def test_the_phrasebook_is_written_as_tsv(tmp_path):
     def written(*arguments):
         result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", *arguments], cwd=tmp_path,
@@ -391,6 +415,7 @@ def test_a_wrong_split_of_the_phrasebook_is_named(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 def test_more_of_the_phrasebook_than_there_is(tmp_path):
     result = subprocess.run([sys.executable, "-m", "regard", "data", "phrasebook", "-n", "5", "--max-words", "1"],
                             cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -29,6 +29,7 @@ def check(tmp_path):
     return run
 
 
+@pytest.mark.thorough
 def test_what_a_training_would_take(check):
     pairs = "".join(f"the source number {number}\tla cible {number}\n" for number in range(3000))
     found = json.loads(check(pairs, "--json"))["estimate"]
@@ -43,6 +44,7 @@ def test_what_a_training_would_take(check):
     assert [re.split("  +", line.strip())[-1] for line in lines] == [f"{each['steps']:,}" for each in found.values()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", [False, True])
 def test_it_is_what_a_training_of_the_same_file_chooses(tmp_path, given):
     """For 5,000 pairs: the choices are others below that, and some are held out where nothing is given to judge by."""
@@ -61,6 +63,7 @@ def test_it_is_what_a_training_of_the_same_file_chooses(tmp_path, given):
     assert found["estimate"]["cpu"]["steps"] == pytest.approx(ready.settings.steps, rel=0.15)
 
 
+@pytest.mark.thorough
 def test_nothing_is_estimated_where_nothing_is_kept(check):
     assert json.loads(check("same\tsame\n", "--json"))["estimate"] is None
     assert "Estimate" not in check("same\tsame\n")

@@ -21,6 +21,8 @@ from regard.tasks.alignment import Alignment, alignment_error_rate, links_betwee
 from regard.training import train as training
 from regard.training.loop import TrainingError
 
+pytestmark = pytest.mark.thorough
+
 SMALL = demo.DemoSetting(pairs=60, max_words=6, validation_pairs=5, test_pairs=6, min_bleu=-1.0, changes={
     **demo.DEMO_CHANGES, "tokenizer.vocab_size": 400, "model.width": 16, "training.batches.max_tokens": 200,
     "training.schedule.max_steps": 4, "training.schedule.warmup_steps": 1, "training.validation.every": 2})

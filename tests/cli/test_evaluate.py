@@ -27,6 +27,7 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 def test_a_translator(place, tmp_path):
     task = regard.load(place / "translator")
     want = evaluate_translator(task, PAIRS, beams=2)

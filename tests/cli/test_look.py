@@ -60,6 +60,7 @@ def document(path):
     return json.loads(found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "given", "more", "names"), [
     ("translator", TEXT, [], 6), ("translator", TEXT, ["--target", "le chien dort."], 6),
     ("translator", TEXT, ["--beam", 2], 6), ("completer", "the dog", ["--max-length", 4], 2),
@@ -91,6 +92,7 @@ def test_a_page_of_an_image(folders, tmp_path):
     assert trace["sides"]["image"]["grid"] == [4, 4]
 
 
+@pytest.mark.thorough
 def test_two_models_on_one_text(folders, tmp_path):
     path = tmp_path / "page.html"
     assert call("look", folders / "translator", TEXT, "--with", folders / "translator", "-o", path)[0] == 0
@@ -104,6 +106,7 @@ def test_traces_side_by_side(traces, tmp_path):
     assert [trace["title"] for trace in table["traces"]] == ["The black cat sleeps.", "another"]
 
 
+@pytest.mark.thorough
 def test_a_trace_of_a_model_is_shown_as_the_model_is(folders, tmp_path):
     kept = tmp_path / "kept.safetensors"
     assert call("look", folders / "translator", TEXT, "-o", kept)[0] == 0
@@ -141,6 +144,7 @@ def test_a_terminal_obeys_nothing_in_a_trace(tmp_path):
     assert "\\x1b[31m[/bold] · \\x1b[2J" in out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture(traces, tmp_path, ending):
     pytest.importorskip("matplotlib")
@@ -234,6 +238,7 @@ def test_without_a_browser_it_says_so(traces, monkeypatch):
     assert "open the address yourself" in call("look", traces / "one.safetensors")[2]
 
 
+@pytest.mark.thorough
 def test_it_serves_until_it_is_interrupted(folders):
     """As a user meets it: a process, an address on stdout, Ctrl-C."""
     process = subprocess.Popen([sys.executable, "-m", "regard", "look", str(folders / "translator"), TEXT,
@@ -272,6 +277,7 @@ look._serve_page([Trace.load(sys.argv[1])], endless, 0, False)
 """
 
 
+@pytest.mark.thorough
 def test_an_end_that_has_to_wait_says_so_and_a_second_interrupt_does_not_wait(traces):
     process = subprocess.Popen([sys.executable, "-c", ANSWERING, str(traces / "one.safetensors")],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

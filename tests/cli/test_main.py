@@ -41,6 +41,7 @@ def test_answers_at_once(option):
     pytest.fail(f"{option} took {best:.2f} s at best")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", ["--help", "--version", "-h", "-V"])
 def test_answers_without_torch(option):
     code = f"""
@@ -76,6 +77,7 @@ def test_no_command_shows_the_help_and_is_a_wrong_call():
     assert "demo" in result.stdout + result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -94,6 +96,7 @@ def test_a_wrong_call_says_what_and_offers_the_nearest(arguments, said):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["[/bold]", "[red]x", ":smile:", "\x1b[31mred"])
 def test_what_a_user_types_is_not_markup(text):
     result = call(text)
@@ -102,6 +105,7 @@ def test_what_a_user_types_is_not_markup(text):
     assert text.replace("\x1b", "\\x1b") in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"NO_COLOR": "1"}])
 def test_help_is_plain_text_everywhere(environment):
     result = call("--help", **environment)
@@ -114,6 +118,7 @@ def test_a_narrow_terminal():
     assert call("--help", COLUMNS="20").returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lines", [0, 1, 100_000])
 def test_a_reader_that_leaves(lines):
     """`regard ... | head`, for output that fits the buffer, and for output that does not."""

@@ -95,6 +95,7 @@ def test_input_that_cannot_be_read(stdin, said, folder):
     assert err.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_lines_in_and_lines_out(folder, monkeypatch):
     """Only LF and CRLF end a line, however the lines come."""
     texts = ["no", "", "a\u2028b", "c\x0bd", " ", "e\u0085f"]
@@ -128,6 +129,7 @@ def test_a_message_is_not_markup(folder):
     assert "[/bold]\\x1b[31m" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_plain_and_needs_no_torch(command):
     code = """
@@ -145,6 +147,7 @@ except SystemExit as end:
     assert "MODEL" in result.stdout
 
 
+@pytest.mark.thorough
 def test_a_process_of_its_own(folder):
     """`| head`, lines that come one by one, and an encoding that has no letters."""
     command = [sys.executable, "-m", "regard", "translate", str(folder), "--beam", "1"]

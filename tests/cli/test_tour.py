@@ -26,6 +26,7 @@ def call(**environment):
     return result, time.perf_counter() - start
 
 
+@pytest.mark.thorough
 def test_the_tour_is_short_and_agrees_with_the_oracle():
     result, seconds = call()
     text = result.stdout.decode()
@@ -56,12 +57,14 @@ def test_the_words_of_one_meaning_find_each_other():
     assert weights.argmax(-1).tolist() == list(tour.MEANING)
 
 
+@pytest.mark.thorough
 def test_twenty_columns():
     result, _ = call(COLUMNS="20")
     assert result.returncode == 0
     assert max(map(len, result.stdout.decode().splitlines())) <= 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
 def test_ascii_where_blocks_cannot_be_printed(environment):
     result, _ = call(**environment)

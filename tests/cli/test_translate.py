@@ -19,6 +19,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "asked"), [
     ([], {"beams": 5, "length_penalty": "mean"}), (["--beam", "1"], {"beams": 1, "length_penalty": "none"}),
     (["--beam", "2"], {"beams": 2, "length_penalty": "mean"}),
@@ -30,6 +31,7 @@ def test_lines_are_those_of_the_library(folder, options, asked):
     assert want[1] == ""
 
 
+@pytest.mark.thorough
 def test_json(folder):
     found = tables("translate", folder, *TEXTS[:2])
     (want,) = regard.load(folder).translate(TEXTS[:1])
@@ -37,6 +39,7 @@ def test_json(folder):
     assert found[1] == {"source": "", "text": "", "score": 0.0, "cut": False}
 
 
+@pytest.mark.thorough
 def test_nbest_scores_and_alignment_in_columns(folder):
     task, given = regard.load(folder), TEXTS[:3]
     found = task.translate(given, beams=3, nbest=2)
@@ -52,6 +55,7 @@ def test_nbest_scores_and_alignment_in_columns(folder):
         task.align(["the dog"], [task.translate("the dog")])[0].pharaoh()]
 
 
+@pytest.mark.thorough
 def test_everything_as_json(folder):
     task = regard.load(folder)
     best = task.translate(TEXTS[0], beams=3, nbest=2)
@@ -70,6 +74,7 @@ def test_everything_as_json(folder):
         assert table["alignment"]["links"]
 
 
+@pytest.mark.thorough
 def test_placeholders_are_kept(folder):
     texts = ["open %s and <b>{name}</b>.", "see https://a.org/x, </s>", "%s: %d"]
     for line, text in zip(lines("translate", folder, *texts, "--beam", "1"), texts, strict=True):

@@ -46,6 +46,7 @@ def written(folder, path, output, *options):
     return output.read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_plain_file_gives_lines(folder, tmp_path):
     path = tmp_path / "a b.txt"
     path.write_bytes(b"the dog\r\n\r\nno")
@@ -57,6 +58,7 @@ def test_a_plain_file_gives_lines(folder, tmp_path):
     assert found == ["the dog", "", "no"]
 
 
+@pytest.mark.thorough
 def test_a_po_file_keeps_all_but_its_targets(folder, tmp_path):
     path = tmp_path / "a.po"
     path.write_text(PO)
@@ -74,6 +76,7 @@ def test_a_po_file_keeps_all_but_its_targets(folder, tmp_path):
     assert after.split("\n")[:7] == missing.split("\n")[:7]
 
 
+@pytest.mark.thorough
 def test_other_formats(folder, tmp_path):
     (tmp_path / "a.tsv").write_text("x\tthe {0} dog\nthe cat\n")
     (tmp_path / "a.jsonl").write_text('{"en": "the dog %s", "n": 1}\n')
@@ -149,6 +152,7 @@ def test_texts_that_stay_as_they_are_are_counted(folder, tmp_path, monkeypatch):
     assert (tmp_path / "b.txt").read_text() == "%1b\ns\n"
 
 
+@pytest.mark.thorough
 def test_a_reader_that_has_gone(folder, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("no\n" * 3000)
@@ -157,6 +161,7 @@ def test_a_reader_that_has_gone(folder, tmp_path):
     assert (found.stdout.count("\n"), found.stderr) == (1, "")
 
 
+@pytest.mark.thorough
 def test_killed_and_called_again(folder, tmp_path):
     """The command itself, killed as soon as something is done, says where it goes on, and ends with the same file."""
     path, output = tmp_path / "a.txt", tmp_path / "b.txt"

@@ -76,6 +76,7 @@ def command(*arguments):
     return shlex.join([*REGARD, *map(str, arguments)])
 
 
+@pytest.mark.thorough
 def test_one_bad_line_of_ten_thousand(folder, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{WORD}\n" if line == BAD else f"{line}\n" for line in range(1, LINES + 1)), "utf-8")
@@ -91,6 +92,7 @@ def test_one_bad_line_of_ten_thousand(folder, tmp_path):
     assert [found[line - 1] for line in some] == ["".join(filter(str.isprintable, one.text)) for one in want]
 
 
+@pytest.mark.thorough
 def test_one_bad_line_of_a_file_that_is_written(folder, tmp_path):
     path, output = tmp_path / "a.tsv", tmp_path / "b.tsv"
     path.write_text("".join(f"{WORD if line == 555 else line}\told\n" for line in range(1, 601)), "utf-8")
@@ -104,6 +106,7 @@ def test_one_bad_line_of_a_file_that_is_written(folder, tmp_path):
     assert [line for line, row in enumerate(rows, 1) if not row[1]] == [555]
 
 
+@pytest.mark.thorough
 def test_lines_do_not_depend_on_each_other(folder):
     texts = ["no", "the dog", "a", "Emma sings", "", "we", "12", "big cat", "%s dog", "<b>a</b> cat"]
     want = [text for one in texts for text in lines("translate", folder, one, "--beam", "2")]
@@ -140,6 +143,7 @@ def test_the_output_is_not_the_input(folder, name, tmp_path, monkeypatch):
 # A process of its own takes seconds to begin: one model is enough here.
 
 
+@pytest.mark.thorough
 def test_a_reader_that_takes_three_lines_and_goes(tmp_path):
     folder = saved("RNN with attention", tmp_path / "model")
     code, out, said = shell(f"yes no | {command(folder, '--beam', 1)} | head -n 3")
@@ -150,6 +154,7 @@ def test_a_reader_that_takes_three_lines_and_goes(tmp_path):
     assert (code, out, said) in [(code, 'msgid "no 0"\n', "") for code in (0, 1, 141)]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(tmp_path):
     folder = saved("Transformer", tmp_path / "model")

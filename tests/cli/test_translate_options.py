@@ -48,6 +48,7 @@ def test_samples(folder, options, asked):
     assert lines("translate", folder, *options, stdin="\n".join(TEXTS[::-1])) == want[::-1]  # whatever is beside it
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "asked"), [
     (["--max-length", "5"], {"max_length": 5}), (["--min-length", "7"],
                                                  {"min_length": 7}), (["--no-repeat-ngram-size", "2"],
@@ -71,6 +72,7 @@ def test_several_samples_of_each(folder):
     assert got["score"] == pytest.approx(sum(found.log_probabilities))
 
 
+@pytest.mark.thorough
 def test_most_alike(folder):
     search = regard.Sampling(num_samples=6, seed=2)
     want = shown(folder, lambda task, texts: task.mbr(texts, search))
@@ -206,6 +208,7 @@ def test_another_engine(folder, tmp_path):
     assert (code, said.count("int8")) == (0, 1)
 
 
+@pytest.mark.thorough
 def test_a_file_goes_on_only_with_all_the_same_options(folder, terms, tmp_path, monkeypatch):
     path = tmp_path / "a.tsv"
     path.write_text("the big dog sleeps.\t\nEmma sees a cat.\t\n")

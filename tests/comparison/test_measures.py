@@ -50,6 +50,7 @@ def made(recipe, **changes):
     return make_task(build(config), config, tokenizer=both)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", ["seq2seq-tiny", "seq2seq-attention-tiny", "transformer-tiny"])
 def test_the_norms_are_those_of_small_differences(recipe):
     task = made(recipe)
@@ -79,6 +80,7 @@ def test_the_norms_are_those_of_small_differences(recipe):
         assert norm == pytest.approx(want, rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.thorough
 def test_what_was_read_first_fades_in_one_vector_and_not_under_attention():
     first = {recipe: source_flow(made(recipe), PAIRS).all[0] for recipe in ("seq2seq-tiny", "transformer-tiny")}
     last = source_flow(made("seq2seq-tiny"), PAIRS).all[-1]
@@ -86,6 +88,7 @@ def test_what_was_read_first_fades_in_one_vector_and_not_under_attention():
     assert last > 2
 
 
+@pytest.mark.thorough
 def test_shares_are_of_every_tenth_and_the_model_is_as_it_was():
     task = made("seq2seq-attention-tiny")
     task.model.train()

@@ -71,6 +71,7 @@ def test_what_is_wrong_is_said():
 TINY = MemoryBudget(steps=6, rows=4, parameters=6_000, validation_rows=10, every=3)
 
 
+@pytest.mark.thorough
 def test_attention_learns_to_add_two_numbers():
     result = learn(AddingTask(12), "attention",
                    MemoryBudget(steps=200, rows=32, parameters=27_000, validation_rows=200, every=50), 0)

@@ -15,6 +15,7 @@ from regard.tasks.evaluation import evaluate_translator
 PAIRS = texting.pairs()[:8]
 
 
+@pytest.mark.thorough
 def test_each_model_is_scored_as_by_itself_and_sentences_are_sorted():
     first, second = texting.translator(), texting.translator(pair=texting.separate)
     found = compare_models(("a", first), ("b", second), PAIRS, beams=1, draws=20)

@@ -17,6 +17,8 @@ from regard.tasks.evaluation import evaluate_translator
 from regard.tasks.load import load
 from regard.training import train as runs
 
+pytestmark = pytest.mark.thorough
+
 NAMES = ("seq2seq", "transformer")
 TINY = {"model.width": 16, "tokenizer.vocab_size": 400, "training.batches.max_tokens": 300}
 

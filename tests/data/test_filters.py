@@ -379,6 +379,7 @@ def test_it_grows_and_forgets_nothing():
     assert len(table._slots) * 8 <= 24 * len(values)
 
 
+@pytest.mark.thorough
 def test_numbers_that_all_want_the_last_places():
     table = filters.HashSet()
     values = [(index << 32) - 1 for index in range(1, 3000)]

@@ -352,6 +352,7 @@ def found(place, keys):
     return header["key"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", ["", "a"])
 def test_killed_at_any_point_there_is_a_whole_store_or_none(tmp_path, monkeypatch, before):
     monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -89,6 +89,7 @@ def assert_like_the_plain_search(cache, model, memory, request, search, buffers=
     return mine
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "constraints", "budget"), [
     ("rotary", (FORBIDDEN,), 14), ("post-norm", (), None), ("attention", (NoRepeatNgram(1),), None)])
 @torch.no_grad()
@@ -99,6 +100,7 @@ def test_greedy_search(cache, name, constraints, budget):
     assert_like_the_plain_search(cache, model, memory, request, search_of(request, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "constraints", "budget", "penalty", "nbest"), [
     ("attention", (), None, "mean", 2), ("rotary", (FORBIDDEN, NoRepeatNgram(2)), 24, 0.6, 1),
     ("untied", (), None, "none", 2)])
@@ -110,6 +112,7 @@ def test_beam_search(cache, name, constraints, budget, penalty, nbest):
     assert_like_the_plain_search(cache, model, memory, request, search_of(request, 2, penalty, nbest))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "constraints", "budget", "beams"), [
     ("additive", (FORBIDDEN,), 14, 1), ("additive", (), 24, 2), ("bilinear", (NoRepeatNgram(1),), None, 2)])
 @torch.no_grad()
@@ -136,6 +139,7 @@ def test_more_beams_than_the_kernels_take(cache, plain_steps):
     assert_like_the_plain_search(cache, model, memory, request, search_of(request, 18, 0.6, 3), PlainBuffers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "beams", "buffers"), [
     ("learned", 2, FusedBuffers), ("llama", 1, FusedBuffers), ("additive", 2, PlainBuffers)])
 @torch.no_grad()
@@ -147,6 +151,7 @@ def test_language_models_with_prompts_of_many_lengths(cache, name, beams, buffer
         assert_like_the_plain_search(cache, model, None, request, search_of(request, beams, "mean", beams), buffers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("buffers", [FusedBuffers, PlainBuffers])
 @torch.no_grad()
 def test_graphs_see_other_sources_and_weights(cache, buffers):
@@ -169,6 +174,7 @@ def test_sources_without_any_token(cache, buffers):
     assert_like_the_plain_search(cache, model, memory, request, search_of(request, 1), buffers)
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_equal_tokens_are_put_in_order(cache):
     model, memory, prompts = translating("untied")
@@ -179,6 +185,7 @@ def test_equal_tokens_are_put_in_order(cache):
     assert {one.ids[0] for found in mine for one in found} == {4, 5}, "the lowest of equals"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's
 @torch.no_grad()
 def test_invalid_logits_are_reported_with_their_row(cache):
@@ -226,6 +233,7 @@ def test_listeners_and_hooks_are_in_the_way(cache, name):
     assert why_no_buffers(cache, model) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("buffers", [FusedBuffers, PlainBuffers])
 @torch.no_grad()
@@ -271,6 +279,7 @@ def test_workspaces_are_kept_within_a_limit(cache, plain_steps):
     assert len(cache.workspaces) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beams", [1, 2])
 def test_graphs_captured_in_one_mode_serve_another(cache, plain_steps, beams):
     model, memory, prompts = translating("attention")
@@ -353,6 +362,7 @@ def test_a_model_that_does_not_change_is_checked_once(monkeypatch):
     assert checked == [one, one, other, one]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["attention", "additive"])
 @torch.no_grad()
 def test_graphs_do_not_keep_the_model_alive(cache, name):
@@ -400,6 +410,7 @@ def attribute_changed(model):
     model.decoder.stack.blocks[0].around_mixer.norm.eps = 10.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("change", "same"), [
     (weight_written, True), (loaded, True), (loaded_by_assigning, False), (in_float32, False),
     (module_replaced, False), (attribute_changed, False)])
@@ -442,6 +453,7 @@ def test_hooks_stop_the_graphs_and_do_not_spoil_them(kept):
     assert (seen, dict(cache.workspaces)) == ([], captured)
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_other_beams_lengths_and_sources_have_workspaces_of_their_own(kept):
     model, _, _ = translating("untied")

@@ -104,6 +104,7 @@ def check(search, max_lengths, seed, equal, steps, device="cpu"):
         assert_same(dict(enumerate(kept.pool.hypotheses())), dict(enumerate(batch.pool.hypotheses())))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("beams", "nbest", "penalty", "constraints", "equal"), [
     (2, 1, "none", (), True), (2, 1, "mean", (), False), (3, 3, 0.7, (), True), (3, 2, "mean", FORBIDDEN, False),
     (3, 3, "none", (ForbiddenTokens([0, 1, 4, 5, 6, 7, 8]),), False),  # only end tokens are allowed
@@ -115,6 +116,7 @@ def test_beam_steps_are_those_of_the_plain_search(either, beams, nbest, penalty,
         check(search, max_lengths, seed, equal, steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("constraints", [(), FORBIDDEN, (NoRepeatNgram(1),), (NoRepeatNgram(99),)])
 def test_greedy_steps_are_those_of_the_plain_search(either, constraints):
     search = TokenSearch(request([1, 4, 6, 0], constraints=constraints), most_probable)
@@ -165,6 +167,7 @@ def test_the_status_is_known_one_step_later_and_at_the_maximum_length_at_once(ei
     assert known == [None, [True, True], [False, True], [False, False]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beams", [1, 3])
 def test_new_rows_are_those_of_the_search_and_can_move_to_another_state(either, beams):
     asked = request([2, 6, 6, 5], constraints=(MinLength(2, [2, 3]), NoRepeatNgram(2)))

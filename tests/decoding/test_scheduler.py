@@ -175,6 +175,7 @@ def test_without_a_token_budget_there_is_one_bucket():
     assert (bucket.sequences, bucket.slots, bucket.capacity) == ([0, 1, 2], 3, 100)
 
 
+@pytest.mark.thorough
 @given(seed=st.integers(0, 1000), limits=st.lists(st.integers(0, 9), min_size=1, max_size=12),
        token_budget=st.integers(1, 60), beams=st.integers(1, 3))
 def test_results_are_those_of_one_batch_in_order(seed, limits, token_budget, beams):
@@ -243,6 +244,7 @@ def test_memories_of_some_rows():
     assert select_memory(Sources(3, memory.pick), [1]).states.item() == 5
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 @pytest.mark.parametrize("config", WRITING.values(), ids=WRITING)
 def test_every_model_whose_rows_are_replaced(config):

@@ -137,6 +137,7 @@ def assert_same(got, want):
     assert [one.score for one in got] == pytest.approx([score for score, _, _ in want], rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.thorough
 @given(seed=st.integers(0, 1000), penalty=PENALTIES, weight=st.sampled_from([0.1, 1.0, 5.0]),
        min_length=st.integers(0, 2),
        layer=st.sampled_from([None, 0, 1]))

@@ -113,12 +113,14 @@ def test_with_a_cache_is_without_one_greedy(model, function):
         assert_same([one], plain_beam(function, row, [START], [end_of(model)], LIMIT, 1, 0, "none")[:1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_with_a_cache_is_without_one_beams(model, function, penalty):
     for row, got in enumerate(all_rows(model, beam, beams=3, nbest=3, length_penalty=penalty)):
         assert_same(got, plain_beam(function, row, [START], [end_of(model)], LIMIT, 3, 0, penalty)[:3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("min_length", [0, 2])
 def test_beams_over_everything_are_brute_force(few_words, penalty, min_length):
@@ -136,6 +138,7 @@ def test_one_beam_is_greedy(model):
         assert_same([other], [(one.score, one.ids, one.end)])
 
 
+@pytest.mark.thorough
 def test_more_beams_than_words(model, function):
     got = all_rows(model, beam, max_length=2, beams=5 * TARGET, nbest=5 * TARGET)
     for row in range(len(SOURCES)):
@@ -177,6 +180,7 @@ def test_hypotheses_without_an_end_are_truncated(kind):
     assert all(one.cut and len(one.ids) == LIMIT for row in rows for one in row)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("token_budget", [None, 1, 3 * (LIMIT + 1)])
 def test_a_sentence_depends_neither_on_its_batch_nor_on_its_place(kind, dtype, token_budget):
@@ -274,6 +278,7 @@ def test_with_a_state_equals_without_one(kind, penalty):
         assert_same_hypotheses(got, plain_beam(rereading_of(model), row, BEAM_PROMPTS[row], [0], 6, 3, 1, penalty)[:3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", WRITING.values(), ids=WRITING)
 def test_every_generative_model_with_a_state_and_without_one(config):
     model, limits = built(config), [LONGEST - 3, 2]  # the longest prompt has three tokens, and there is no more room

@@ -17,4 +17,4 @@ def test_the_table_of_choices_is_what_is_chosen():
         made = ready(count, GPU)
         assert row[1:] == [made.tables["recipe"], f"{made.model.source_vocab_size:,}",
                            f"{made.settings.batches.max_tokens:,}", str(made.model.encoder.dropout),
-                           NORMS[made.model.encoder.order], f"{made.settings.epochs:.0f}"]
+                           NORMS[made.model.encoder.norm_position], f"{made.settings.epochs:.0f}"]

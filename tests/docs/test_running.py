@@ -28,7 +28,8 @@ SMALL = {key: value for key, value in TINY.items() if key.startswith(("model.", 
 FEWER = {"-n 5000": "-n 60", "-n 200": "-n 4"}
 LANGUAGES = {"sh", "python", "text", ""}
 BEGIN = "tutorial.md"
-pytestmark = pytest.mark.xdist_group("docs")  # one folder, one process that answers
+# One folder, one process that answers.
+pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

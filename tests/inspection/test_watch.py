@@ -32,6 +32,7 @@ def arguments(name, model):
     return (Tokens.of(SOURCE),)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(tiny.ALL))
 def test_results_are_the_same_to_the_last_bit_on_the_same_backends(name, monkeypatch):
     model = tiny.built(tiny.ALL[name])

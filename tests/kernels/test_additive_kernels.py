@@ -16,6 +16,8 @@ from regard.attention.score import Additive
 pytest.importorskip("triton")
 from regard.kernels import additive as additive_kernels
 
+pytestmark = pytest.mark.thorough
+
 INTERPRETED = pytest.mark.skipif(not additive_kernels.INTERPRETED, reason="the kernels are compiled here")
 DEVICES = [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -15,6 +15,8 @@ from regard.kernels.linear import adjacent_tensor
 pytest.importorskip("triton")
 from regard.kernels import band as band_kernels
 
+pytestmark = pytest.mark.thorough
+
 INTERPRETED = pytest.mark.skipif(not band_kernels.INTERPRETED, reason="the kernels are compiled here")
 MASKS = {
     "none": None, "causal": Causal(), "padding": Padding([21, 0]), "left": Causal() & Padding([5, 33], side="left"),

@@ -7,6 +7,8 @@ pytest.importorskip("triton")
 from regard.kernels import column_sums as columns
 from regard.kernels.column_sums import column_sums, note_column_sums
 
+pytestmark = pytest.mark.thorough
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

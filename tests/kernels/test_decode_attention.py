@@ -9,6 +9,8 @@ from interpreting import only_interpreted  # noqa: F401
 
 from regard.kernels import decode_attention
 
+pytestmark = pytest.mark.thorough
+
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
 
 

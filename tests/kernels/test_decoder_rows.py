@@ -10,6 +10,8 @@ from interpreting import only_interpreted  # noqa: F401
 
 from regard.kernels.decoder_rows import add_norm_rows, embed_rows, why_not_norm
 
+pytestmark = pytest.mark.thorough
+
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)]
 NORMS = [nn.LayerNorm(10), nn.LayerNorm(10, 1e-3, bias=False), nn.LayerNorm(10, elementwise_affine=False),
          nn.RMSNorm(10), nn.RMSNorm(10, 1e-3)]

@@ -6,6 +6,8 @@ import pytest
 
 from regard.kernels import dispatch
 
+pytestmark = pytest.mark.thorough
+
 
 def backend(refusal=None, drawback=None):
     return SimpleNamespace(refusal=lambda problem: refusal, drawback=lambda problem: drawback,

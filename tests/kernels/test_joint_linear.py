@@ -8,6 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.kernels import linear as module
 from regard.kernels.linear import Linear, apply_jointly
 
+pytestmark = pytest.mark.thorough
+
 SIZES = (6, 4, 4)
 
 

@@ -6,6 +6,8 @@ import torch
 from regard.kernels import launch
 from regard.kernels.launch import usable
 
+pytestmark = pytest.mark.thorough
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 

@@ -9,6 +9,8 @@ from regard.kernels import launch
 from regard.kernels import linear as module
 from regard.kernels.linear import Linear, adjacent_tensor, concatenate, empty_like_parts, linear
 
+pytestmark = pytest.mark.thorough
+
 
 def gradients(y, *of):
     torch.manual_seed(1)

@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from regard.kernels import loss as kernels
 from regard.tokens import IGNORED_LABEL
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

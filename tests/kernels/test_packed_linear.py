@@ -9,7 +9,8 @@ from torch import nn
 from regard.kernels import packed_linear as packing
 from regard.kernels.packed_linear import PACKED_WEIGHTS, packed_linear_layers
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+pytestmark = [pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here"),
+              pytest.mark.thorough]
 
 
 def layers():

@@ -12,6 +12,8 @@ from regard.kernels import decoding_buffers
 from regard.kernels.decoding import find_top_tokens
 from regard.kernels.decoding_buffers import TopTokens
 
+pytestmark = pytest.mark.thorough
+
 
 def found(logits, count, never=None, counts=None, each=1):
     best = TopTokens.allocate(logits, count)

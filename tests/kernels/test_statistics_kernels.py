@@ -21,6 +21,8 @@ pytest.importorskip("triton")
 
 from regard.kernels.statistics import TileSizes, tile_schedule
 
+pytestmark = pytest.mark.thorough
+
 fused, by_rows = STATISTICS_BACKENDS["fused"], STATISTICS_BACKENDS["rows"]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -192,6 +192,7 @@ def test_every_parameter_gets_a_gradient(model):
         assert torch.isfinite(parameter.grad).all(), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", [True, False])
 def test_gradients_are_right(attention):
     class Whole(torch.nn.Module):

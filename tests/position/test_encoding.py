@@ -179,6 +179,7 @@ def test_only_what_is_learned_is_stored():
     assert not AddPositions(LinearEncoding()).state_dict()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [AddPositions, ConcatenatePositions])
 @pytest.mark.parametrize("encoding", [LinearEncoding(), SinusoidalEncoding(4), FormalSinusoidalEncoding(4, 9),
                                       LearnedEncoding(6, 4)], ids=repr)

@@ -91,6 +91,7 @@ def test_every_backend_gives_the_same(backend):
     assert_close(made(x)[0], truth(made, x[0])[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("score", ["additive", "bilinear", "scaled_dot"])
 def test_gradients(score):
     made, x = make(2, 2, 2, score=score), tokens(2, 4, 2).requires_grad_()

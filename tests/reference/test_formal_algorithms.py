@@ -370,6 +370,7 @@ def test_ed_inference_writes_from_bos_until_eos_or_the_limit(rng):
     assert formal.ed_inference(Z, 0.0, counting, rng, bos=1, eos=4, limit=0) == [1]
 
 
+@pytest.mark.thorough
 def test_ed_inference_reads_its_source(rng, ed):
     draws = [formal.ed_inference(Z, 1.0, ed, rng, bos=0, eos=2, limit=1)[1] for _ in range(800)]
     np.testing.assert_allclose(np.bincount(draws, minlength=N_V) / 800, formal.ed_transformer(Z, [0], ed)[0], atol=0.07)

@@ -250,7 +250,8 @@ def masks(draw: Any, leading: tuple[int, ...], n_queries: int, n_keys: int, dept
 def table_of(bias: regard.RelativeBias, distances: np.ndarray) -> np.ndarray:
     """The oracle's bias of these distances (..., 1, queries, keys), or without the 1: (..., heads, queries, keys)."""
     table = bias.table.detach().cpu().double().numpy()
-    rows = np.vectorize(lambda d: positions.relative_clip(int(d), bias.max_distance) + bias.max_distance, otypes=[int])(distances)
+    limit = bias.max_distance
+    rows = np.vectorize(lambda d: positions.relative_clip(int(d), limit) + limit, otypes=[int])(distances)
     rows = rows if rows.ndim > 2 else rows[None]
     return np.concatenate([table[rows, head] for head in range(bias.heads)], axis=-3)
 

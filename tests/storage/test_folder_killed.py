@@ -155,6 +155,7 @@ def test_first_save(tmp_path, empty):
         assert_mended(target, "b")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("exchange", "links"), [(True, True), (False, True), (True, False)])
 def test_replacement(tmp_path, exchange, links):
     template, targets = first(tmp_path, "a"), [tmp_path / str(count) / "model" for count in range(MOST)]
@@ -181,6 +182,7 @@ def test_replacement(tmp_path, exchange, links):
             "README.md", "checkpoints", "manifest.json", "notes [1].txt", "only-z"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("exchange", "links"), [(True, True), (False, True), (True, False), (False, False)])
 def test_kill_after_kill(tmp_path, exchange, links):
     """Saves that mend what killed ones left are killed in their turn."""
@@ -256,6 +258,7 @@ def test_two_at_the_same_time(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.thorough
 def test_killed_while_weights_are_written(tmp_path):
     """The same with tensors, killed after random times, as a machine that goes down would."""
     code = """

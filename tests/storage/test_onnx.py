@@ -38,6 +38,7 @@ def assert_same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_a_translator(tmp_path):
     model, files = made(TRANSLATING["post-norm"], tmp_path)
@@ -52,6 +53,7 @@ def test_a_translator(tmp_path):
     assert_same(logits, model.decode(Tokens(target), Memory(wanted.states, LENGTHS)))
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_a_language_model(tmp_path):
     model, files = made(language("rotary", "none", gated=True, norm="rms", tie_word_embeddings=False), tmp_path)
@@ -60,12 +62,14 @@ def test_a_language_model(tmp_path):
     assert_same(run(tmp_path / "model.onnx", ids=IDS[:1, :1]), model.decode(Tokens(IDS[:1, :1])))
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_a_model_that_reads(tmp_path):
     model, _ = made(READING["mean"], tmp_path)
     assert_same(run(tmp_path / "model.onnx", ids=IDS, lengths=LENGTHS), model(Tokens(IDS, LENGTHS)))
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_a_model_of_images(tmp_path):
     model, _ = made(VISION["class"], tmp_path)

@@ -53,6 +53,7 @@ def keys(tables):
     return {key for key in tables} | {one for part in tables.values() if isinstance(part, dict) for one in keys(part)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_an_old_model_loads_and_is_saved_with_new_keys(folders, tmp_path, name):
     with pytest.warns(FutureWarning, match=rf"{name}/config\.toml: .*is now") as notices:
@@ -77,6 +78,7 @@ def test_the_record_of_a_saved_model_is_a_config(folders, tmp_path):
     assert TrainingConfig(**record).schedule.learning_rate == 5e-3
 
 
+@pytest.mark.thorough
 def test_an_interrupted_training_resumes(folders):
     place = folders / "interrupted"
     words = ["train", "pairs.tsv", "--validation", "validation.tsv", "-o", "model", "--resume", "--device", "cpu",

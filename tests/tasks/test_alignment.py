@@ -270,6 +270,7 @@ def test_it_belongs_to_translators():
         again(texting.translator(), aligned_by=1)
 
 
+@pytest.mark.thorough
 def test_the_choice_is_of_the_pairs_alone():
     task, pairs = texting.translator(), texting.pairs()
     found = task.choose_alignment(pairs[:40])
@@ -375,6 +376,7 @@ def looked(pair, right, noise=0.3, heads=HEADS):
     return PairAttention(torch.softmax(cross, -1), pair.source, source, pair.target, target)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("offset", CANDIDATE_OFFSETS)
 @pytest.mark.parametrize("head", [None, 1])
 def test_the_place_that_is_right_is_found(offset, head):

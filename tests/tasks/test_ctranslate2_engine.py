@@ -183,6 +183,7 @@ def test_a_system_that_does_not_tell_which_cores_are_ours(folder, monkeypatch):
     assert open_ctranslate2(folder).translate("").text == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("quantization", "beams", "tokens"), [
     ("float32", 1, 6144), ("float32", 5, 2048), ("float16", 5, 2048), ("int8", 1, 512), ("int8", 5, 384)])
 def test_batches_have_like_sizes_and_at_most_so_many_tokens(folder, monkeypatch, quantization, beams, tokens):

@@ -175,6 +175,7 @@ def po(count):
     return PO + "\n".join(f'#: a.c:{number}\nmsgid "{text}"\nmsgstr "old"\n' for number, text in enumerate(texts))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [4, 512])
 def test_killed_at_any_moment_and_called_again(tmp_path, block):
     """A child translates, and is killed again and again, until it comes to the end."""

@@ -29,6 +29,7 @@ from regard.tasks.load import make_task
 from regard.tokens import Tokens
 
 
+@pytest.mark.thorough
 def test_a_translator():
     task, pairs = texting.translator(), texting.pairs()[:8]
     found = evaluate_translator(task, pairs, beams=2, lowercase=True)

@@ -59,6 +59,7 @@ def gpt():
     return recipe("gpt", vocab_size=40, **{"stack.layers": 1})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quantization", ctranslate2_writing.QUANTIZATIONS)
 @pytest.mark.parametrize("make", [ending.translator, texting.completer, transformer, gpt])
 def test_to_ctranslate2(make, quantization, tmp_path):
@@ -75,6 +76,7 @@ def test_to_ctranslate2(make, quantization, tmp_path):
     assert (record["quantization"], record["model"], record["target"]) == (quantization, "abc", "ctranslate2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("make", "architecture"), [
     (transformer, "MarianMTModel"), (gpt, "GPT2LMHeadModel"),
     (lambda: recipe("bert", vocab_size=40, **{"stack.layers": 1}), "BertForMaskedLM"),
@@ -106,6 +108,7 @@ def with_text(pair):
                        **sizes, **{"encoder.layers": 1, "decoder.layers": 1})
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_goes_with_its_model(tmp_path):
     transformers = pytest.importorskip("transformers")
     task = with_text(texting.joint())
@@ -131,6 +134,7 @@ def test_a_reader_comes_back_with_its_tokenizer(tmp_path):
     assert again.special.mask == task.special.mask
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [lambda: with_text(texting.separate()), lambda: regard.task(
     "gpt-tiny", tokenizer=texting.characters(), vocab_size=texting.characters().size, **{"stack.layers": 1})])
 def test_a_tokenizer_that_has_no_form_there_is_told(make, tmp_path):
@@ -139,6 +143,7 @@ def test_a_tokenizer_that_has_no_form_there_is_told(make, tmp_path):
     assert report.files == ("config.json", RECORD_FILE, "model.safetensors")
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_that_gives_other_ids_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting.tokenizer_json, "encode_texts", lambda data, texts: [[5]] * len(texts))
     report = export(with_text(texting.joint()), "huggingface", tmp_path / "out")
@@ -146,6 +151,7 @@ def test_a_tokenizer_that_gives_other_ids_is_left_out(tmp_path, monkeypatch):
     assert "tokenizer.json" not in report.files
 
 
+@pytest.mark.thorough
 def test_to_onnx(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -347,6 +353,7 @@ def test_what_is_quantised_may_differ_more():
     assert not compare_outputs(task, off, make_check_inputs(task)).passed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [texting.translator, texting.completer])
 @pytest.mark.parametrize("text", [lambda ids: [], lambda ids: [*ids[:2], 7, *ids[3:]], lambda ids: [*ids, 8]])
 def test_other_texts_do_not_pass(make, text):

@@ -173,6 +173,7 @@ def assert_met(glossary, text, one):
         assert term.appears_in(one.text), (one.text, term)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("make", [ending.translator, texting.translator, without_attention])
 def test_terms_appear_even_where_nothing_was_learned(make, beams):

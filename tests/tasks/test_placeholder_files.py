@@ -93,6 +93,7 @@ def written(sentences, tmp_path_factory):
     return source, target
 
 
+@pytest.mark.thorough
 def test_placeholders_are_as_many_and_in_order(written, sentences):
     found = list(read_pairs([written[1]]))
     assert [pair.source for pair in found] == [one.source for one in sentences]

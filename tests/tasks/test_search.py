@@ -40,6 +40,7 @@ def test_a_wrong_value_is_refused_when_it_is_made(kind, options, parts):
     assert_named(lambda: kind(**options), parts)
 
 
+@pytest.mark.thorough
 def test_it_is_refused_without_assertions_too():
     code = "from regard.tasks.search import Sampling; Sampling(top_p=2)"
     done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)

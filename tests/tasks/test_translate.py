@@ -309,6 +309,7 @@ def test_a_prefix_is_how_a_translation_begins(task, drawn):
     assert task.translate("", prefix="la").text == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_prefix_counts_as_written(task, drawn):
     """For how long a translation is at least, and for what it may not repeat."""

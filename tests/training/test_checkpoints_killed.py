@@ -16,7 +16,8 @@ import pytest
 from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot
 
-pytestmark = pytest.mark.xdist_group("checkpoints_killed")  # one worker makes what all of these tests look at
+# One worker makes what all of these tests look at.
+pytestmark = [pytest.mark.xdist_group("checkpoints_killed"), pytest.mark.thorough]
 
 # A process that forks one that saves, for each n. Python reports most touches to an audit hook; fsync and the exchange
 # are wrapped.

@@ -12,7 +12,8 @@ from regard.storage import weights
 from regard.training.checkpoints import CheckpointManager
 from regard.training.snapshot import Snapshot, TensorShard, optimizer_templates, restore_optimizer
 
-pytestmark = pytest.mark.xdist_group("checkpoints_sharded")  # one worker makes what all of these tests look at
+# One worker makes what all of these tests look at.
+pytestmark = [pytest.mark.xdist_group("checkpoints_sharded"), pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,7 @@ def test_a_cpu_is_asked_for_less(count):
     assert (cpu.settings.batches.layout, gpu.settings.batches.shapes) == ("packed", "few")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("recipe", ROAD)
 def test_every_recipe_of_the_road_can_be_built_with_its_choices(recipe, name):

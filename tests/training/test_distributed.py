@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from regard.training.distributed import DistributedContext
 
-pytestmark = pytest.mark.xdist_group("processes")  # one worker makes what all of these tests look at
+# One worker makes what all of these tests look at.
+pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.thorough]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

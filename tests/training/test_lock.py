@@ -58,6 +58,7 @@ def snapshot(step):
     return Snapshot({"a": torch.full((2,), float(step))}, {"step": step})
 
 
+@pytest.mark.thorough
 def test_the_second_is_refused_and_told_of_the_first(tmp_path):
     process, said = other(tmp_path)
     assert said == "held\n"
@@ -103,6 +104,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system_has", ["all", "no exchange", "no links", "neither"])
 def test_a_training_goes_on_when_its_output_folder_is_replaced(tmp_path, monkeypatch, system_has):
     """The best model is saved as the folder in which the checkpoints are."""

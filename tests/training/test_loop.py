@@ -134,6 +134,7 @@ def test_over():
     assert stop_reason(TrainingState(step=4, waited=9), settings(steps=5)) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", range(2, 9))
 def test_resumed_after_any_step_is_never_stopped(tmp_path, stop):
     """From the stored state alone: numbers, patience, best score and what is told."""

@@ -85,6 +85,7 @@ def test_passes_that_agree_cost_what_one_costs():
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_kernel_gives_the_same(smoothing, bias, monkeypatch):

@@ -61,6 +61,7 @@ def contents(folder):
             if path.is_file() and path.name != "lock"}
 
 
+@pytest.mark.thorough
 def test_a_folder_that_can_be_used(finished, data):
     output, outcome, _ = finished
     assert (outcome.finished, outcome.main, outcome.state.step, outcome.folder) == (True, True, 6, output)
@@ -73,6 +74,7 @@ def test_a_folder_that_can_be_used(finished, data):
     assert outcome.state.best == min(line["scores"]["loss"] for line in judged)
 
 
+@pytest.mark.thorough
 def test_numbers_near_zero_are_as_before(finished, stopped):
     """They are flushed while training, and no longer."""
     half = float(torch.tensor(2.0**-1022, dtype=torch.float64)) / 2
@@ -140,6 +142,7 @@ def test_nothing_left_to_do(finished, data, tmp_path):
     assert not (output / "data").exists()
 
 
+@pytest.mark.thorough
 def test_it_goes_on(stopped, finished, data):
     told = Recorder()
     outcome = train.train(request(data, stopped, resume=True, recipe="transformer"), [told])  # the size was chosen then
@@ -272,6 +275,7 @@ def test_two_trainings_in_one_folder(stopped, data, tmp_path, resume):
         assert contents(output) == before
 
 
+@pytest.mark.thorough
 def test_what_failed_before_the_first_step_can_be_begun_again(data, tmp_path):
     with pytest.raises(DataError, match="There is no such file"):
         train.train(request("nowhere.tsv", tmp_path / "model"))
@@ -284,6 +288,7 @@ def test_what_failed_before_the_first_step_can_be_begun_again(data, tmp_path):
     assert told == [*range(1, 7)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("closed"), ValueError("no")])
 def test_a_dead_logger_does_not_end_it(data, finished, tmp_path, capsys, error):
     class Dead(Recorder):
@@ -361,6 +366,7 @@ def test_mistakes_are_told_before_data_is_read_and_a_folder_made(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("recipe", "changes"), [
     ("seq2seq", {"model.width": 16}), ("seq2seq-attention", {"model.width": 16}),
     ("conv", {"model.width": 16, "model.encoder.layers": 1, "model.decoder.layers": 1})])

@@ -59,6 +59,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_and_resumed_is_never_killed(folder, kind):
     whole, parts = trained.contents(folder / kind), trained.contents(folder / f"{kind} killed")
@@ -72,6 +73,7 @@ def test_killed_and_resumed_is_never_killed(folder, kind):
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 
+@pytest.mark.thorough
 def test_the_models_can_be_used(folder):
     assert regard.load(folder / "plain").translate(["Yes."])
     assert regard.load(folder / "sampled").translate(["Yes."])

@@ -513,6 +513,7 @@ def sequences(tokens):
     return [piece.tolist() for piece in tokens.ids[0].split(tokens.lengths.tolist())]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6), st.integers(0, 20), st.integers(0, 40),
        st.integers(0, 40))
 def test_packed_sequences_are_followed_by_some_that_fill_up(sizes, count, source, target):

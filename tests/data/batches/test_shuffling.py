@@ -45,6 +45,7 @@ def test_the_mixer_is_that_of_splitmix64():
     assert [plan._mix(state) for state in states] == known
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("counts", [range(1, 700), range(700, 3000, 37), [10**5, 2**16, 2**16 + 1, 999_983]])
 def test_every_number_comes_exactly_once(counts):
     for count in counts:
@@ -62,6 +63,7 @@ def test_large_orders(count, seed, data):
     assert Permutation(count, seed)(places[0]).tolist() == found[0]  # one by itself is as among others
 
 
+@pytest.mark.thorough
 def test_every_order_of_few_is_equally_probable():
     for count in (2, 3, 4, 5):
         tries = 20 * math.factorial(count)
@@ -71,6 +73,7 @@ def test_every_order_of_few_is_equally_probable():
         assert stats.chisquare(times).pvalue > 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [7, 16, 30])
 def test_every_number_is_equally_probable_at_every_place(count):
     tries, times = 1000, np.zeros((count, count))

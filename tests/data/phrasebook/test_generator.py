@@ -39,6 +39,7 @@ def derivations(split, count, seed=0):
     return [grammar.sentence_rule(sampler, 1) for _ in range(count)]
 
 
+@pytest.mark.thorough
 def test_pairs_are_distinct_and_splits_share_none():
     sources = {split: [pair.source for pair in phrasebook.pairs(6000, split=split)] for split in SPLITS}
     for found in sources.values():
@@ -47,6 +48,7 @@ def test_pairs_are_distinct_and_splits_share_none():
         assert not set(sources[first]) & set(sources[second])
 
 
+@pytest.mark.thorough
 def test_english_says_what_french_says():
     """No English sentence has two translations, whatever the seed and the split."""
     translation = {}
@@ -74,6 +76,7 @@ def test_what_is_held_out(split, monkeypatch):
         assert split == TEST or TEST not in shares
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", [VALIDATION, TEST])
 def test_few_draws_are_thrown_away(split):
     drawn = derivations(split, 3000)

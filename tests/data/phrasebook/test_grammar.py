@@ -221,6 +221,7 @@ MORE_BAD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_rule_is_kept(whole_pairs, rule):
     complaints = [(pair.source, pair.target, found) for pair in whole_pairs
@@ -367,6 +368,7 @@ SMALL = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SMALL)
 def test_the_count_is_the_number_of_distinct_sentences(small, name):
     words = small(**{**BASE, **SMALL[name]})
@@ -385,5 +387,6 @@ def test_one_english_sentence_has_one_derivation(whole_sample):
         assert derivations.setdefault(phrasebook.write_pair(sentence).source, sentence) == sentence
 
 
+@pytest.mark.thorough
 def test_there_are_more_than_a_billion():
     assert phrasebook.count_sentences() > 10**9

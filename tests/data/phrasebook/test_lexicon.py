@@ -75,6 +75,7 @@ def test_it_is_a_part_of_the_lexicon_with_every_kind_of_noun():
     assert {noun.kind for noun in small.nouns} == {noun.kind for noun in whole.nouns}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_sentences_of_every_split_and_length_can_be_made_of_it(split):
     pairs = [*phrasebook.pairs(1500, seed=4, split=split, clauses=(1, 3), words="few")]

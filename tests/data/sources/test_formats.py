@@ -147,6 +147,7 @@ def test_real_standard_input_and_no_torch():
     assert done.stdout.decode().strip() == r"[('a\u2028', 'é', Location(file='standard input', line=1))] False False"
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow(file):
     unit = TMX[len("<tmx><body>"):-len("</body></tmx>")]
     paths = [file("a.tsv", "a source\ta target\n" * 200_000),

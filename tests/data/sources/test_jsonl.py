@@ -55,6 +55,7 @@ def test_what_is_no_pair(file, refused, line, message):
         assert refused(lambda read=read: read(path)).startswith(f"a.jsonl:2: {message}")
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(st.text(max_size=3) | st.just("target"), VALUES), max_size=4, unique_by=lambda item: item[0]),
        TEXTS, TEXTS | st.none(), TEXTS, st.booleans(), st.sampled_from(["", " ", "\t ", " \r "]))
 def test_only_the_target_changes(others, source, target, new, ascii_only, blank):

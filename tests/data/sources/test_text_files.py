@@ -353,6 +353,7 @@ def test_a_line_of_ten_megabytes(file):
         list(read_lines(InputFile(bad)))
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(file):
     path = file("a", b"a short line of text\n" * (2 << 20))  # 42 MiB
     tracemalloc.start()

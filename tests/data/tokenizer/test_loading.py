@@ -288,6 +288,7 @@ def target(files):
     return MarianTokenizer(files[1], files[2])
 
 
+@pytest.mark.thorough
 def test_ids_are_those_of_transformers(files, source, target, corpus, tmp_path):
     transformers = pytest.importorskip("transformers")
     for name, data in zip(("source.spm", "target.spm", "vocab.json"), files, strict=True):

@@ -42,6 +42,7 @@ def test_decoding_gives_the_normalised_text(tokenizer, texts, data):
     assert max(ids, default=0) < tokenizer.size
 
 
+@pytest.mark.thorough
 def test_every_character_there_is(tokenizer):
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     texts = ["".join(map(chr, codes[at:at + 1024])) for at in range(0, len(codes), 1024)]
@@ -244,6 +245,7 @@ def test_it_can_be_sent_to_another_process(tokenizers, corpus):
         assert other.sha256 == tokenizer.sha256
 
 
+@pytest.mark.thorough
 def test_a_line_of_a_megabyte(tokenizers):
     for text in ("the big dog " * 80_000, "x" * 1_000_000, "語" * 300_000):
         for name in ("unigram", "bpe"):
@@ -293,6 +295,7 @@ def test_each_rule_by_another_road(texts, data):
     assert NORMALIZATIONS["line"](text) == " ".join(filter(None, "".join(blank).split(" ")))
 
 
+@pytest.mark.thorough
 def test_white_space_is_what_python_says_less_the_no_break_spaces():
     folded = {chr(code) for code in range(sys.maxunicode + 1)
               if not 0xD800 <= code < 0xE000 and NORMALIZATIONS["line"](f"a{chr(code)}b") == "a b"}

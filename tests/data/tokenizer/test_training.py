@@ -74,6 +74,7 @@ def test_a_vocabulary_too_small_for_the_characters(config):
         train_tokenizer([letters], config(vocab_size=300, character_coverage=1.0))
 
 
+@pytest.mark.thorough
 @SUBWORDS
 @pytest.mark.timeout(30)
 def test_of_equal_lines_two_are_shown_so_that_repetition_takes_no_time(config, corpus):

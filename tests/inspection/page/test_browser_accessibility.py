@@ -24,6 +24,7 @@ def assert_no_violation(page):
     assert not told, "\n".join(told)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_no_violation(chromium, served, dark):
     with browser_visits.visiting(chromium, served, dark=dark) as visit:
@@ -42,6 +43,7 @@ def test_axe_finds_no_violation(chromium, served, dark):
         assert_no_violation(page)
 
 
+@pytest.mark.thorough
 def test_axe_finds_no_violation_in_an_answer(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("what-if")
@@ -60,6 +62,7 @@ def test_axe_would_find_one(chromium, served):
     visit.close()
 
 
+@pytest.mark.thorough
 def test_every_control_is_reached_by_the_tab_key(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("alignment")
@@ -82,6 +85,7 @@ def test_the_theme_can_be_changed(chromium, served):
         assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == light
 
 
+@pytest.mark.thorough
 def test_a_narrow_screen_does_not_scroll_sideways(chromium, served):
     with browser_visits.visiting(chromium, served, size=(380, 700)) as visit:
         for view in browser_visits.VIEWS:
@@ -125,6 +129,7 @@ def test_a_head_is_enlarged_and_put_back_by_keys_alone(chromium, served):
         assert "head 1" in page.evaluate("() => document.activeElement.textContent")
 
 
+@pytest.mark.thorough
 def test_a_model_is_asked_by_keys_alone(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("what-if")
@@ -137,6 +142,7 @@ def test_a_model_is_asked_by_keys_alone(chromium, served):
         page.wait_for_selector(".result h2")
 
 
+@pytest.mark.thorough
 def test_the_focus_stays_where_it_was_when_a_choice_is_made(chromium, served):
     with browser_visits.visiting(chromium, served) as visit:
         page = visit.open("pair")

@@ -30,6 +30,7 @@ def served():
         yield server.address
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["file", "served"])
 def test_markup_in_tokens_titles_and_names_is_inert(chromium, hostile, served, where):
     with browser_visits.visiting(chromium, hostile if where == "file" else served) as visit:
@@ -80,6 +81,7 @@ def test_invisible_characters_have_symbols(chromium, hostile):
         assert isolated
 
 
+@pytest.mark.thorough
 def test_weights_that_are_no_probabilities_are_shown_as_they_are(chromium, hostile):
     with browser_visits.visiting(chromium, hostile) as visit:
         page = visit.open("alignment", attention=0, head=0)
@@ -150,6 +152,7 @@ def test_no_small_probability_is_shown_as_zero(chromium, filed):
         assert browser_visits.number(told) == pytest.approx(math.exp(-40), rel=0.01)
 
 
+@pytest.mark.thorough
 def test_one_token(chromium, filed):
     with browser_visits.visiting(chromium, filed(trace_examples.one_token())) as visit:
         for view in browser_visits.VIEWS:
@@ -159,6 +162,7 @@ def test_one_token(chromium, filed):
     assert rows == [["x", ["1.0000"]]]
 
 
+@pytest.mark.thorough
 def test_96_heads(chromium, filed):
     look = trace_examples.looks(96, 6, 6, seed=4)
     trace = Trace({"a": TraceSide(tuple("abcdef"))}, (TracedAttention("wide", "a", "a", look),))
@@ -187,6 +191,7 @@ def test_an_image_is_shown_in_patches(chromium, filed):
         assert "3 × 4 patches" in page.locator("canvas.patches").first.get_attribute("aria-label")
 
 
+@pytest.mark.thorough
 def test_nothing_else_runs(chromium, hostile, served):
     """The policy holds: neither a script nor a request that somebody put in would do anything."""
     for address in (hostile, served):

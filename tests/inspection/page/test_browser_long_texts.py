@@ -65,6 +65,7 @@ def memory():
     return max(found)
 
 
+@pytest.mark.thorough
 def test_a_long_text_opens_as_a_map(chromium, file):
     with browser_visits.visiting(chromium, file, offline=True) as visit:
         visit.open()
@@ -73,6 +74,7 @@ def test_a_long_text_opens_as_a_map(chromium, file):
         assert "4,096" in visit.page.locator("#view").inner_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["file", "served"])
 def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
     weights = trace.attentions[0].look
@@ -86,6 +88,7 @@ def test_zoomed_weights_equal_those_of_python(chromium, trace, file, where):
         assert bool(asked) == (where == "served")
 
 
+@pytest.mark.thorough
 def test_the_map_moves_and_zooms_by_keys_and_wheel(chromium, file):
     with browser_visits.visiting(chromium, file) as visit:
         page = visit.open("long")
@@ -116,6 +119,7 @@ def test_a_file_without_room_has_an_overview_and_says_so(chromium, filed):
         assert "regard look mine.safetensors" in page.locator("#view").inner_text()
 
 
+@pytest.mark.thorough
 def test_what_if_of_a_long_text_shows_what_changed(chromium):
     """Too long for maps by words: those of a head, as they are served and as they come with the answer."""
     with (PageServer([trace_examples.long(1500)], what_if=lambda question: trace_examples.long(1500, seed=1)) as server,

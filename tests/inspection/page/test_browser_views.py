@@ -33,6 +33,7 @@ def visit(chromium, file):
         yield found
 
 
+@pytest.mark.thorough
 def test_every_view_opens_from_a_disk_without_a_network(visit):
     titles = {}
     for view in browser_visits.VIEWS:
@@ -52,6 +53,7 @@ def test_without_a_view_it_is_the_alignment(visit):
     assert visit.page.locator("#tab-alignment").get_attribute("aria-selected") == "true"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", [0, 2, 5])
 def test_tokens_in_the_table_have_the_weights_of_the_trace(visit, trace, attention):
     one = trace.attentions[attention]
@@ -119,6 +121,7 @@ def test_scale_and_weight_are_in_sight_while_the_map_is(chromium, filed):
             assert shown
 
 
+@pytest.mark.thorough
 def test_the_mouse_points_too(visit, trace):
     page = visit.open("alignment", attention=5, head=0, units="tokens")
     browser_visits.until(page, "() => document.querySelector('.keyline')?.textContent")
@@ -214,6 +217,7 @@ def test_what_if_in_a_file_says_what_to_do(visit):
     assert "regard look MODEL" in visit.open("what-if").locator("#view").inner_text()
 
 
+@pytest.mark.thorough
 def test_what_if_asks_the_model(chromium, trace):
     questions = []
 
@@ -245,6 +249,7 @@ def test_what_if_asks_the_model(chromium, trace):
         visit.complaints = [one for one in visit.complaints if "400" not in one]  # the refusal, as it should be
 
 
+@pytest.mark.thorough
 def test_tabs_are_reached_by_keys(visit):
     page = visit.open("alignment")
     page.locator('[role="tab"][aria-selected="true"]').focus()

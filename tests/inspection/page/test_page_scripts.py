@@ -305,6 +305,7 @@ def assert_as_in_pictures(tmp_path, tokens):
     assert other == []
 
 
+@pytest.mark.thorough
 def test_every_character_has_the_same_name_as_in_pictures(tmp_path):
     """As far as this Python knows it: another version of Unicode may have given it a shape."""
     known = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]

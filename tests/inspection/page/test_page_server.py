@@ -379,6 +379,7 @@ def ended(connection):
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["before the end of the headers", "inside of the body", "before a second request"])
 def test_slow_requests_time_out(serving_limit, where, monkeypatch):
     monkeypatch.setattr(server, "TIMEOUT_SECONDS", 0.4)

@@ -121,6 +121,7 @@ def test_many_words_are_thinned_and_it_is_said():
     assert head(figure) == "one row in 3 is named"
 
 
+@pytest.mark.thorough
 def test_of_4096_tokens_it_shows_means_and_says_so(tmp_path):
     weights = np.zeros((4096, 4096), np.float32)
     weights[np.arange(4096), np.arange(4096)] = 1.0
@@ -135,6 +136,7 @@ def test_of_4096_tokens_it_shows_means_and_says_so(tmp_path):
         assert min(image.size) > 1366
 
 
+@pytest.mark.thorough
 def test_every_cell_has_a_pixel(tmp_path):
     count = 1400
     weights = np.zeros((count, count))

@@ -277,6 +277,7 @@ def picture():
     return alignment_picture(np.eye(len(WORDS)), WORDS, WORDS, title="$\\frac{1} <b> 中")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", sorted(STARTS))
 def test_the_same_picture_has_the_same_bytes(tmp_path, ending):
     figure = picture()

@@ -32,6 +32,7 @@ def theirs(request, peer):
     return peer.MarianMTModel(peer.MarianConfig(**{**SMALL, **VARIANTS[request.param]}))
 
 
+@pytest.mark.thorough
 def test_numbers_and_greedy_generation_are_theirs(theirs, saved, check_translator):
     foreign = read_model(saved(theirs))
     assert (foreign.special.start, foreign.special.end, foreign.special.padding) == (49, (0,), 49)

@@ -230,6 +230,7 @@ SENTENCES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:sentence_transformers")
 @torch.no_grad()
 def test_sentence_embeddings_are_those_of_the_package():

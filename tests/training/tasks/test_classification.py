@@ -106,6 +106,7 @@ def test_a_folder_of_classes(tmp_path):
     assert prepared.titles[0][:2] in ("a/", "b/", "c/")
 
 
+@pytest.mark.thorough
 def test_it_learns_and_is_judged(made, settings):
     prepared, made_from = made
     work = classification_task(prepared, made_from, settings(tokens=120))
@@ -219,6 +220,7 @@ def idx_files(folder, images, labels):
     return paths
 
 
+@pytest.mark.thorough
 def test_digits(tmp_path):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     paths = idx_files(tmp_path, digits.images * 15.9375, digits.target)

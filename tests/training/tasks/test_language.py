@@ -129,6 +129,7 @@ def test_too_little_text(file, tmp_path):
         language.prepare_text(survey, CharactersConfig(), tmp_path / "data")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", WINDOWS)
 def test_it_learns_and_is_judged(prepared, settings, order):
     made_from = MODELS[order](prepared)

@@ -89,6 +89,7 @@ def test_every_task_is_here():
     assert {task for task, *_ in TASKS.values()} == set(PLANS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TASKS)
 def test_what_comes_of_it(finished, name):
     folder, told = finished(name)
@@ -107,6 +108,7 @@ def test_what_comes_of_it(finished, name):
     assert asked[type(task).__name__]()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "stop"), [
     *((name, ("TrainingProgress", 5)) for name in TASKS),
     *((name, stop) for name in ("reading on", "images") for stop in (("TrainingProgress", 1), ("Validated", 3)))])

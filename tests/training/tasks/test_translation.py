@@ -323,6 +323,7 @@ def _without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["transformer", "attention", "none"])
 def test_the_choice_is_in_the_folder(kind, tmp_path):
     data, held = trained.pairs(tmp_path / "pairs.tsv"), trained.pairs(tmp_path / "held.tsv", 12, split="validation")
