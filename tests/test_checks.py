@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.checks import nearest, pick, renamed_arguments, shape, wrong
+from regard.checks import nearest, pick, plural, renamed_arguments, shape, wrong
 
 TABLE = {"softmax": 1, "sigmoid": 2, "relu": 3}
 
@@ -29,6 +29,16 @@ def test_nearest_offers_a_close_name_and_stays_silent_otherwise():
 
 def test_nearest_reads_an_iterator_once():
     assert nearest("sofmax", iter(TABLE)) == 'Did you mean "softmax"?'
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (5000, "5,000 pairs")])
+def test_plural_writes_a_number_with_its_noun(count, expected):
+    assert plural(count, "pair") == expected
+
+
+def test_plural_takes_a_form_that_does_not_end_in_s():
+    assert plural(1, "entry", "entries") == "1 entry"
+    assert plural(1200, "entry", "entries") == "1,200 entries"
 
 
 @pytest.mark.parametrize("name", TABLE)

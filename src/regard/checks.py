@@ -1,7 +1,8 @@
 """Checks of arguments, and the one form of error message for a wrong one.
 
 A message has the name of the argument, what was expected, what was given, and the nearest valid name if there is one.
-`renamed_arguments` keeps the old names of arguments working. This module knows nothing of models or files.
+`plural` writes a number with its noun. `renamed_arguments` keeps the old names of arguments working. This module knows
+nothing of models or files.
 """
 
 import difflib
@@ -33,6 +34,11 @@ def pick(argument: str, name: str, table: Mapping[str, Value]) -> Value:
     raise wrong(argument, expected, f'"{name}"', nearest(name, table))
 
 
+def plural(count: int, noun: str, several: str = "") -> str:
+    """A number with its noun: "1 pair", "5,000 pairs"; `several` is a plural that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
 def whole_number(argument: str, value: object, least: int = 0) -> int:
     """A whole number, at least `least`; a ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -47,10 +53,11 @@ def probability(argument: str, value: object) -> None:
 
 
 def kind(value: object) -> tuple[str, str]:
-    """The kind of a value in words, and a remedy where a class was given instead of an instance."""
+    """The type of a value with its article, and a remedy where a class was given instead of an instance."""
     if isinstance(value, type):
-        return f"the class {value.__name__}", f"Make one of it: {value.__name__}(...)."
-    return f"a {type(value).__name__}", ""
+        return f"the class {value.__name__}", f"Pass an instance: {value.__name__}(...)."
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}", ""
 
 
 def shape(tensor: object) -> str:
@@ -69,7 +76,7 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[Parameters, Value]],
             for old in [name for name in kwargs if name in renamed]:
                 new = renamed[old]
                 if new in kwargs:
-                    raise TypeError(f"`{old}` is the old name of `{new}`: give one of them.")
+                    raise TypeError(f"`{old}` is the old name of `{new}`: pass only one of them.")
                 warnings.warn(f"`{old}` is now called `{new}`.", FutureWarning, stacklevel=2)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)

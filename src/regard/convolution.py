@@ -1,7 +1,7 @@
 """1-D convolution as a mixer: every token takes information from neighbours at fixed distances.
 
     y_n = b + Σ_j W_j x_{n + o_j}       full: W_j is a matrix; depthwise: a number for every feature
-    causal    o_j = -(K - 1 - j) d      the token itself and those before it: it can go step by step
+    causal    o_j = -(K - 1 - j) d      the token itself and those before it: it can be computed step by step
     centred   o_j = (j - (K-1)/2) d     as many before as after: K is odd
     GLU       y = a ⊙ σ(b)              a and b are two convolutions of the same tokens (Dauphin et al. 2017)
 
@@ -39,7 +39,7 @@ FEW_TOKENS = 256
 
 
 class Convolution(nn.Module):
-    """A convolution over tokens: (B, N, width) -> (B, N, width).
+    """A convolution over tokens, as a mixer: (B, N, width) -> (B, N, width).
 
     Args:
         width: the width of x and of the result.
@@ -64,7 +64,7 @@ class Convolution(nn.Module):
         checks.pick("groups", groups, GROUPS)
         features = width * checks.pick("gate", gate, GATES)
         if placement == "centred" and kernel_size % 2 == 0:
-            raise checks.wrong("kernel_size", 'odd where placement is "centred"', kernel_size)
+            raise checks.wrong("kernel_size", 'odd with placement="centred"', kernel_size)
         self.width, self.kernel_size, self.dilation = width, kernel_size, dilation
         self.placement, self.groups, self.gate = placement, groups, gate
         self.weight = nn.Parameter(torch.empty(features, width if groups == "full" else 1, kernel_size))
@@ -88,14 +88,14 @@ class Convolution(nn.Module):
         return (self.kernel_size - 1) * self.dilation
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros and give zeros."""
+        """Run over all tokens: (B, N, D) -> (B, N, D). Tokens that are not `present` count as zeros and give zeros."""
         self._check(x)
         there_BN = present_tokens(x, present)
         before = self._span if self.placement == "causal" else self._span // 2
         return self._mix(F.pad(zero_absent(x, there_BN), (0, 0, before, self._span - before)), there_BN)
 
     def start(self, rows: int, capacity: int | None = None) -> RowState:
-        """The state before the first token, for `rows` sequences of any number of tokens: (rows, S, D) zeros."""
+        """Return the state before the first token: zeros (rows, S, D), for sequences of any number of tokens."""
         self._check_causal()
         return RowState((self.weight.new_zeros(rows, self._span, self.width),))
 
@@ -109,7 +109,7 @@ class Convolution(nn.Module):
         self._check(x)
         (past_BSD,) = state.tensors
         if past_BSD.shape != (x.shape[0], self._span, self.width):
-            raise checks.wrong("state", f"one of this convolution, for the {x.shape[0]} rows of x",
+            raise checks.wrong("state", f"a state of this convolution, for the {x.shape[0]} rows of x",
                                f"one of shape {checks.shape(past_BSD)}", f"Get it from start(rows={x.shape[0]}).")
         own = None if lengths is None else Padding(lengths)
         there_BN = present_tokens(x, own, "lengths")
@@ -163,7 +163,7 @@ class Convolution(nn.Module):
     def _check_causal(self) -> None:
         if self.placement != "causal":
             remedy = "A centred convolution depends on later tokens."
-            raise checks.wrong("placement", '"causal" to go step by step', f'"{self.placement}"', remedy)
+            raise checks.wrong("placement", '"causal" to compute step by step', f'"{self.placement}"', remedy)
 
     def extra_repr(self) -> str:
         chosen = (("placement", self.placement), ("groups", self.groups), ("gate", self.gate))
@@ -178,15 +178,21 @@ def receptive_field(convolutions: Iterable[Convolution]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionConfig(Config):
-    """The table of a `Convolution` mixer in a config file. `growth` multiplies the dilation at each layer."""
+    """Config of a `Convolution` mixer."""
 
     kind: ClassVar[str] = "convolution"
     kernel_size: int = integer(3, minimum=1, old="kernel")
+    """Tokens that one output depends on."""
     dilation: int = integer(1, minimum=1)
+    """Distance between these tokens in the first layer."""
     dilation_growth: int = integer(1, minimum=1, old="growth")
+    """Factor by which the dilation grows from layer to layer."""
     groups: str = choice(GROUPS, "full")
+    """Whether every output feature reads all input features (full), or only its own (depthwise)."""
     gate: str = choice(GATES, "none")
+    """Gate of the output: none, or a gated linear unit (GLU)."""
     bias: bool = True
+    """Whether the convolution has a bias."""
 
     def mixer(self, width: int, causal: bool, layer: int) -> Convolution:
         """Build the mixer of a layer, counted from 0; taps are on both sides unless the model is causal."""
@@ -202,4 +208,4 @@ class ConvolutionConfig(Config):
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value does not fit this use."""
         if not causal and self.kernel_size % 2 == 0:
-            yield "kernel_size", f"a centred convolution needs an odd kernel size, and it is {self.kernel_size}"
+            yield "kernel_size", f"a centred convolution needs an odd kernel size, but it is {self.kernel_size}"

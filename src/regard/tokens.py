@@ -17,18 +17,32 @@ from torch import Tensor
 
 from regard import checks
 from regard.attention.mask import Packed, Padding, as_integers
+from regard.kernels.launch import is_readable
 
 IGNORED_LABEL = -100
 """The label of a token that a loss does not count."""
+MAX_SHOWN_LENGTHS = 6
+"""The number of lengths that a `repr` shows."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Ids (B, N), of which row b has lengths[b] (None: all N); the others are padding on `side`."""
+    """A padded batch of sequences of ids: what models read.
+
+    Example:
+        import regard
+
+        tokens = regard.Tokens.of([[5, 6, 7], [8]])
+        assert tokens.ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+        assert tokens.lengths.tolist() == [3, 1]
+    """
 
     ids: Tensor
+    """(B, N): the ids, padded to one length."""
     lengths: Tensor | None = None
+    """(B,): the number of tokens of each row that are not padding; None if there is no padding."""
     side: str = "right"
+    """The side of the padding: "right" or "left"."""
     segments: Tensor | None = None
     """(B, N): the segment of each token, for models with segment embeddings (BERT's token types)."""
 
@@ -39,6 +53,10 @@ class Tokens:
             expected = f"of shape ({self.ids.shape[0]},), a length for each row"
             raise checks.wrong("lengths", expected, f"of shape {checks.shape(self.lengths)}")
         _check_segments(self.segments, self.ids)
+
+    def __repr__(self) -> str:
+        lengths = "" if self.lengths is None else f", lengths {_first_lengths(self.lengths)}, padded {self.side}"
+        return f"Tokens(ids {checks.shape(self.ids)}{lengths}{_device_suffix(self.ids)})"
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]", side: str = "right", padding: int = 0) -> "Tokens":
@@ -71,7 +89,7 @@ class Tokens:
         return (columns - (self.ids.shape[1] - self.lengths).unsqueeze(-1)).clamp(min=0)
 
     def right(self) -> "Tokens":
-        """The same sequences, padded on the right."""
+        """Return the same sequences, padded on the right."""
         if self.side == "right" or self.lengths is None:
             return Tokens(self.ids, self.lengths, segments=self.segments)
         count = self.ids.shape[1]
@@ -80,17 +98,19 @@ class Tokens:
         return Tokens(self.ids.gather(1, index_BN), self.lengths, segments=segments)
 
     def to(self, device: "torch.device | str") -> "Tokens":
-        """A copy on a device."""
+        """Return a copy on a device."""
         lengths, segments = (None if part is None else part.to(device) for part in (self.lengths, self.segments))
         return Tokens(self.ids.to(device), lengths, self.side, segments)
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Sequences of `lengths` (S,) one after another in a single row of ids (1, N), without padding."""
+    """A packed batch of sequences of ids: one after another in a single row, without padding."""
 
     ids: Tensor
+    """(1, N): the ids of all sequences."""
     lengths: Tensor
+    """(S,): the number of tokens of each sequence."""
     segments: Tensor | None = None
     """(1, N), as in `Tokens`."""
 
@@ -101,10 +121,14 @@ class PackedTokens:
         if self.lengths.dim() != 1:
             raise checks.wrong("lengths", "of shape (sequences,)", f"of shape {checks.shape(self.lengths)}")
         as_integers("lengths", self.lengths)
-        if self.lengths.device.type == "cpu" and int(self.lengths.sum()) != self.ids.shape[1]:  # on a GPU it would wait
+        if is_readable(self.lengths) and int(self.lengths.sum()) != self.ids.shape[1]:
             raise checks.wrong("lengths", f"lengths that add up to the {self.ids.shape[1]} tokens",
                                f"lengths that add up to {int(self.lengths.sum())}")
         _check_segments(self.segments, self.ids)
+
+    def __repr__(self) -> str:
+        return (f"PackedTokens(ids {checks.shape(self.ids)}, lengths {_first_lengths(self.lengths)}"
+                f"{_device_suffix(self.ids)})")
 
     @staticmethod
     def of(sequences: "Sequence[Sequence[int] | Tensor]") -> "PackedTokens":
@@ -129,16 +153,26 @@ class PackedTokens:
         return self.present.positions(self.ids.shape[1], self.ids.device).unsqueeze(0)
 
     def right(self) -> "PackedTokens":
-        """The same object: there is no padding."""
+        """Return the same object: there is no padding."""
         return self
 
     def to(self, device: "torch.device | str") -> "PackedTokens":
-        """A copy on a device."""
+        """Return a copy on a device."""
         segments = None if self.segments is None else self.segments.to(device)
         return PackedTokens(self.ids.to(device), self.lengths.to(device), segments)
 
 
 AnyTokens = Tokens | PackedTokens
+
+
+def _first_lengths(lengths: Tensor) -> str:
+    """The first lengths, as a `repr` shows them."""
+    shown = ", ".join(str(length) for length in lengths[:MAX_SHOWN_LENGTHS].tolist())
+    return f"[{shown}{', …' if len(lengths) > MAX_SHOWN_LENGTHS else ''}]"
+
+
+def _device_suffix(tensor: Tensor) -> str:
+    return "" if tensor.device.type == "cpu" else f", {tensor.device}"
 
 
 def _check_segments(segments: Tensor | None, ids: Tensor) -> None:

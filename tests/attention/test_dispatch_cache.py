@@ -105,7 +105,7 @@ def test_what_was_wrong_is_still_wrong_when_its_like_is_known():
     regard.attend(query, key, value)
     with pytest.raises(ValueError, match="`key` must be of the query's dtype"):
         regard.attend(query, key.double(), value)
-    with pytest.raises(ValueError, match="`value` must be one row for each of the 5 keys"):
+    with pytest.raises(ValueError, match="`value` must be of as many rows as the key, 5"):
         regard.attend(query, key, value[:, :, 1:])
     with pytest.raises(ValueError, match="`score`"):
         regard.attend(query, key, value, score="product")

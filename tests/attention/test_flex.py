@@ -94,8 +94,8 @@ def test_what_it_refuses_on_cuda():
 
 def test_where_it_is_not_the_one_to_choose():
     few, many = ([torch.zeros(1, 1).expand(n, 8)] * 3 for n in (fused.FLEX_MIN_KEYS - 1, fused.FLEX_MIN_KEYS))
-    assert "without a mask" in FLEX.drawback(stated(*many))
-    assert f"{fused.FLEX_MIN_KEYS} keys" in FLEX.drawback(stated(*few, mask=regard.Causal()))
+    assert "no mask" in FLEX.drawback(stated(*many))
+    assert f"{fused.FLEX_MIN_KEYS:,} keys" in FLEX.drawback(stated(*few, mask=regard.Causal()))
     assert FLEX.drawback(stated(*many, mask=regard.Causal())) is None
 
 

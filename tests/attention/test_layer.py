@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from problems import ORACLE_NORMALIZERS, Waves, assert_close, held, normal, parameters, scorer, table_of
 
 import regard
+from regard.attention.layer import AttentionConfig
 from regard.position.encoding import AddPositions, SinusoidalEncoding
 from regard.reference import attention as oracle
 from regard.reference import position as oracle_position
@@ -372,9 +373,9 @@ def test_low_precision_errs_at_most_twice_as_much_as_the_plain_computation(kind,
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    (lambda: regard.Attention(6, heads=4), r"`heads` must be .* divides the width 6, but is 4 .*head_width"),
+    (lambda: regard.Attention(6, heads=4), r"`heads` must be .* divides the width, 6, but is 4 .*head_width"),
     (lambda: regard.Attention(6, heads=0), r"^`heads` must be .*, but is 0"),
-    (lambda: regard.Attention(6, heads=3, key_heads=2), r"`key_heads` must be .* divides the 3 heads, but is 2"),
+    (lambda: regard.Attention(6, heads=3, key_heads=2), r"`key_heads` must be .* divides heads, 3, but is 2"),
     (lambda: regard.Attention(6, heads=2, key_heads=-1), r"`key_heads` must be .*, but is -1"),
     (lambda: regard.Attention(6, heads=2, score="aditive"), r'`score` .*"dot".* "aditive".*Did you mean "additive"'),
     (lambda: regard.PlainAttention(6, score="additive")(X), r'`score` .* "additive".*parameters'),
@@ -388,3 +389,12 @@ def test_low_precision_errs_at_most_twice_as_much_as_the_plain_computation(kind,
 def test_errors_name_the_argument_what_was_expected_and_what_came(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+@pytest.mark.parametrize(("bias", "qkv_bias"), [(True, None), (False, None), (False, True), (True, False)])
+def test_a_bias_of_queries_keys_and_values_alone(bias, qkv_bias):
+    config = AttentionConfig(heads=4, key_heads=2, bias=bias, qkv_bias=qkv_bias)
+    layer, wanted = config.build(8), bias if qkv_bias is None else qkv_bias
+    found = [getattr(layer, part).bias is not None for part in ("query", "key", "value", "output")]
+    assert found == [wanted, wanted, wanted, bias]
+    assert sum(parameter.numel() for parameter in layer.parameters()) == config.parameters(8)

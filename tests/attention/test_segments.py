@@ -30,6 +30,7 @@ from regard.attention.backends import SEGMENTS, TILED
 from regard.attention.fused import SDPA
 from regard.attention.mask import PackedSegments
 from regard.attention.problem import build_problem
+from regard.checks import plural
 from regard.reference import attention as oracle
 
 # Equal neighbours, a segment without keys, one without queries, an empty one, and room behind the last: (n, m) of each.
@@ -299,7 +300,7 @@ def test_equal_neighbours_are_one_batch(lengths, calls):
     assert run.call_count == calls
     assert_close(got, regard.attend(*given_tensors, mask=Packed(lengths), backend="exact"))
     words = regard.explain(*given_tensors, mask=Packed(lengths)).detail
-    assert words.endswith(f"segments: {len(lengths)}, calls: {calls}")
+    assert words.startswith(f"{plural(len(lengths), 'segment')} in {plural(calls, 'call')}")
 
 
 def test_what_all_pieces_hold_together_is_bounded():
@@ -328,9 +329,9 @@ def test_what_all_pieces_hold_together_is_bounded():
 # ---- the choice ------------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "no mask": (None, "masks of one Packed"), "causal": (Causal(), "masks of one Packed"),
-    "two": (Packed([2, 3]) & Packed([3, 2]), "masks of one Packed"), "or": (Packed([2]) | Causal(), "one Packed"),
-    "not": (~Packed([2]), "masks of one Packed"), "padding": (Packed([2]) & Padding([2, 3]), "of type Padding"),
+    "no mask": (None, "one Packed"), "causal": (Causal(), "one Packed"),
+    "two": (Packed([2, 3]) & Packed([3, 2]), "one Packed"), "or": (Packed([2]) | Causal(), "one Packed"),
+    "not": (~Packed([2]), "one Packed"), "padding": (Packed([2]) & Padding([2, 3]), "of type Padding"),
     "placed": (Packed([2]) & Placed(1), "of type Placed"), "or inside": (Packed([2]) & (Causal() | Window(1, 1)),
                                                                          "of type OrMask"),
     "not inside": (Packed([2]) & ~Causal(), "of type NotMask"),
@@ -341,7 +342,7 @@ REFUSED = {
 def test_what_it_cannot_cut_it_refuses(kind):
     mask, reason = REFUSED[kind]
     given_tensors = three_tensors(5, 5)
-    with pytest.raises(ValueError, match=r'`backend` must be one that can do this work .* but is "segments"') as error:
+    with pytest.raises(ValueError, match=r'`backend` must be .* but is "segments"') as error:
         regard.attend(*given_tensors, mask=mask, backend="segments")
     assert reason in str(error.value)
     explanation = regard.explain(*given_tensors, mask=mask)
@@ -361,7 +362,7 @@ def test_on_a_cpu_it_is_preferred_to_all_others(mask, options):
     assert explanation.backend == "segments"
     assert explanation.reasons == {}
     other = regard.explain(*three_tensors(5, 5), mask=mask, **options, backend="tiled")
-    assert other.reasons["segments"] == '"tiled" was asked for'
+    assert other.reasons["segments"] == '"tiled" was requested'
 
 
 def test_the_pieces_go_to_the_other_backends_in_their_order():
@@ -372,14 +373,14 @@ def test_the_pieces_go_to_the_other_backends_in_their_order():
 def test_away_from_the_host_it_is_not_chosen():
     """Tensors on another device, or lengths alone."""
     elsewhere = [t.detach().to("meta") for t in three_tensors(5, 5)]
-    assert "on meta it was not measured" in regard.explain(*elsewhere, mask=Packed([2, 3])).reasons["segments"]
+    assert "on meta" in regard.explain(*elsewhere, mask=Packed([2, 3])).reasons["segments"]
     problem = build_problem(*three_tensors(5, 5), mask=Packed([2, 3]), score="dot", normalize="softmax", bias=None,
                             dropout=0.0)
     assert SEGMENTS.drawback(problem) is None
     far = Packed(torch.tensor([2, 3], device="meta"))
     ready = problem.mask
     moved = replace(problem, mask=PackedSegments(far, ready.of_query, ready.of_key, ready.position))
-    assert "not on the host" in SEGMENTS.drawback(moved)
+    assert "lengths" in SEGMENTS.drawback(moved)
     assert SEGMENTS.refusal(moved) is None
 
 
@@ -426,7 +427,7 @@ def computed(given, backend, mask, **options):
 def used(given, mask, **options):
     """Whether the segments are computed in one batch."""
     options = {"score": "scaled_dot", "normalize": "softmax", "bias": None, "dropout": 0.0} | options
-    return "all segments at once" in backends.SEGMENTS.detail(build_problem(*split(given), mask=mask, **options))
+    return "at once" in backends.SEGMENTS.detail(build_problem(*split(given), mask=mask, **options))
 
 
 @pytest.mark.parametrize("inner", [None, Causal()])
@@ -499,7 +500,7 @@ def test_dropout_of_the_weights_has_the_gradient_of_differences():
 def test_a_gradient_of_the_gradient_is_refused():
     given = wide_tensors(17, 17)
     output = regard.attend(*split(given), mask=Packed(UNEQUAL))
-    with pytest.raises(ValueError, match="`create_graph` must be False here"):
+    with pytest.raises(ValueError, match="`create_graph` must be False"):
         torch.autograd.grad(output.sum(), given, create_graph=True)
 
 

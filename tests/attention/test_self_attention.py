@@ -81,17 +81,17 @@ def test_positions_that_are_given_stay_in_packed_sequences():
 
 def test_packed_keys_of_other_lengths_have_no_positions():
     mixer, x = SelfAttention(layer(rotary=regard.Rotary(4))), torch.randn(1, 6, 8).double()
-    with pytest.raises(ValueError, match=r"`present` must be a Packed of one list of lengths.* Leave out its"):
+    with pytest.raises(ValueError, match=r"`present` .*Packed\(\[2, 4\], \[4, 2\]\).*key_lengths"):
         mixer(x, regard.Packed([2, 4], [4, 2]))
     assert SelfAttention(layer())(x, regard.Packed([2, 4], [4, 2])).shape == x.shape
 
 
 @pytest.mark.parametrize("mask", [None, regard.Window(2, 0)], ids=repr)
 def test_what_is_not_causal_has_no_steps(mask):
-    with pytest.raises(ValueError, match=r"`mask` must be Causal\(\), alone or with others"):
+    with pytest.raises(ValueError, match=r"`mask` must be Causal\(\)"):
         SelfAttention(layer(), mask).start(2, 4)
 
 
 def test_a_layer_with_another_context_is_refused():
-    with pytest.raises(ValueError, match="`layer` must be one whose context has its own width"):
+    with pytest.raises(ValueError, match=r"`layer` .*width 8 .* 6"):
         SelfAttention(regard.Attention(8, heads=2, context_width=6))

@@ -231,9 +231,9 @@ def test_few_scores_are_kept_and_many_computed_once_more(kept, passes, monkeypat
     output.sum().backward()
     assert len(calls) == passes
     words = regard.explain(query, key, key, score=Additive(weight), backend="tiled").detail
-    assert words == "5 rows at a time, " + (
-        "kept for the backward pass" if passes == 1 else "computed once more in the backward pass"
-    ) + ", scores by fused kernels"
+    assert words.startswith("5 rows at a time, ")
+    assert ("recomputed" in words) == (passes == 2)
+    assert words.endswith("fused kernels")
 
 
 @pytest.mark.usefixtures("_fused")

@@ -171,8 +171,8 @@ def test_dropped_weights_are_the_same_in_the_backward_pass(lengths):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"normalize": "relu"}, "softmax, not by relu"), ({"score": regard.Additive(torch.ones(8))}, "dot products"),
-    ({"bias": torch.zeros(5)}, "no bias"), ({"mask": ~Causal()}, "more than one range of keys"),
+    ({"normalize": "relu"}, "softmax, not relu"), ({"score": regard.Additive(torch.ones(8))}, "dot products"),
+    ({"bias": torch.zeros(5)}, "a bias"), ({"mask": ~Causal()}, "more than one range of keys"),
 ])
 def test_what_it_refuses(options, words):
     with pytest.raises(ValueError, match=words):
@@ -182,8 +182,8 @@ def test_what_it_refuses(options, words):
 def test_what_it_refuses_of_tensors():
     (query, key, value), _ = asked("none", 5, 5)
     for tensors, words in (([query.double(), key.double(), value.double()], "float64"),
-                           ([query[..., :0, :], key, value], "nothing to compute"),
-                           ([torch.zeros(1, 1, 5, 300)] * 3, "at most 256")):
+                           ([query[..., :0, :], key, value], "no queries or no keys"),
+                           ([torch.zeros(1, 1, 5, 300)] * 3, "up to 256")):
         with pytest.raises(ValueError, match=words):
             regard.attend(*tensors, backend="band")
 

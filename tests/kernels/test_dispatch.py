@@ -28,8 +28,8 @@ def test_a_backend_asked_for_by_name_runs_even_where_another_is_better():
 
 
 def test_a_backend_that_cannot_is_an_error_and_never_replaced():
-    with pytest.raises(ValueError, match=r'`backend` must be one that can do this work \("slow", "good", "last"\), but '
-                       r'is "unable" instead. Reason: it has no hands.'):
+    with pytest.raises(ValueError, match=r'`backend` must be one that supports this call \("slow", "good", "last"\), '
+                       r'but is "unable" instead. Reason: it has no hands.'):
         dispatch.choose_backend(TABLE, "work", "unable")
     with pytest.raises(ValueError, match=r'is "god" instead. Did you mean "good"'):
         dispatch.choose_backend(TABLE, "work", "god")
@@ -38,7 +38,7 @@ def test_a_backend_that_cannot_is_an_error_and_never_replaced():
 def test_the_explanation_has_a_reason_for_each_that_is_preferred():
     assert str(dispatch.explain_choice(TABLE, "work", None)) == (
         "good runs: does work.\nunable does not run: it has no hands.\nslow does not run: it would take years.")
-    assert dispatch.explain_choice(TABLE, "work", "last").reasons["good"] == '"last" was asked for'
+    assert dispatch.explain_choice(TABLE, "work", "last").reasons["good"] == '"last" was requested'
 
 
 def test_a_table_without_a_last_resort_is_a_programmers_mistake():

@@ -202,9 +202,9 @@ def test_sharp_weights_keep_their_digits():
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    ({"normalize": "relu"}, "softmax, not by relu"), ({"mask": torch.ones(5, 6) > 0}, "one range of keys"),
+    ({"normalize": "relu"}, "softmax, not relu"), ({"mask": torch.ones(5, 6) > 0}, "one range of keys"),
     ({"mask": regard.Causal() | regard.Window(1, 1)}, "one range of keys"), ({"mask": ~regard.Causal()}, "one range"),
-    ({"bias": torch.zeros(5, 6)}, "no bias"), ({"score": lambda q, k: q @ k.mT}, "dot products"),
+    ({"bias": torch.zeros(5, 6)}, "a bias"), ({"score": lambda q, k: q @ k.mT}, "dot products"),
 ])
 def test_other_problems_are_refused(change, reason):
     query, key = torch.ones(2, 5, 3, device=DEVICE), torch.ones(2, 6, 3, device=DEVICE)

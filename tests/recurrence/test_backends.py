@@ -56,7 +56,7 @@ def test_the_gradient_of_loop_can_be_differentiated(kind):
 def test_loop_takes_everything():
     assert loop.refusal(problem("mut1", ())) is None
     assert loop.drawback(problem("mut1", ())) is None
-    assert loop.detail(problem("mut1", (2, 1))) == "2 steps of MUT1, recorded one by one"
+    assert loop.detail(problem("mut1", (2, 1))) .startswith("2 steps of MUT1, ")
 
 
 bptt, loop = BACKENDS["bptt"], BACKENDS["loop"]
@@ -151,7 +151,7 @@ def test_bptt_with_only_some_gradients(kind):
 def test_the_gradient_of_bptt_cannot_be_differentiated():
     asked = problem_bptt("lstm", 2, 3, (2, 2))
     hidden, _ = bptt.run(asked)
-    with pytest.raises(ValueError, match='`backend` must be "loop" where a gradient is differentiated again'):
+    with pytest.raises(ValueError, match=r'`backend` must be "loop" .*create_graph=True'):
         torch.autograd.grad(hidden.sum(), asked.inputs, create_graph=True)
 
 
@@ -175,14 +175,14 @@ def test_what_bptt_refuses():
     asked = problem_bptt("lstm", 2, 3, (2, 2))
     assert bptt.refusal(asked) is None
     assert bptt.drawback(asked) is None
-    assert "Other is not written out" in bptt.refusal(ScanProblem(Other(2, 3), asked.inputs, asked.sizes, asked.state))
+    assert "Other" in bptt.refusal(ScanProblem(Other(2, 3), asked.inputs, asked.sizes, asked.state))
     with torch.no_grad():
-        assert "fewer than 32" in bptt.drawback(asked)
+        assert "32 steps" in bptt.drawback(asked)
         assert bptt.drawback(problem_bptt("lstm", 2, 3, (2,) * bptt.min_steps)) is None
-    assert bptt.drawback(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
+    assert bptt.drawback(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there are no tokens"
     hidden, _ = bptt.run(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state))
     assert hidden.shape == (0, 3)
-    assert bptt.detail(asked) == "2 steps of LSTM, their backward written out"
+    assert bptt.detail(asked) .startswith("2 steps of LSTM, ")
 
 
 
@@ -231,16 +231,16 @@ def test_what_native_refuses(kind):
     words = {"rnn linear": "linear", "gru": 'reset="after"', "mut1": "MUT1", "mut2": "MUT2", "mut3": "MUT3"}
     assert words.get(kind, "") in (reason or "")
     asked = problem_native(kind, (2, 2))
-    assert native.refusal(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there is no token"
+    assert native.refusal(ScanProblem(asked.cell, asked.inputs[:0], (), asked.state)) == "there are no tokens"
 
 
 def test_when_native_is_not_chosen_on_a_cpu():
     many = (2,) * native.min_steps
     assert native.drawback(problem_native("lstm", many, torch.float32)) is None
-    assert "fewer than 16" in native.drawback(problem_native("lstm", many[1:], torch.float32))
+    assert "16 steps" in native.drawback(problem_native("lstm", many[1:], torch.float32))
     for slow in (problem_native("lstm", many), problem_native("gru after", many, torch.float32),
                  problem_native("rnn", many, torch.float32), problem_native("lstm", (3, *many), torch.float32)):
-        assert "only the backward of an LSTM in float32" in native.drawback(slow)
+        assert "LSTM in float32" in native.drawback(slow)
         with torch.no_grad():
             assert native.drawback(slow) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -295,12 +295,12 @@ def test_the_backend_that_is_chosen(kind):
 
 def test_an_explanation_in_words():
     first, *others = str(network("gru").explain(LONG)).splitlines()
-    assert first == "bptt runs: 20 steps of GRU, their backward written out."
-    assert others == ["fused does not run: without a GPU its kernels are interpreted, which is slow.",
+    assert first.startswith("bptt runs: 20 steps of GRU, ")
+    assert others == ["fused does not run: on a CPU its kernels run in Triton's interpreter, which is for tests.",
                       'native does not run: torch computes another GRU, the one with reset="after".']
     reasons = network("mut2", backend="loop").explain(LONG).reasons
-    assert reasons.pop("fused").startswith("without a GPU")
-    assert reasons == {"native": "torch has no MUT2", "bptt": '"loop" was asked for'}
+    assert reasons.pop("fused").startswith("on a CPU")
+    assert reasons == {"native": "torch has no MUT2", "bptt": '"loop" was requested'}
 
 
 @pytest.mark.parametrize("backend", ["fused", "native", "bptt", "loop"])
@@ -321,7 +321,7 @@ def test_a_backend_that_cannot_is_an_error_and_never_another_backend(kind, monke
         monkeypatch.setattr(module, "run", lambda problem: pytest.fail("something ran"))
     made = network(kind, backend="native")
     for ask in (made, made.explain):
-        with pytest.raises(ValueError, match=r'one that can do this work \("fused", "bptt", "loop"\).*torch'):
+        with pytest.raises(ValueError, match=r'one that supports this call \("fused", "bptt", "loop"\).*torch'):
             ask(LONG)
 
 

@@ -88,5 +88,5 @@ def test_many_to_many():
 def test_errors():
     with pytest.raises(ValueError, match="`steps` must be at least 1, but is 0"):
         one_to_many(network(), normal(2, 4), 0)
-    with pytest.raises(ValueError, match='"forward" to go step by step'):
+    with pytest.raises(ValueError, match='"forward" to compute step by step'):
         one_to_many(network(direction="both"), normal(2, 4), 3)

@@ -161,5 +161,5 @@ def test_no_gradients_are_left_in_the_parameters():
 
 
 def test_a_backward_recurrence_is_refused():
-    with pytest.raises(ValueError, match='"forward" to go step by step'):
+    with pytest.raises(ValueError, match='"forward" to compute step by step'):
         gradient_flow(Recurrence(2, direction="both"), torch.zeros(1, 3, 2))

@@ -351,5 +351,5 @@ def test_what_it_cannot_be_or_take():
         made(x, regard.Padding([1, 2, 3]))
     with pytest.raises(ValueError, match="`state` must be for the 2 rows of x, but is for 3"):
         made.step(x, made.start(3, 5))
-    with pytest.raises(ValueError, match=r"`lengths` must be at most .* 5, but is as long as 6"):
+    with pytest.raises(ValueError, match=r"`lengths` must be at most .* 5, but is 6"):
         made.step(x, made.start(2, 8), lengths=torch.tensor([6, 1]))

@@ -87,7 +87,7 @@ def test_errors():
     x = normal(2, 3, 1)
     with pytest.raises(ValueError, match=r"`present` must be a regard\.Padding or None, but is a Causal"):
         PackedOrder.of(x, regard.Causal())
-    with pytest.raises(ValueError, match="`lengths` must be at most the number of tokens, 3, but is as long as 4"):
+    with pytest.raises(ValueError, match="`lengths` must be at most the number of tokens, 3, but is 4"):
         PackedOrder.of(x, regard.Padding([4, 1]))
     with pytest.raises(ValueError, match=r"`lengths` must be one for each of the 2 rows, but is of shape \(3,\)"):
         PackedOrder.of(x, regard.Padding([1, 1, 1]))

@@ -227,7 +227,7 @@ def test_no_rows_or_no_tokens(shape, direction):
     (lambda: Recurrence(4)(torch.zeros(2, 3, 4), torch.ones(2, 3)), "`present` must be a regard.Padding"),
     (lambda: Recurrence(4).run(torch.zeros(2, 3, 4), None, Recurrence(4).start(3)), r"`state` must be .*\(3, 4\)"),
     (lambda: Recurrence(4).run(torch.zeros(2, 3, 4), None, Recurrence(4, cell="gru").start(2)), "of 2 tensors"),
-    (lambda: Recurrence(4).load_torch(nn.LSTM(4, 4, 2)), "of 1 layers, forward"),
+    (lambda: Recurrence(4).load_torch(nn.LSTM(4, 4, 2)), "of 1 layer with the direction forward"),
     (lambda: Recurrence(4).load_torch(nn.LSTMCell(4, 4)), "an nn.RNN, nn.LSTM or nn.GRU, but is a LSTMCell"),
     (lambda: Recurrence(4, direction="both").step(torch.zeros(2, 1, 4), None), '`direction` must be "forward"'),
 ])

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, Backend, matrix_entries
+from regard.attention.fused import BAND, FLEX, POINTWISE, SDPA, Backend, as_dot_problem, matrix_entries
 from regard.attention.mask import AndMask, BoolMask, Causal, CombinedMask, Mask, PackedSegments, Window, mask_parts
 from regard.attention.mask_cache import MAX_MATRIX_ENTRIES, any_along, hide, may_hold
 from regard.attention.normalize import Softmax
 from regard.attention.problem import AttentionProblem
-from regard.attention.score import Additive, Score
+from regard.attention.score import Additive, Score, SoftcappedScore
+from regard.checks import plural
 from regard.kernels import dispatch, launch
 from regard.kernels.short_segments import attend_segments, worth_batching
 
@@ -62,17 +63,22 @@ def weigh(problem: AttentionProblem, rows: "slice | Tensor", columns: slice,
         scores = scores + bias
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
+    return _normalize_rows(problem, scores, allowed, bias).to(value.dtype), value
+
+
+def _normalize_rows(problem: AttentionProblem, scores: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The weights of whole rows of scores; zeros where a row may attend to nothing."""
     if scores.shape[-1] == 0:
-        return scores, value
+        return scores
     if bias is None and problem.score.bounded:  # then only the mask forbids, and it is small: heads share it
         if allowed is None:
-            return problem.normalize(scores), value
+            return problem.normalize(scores)
         empty = ~any_along(allowed, -1)
     else:
         empty = ~any_along(scores != -torch.inf, -1)  # a bias or a user's score of -inf forbids as well
     if not may_hold(empty):
-        return problem.normalize(scores), value
-    return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0), value
+        return problem.normalize(scores)
+    return problem.normalize(scores.masked_fill(empty, 0.0)).masked_fill(empty, 0.0)
 
 
 def _attend_rows(problem: AttentionProblem, rows: slice, columns: slice, query: Tensor | None = None) -> Tensor:
@@ -94,8 +100,8 @@ class ExactBackend(Backend):
         if held <= EXACT_MAX_NUMBERS:
             return None
         if has_fused_scores(problem):
-            return f"it would hold {held:,} numbers at once, and `tiled` has fused kernels that hold none"
-        return f"it would hold {held:,} numbers at once, more than {EXACT_MAX_NUMBERS:,}"
+            return f"it would store {held:,} numbers at once, and `tiled` has fused kernels that store none"
+        return f"it would store {held:,} numbers at once, more than {EXACT_MAX_NUMBERS:,}"
 
     def detail(self, problem: AttentionProblem) -> str:
         return f"the whole {problem.n_queries} × {problem.n_keys} matrix of weights at once"
@@ -130,16 +136,16 @@ class TiledBackend(Backend):
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        later = "kept for the backward pass" if _keeps_scores(problem) else "computed once more in the backward pass"
+        later = "stored for the backward pass" if _keeps_scores(problem) else "recomputed in the backward pass"
         scores = ", scores by fused kernels" if has_fused_scores(problem) else ""
-        return f"{rows_per_block(with_tiled_score(problem))} rows at a time, {later}{scores}"
+        return f"{plural(rows_per_block(with_tiled_score(problem)), 'row')} at a time, {later}{scores}"
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The output, a block of rows at a time."""
         problem = with_tiled_score(problem.repeat_key_heads())
         pieces = []
         size = rows_per_block(problem)
-        recompute = torch.is_grad_enabled() and not _keeps_scores(problem)
+        recompute = torch.is_grad_enabled() and not _keeps_scores(problem) and not launch.in_torch_func()
         for query, (rows, columns) in zip(problem.query.split(size, dim=-2), problem.row_blocks(size), strict=True):
             if recompute:
                 piece = checkpoint(_attend_rows, problem, rows, columns, query, use_reentrant=False,
@@ -168,12 +174,18 @@ def _keeps_scores(problem: AttentionProblem) -> bool:
 
 def has_fused_scores(problem: AttentionProblem) -> bool:
     """Whether fused kernels compute the scores: additive ones, on CUDA, where Triton is installed."""
-    return isinstance(problem.score, Additive | TiledAdditive) and _triton_takes(problem.query)
+    score = problem.score.score if isinstance(problem.score, SoftcappedScore) else problem.score
+    return isinstance(score, Additive | TiledAdditive) and _triton_takes(problem.query)
 
 
 def with_tiled_score(problem: AttentionProblem) -> AttentionProblem:
     """The same problem, with additive scores computed a piece at a time."""
-    return replace(problem, score=TiledAdditive(problem.score)) if isinstance(problem.score, Additive) else problem
+    score = problem.score
+    if launch.in_torch_func():  # which does not take its gradient
+        return problem
+    if isinstance(score, SoftcappedScore) and isinstance(score.score, Additive):
+        return replace(problem, score=replace(score, score=TiledAdditive(score.score)))
+    return replace(problem, score=TiledAdditive(score)) if isinstance(score, Additive) else problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +235,8 @@ class _TiledScores(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (d_scores_QK,) = upstream
         query, key, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with create_graph: the gradients need gradients of their own
+            return _literal_gradients(d_scores_QK, query, key, weight)
         leading = d_scores_QK.shape[:-2]
         wide = torch.promote_types(query.dtype, torch.float32)  # sums over many pieces need the digits
         d_query, d_key = (d_scores_QK.new_zeros(*leading, *t.shape[-2:], dtype=wide) for t in (query, key))
@@ -239,11 +253,22 @@ class _TiledScores(torch.autograd.Function):
                 d_weight.sum_to_size(weight.shape).to(weight.dtype))
 
 
+def _literal_gradients(d_scores_QK: Tensor, query: Tensor, key: Tensor,
+                       weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of e = w · tanh(q + k), all pairs and features at once, in operations that have gradients."""
+    hidden_QKD = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()
+    d_QK1 = d_scores_QK.unsqueeze(-1)
+    w_QKD = weight if weight.dim() == 1 else weight[:, None, None, :]
+    slope_QKD = d_QK1 * w_QKD * (1 - hidden_QKD.square())
+    return (slope_QKD.sum(-2).sum_to_size(query.shape), slope_QKD.sum(-3).sum_to_size(key.shape),
+            (d_QK1 * hidden_QKD).sum((-3, -2)).sum_to_size(weight.shape))
+
+
 def _triton_takes(query: Tensor) -> bool:
     """Whether the fused kernels take such a tensor. A compiler gets torch's own operations, to fuse with others."""
     if torch.compiler.is_compiling() or query.device.type != "cuda" or query.dtype == torch.float64:
         return False
-    return launch.installed()
+    return launch.installed() and not launch.in_torch_func()
 
 
 def _tanh_pieces(query: Tensor, key: Tensor, leading: torch.Size) -> Iterator[tuple[slice, slice, Tensor]]:
@@ -288,26 +313,26 @@ class SegmentsBackend(Backend):
         # Name the kind, not the value: to show the lengths of a mask would wait for a GPU, and break a compiled graph.
         parts = mask_parts(problem.mask)
         if sum(isinstance(part, PackedSegments) for part in parts) != 1:
-            return "it is for masks of one Packed, alone or joined to others by &"
+            return "it needs a mask with one Packed, alone or joined with others by &"
         others = [part for part in parts if not isinstance(part, PackedSegments | Causal | Window | BoolMask)]
         return f"it cannot split a mask of type {type(others[0]).__name__} into segments" if others else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        if torch.compiler.is_compiling():
-            return "the lengths are not known while compiling"
+        if torch.compiler.is_compiling() or launch.in_torch_func():
+            return "the lengths are not known inside torch.compile and torch.func"
         if problem.query.device.type != "cpu":
-            return f"on {problem.query.device.type} it was not measured, and runs only when it is named"
+            return f"it has not been measured on {problem.query.device.type}, and runs there only if requested by name"
         packed = _split_mask(problem)[0].packed
         if not packed.query_lengths.device.type == packed.key_lengths.device.type == "cpu":
-            return "the lengths are not on the host, and it would wait for them"
+            return "the lengths are on a device, and reading them would wait for it"
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
         count = len(_split_mask(problem)[0].packed.query_lengths)
         if _batches_segments(problem, *_segment_lengths(problem)):
-            return f"all segments at once, padded to one length; segments: {count}"
+            return f"{plural(count, 'segment')} at once, padded to one length"
         calls = sum(1 for run in _segment_runs(problem) if run.queries and run.keys)
-        return f"each segment by itself, equal neighbours together; segments: {count}, calls: {calls}"
+        return f"{plural(count, 'segment')} in {plural(calls, 'call')}: neighbours of equal length are one batch"
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The outputs of all segments, one after another, and zeros for the queries that have no keys."""
@@ -374,7 +399,8 @@ def _segment_lengths(problem: AttentionProblem) -> tuple[list[int], list[int]]:
 def _batches_segments(problem: AttentionProblem, queries: list[int], keys: list[int]) -> bool:
     """Whether all segments are computed in one batch of small matrices."""
     if not (problem.query.dtype == problem.key.dtype == problem.value.dtype in (torch.float32, torch.float64)
-            and problem.query.device.type == "cpu" and not torch.is_autocast_enabled("cpu")):
+            and problem.query.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+            and not launch.in_torch_func()):
         return False
     if not (isinstance(problem.normalize, Softmax) and problem.score.as_dot(problem.query[..., :0, :]) is not None
             and problem.bias is None and all(isinstance(part, Causal) for part in _split_mask(problem)[1])):
@@ -389,8 +415,9 @@ def _batches_segments(problem: AttentionProblem, queries: list[int], keys: list[
 
 def _run_batched(problem: AttentionProblem, queries: list[int], keys: list[int]) -> Tensor:
     """The output of all segments in one batch of small matrices."""
+    problem = as_dot_problem(problem)
     dot = problem.score.as_dot(problem.query)
-    assert dot is not None, "_batches_segments() was not asked"
+    assert dot is not None, "call _batches_segments() first"
     query, scale = dot
     query, key, value = (tensor.reshape(*tensor.shape[-3:]) for tensor in (query, problem.key, problem.value))
     output = attend_segments(query, key, value, queries, keys, causal=bool(_split_mask(problem)[1]), scale=scale,

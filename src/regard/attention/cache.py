@@ -18,6 +18,7 @@ from torch import Tensor
 from regard import checks
 from regard.attention.mask import BoolMask, Causal, Mask, Padding, Placed
 from regard.attention.mask_cache import CachedMask
+from regard.kernels.launch import is_readable
 from regard.mixer import RowGroups, Rows, row_indices
 
 
@@ -251,7 +252,7 @@ def unfold_rows(output: Tensor, each: int) -> Tensor:
 
 def _all_full(lengths: Tensor, count: int) -> bool:
     """Whether every context is known to have `count` tokens; False where looking would wait for a device."""
-    if lengths.device.type != "cpu" or torch.compiler.is_compiling() or lengths.numel() == 0 or count == 0:
+    if not is_readable(lengths) or lengths.numel() == 0 or count == 0:
         return False
     return int(lengths.min()) >= count
 

@@ -1,7 +1,8 @@
 """Backends on fused kernels: torch's `sdpa` and `flex`, and our own `band` and `pointwise`.
 
     sdpa        dot products under softmax, by torch's scaled_dot_product_attention; the usual one
-    flex        the same on CUDA, by torch's flex_attention: blocks of pairs that the mask forbids are skipped
+    flex        the same on CUDA, by torch's flex_attention: blocks of pairs that the mask forbids are skipped; also
+                with a softcap
     band        the same on CUDA, by `regard.kernels.band`, where each query has one range of keys (packed rows)
     pointwise   dot products under ReLU or sigmoid on CUDA, by `regard.kernels.pointwise`
 
@@ -39,6 +40,7 @@ from regard.attention.mask_cache import (
 )
 from regard.attention.normalize import ReLUKeys, ReLUSum, Sigmoid, Softmax
 from regard.attention.problem import AttentionProblem
+from regard.attention.score import Score, SoftcappedScore, wide_product
 from regard.kernels import dispatch, launch
 
 Backend = dispatch.Backend[AttentionProblem, Tensor]
@@ -78,23 +80,25 @@ class SdpaBackend(Backend):
 
     def refusal(self, problem: AttentionProblem) -> str | None:
         if not isinstance(problem.normalize, Softmax):
-            return f"its kernels normalise by softmax, not by {problem.normalize!r}"
+            return f"it computes softmax, not {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
-            return f"its kernels compute dot products, and the score {problem.score!r} is not one"
+            return f"it computes dot products, not the score {problem.score!r}"
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
+        if launch.in_torch_func():
+            return "torch.func has no batching rule for its kernels, and would call them once for each sample"
         return _matrix_drawback(matrix_entries(problem))
 
     def detail(self, problem: AttentionProblem) -> str:
         order = sdpa_kernels(problem)
         names = ", ".join(kernel.name.removesuffix("_ATTENTION").lower() for kernel in order)
-        return f"the first of torch's kernels that takes it, in the order {names}" if order else (
+        return f"the first of torch's kernels that supports it, in the order {names}" if order else (
             "the kernel that torch chooses")
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The output of the fused kernel."""
-        width = problem.value.shape[-1]
+        problem, width = as_dot_problem(problem), problem.value.shape[-1]
         inputs = sdpa_inputs(problem)
         order = sdpa_kernels(problem)
         with kernel_priority([kernel.value for kernel in order]) if order else nullcontext():
@@ -197,10 +201,41 @@ def kernel_priority(order: list[int]) -> Iterator[None]:
         torch._C._set_sdp_priority_order(before)
 
 
+def as_dot_problem(problem: AttentionProblem) -> AttentionProblem:
+    """The problem with its score as a plain dot product, where parameters of the score multiply the query.
+
+    Queries that may attend to nothing are hidden first: the parameters would get a gradient of 0 times their numbers,
+    which is NaN where these are not finite.
+    """
+    if not problem.score.parametric:
+        return problem
+    if problem.mask is not None and not isinstance(problem.mask, CachedMask):  # whose caller has hidden them
+        allowed = problem.allowed(problem.indices())
+        assert allowed is not None
+        problem = replace(problem, query=problem.query.masked_fill(~any_along(allowed, -1), 0.0))
+    dot = problem.score.as_dot(problem.query)
+    assert dot is not None, "refusal() was not asked"
+    return replace(problem, query=dot[0], score=ScaledProduct(dot[1]))
+
+
+@dataclass(frozen=True)
+class ScaledProduct(Score):
+    """scale · q · k."""
+
+    scale: float
+    bounded = True
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return wide_product(query * self.scale, key.transpose(-2, -1))
+
+    def as_dot(self, query: Tensor) -> tuple[Tensor, float]:
+        return query, self.scale
+
+
 def _dot(problem: AttentionProblem) -> tuple[Tensor, float]:
     """The query and the scale of a score that is a dot product."""
     dot = problem.score.as_dot(problem.query)
-    assert dot is not None, "refusal() was not asked"
+    assert dot is not None, "call refusal() first"
     return dot
 
 
@@ -261,42 +296,47 @@ def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Te
 
 
 class FlexBackend(Backend):
-    """torch's `flex_attention` on CUDA, for masks that forbid whole blocks of a long sequence.
+    """torch's `flex_attention` on CUDA, for masks that forbid whole blocks of a long sequence, and for soft caps.
 
     No matrix of the mask is held while attention runs. The kernel is compiled on its first use, and again for another
     kind of mask or another width, which takes seconds.
     """
 
     def refusal(self, problem: AttentionProblem) -> str | None:
+        problem, _ = _without_softcap(problem)
         other = SDPA.refusal(problem)
         if other is not None:
             return other
         if problem.query.device.type != "cuda":
             return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
         if problem.bias is not None:
-            return "it takes no bias"
+            return "it does not support a bias"
         if problem.dropout:
-            return "it has no dropout"
+            return "it does not support dropout"
         if problem.query.dtype == torch.float64:
-            return "it does not compute in float64"
+            return "it does not support float64"
         if len(problem.leading) > 2:
-            return f"it takes two leading dimensions (batch, heads), and there are {len(problem.leading)}"
+            return f"it needs two leading dimensions (batch, heads), and there are {len(problem.leading)}"
         if 0 in problem.query.shape or 0 in problem.key.shape:
             return "there are no queries or no keys"
         return None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
-        if problem.mask is None:
-            return "without a mask there is no block to skip"
+        if problem.mask is None and not isinstance(problem.score, SoftcappedScore):
+            return "there is no mask, so no blocks to skip"
         if problem.n_keys < FLEX_MIN_KEYS:
-            return f"it pays from {FLEX_MIN_KEYS} keys on, and there are {problem.n_keys}"
+            return f"it is faster from {FLEX_MIN_KEYS:,} keys on, and there are {problem.n_keys:,}"
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        return "blocks of pairs that the mask forbids are skipped"
+        skipped = "" if problem.mask is None else "blocks of query-key pairs that the mask forbids are skipped"
+        capped = "the softcap is part of the kernel" if isinstance(problem.score, SoftcappedScore) else ""
+        return "; ".join(filter(None, (skipped, capped))) or "all query-key pairs, never stored"
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The output of the compiled kernel."""
+        problem, cap = _without_softcap(problem)
+        problem = as_dot_problem(problem)
         inputs = sdpa_inputs(replace(problem, mask=None))
         key, value = _without_unused(problem, inputs.query, inputs.key, inputs.value)
         block_mask = None
@@ -304,12 +344,28 @@ class FlexBackend(Backend):
             block_mask = _compiled("create_block_mask")(_mask_mod(problem), inputs.query.shape[0],
                                                         inputs.query.shape[1], problem.n_queries, problem.n_keys,
                                                         device=problem.query.device)
-        output = _compiled("flex_attention")(inputs.query, key, value, block_mask=block_mask, scale=inputs.scale,
-                                             enable_gqa=inputs.query.shape[1] != key.shape[1])
+        output = _compiled("flex_attention")(inputs.query, key, value, None if cap is None else _softcap_mod(cap),
+                                             block_mask, inputs.scale, inputs.query.shape[1] != key.shape[1])
         return output[..., :problem.value.shape[-1]].reshape(*problem.leading, problem.n_queries, -1)
 
 
 FLEX = FlexBackend()
+
+
+def _without_softcap(problem: AttentionProblem) -> tuple[AttentionProblem, float | None]:
+    """The problem with its score before the soft cap, and the cap; None where it has none."""
+    if not isinstance(problem.score, SoftcappedScore):
+        return problem, None
+    return replace(problem, score=problem.score.score), problem.score.cap
+
+
+@cache
+def _softcap_mod(cap: float) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The soft cap as a function of one score, as flex_attention takes it; one for each cap, which is compiled once."""
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return torch.tanh(score / cap) * cap
+
+    return score_mod
 
 
 @dataclass(frozen=True)
@@ -394,40 +450,41 @@ class BandBackend(Backend):
         if other is not None:
             return other
         if problem.bias is not None:
-            return "its kernels add no bias"
+            return "it does not support a bias"
         if not is_band(problem.mask):
             # Name the kind, not the value: to show a mask would wait for a GPU, and break a compiled graph.
             return f"a mask of type {type(problem.mask).__name__} may allow a query more than one range of keys"
         if problem.query.dtype == torch.float64:
-            return "its kernels have no float64"
+            return "it does not support float64"
         if max(problem.query.shape[-1], problem.value.shape[-1]) > MAX_WIDTH:
-            return f"its blocks have room for heads of at most {MAX_WIDTH} features"
+            return f"it supports head widths up to {MAX_WIDTH}"
         if not problem.n_pairs or not problem.value.shape[-1]:
-            return "there is nothing to compute"
+            return "there are no queries or no keys"
         return launch.why_not(problem.query.device)
 
     def drawback(self, problem: AttentionProblem) -> str | None:
         if torch.compiler.is_compiling():
-            return "torch.compile does not trace its kernels"
+            return "torch.compile cannot trace its kernels"
         if problem.query.device.type == "cpu":
             return "on a CPU its kernels run in Triton's interpreter, which is for tests"
         if not any(isinstance(part, Band | PackedSegments) for part in mask_parts(problem.mask)):
-            return "torch's kernels are faster where sequences are not packed"
+            return "torch's kernels are faster for sequences that are not packed"
         if problem.query.dtype == torch.float32:
             return "in float32 it is not faster than the others"
         return None
 
     def detail(self, problem: AttentionProblem) -> str:
-        return "one range of keys for each query, in Triton; no mask is written out"
+        return "a Triton kernel with one range of keys for each query, without a mask matrix"
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The output of the fused kernel."""
         from regard.kernels.band import BandTiles, attend_band, tile_size
 
+        problem = as_dot_problem(problem)
         query, scale = _dot(problem)
         band = band_of(problem.mask, problem.n_queries, problem.n_keys, leading=len(problem.leading),
                        device=query.device)
-        assert band is not None, "refusal() was not asked"
+        assert band is not None, "call refusal() first"
         query, key, value = (problem.as_4d(tensor, heads) for tensor, heads in (
             (query, problem.heads), (problem.key, problem.key_heads), (problem.value, problem.key_heads)))
         first, last, from_query, to_query = (
@@ -470,37 +527,38 @@ class PointwiseBackend(Backend):
 
     def refusal(self, problem: AttentionProblem) -> str | None:
         if type(problem.normalize) not in POINTWISE_KINDS:
-            return f"its kernels have weights of relu, relu_sum and sigmoid, not of {problem.normalize!r}"
+            return f"it computes relu, relu_sum and sigmoid, not {problem.normalize!r}"
         if problem.score.as_dot(problem.query[..., :0, :]) is None:
-            return f"its kernels compute dot products, and the score {problem.score!r} is not one"
+            return f"it computes dot products, not the score {problem.score!r}"
         if problem.query.device.type != "cuda":
             return f"it needs a CUDA device, and the query is on {problem.query.device.type}"
         if problem.query.dtype == torch.float64:
-            return "it does not compute in float64"
+            return "it does not support float64"
         if torch.compiler.is_compiling():
-            return "it does not run inside of a compiled graph"
+            return "torch.compile cannot trace its kernels"
         if not launch.installed():
-            return "it needs the package triton"
+            return "triton is not installed"
         widest = max(problem.key.shape[-1], problem.value.shape[-1])
-        return f"it takes at most {MAX_WIDTH} features, and there are {widest}" if widest > MAX_WIDTH else None
+        return f"it supports head widths up to {MAX_WIDTH}, and this one is {widest}" if widest > MAX_WIDTH else None
 
     def drawback(self, problem: AttentionProblem) -> str | None:
         if isinstance(problem.normalize, ReLUSum):  # scores are summed twice, in another order each time
-            return "gradients err where the positive scores of a row add up to almost nothing; name it to use it"
+            return "its gradients are inaccurate where the positive scores of a row sum to almost 0; name it to use it"
         if problem.n_pairs < POINTWISE_MIN_PAIRS:
-            return f"it pays from {POINTWISE_MIN_PAIRS:,} pairs on, and there are {problem.n_pairs:,}"
+            return f"it is faster from {POINTWISE_MIN_PAIRS:,} query-key pairs on, and there are {problem.n_pairs:,}"
         return _matrix_drawback(matrix_entries(replace(problem, mask=None) if is_band(problem.mask) else problem))
 
     def detail(self, problem: AttentionProblem) -> str:
-        weights = f"blocks of {POINTWISE_KINDS[type(problem.normalize)]} weights that are never held"
+        weights = f"blocks of {POINTWISE_KINDS[type(problem.normalize)]} weights, never stored"
         if problem.mask is None:
             return weights
-        return f"{weights}, under {'ranges of keys' if is_band(problem.mask) else 'a mask that is written out'}"
+        return f"{weights}, with {'a range of keys for each query' if is_band(problem.mask) else 'a mask matrix'}"
 
     def run(self, problem: AttentionProblem) -> Tensor:
         """The output of the fused kernels."""
         from regard.kernels.pointwise import PointwiseAttention
 
+        problem = as_dot_problem(problem)
         query, scale = _dot(problem)
         H, key_heads = problem.heads, problem.key_heads
         q_BHQD, k_BHKD, v_BHKD = (problem.as_4d(t, heads) for t, heads in ((query, H), (problem.key, key_heads),

@@ -34,8 +34,8 @@ from regard.attention.look import Look, Tap
 from regard.attention.mask import AndMask, Causal, Mask, Packed, Padding, Window, as_mask, mask_parts
 from regard.attention.mask_cache import CachedPacked, CachedPadding, broadcast_over_heads, present_tokens, zero_absent
 from regard.attention.normalize import NORMALIZERS, NormalizerLike, as_normalizer
-from regard.attention.score import SCORES, Additive, Bilinear, ScoreLike, as_score
-from regard.config import Config, choice, integer, probability
+from regard.attention.score import SCORES, Additive, Bilinear, ScoreLike, adjust_score, as_score
+from regard.config import Config, choice, integer, number, probability
 from regard.kernels.linear import Linear, apply_jointly
 from regard.position.bias import ALiBiConfig, Bias, BucketedBiasConfig, RelativeBiasConfig
 from regard.position.rotary import Rotary, RotaryConfig
@@ -43,6 +43,10 @@ from regard.position.rotary import Rotary, RotaryConfig
 
 class AttentionLayer(nn.Module, ABC):
     """The base of the three layers: the data flow, the steps and the tap. Subclasses define what is projected."""
+
+    width: int
+    context_width: int
+    like: Tensor
 
     def __init__(self, *, normalize: NormalizerLike, dropout: float, position_bias: Bias | None, rotary: Rotary | None,
                  backend: str | None) -> None:
@@ -55,9 +59,18 @@ class AttentionLayer(nn.Module, ABC):
         self.tap = Tap()
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype and device of new caches
 
-    width: int
-    context_width: int
-    like: Tensor
+    def extra_repr(self) -> str:
+        """Sizes, and what differs from plain softmax attention."""
+        parts = [str(self.width)]
+        for name in ("heads", "key_heads"):
+            if hasattr(self, name):
+                parts.append(f"{name}={getattr(self, name)}")
+        parts.append(f"score={self.score}")
+        parts += [f"context_width={self.context_width}"] if self.context_width != self.width else []
+        parts += [f"normalize={self.normalize}"] if str(self.normalize) != "softmax" else []
+        parts += [f"dropout={self.dropout}"] if self.dropout else []
+        parts += [f"backend={self.backend!r}"] if self.backend is not None else []
+        return ", ".join(parts)
 
     @property
     @abstractmethod
@@ -82,7 +95,7 @@ class AttentionLayer(nn.Module, ABC):
 
     def forward(self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None,
                 positions: Tensor | None = None) -> Tensor:
-        """Self-attention of x (B, N, width), or attention from x to the context (B, M, context width).
+        """Compute self-attention of x, or attention from x to the context: (B, N, width) -> (B, N, width).
 
         Args:
             mask: a mask, or a bool tensor (N, M), (B, N, M) or (B, heads, N, M) in which True means may attend.
@@ -107,7 +120,12 @@ class AttentionLayer(nn.Module, ABC):
         return Cache(keys, values, torch.zeros(rows, dtype=torch.long, device=key.device), 0)
 
     def remember(self, context: Tensor, lengths: Tensor | None = None) -> ContextCache:
-        """The keys and values of a context (B, M, context width), in which row b has lengths[b] tokens."""
+        """Compute the keys and values of a context once, for many steps.
+
+        Args:
+            context: (B, M, context width).
+            lengths: the number of tokens of each row, (B,); M by default.
+        """
         self._check_context(context)
         if lengths is not None:
             context = zero_absent(context, present_tokens(context, Padding(lengths), "lengths"))
@@ -115,7 +133,7 @@ class AttentionLayer(nn.Module, ABC):
 
     def step(self, x: Tensor, state: "Cache | ContextCache", *, mask: Mask | Tensor | None = None,
              lengths: Tensor | None = None) -> "tuple[Tensor, Cache | ContextCache]":
-        """Attention of one token or a chunk, x (B, N, width), after those in the state, which it consumes.
+        """Compute attention of the next token or chunk, x (B, N, width); it consumes the state and returns the next.
 
         Args:
             mask: a further mask, such as a window, in addition to the causal one (self-attention) or the lengths
@@ -137,7 +155,7 @@ class AttentionLayer(nn.Module, ABC):
     def _check_context(self, context: Tensor) -> None:
         _check_width("context", context, self.context_width)
         if self.rotary is not None:
-            raise checks.wrong("context", "None in a layer with rotary positions (for self-attention)", "given")
+            raise checks.wrong("context", "None in a layer with rotary positions, which is for self-attention", "given")
 
     def _attend_context(self, query: Tensor, context: ContextCache, extra: Mask | None) -> Tensor:
         """Attention of rows to their contexts. Rows that share a context are folded into one, where they can be."""
@@ -162,14 +180,23 @@ class AttentionLayer(nn.Module, ABC):
 
 
 class PlainAttention(AttentionLayer):
-    """Attention without parameters: Y = A X', where the inputs themselves are queries, keys and values."""
+    """Attention without parameters: the inputs themselves are queries, keys and values.
 
-    def __init__(self, width: int, *, score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax",
-                 dropout: float = 0.0, backend: str | None = None) -> None:
+        Y = A(X, X') X'
+
+    Args:
+        width: the width of x, of the context and of the output.
+        score, scale, softcap, normalize, backend: as for `attend`; the score must have no parameters.
+        dropout: the probability of dropping a weight, while training.
+    """
+
+    def __init__(self, width: int, *, score: ScoreLike = "scaled_dot", scale: float | None = None,
+                 softcap: float | None = None, normalize: NormalizerLike = "softmax", dropout: float = 0.0,
+                 backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width = self.context_width = width
         as_score(score)  # refuses an unknown name, or one that needs parameters, here and not at the first call
-        self._score = score
+        self._score = adjust_score(score, scale, softcap)
 
     @property
     def score(self) -> ScoreLike:
@@ -183,16 +210,29 @@ class PlainAttention(AttentionLayer):
 
 
 class BasicAttention(AttentionLayer):
-    """Attention with one head and learned queries and keys; the context itself is the values: Y = A X'."""
+    """Attention with one head and learned queries and keys; the context itself is the values.
+
+        Y = A(X W_Q, X' W_K) X'
+
+    Args:
+        width: the width of x.
+        context_width: the width of the context, and so of the output; `width` by default.
+        head_width: the width of queries and keys; `width` by default.
+        score: as for `attend`, and also "additive" and "bilinear", whose parameters the layer then owns.
+        scale, softcap, normalize, backend: as for `attend`.
+        bias: whether the two projections have a bias.
+        dropout: the probability of dropping a weight, while training.
+    """
 
     def __init__(self, width: int, *, context_width: int | None = None, head_width: int | None = None,
-                 score: ScoreLike = "scaled_dot", normalize: NormalizerLike = "softmax", bias: bool = True,
-                 dropout: float = 0.0, backend: str | None = None) -> None:
+                 score: ScoreLike = "scaled_dot", scale: float | None = None, softcap: float | None = None,
+                 normalize: NormalizerLike = "softmax", bias: bool = True, dropout: float = 0.0,
+                 backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=None, rotary=None, backend=backend)
         self.width, self.context_width = width, context_width or width
         self.query = Linear(width, head_width or width, bias)
         self.key = Linear(self.context_width, head_width or width, bias)
-        self.scorer = ScoreModule(score, 1, head_width or width)
+        self.scorer = ScoreModule(score, 1, head_width or width, scale=scale, softcap=softcap)
 
     @property
     def score(self) -> ScoreLike:
@@ -209,6 +249,10 @@ class BasicAttention(AttentionLayer):
 class Attention(AttentionLayer):
     """Multi-head attention with learned queries, keys, values and output.
 
+        Y = [A(X W_Q, X' W_K) X' W_V of every head] W_O
+
+    Called with x alone it is self-attention; with a context, x attends to the context (cross-attention).
+
     Args:
         width: the width of x and of the output.
         heads: the number of heads.
@@ -218,14 +262,26 @@ class Attention(AttentionLayer):
         head_width: the width of the queries and keys of one head; width / heads by default.
         value_width: the width of the values of one head; `head_width` by default.
         score: as for `attend`, and also "additive" and "bilinear", whose parameters the layer then owns.
+        scale, softcap, normalize, backend: as for `attend`.
         bias: whether the four projections have a bias.
+        qkv_bias: whether the projections of queries, keys and values have a bias; `bias` by default.
+        dropout: the probability of dropping a weight, while training.
         position_bias: added to the scores: `ALiBi`, `RelativeBias`, `BucketedBias`.
-        rotary: rotates queries and keys by their positions.
+        rotary: rotates queries and keys by their positions; a `Rotary` of at most `head_width` features.
+
+    Example:
+        import torch
+        import regard
+
+        layer = regard.Attention(32, heads=4)
+        x = torch.randn(2, 10, 32)                              # 2 sequences of 10 tokens
+        assert layer(x, mask=regard.Causal()).shape == (2, 10, 32)
     """
 
     def __init__(self, width: int, *, heads: int, key_heads: int | None = None, context_width: int | None = None,
                  head_width: int | None = None, value_width: int | None = None, score: ScoreLike = "scaled_dot",
-                 normalize: NormalizerLike = "softmax", bias: bool = True, dropout: float = 0.0,
+                 scale: float | None = None, softcap: float | None = None, normalize: NormalizerLike = "softmax",
+                 bias: bool = True, qkv_bias: bool | None = None, dropout: float = 0.0,
                  position_bias: Bias | None = None, rotary: Rotary | None = None, backend: str | None = None) -> None:
         super().__init__(normalize=normalize, dropout=dropout, position_bias=position_bias, rotary=rotary,
                          backend=backend)
@@ -233,21 +289,22 @@ class Attention(AttentionLayer):
         if heads < 1:
             raise checks.wrong("heads", "at least 1", heads)
         if key_heads < 1 or heads % key_heads:
-            raise checks.wrong("key_heads", f"a number that divides the {heads} heads", key_heads)
+            raise checks.wrong("key_heads", f"a number that divides heads, {heads}", key_heads)
         if head_width is None and width % heads:
-            remedy = "Choose other heads, or give a head_width."
-            raise checks.wrong("heads", f"a number that divides the width {width}", heads, remedy)
+            remedy = "Choose another number of heads, or set head_width."
+            raise checks.wrong("heads", f"a number that divides the width, {width}", heads, remedy)
         head_width = head_width or width // heads
         value_width = value_width or head_width
         self.width, self.context_width, self.heads, self.key_heads = width, context_width or width, heads, key_heads
-        self.query = Linear(width, heads * head_width, bias)
-        self.key = Linear(self.context_width, key_heads * head_width, bias)
-        self.value = Linear(self.context_width, key_heads * value_width, bias)
+        qkv_bias = bias if qkv_bias is None else qkv_bias
+        self.query = Linear(width, heads * head_width, qkv_bias)
+        self.key = Linear(self.context_width, key_heads * head_width, qkv_bias)
+        self.value = Linear(self.context_width, key_heads * value_width, qkv_bias)
         self.output = Linear(heads * value_width, width, bias)
-        self.scorer = ScoreModule(score, heads, head_width)
+        self.scorer = ScoreModule(score, heads, head_width, scale=scale, softcap=softcap)
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)
-            if bias:
+            if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
     @property
@@ -274,11 +331,16 @@ class Attention(AttentionLayer):
 
 
 class ScoreModule(nn.Module):
-    """The score of a layer, with its parameters if it has any, one set for each head."""
+    """The score of a layer, with its parameters if it has any, one set for each head.
 
-    def __init__(self, score: ScoreLike, heads: int, width: int) -> None:
+    Args:
+        scale, softcap: as for `attend`.
+    """
+
+    def __init__(self, score: ScoreLike, heads: int, width: int, *, scale: float | None = None,
+                 softcap: float | None = None) -> None:
         super().__init__()
-        self.kind = score
+        self.kind, self.scale, self.softcap = score, scale, softcap
         if isinstance(score, str) and score not in ("additive", "bilinear"):
             checks.pick("score", score, {**SCORES, "additive": None, "bilinear": None})
         if score == "additive":
@@ -286,9 +348,18 @@ class ScoreModule(nn.Module):
             self.bias = nn.Parameter(torch.zeros(heads, width))
         elif score == "bilinear":
             self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(heads, width, width)) * width ** -0.5)
+        self.forward()  # refuses a wrong scale or softcap here, and not at the first call
+
+    def extra_repr(self) -> str:
+        """The kind of the score, and the scale and softcap if they are set."""
+        numbers = {"scale": self.scale, "softcap": self.softcap}
+        return ", ".join([str(self.kind), *(f"{name}={one:g}" for name, one in numbers.items() if one is not None)])
 
     def forward(self) -> ScoreLike:
         """The score, in the form that `attend` takes."""
+        return adjust_score(self._own_score(), self.scale, self.softcap)
+
+    def _own_score(self) -> ScoreLike:
         if self.kind == "additive":
             return Additive(self.weight, self.bias)
         return Bilinear(self.weight) if self.kind == "bilinear" else self.kind
@@ -306,66 +377,97 @@ def _check_width(argument: str, tensor: Tensor, width: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(Config):
-    """`Attention`, as a table of a config file."""
+    """Config of an `Attention` layer."""
 
     heads: int = integer(8, minimum=1)
+    """Attention heads."""
     key_heads: int | None = integer(None, minimum=1)
+    """Heads of keys and values, which groups of query heads share; by default as many as heads."""
     head_width: int | None = integer(None, minimum=1)
+    """Features of a head; by default the width of the model divided by the heads."""
     score: str = choice([*SCORES, "additive", "bilinear"], "scaled_dot")
+    """How queries and keys are compared: by a dot product (scaled or not), a bilinear form, or an MLP (additive)."""
+    scale: float | None = number(None)
+    """Scale of the dot products; by default that of the score, 1 / √head_width for scaled_dot."""
+    softcap: float | None = number(None, above=0.0)
+    """Scores are limited smoothly to ±softcap, by softcap · tanh(score / softcap); by default not at all."""
     normalize: str = choice(NORMALIZERS, "softmax")
+    """How scores become attention weights."""
     bias: bool = True
+    """Whether the projections have a bias."""
+    qkv_bias: bool | None = None
+    """Whether the projections of queries, keys and values have a bias; by default as `bias`."""
     dropout: float = probability(0.0)
+    """Dropout of the attention weights."""
     backend: str | None = choice(BACKENDS, None)
+    """Attention backend; by default the fastest that can compute this attention."""
 
     def build(self, width: int, *, position_bias: Bias | None = None, rotary: Rotary | None = None) -> Attention:
         """Build the layer for tokens and a context of this width."""
         return Attention(width, heads=self.heads, key_heads=self.key_heads, head_width=self.head_width,
-                         score=self.score, normalize=self.normalize, bias=self.bias, dropout=self.dropout,
-                         position_bias=position_bias, rotary=rotary, backend=self.backend)
+                         score=self.score, scale=self.scale, softcap=self.softcap, normalize=self.normalize,
+                         bias=self.bias, qkv_bias=self.qkv_bias, dropout=self.dropout, position_bias=position_bias,
+                         rotary=rotary, backend=self.backend)
 
     def head_size(self, width: int) -> int:
         """The width of a head."""
         return self.head_width or width // self.heads
 
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the projections of queries, keys and values have a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
     def parameters(self, width: int) -> int:
         """The number of parameters of the layer."""
         queries, keys = self.heads * self.head_size(width), (self.key_heads or self.heads) * self.head_size(width)
         own = {"additive": 2 * queries, "bilinear": queries * self.head_size(width)}.get(self.score, 0)
-        return 2 * width * (queries + keys) + self.bias * (queries + 2 * keys + width) + own
+        biases = self.has_qkv_bias * (queries + 2 * keys) + self.bias * width
+        return 2 * width * (queries + keys) + biases + own
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The settings that contradict each other, with the reasons."""
         if self.heads % (self.key_heads or self.heads):
-            yield "key_heads", f"{self.key_heads} does not divide the {self.heads} heads"
+            yield "key_heads", f"{self.key_heads} does not divide heads, {self.heads}"
         if self.backend in ("sdpa", "flex") and self.normalize != "softmax":
             yield "backend", f'"{self.backend}" normalises by softmax, not by "{self.normalize}"'
         if self.backend in ("sdpa", "flex") and self.score == "additive":
-            yield "backend", f'"{self.backend}" computes dot products, and the score "additive" is none'
+            yield "backend", f'"{self.backend}" computes dot products, not the score "additive"'
+        if self.backend in ("sdpa", "pointwise", "band") and self.softcap is not None:
+            yield "backend", f'"{self.backend}" has no softcap; "flex", "tiled" and "exact" have it'
+        if self.scale is not None and self.score not in SCORES:
+            yield "scale", f'it is for dot products, and the score is "{self.score}"'
 
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """The settings that do not fit a model of this width, with the reasons."""
         if self.head_width is None and width % self.heads:
-            yield "heads", f"{self.heads} does not divide the width {width}; choose another, or set head_width"
+            yield "heads", f"{self.heads} does not divide the width, {width}; choose another number, or set head_width"
 
 
 
 
 class SelfAttention(nn.Module):
-    """Self-attention as a mixer: a layer applied to its own input under a mask. The default mask is causal, None is
-    full.
+    """Self-attention as a mixer: a layer that attends to its own input under a mask.
 
-    The mask belongs to the mixer, so that a block does not need to know that its mixer attends.
+    Args:
+        layer: `Attention`, `BasicAttention` or `PlainAttention`, whose context has the width of x.
+        mask: `Causal()` by default; None lets every token attend to every other. It belongs to the mixer, so that a
+            block does not need to know that its mixer attends.
     """
 
     def __init__(self, layer: AttentionLayer, mask: Mask | None = Causal()) -> None:  # noqa: B008 (a value, never changed)
         super().__init__()
         if layer.context_width != layer.width:
-            raise checks.wrong("layer", "one whose context has its own width, for self-attention",
+            raise checks.wrong("layer", "a layer whose context_width is its width, for self-attention",
                                f"of width {layer.width} with a context of {layer.context_width}")
         self.layer, self.mask = layer, mask
 
+    def extra_repr(self) -> str:
+        """The mask."""
+        return f"mask={self.mask}"
+
     def forward(self, x: Tensor, present: Mask | None = None, positions: Tensor | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D).
+        """Compute all tokens at once: (B, N, D) -> (B, N, D).
 
         Args:
             present: a `Padding` or `Packed` that says which tokens exist; absent tokens give zeros.
@@ -392,7 +494,11 @@ class SelfAttention(nn.Module):
         return self.layer.start(rows, capacity)
 
     def step(self, x: Tensor, state: Cache, *, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
-        """One token or a chunk, (B, n, D), after those in the cache, which it consumes."""
+        """Continue with one token or a chunk, (B, n, D); it consumes the cache and returns the next.
+
+        Args:
+            lengths: how many of the n tokens each row has, (B,); all by default.
+        """
         present_BN = None if lengths is None else present_tokens(x, Padding(lengths), "lengths")
         further = self._further_mask()
         y, state = self.layer.step(zero_absent(x, present_BN), state, mask=further, lengths=lengths)  # type: ignore[assignment]
@@ -403,29 +509,28 @@ class SelfAttention(nn.Module):
         parts = mask_parts(self.mask)
         others = [part for part in parts if not isinstance(part, Causal)]
         if not any(isinstance(part, Causal) for part in parts):
-            raise checks.wrong("mask", "Causal(), alone or with others, to compute step by step", repr(self.mask))
+            expected = "Causal(), alone or joined with others by &, to compute step by step"
+            raise checks.wrong("mask", expected, repr(self.mask))
         return AndMask.of(*others) if others else None
 
 
 def _segment_positions(x: Tensor, packed: Packed) -> Tensor:
     """The positions of the tokens of x (B, N, D) in their segments, (N,); each segment starts at 0."""
     if packed.key_lengths is not packed.query_lengths:
-        raise checks.wrong("present", "a Packed of one list of lengths, where tokens are both queries and keys",
+        raise checks.wrong("present", "a Packed without key_lengths, for self-attention",
                            repr(packed), "Leave out its key_lengths.")
     return packed.positions(x.shape[-2], x.device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAttentionConfig(AttentionConfig):
-    """Self-attention as a mixer, as a table of a config file.
-
-    `window` is the number of tokens on each side to which a token may attend (default: all), `position` the positional
-    method of the layer itself: a rotation of queries and keys, or a bias of the scores.
-    """
+    """Config of self-attention as a mixer."""
 
     kind: ClassVar[str] = "attention"
     window: int | None = integer(None, minimum=0)
+    """Tokens on each side that a token may attend to; by default all."""
     position: RotaryConfig | ALiBiConfig | RelativeBiasConfig | BucketedBiasConfig | None = None
+    """Positions inside attention: rotary, or a bias of the scores; none without this table."""
 
     def mixer(self, width: int, causal: bool, layer: int) -> SelfAttention:
         """Build the mixer of a layer (numbered from 0); all layers are alike."""
@@ -447,12 +552,13 @@ class SelfAttentionConfig(AttentionConfig):
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """The settings that do not fit a model of this width, with the reasons."""
         yield from super().clashes(width, causal)
-        if isinstance(self.position, RotaryConfig) and self.head_size(width) % 2:
-            yield "position", f"rotary positions need heads of an even width, and these have {self.head_size(width)}"
+        if isinstance(self.position, RotaryConfig):
+            for key, why in self.position.clashes(self.head_size(width)):
+                yield f"position.{key}" if key else "position", why
         if isinstance(self.position, BucketedBiasConfig):
             buckets, ways = self.position.num_buckets, 1 if causal else 2
             if buckets % ways:
-                yield "position.num_buckets", f"half of them are for each direction: it must be even, and is {buckets}"
+                yield "position.num_buckets", f"it must be even, half for each direction, but is {buckets}"
             exact = buckets // (2 * ways)
             if self.position.max_distance <= exact:
-                yield "position.max_distance", f"it must exceed {exact}, the distances with their own bucket"
+                yield "position.max_distance", f"it must be above {exact}, the number of distances with a bucket each"

@@ -7,6 +7,10 @@ what the layer computes. The keys of a look taken in a step are those of the cac
 next step.
 """
 
+import base64
+import itertools
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +35,10 @@ from regard.attention.statistics import (
 )
 from regard.kernels.dispatch import Explanation
 from regard.position.bias import Bias
+
+MAX_MAP_CELLS, MAX_MAPS, MAPS_PER_ROW, MAP_PIXELS = 96, 16, 8, 96
+"""Of a drawing in a notebook: cells in a row of a map, maps, maps in a row, and the size of a map."""
+NOT_FINITE_COLOUR = (255, 122, 198)
 
 
 class Peaks(NamedTuple):
@@ -64,6 +72,10 @@ class Look:
                 parts.append(f"{name} {checks.shape(part)}" if isinstance(part, Tensor) else
                              type(part).__name__ if isinstance(part, Bias) else part)
         return f"Look({', '.join(map(str, parts))})"
+
+    def _repr_html_(self) -> str:
+        """A small map of each head, for a notebook."""
+        return look_html(self)
 
     @cached_property
     def problem(self) -> AttentionProblem:
@@ -121,6 +133,49 @@ class Look:
         if statistic == "block_map" and (number or 0) < 1:
             raise checks.wrong("size", "at least 1", number)
         return StatisticRequest(statistic, self.problem, number)
+
+
+def look_html(look: Look) -> str:
+    """Small maps of the first heads of a look: one SVG element without scripts, links or ids.
+
+    A map of more than MAX_MAP_CELLS queries or keys shows means of blocks, so that no whole matrix is computed.
+    """
+    n_queries, n_keys = look.problem.n_queries, look.problem.n_keys
+    size = max(1, -(-max(n_queries, n_keys) // MAX_MAP_CELLS))
+    maps = look.block_map(size).float().cpu()
+    leading = maps.shape[:-2]
+    numbers = list(itertools.islice(itertools.product(*map(range, leading)), MAX_MAPS)) if maps.numel() else []
+    high = max([0.0, *(float(maps[number].nan_to_num(0.0, 0.0, 0.0).max()) for number in numbers)])
+    notes = [f"{n_queries:,} queries (rows) × {n_keys:,} keys (columns), weights from 0 (white) to {high:.3g} (black)",
+             *([f"each cell is the mean of {size} × {size} weights"] if size > 1 else []),
+             *([f"the first {len(numbers)} of {leading.numel():,} maps"] if 0 < len(numbers) < leading.numel() else [])]
+    side = MAP_PIXELS / max(*maps.shape[-2:], 1)
+    across, down = maps.shape[-1] * side + 12, maps.shape[-2] * side + 20
+    parts = []
+    for place, number in enumerate(numbers):
+        left, top = place % MAPS_PER_ROW * across, place // MAPS_PER_ROW * down + 14
+        box = f'x="{left:.1f}" y="{top:.1f}" width="{across - 12:.1f}" height="{down - 20:.1f}"'
+        parts.append(f'<text x="{left:.1f}" y="{top - 4:.1f}">{", ".join(map(str, number))}</text>'
+                     f'<image {box} preserveAspectRatio="none" style="image-rendering:pixelated" '
+                     f'href="data:image/png;base64,{base64.b64encode(_map_png(maps[number], high)).decode("ascii")}"/>'
+                     f'<rect {box} fill="none" stroke="#888"/>')
+    height = -(-len(numbers) // MAPS_PER_ROW) * down + 14
+    parts += [f'<text x="0" y="{height + 14 * line:.1f}">{note}</text>' for line, note in enumerate(notes)]
+    width = max(min(len(numbers), MAPS_PER_ROW) * across, 480)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height + 14 * len(notes):.0f}" '
+            f'role="img" aria-label="attention weights, {len(numbers)} maps" font-family="sans-serif" font-size="11" '
+            f'fill="currentColor">{"".join(parts)}</svg>')
+
+
+def _map_png(weights: Tensor, high: float) -> bytes:
+    """The weights (r, c) as a PNG of r × c pixels: white is 0, black is `high`, and pink is not finite."""
+    shade = (255 * (1 - (weights / (high or 1.0)).nan_to_num(0.0, 0.0, 0.0).clamp(0, 1))).round().to(torch.uint8)
+    pixels = torch.where(weights.isfinite().unsqueeze(-1), shade.unsqueeze(-1), torch.tensor(NOT_FINITE_COLOUR))
+    rows = b"".join(b"\0" + bytes(row) for row in pixels.to(torch.uint8).flatten(1).tolist())
+    header = struct.pack(">IIBBBBB", weights.shape[1], weights.shape[0], 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(data)) + kind + data
+                                           + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
 
 
 def row_indices(indices: "int | list[int] | Tensor", count: int, device: torch.device) -> Tensor:

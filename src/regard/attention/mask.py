@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from regard import checks
+from regard.kernels.launch import in_torch_func, is_readable
 
 
 class PairIndices(Protocol):
@@ -142,7 +143,12 @@ class Mask(ABC):
         return 0, n_keys
 
     def matrix(self, n_queries: int, n_keys: int, *, leading: int | None = None, device: Device = None) -> Tensor:
-        """The mask as a bool tensor (..., n_queries, n_keys), by default with its own leading dimensions."""
+        """Return the mask as a bool tensor (..., n_queries, n_keys), in which True means may attend.
+
+        Args:
+            leading: the number of leading dimensions of the result; by default those of the mask itself.
+            device: the device of the result; by default that of the mask.
+        """
         mask = self.prepare(n_queries, n_keys, device)
         block = BlockIndices.of(n_queries, n_keys, leading=mask.leading if leading is None else leading, device=device)
         allowed = mask.allowed(mask.aligned(block))
@@ -165,7 +171,17 @@ class Mask(ABC):
 
 
 class Causal(Mask):
-    """A query may attend to the key at its own position and to those before it; the last query is at the last key."""
+    """A causal mask: a query may attend to the key at its own position and to those before it.
+
+    The mask is aligned to the bottom right: the last query is at the last key, as decoding with a cache needs it.
+    (`is_causal` of `scaled_dot_product_attention` is aligned to the top left.)
+
+    Example:
+        import regard
+
+        assert regard.Causal().matrix(2, 4).tolist() == [[True, True, True, False],
+                                                         [True, True, True, True]]
+    """
 
     def allowed(self, block: PairIndices) -> Tensor:
         return block.column <= block.position
@@ -178,7 +194,20 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """A query may attend to `left` keys before its position and to `right` keys after it; None means no limit."""
+    """A window (local attention): a query may attend to the keys near its own position.
+
+    Args:
+        left: the number of keys before the position of the query; None for all.
+        right: the number of keys after it; None for all.
+
+    Example:
+        import regard
+
+        mask = regard.Causal() & regard.Window(1, 0)            # the token itself and the one before it
+        assert mask.matrix(3, 3).tolist() == [[True, False, False],
+                                              [True, True, False],
+                                              [False, True, True]]
+    """
 
     def __init__(self, left: int | None, right: int | None) -> None:
         for argument, value in (("left", left), ("right", right)):
@@ -202,9 +231,14 @@ class Window(Mask):
 
 
 class Padding(Mask):
-    """Only `length` keys of each sequence exist: the first (padded on the side "right"), or the last ("left").
+    """A padding mask: queries attend to the real keys of their sequence, not to padding.
 
-    `lengths` has one number a sequence, (batch,), aligned with the leading dimensions of the queries from the left.
+    What the padding contains, NaN included, changes nothing.
+
+    Args:
+        lengths: the number of real keys of each sequence, (B,). It aligns with the leading dimensions of the queries
+            from the left.
+        side: the side of the padding: "right" (the real keys come first) or "left".
     """
 
     def __init__(self, lengths: Lengths, side: str = "right") -> None:
@@ -220,10 +254,10 @@ class Padding(Mask):
         return sizes_broadcast(self.lengths.shape, leading[:self.lengths.dim()])
 
     def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        if not torch.compiler.is_compiling() and self.lengths.device.type == "cpu" and self.lengths.numel():
+        if is_readable(self.lengths) and self.lengths.numel():
             longest = int(self.lengths.max())
             if longest > n_keys:
-                raise checks.wrong("lengths", f"at most the number of keys, {n_keys}", f"as long as {longest}")
+                raise checks.wrong("lengths", f"at most the number of keys, {n_keys}", longest)
         return self if _is_on_device(self.lengths, device) else Padding(self.lengths.to(device), self.side)
 
     def allowed(self, block: PairIndices) -> Tensor:
@@ -235,7 +269,13 @@ class Padding(Mask):
 
 
 class Placed(Mask):
-    """The first query of each sequence is at key `start`; the keys after the last query do not exist yet."""
+    """A mask for decoding with a cache: the first query is at key `start`, and keys after the last query do not exist.
+
+    `Causal() & Placed(start)` is causal from there.
+
+    Args:
+        start: the position of the first query among the keys: one number, or one for each sequence, (B,).
+    """
 
     sets_positions = True
 
@@ -263,7 +303,7 @@ class Placed(Mask):
 
 
 class Packed(Mask):
-    """Several sequences in one row, without padding: the queries of a segment may attend to the keys of that segment.
+    """A mask for packed sequences, one after another in one row: each segment attends to itself only.
 
     Tokens after the last segment attend to nothing, and no token attends to them. Each segment is aligned to its own
     bottom right, so `Causal() & Packed(...)` is causal inside every segment.
@@ -280,14 +320,14 @@ class Packed(Mask):
         self.key_lengths = self.query_lengths if key_lengths is None else as_integers("key_lengths", key_lengths)
         for argument, lengths in (("query_lengths", self.query_lengths), ("key_lengths", self.key_lengths)):
             if lengths.dim() != 1:
-                raise checks.wrong(argument, "one length a segment, (segments,)", f"of shape {checks.shape(lengths)}")
+                expected = "of shape (segments,), one length for each segment"
+                raise checks.wrong(argument, expected, f"of shape {checks.shape(lengths)}")
         if self.query_lengths.shape != self.key_lengths.shape:
-            expected = f"as many lengths as query_lengths has, {len(self.query_lengths)}"
-            raise checks.wrong("key_lengths", expected, f"{len(self.key_lengths)} lengths")
+            expected = f"a list of as many lengths as query_lengths, {len(self.query_lengths)}"
+            raise checks.wrong("key_lengths", expected, len(self.key_lengths))
 
     def prepare(self, n_queries: int, n_keys: int, device: Device) -> Mask:
-        if not torch.compiler.is_compiling():
-            self.check_sizes(n_queries, n_keys)
+        self.check_sizes(n_queries, n_keys)
         queries, keys = self.query_lengths.to(device), self.key_lengths.to(device)
         query_ends, key_ends = queries.cumsum(0), keys.cumsum(0)
         of_query = torch.searchsorted(query_ends, torch.arange(n_queries, device=device), right=True)
@@ -314,10 +354,10 @@ class Packed(Mask):
         return host.query_lengths.tolist(), host.key_lengths.tolist()
 
     def check_sizes(self, n_queries: int, n_keys: int) -> None:
-        """Raise a ValueError if the segments hold more tokens than exist. Lengths on a GPU are not checked."""
+        """Raise a ValueError if the segments hold more tokens than exist; unless reading the lengths would wait."""
         for argument, lengths, tokens in (("query_lengths", self.query_lengths, n_queries),
                                           ("key_lengths", self.key_lengths, n_keys)):
-            if lengths.device.type == "cpu" and int(lengths.sum()) > tokens:
+            if is_readable(lengths) and int(lengths.sum()) > tokens:
                 expected = f"lengths that add up to at most {tokens}, the number of tokens"
                 raise checks.wrong(argument, expected, f"lengths that add up to {int(lengths.sum())}")
 
@@ -477,13 +517,15 @@ def as_integers(argument: str, numbers: Lengths) -> Tensor:
         return tensor.long()
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise checks.wrong(argument, "integers", f"of dtype {tensor.dtype}")
-    if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool((tensor < 0).any()):
+    if is_readable(tensor) and bool((tensor < 0).any()):
         raise checks.wrong(argument, "0 or more", int(tensor.min()))
     return tensor.long()  # smaller integers overflow where positions are added
 
 
 def abbreviate(numbers: Tensor) -> str:
     """The numbers as text; only the first six of many."""
+    if in_torch_func():
+        return f"of shape {checks.shape(numbers)}"
     flat = numbers.flatten().tolist()
     shown = ", ".join(map(str, flat[:6])) + (", …" if len(flat) > 6 else "")
     return f"[{shown}]" if numbers.dim() else shown

@@ -47,6 +47,7 @@ from regard.attention.mask import (
     sizes_broadcast,
 )
 from regard.attention.problem import AttentionProblem
+from regard.kernels.launch import in_torch_func, is_readable
 
 MAX_MATRIX_ENTRIES = 1 << 28
 """The most entries of a mask's matrix: a larger one is not written out, and a backend without a matrix is preferred."""
@@ -56,43 +57,56 @@ def any_along(flags: Tensor, dim: int) -> Tensor:
     """`flags.any(dim, keepdim=True)`, twenty times as fast on a CPU (measured: 0.07 against 1.4 ms for 2 M flags)."""
     if flags.shape[dim] == 1:
         return flags
-    if flags.shape[dim] == 0 or torch.compiler.is_compiling():
+    if flags.shape[dim] == 0 or torch.compiler.is_compiling() or in_torch_func():
         return flags.any(dim, keepdim=True)
     return flags.view(torch.uint8).amax(dim, keepdim=True).view(torch.bool)
 
 
 def may_hold(flags: Tensor) -> bool:
-    """Whether a flag may be set; True on a GPU or while compiling, where looking would cost more than it saves."""
-    if torch.compiler.is_compiling() or flags.device.type != "cpu":
-        return True
-    return flags.numel() > 0 and bool(flags.any())
+    """Whether a flag may be set; True where the host cannot read it, or looking would cost more than it saves."""
+    return not is_readable(flags) or (flags.numel() > 0 and bool(flags.any()))
 
 
 def hide(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, *,
          bounded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The three with zeros in queries that may attend to nothing, and in keys that no query may attend to.
+    """The three without the numbers of queries that may attend to nothing, and of keys that no query may attend to.
 
     They are returned unchanged where their numbers can do no harm. `bounded` says that |score| ≤ c |query| |key| with a
-    small c, so that ordinary numbers have ordinary scores.
+    small c, so that ordinary numbers have ordinary scores, and zeros have scores of 0. A score that is not bounded may
+    be undefined at 0, as the cosine is: such queries and keys become copies of visible ones.
     """
     blind = ~any_along(allowed, -1)
     unused = ~any_along(allowed, -2).transpose(-2, -1)
     some_blind, some_unused = may_hold(blind), may_hold(unused)
     if some_blind and not (bounded and _is_ordinary(query)):
-        query = query.masked_fill(blind, 0.0)
+        query = query.masked_fill(blind, 0.0) if bounded else _fill_with_visible(query, blind)
     if some_unused and not (bounded and _is_ordinary(key) and _is_ordinary(value)):
-        key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+        key = key.masked_fill(unused, 0.0) if bounded else _fill_with_visible(key, unused)
+        value = value.masked_fill(unused, 0.0)
     return query, key, value
+
+
+def _fill_with_visible(tokens: Tensor, hidden: Tensor) -> Tensor:
+    """The tokens (..., N, D) with the first visible one in the place of each hidden one; ones where none is visible."""
+    if not tokens.shape[-2]:
+        return tokens
+    hidden = hidden.expand(*hidden.shape[:-2], tokens.shape[-2], 1)
+    if hidden.dim() < tokens.dim():
+        hidden = hidden[(None,) * (tokens.dim() - hidden.dim())]
+    tokens = tokens.expand(*hidden.shape[:hidden.dim() - tokens.dim()], *tokens.shape)
+    first = (~hidden).to(torch.uint8).argmax(-2, keepdim=True)
+    visible = torch.take_along_dim(tokens, first, -2).masked_fill(hidden.all(-2, keepdim=True), 1.0)
+    return torch.where(hidden, visible, tokens)
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
     """Whether a weight of 0 hides these numbers: there is no NaN and no inf, and no product overflows.
 
     NaN, inf and large numbers all show in a norm. A product with less than 1e6 overflows only where the other factor is
-    larger than 1e32, and then the scores of real keys overflow too. False on a GPU and while compiling, where looking
-    costs too much, and for float16, whose range is too small.
+    larger than 1e32, and then the scores of real keys overflow too. False where the host cannot read the numbers, or
+    looking costs too much, and for float16, whose range is too small.
     """
-    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or tensor.dtype == torch.float16:
+    if not is_readable(tensor) or tensor.dtype == torch.float16:
         return False
     wide = torch.promote_types(tensor.dtype, torch.float32)
     return float(torch.linalg.vector_norm(tensor.detach(), dtype=wide)) < 1e6
@@ -308,8 +322,7 @@ def band_in_segments(packed: Packed, mask: Mask | None, n_queries: int, n_keys: 
     Each query has the keys from `start` to `stop` of its segment, and segments follow each other; what a distance
     leaves of them starts and stops inside. So the ends are in order already, those of empty ranges too.
     """
-    if not torch.compiler.is_compiling():
-        packed.check_sizes(n_queries, n_keys)
+    packed.check_sizes(n_queries, n_keys)
     query_edges, key_edges = (pad(lengths.to(device).cumsum(0), (1, 0))
                               for lengths in (packed.query_lengths, packed.key_lengths))
     index = torch.arange(n_queries, device=device)

@@ -22,11 +22,11 @@ from regard import checks
 
 
 class Normalizer(ABC):
-    """The protocol of a normaliser. To write your own, subclass it or pass any function of a block of whole rows."""
+    """The base of normalisers, which turn scores into weights; subclass it, or pass any function of whole rows."""
 
     @abstractmethod
     def __call__(self, scores: Tensor) -> Tensor:
-        """Weights (..., queries, keys) of scores of the same shape; rows are whole."""
+        """Return the weights (..., queries, keys) of scores of the same shape; rows are whole."""
 
 
 class Softmax(Normalizer):

@@ -1,7 +1,7 @@
 """`AttentionProblem`: the arguments of one attention, checked, in the form that backends read.
 
 `build_problem` turns the arguments of a call into a problem, or raises a ValueError that names the wrong one. A problem
-knows what is asked and all sizes; it does not compute, and does not know which backend will.
+has all arguments and sizes; it does not compute, and does not know which backend will.
 
 Legend: B batch, N tokens, D width.
 """
@@ -106,6 +106,8 @@ def build_problem(query: Tensor, key: Tensor, value: Tensor, *, score: ScoreLike
     leading = _common_leading(query, key, value)
     scorer = as_score(score)
     scorer.check(query.shape[-1], key.shape[-1], leading[-1] if leading else None)
+    if scorer.per_head and (query.dim() == 2 or query.shape[-3] == 1):  # only the values have heads
+        query = query.expand(*query.shape[:-3], leading[-1], *query.shape[-2:])
     checks.probability("dropout", dropout)
     shape = (*leading, query.shape[-2], key.shape[-2])
     prepared = _check_mask(mask, shape, query.device)
@@ -119,7 +121,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise checks.wrong(argument, "a tensor", f"a {type(tensor).__name__}")
         if tensor.dim() < 2:
             raise checks.wrong(argument, "of shape (..., tokens, width)", f"of shape {checks.shape(tensor)}",
-                               "A single vector is one token: tensor.unsqueeze(-2).")
+                               "Make a single vector one token: tensor.unsqueeze(-2).")
         if not tensor.is_floating_point():
             raise checks.wrong(argument, "a tensor of floating-point numbers", f"of dtype {tensor.dtype}")
         if tensor.dtype != query.dtype:
@@ -128,9 +130,9 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise checks.wrong(argument, f"on the query's device {query.device}", f"on {tensor.device}")
     for argument, tensor in (("query", query), ("key", key)):
         if tensor.shape[-1] == 0:
-            raise checks.wrong(argument, "at least one feature wide", f"of shape {checks.shape(tensor)}")
+            raise checks.wrong(argument, "of a width of at least 1", f"of shape {checks.shape(tensor)}")
     if key.shape[-2] != value.shape[-2]:
-        raise checks.wrong("value", f"one row for each of the {key.shape[-2]} keys", f"of shape {checks.shape(value)}")
+        raise checks.wrong("value", f"of as many rows as the key, {key.shape[-2]}", f"of shape {checks.shape(value)}")
 
 
 def _common_leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
@@ -139,12 +141,12 @@ def _common_leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...
     for argument, tensor in (("key", key), ("value", value)):
         own = tensor.shape[-3] if tensor.dim() > 2 else 1
         if heads != 1 and (own == 0 or heads % own):
-            expected = f"of as many heads as the query, {heads}, or of a number that divides it"
-            raise checks.wrong(argument, expected, f"of shape {checks.shape(tensor)}, with {own} heads",
-                               "The dimension before the tokens is heads.")
+            expected = f"a tensor with as many heads as the query, {heads}, or a divisor of that"
+            got = f"one of shape {checks.shape(tensor)}, with {checks.plural(own, 'head')}"
+            raise checks.wrong(argument, expected, got, "Tensors are (..., heads, tokens, width).")
     key_heads, value_heads = (t.shape[-3] if t.dim() > 2 else 1 for t in (key, value))
     if 1 not in (key_heads, value_heads) and key_heads != value_heads:
-        raise checks.wrong("value", f"of as many heads as the key, {key_heads}", f"of {value_heads} heads")
+        raise checks.wrong("value", f"a tensor with as many heads as the key, {key_heads}", f"one with {value_heads}")
     if max(query.dim(), key.dim(), value.dim()) == 2:
         return ()
     batch = query.shape[:-3]
@@ -187,11 +189,11 @@ def _check_bias(bias: Tensor | Bias | None, shape: tuple[int, ...], query: Tenso
     if not isinstance(bias, Bias):
         raise checks.wrong("bias", "a tensor, or a Bias such as regard.ALiBi.for_heads(8)", *checks.kind(bias))
     if len(shape) == 2 or (mask is not None and mask.sets_positions and mask.leading == len(shape) - 2):
-        got = f"a {type(bias).__name__} for {bias.heads} heads"
+        got = f"a {type(bias).__name__} for {checks.plural(bias.heads, 'head')}"
         raise checks.wrong("bias", "a tensor where the query has no dimension of heads", got,
                            "Make the query (batch, heads, tokens, width).")
     if bias.heads != shape[-3]:
-        raise checks.wrong("bias", f"made for the query's {shape[-3]} heads", f"made for {bias.heads}")
+        raise checks.wrong("bias", f"for as many heads as the query has, {shape[-3]}", f"for {bias.heads}")
     return bias
 
 

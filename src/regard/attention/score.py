@@ -11,12 +11,19 @@ pairs are allowed, or which backend calls it.
                                               with q = W_1 s and k = W_2 h this is the MLP score
     Bilinear      e = q W kᵀ                  (Luong et al. 2015, "general")
 
+`adjust_score` changes a score as the arguments `scale` and `softcap` of `attend` say:
+
+    scale         e = scale · q · k           the scale of a dot product, in the place of its own
+    softcap       e = c tanh(e' / c)          any score e', smoothly limited to ±c (Gemma 2, 2024)
+
 Legend: H heads, Q queries, K keys, D width.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +32,17 @@ from regard import checks
 
 
 class Score(ABC):
-    """The protocol of a score. To write your own, subclass it or pass any function of two arguments.
+    """The base of scores, which say how well a key fits a query; subclass it, or pass any function of two arguments.
 
     Calling it with queries (..., Q, Dq) and keys (..., K, Dk), whose leading dimensions broadcast, gives scores
     (..., Q, K). The score of a pair must depend on that pair only: backends call it on any block of the matrix, and
     once more in the backward pass.
     """
 
+    per_head: bool = False
+    """Whether each head has parameters of its own."""
+    parametric: bool = False
+    """Whether the score has parameters that `as_dot` multiplies the query by: they get gradients from all queries."""
     bounded: bool = False
     """Whether |score| ≤ c |query| |key| with a small c: finite queries and keys have finite scores."""
 
@@ -65,6 +76,13 @@ class Score(ABC):
         return None
 
 
+def wide_product(one: Tensor, other: Tensor) -> Tensor:
+    """The matrix product, in float32 for float16: its products may exceed 65,504, the largest number of float16."""
+    if one.dtype == torch.float16 and not torch.is_autocast_enabled(one.device.type):
+        return one.float() @ other.float()
+    return one @ other
+
+
 @dataclass(frozen=True)
 class Dot(Score):
     """q · k times `scale(D)`, where D is the width of the query."""
@@ -75,7 +93,7 @@ class Dot(Score):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         # Scale the query, not the product: Q·D multiplications in place of Q·K.
-        return (query * self.scale(query.shape[-1])) @ key.transpose(-2, -1)
+        return wide_product(query * self.scale(query.shape[-1]), key.transpose(-2, -1))
 
     def check(self, query_width: int, key_width: int, heads: int | None) -> None:
         if query_width != key_width:
@@ -93,11 +111,22 @@ class Dot(Score):
 
 @dataclass(frozen=True, eq=False)
 class Additive(Score):
-    """w · tanh(q + k + b), on projected queries and keys. `weight` and `bias` are (D,), or (H, D) with one per head."""
+    """The additive score of Bahdanau et al. 2015, on queries and keys that are already projected.
+
+        e = w · tanh(q + k + b)
+
+    Args:
+        weight: w, of shape (D,), or (H, D) with one for each head.
+        bias: b, of the shape of the weight; None for none.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
     bounded = True
+
+    @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return self.weight.dim() == 2
 
     def __post_init__(self) -> None:
         if self.weight.dim() not in (1, 2):
@@ -129,9 +158,20 @@ class Additive(Score):
 
 @dataclass(frozen=True, eq=False)
 class Bilinear(Score):
-    """q W kᵀ. `weight` is (Dq, Dk), or (H, Dq, Dk) with one per head."""
+    """The bilinear score of Luong et al. 2015, which they call "general".
+
+        e = q W kᵀ
+
+    Args:
+        weight: W, of shape (Dq, Dk), or (H, Dq, Dk) with one for each head.
+    """
 
     weight: Tensor
+    parametric = True
+
+    @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return self.weight.dim() == 3
 
     def __post_init__(self) -> None:
         if self.weight.dim() not in (2, 3):
@@ -139,7 +179,7 @@ class Bilinear(Score):
             raise checks.wrong("weight", expected, f"of shape {checks.shape(self.weight)}")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query @ self.weight.to(query.dtype)) @ key.transpose(-2, -1)
+        return wide_product(query @ self.weight.to(query.dtype), key.transpose(-2, -1))
 
     def check(self, query_width: int, key_width: int, heads: int | None) -> None:
         _check_heads("Bilinear", self.weight, 3, heads)
@@ -172,6 +212,44 @@ class CustomScore(Score):
         return getattr(name, "__name__", str(name))
 
 
+@dataclass(frozen=True)
+class ConstantScale:
+    """The scale of a dot product that does not depend on the width; equal ones are equal keys of caches."""
+
+    scale: float
+
+    def __call__(self, width: int) -> float:
+        return self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class SoftcappedScore(Score):
+    """cap · tanh(score / cap): between -cap and cap, and about the score itself where that is small."""
+
+    score: Score
+    cap: float
+
+    @property
+    def per_head(self) -> bool:  # type: ignore[override]
+        return self.score.per_head
+
+    @property
+    def bounded(self) -> bool:  # type: ignore[override]
+        return self.score.bounded  # |cap · tanh(e / cap)| ≤ |e|
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return (self.score(query, key) / self.cap).tanh() * self.cap
+
+    def check(self, query_width: int, key_width: int, heads: int | None) -> None:
+        self.score.check(query_width, key_width, heads)
+
+    def numbers_per_pair(self, query_width: int) -> int:
+        return self.score.numbers_per_pair(query_width) + 1  # the backward pass of tanh needs its result
+
+    def __repr__(self) -> str:
+        return f"{self.score!r} with softcap {self.cap:g}"
+
+
 ScoreLike = str | Score | Callable[[Tensor, Tensor], Tensor]
 """What callers may pass as a score: a name, a `Score`, or a function of queries and keys."""
 
@@ -189,7 +267,7 @@ def _check_heads(name: str, weight: Tensor, dims: int, heads: int | None) -> Non
     if weight.dim() == dims and weight.shape[0] != heads:
         expected = f"{name} with one weight for all, as the query has no heads" if heads is None else (
             f"{name} with a weight for each of the {heads} heads")
-        raise checks.wrong("score", expected, f"one with weights for {weight.shape[0]} heads")
+        raise checks.wrong("score", expected, f"one with weights for {checks.plural(weight.shape[0], 'head')}")
 
 
 def as_score(score: ScoreLike) -> Score:
@@ -204,3 +282,33 @@ def as_score(score: ScoreLike) -> Score:
     if callable(score) and not isinstance(score, type):
         return CustomScore(score)
     raise checks.wrong("score", "a name, a Score or a function of queries and keys", *checks.kind(score))
+
+
+def adjust_score(score: ScoreLike, scale: float | None = None, softcap: float | None = None) -> ScoreLike:
+    """The score with another scale, and limited by a soft cap; the score as it is where both are None.
+
+    Args:
+        score: as for `attend`.
+        scale: the scale of a dot product in the place of the score's own; a ValueError for a score without one.
+        softcap: scores are limited to ±softcap, after the scale and before bias and mask.
+    """
+    if scale is not None:
+        inner = as_score(score)
+        if not isinstance(inner, Dot):
+            raise checks.wrong("scale", "None for a score that has no scale", f"{scale!r}, and the score is {inner!r}",
+                               f"Leave it out, or choose one of the scores {', '.join(SCORES)}.")
+        scale = _finite_number("scale", scale)
+        score = Dot(f"dot with scale {scale:g}", ConstantScale(scale))
+    if softcap is not None:
+        cap = _finite_number("softcap", softcap)
+        if not cap > 0:
+            raise checks.wrong("softcap", "above 0, or None for no cap", softcap)
+        score = SoftcappedScore(as_score(score), cap)
+    return score
+
+
+def _finite_number(argument: str, number: object) -> float:
+    """A number as a float; a ValueError for anything else, bools included."""
+    if type(number) is bool or not isinstance(number, Real) or not math.isfinite(number):
+        raise checks.wrong(argument, "a finite number", repr(number))
+    return float(number)

@@ -180,24 +180,24 @@ class ClosedForms(StatisticsBackend):
 
     def refusal(self, request: StatisticRequest, /) -> str | None:
         if request.statistic in ("row_max", "top_k"):
-            return "no closed form tells where the largest weights are"
+            return "there is no closed form for the positions of the largest weights"
         problem = request.problem
         if problem.n_queries == 0 or problem.n_keys == 0:
             return "there are no queries or no keys"
         if problem.query.device.type == "cuda" and problem.query.dtype == torch.float64:
-            return "no fused kernel of a GPU computes in float64"
+            return "the fused kernels on a GPU do not support float64"
         if problem.bias is not None:
-            return "there is no closed form of the sum of weight times bias"
+            return "there is no closed form for scores with a bias"
         if matrix_entries(problem):
-            return "the mask would be a matrix as large as that of the weights"
+            return "the mask would be a matrix as large as the weights"
         return SDPA.refusal(problem)
 
     def drawback(self, request: StatisticRequest, /) -> str | None:
         problem = request.problem
         if request.statistic == "column_sums" and problem.query.device.type != "cuda":
-            return "a gradient costs three times a forward pass: measured slower than whole rows on a CPU"
+            return "on a CPU it is slower than whole rows: it computes a gradient, three times a forward pass"
         if request.statistic == "block_map" and problem.n_keys > (request.number or 1) * ONE_HOT_WIDTH:
-            return f"it pays for every {ONE_HOT_WIDTH} blocks of keys with one attention: it is for coarse maps"
+            return f"it computes one attention for every {ONE_HOT_WIDTH} blocks of keys, so it is for coarse maps"
         return None
 
     @torch.no_grad()
@@ -295,9 +295,9 @@ class FusedStatistics(StatisticsBackend):
     def refusal(self, request: StatisticRequest, /) -> str | None:
         number = request.number or 0
         if request.statistic == "top_k" and number > MAX_TOP_K:
-            return f"it finds up to {MAX_TOP_K} weights of a row, and {number} are wanted"
+            return f"it finds at most {MAX_TOP_K} weights of a row, and {number} are requested"
         if request.statistic == "block_map" and number < MIN_MAP_BLOCK and number & (number - 1):
-            return f"it takes blocks of a power of two or of at least {MIN_MAP_BLOCK}, and the size is {number}"
+            return f"its block size must be a power of two or at least {MIN_MAP_BLOCK}, and is {number}"
         return _fused_refusal(request.problem)
 
     def drawback(self, request: StatisticRequest, /) -> str | None:
@@ -353,13 +353,13 @@ def _fused_refusal(problem: AttentionProblem) -> str | None:
     if device != "cuda" and not launch.interpreted():
         return f"it needs a CUDA device, and the query is on {device}"
     if device != "cuda" and dtype == torch.bfloat16:
-        return "Triton's interpreter reads the bits of bfloat16 as integers"
+        return "Triton's interpreter does not support bfloat16"
     if dtype not in FUSED_DTYPES:
-        return f"it does not compute in {dtype}"
+        return f"it does not support {dtype}"
     if problem.query.numel() == 0 or problem.key.numel() == 0:
         return "there are no queries or no keys"
     if problem.bias is not None:
-        return "it takes no bias"
+        return "it does not support a bias"
     other = SDPA.refusal(problem)
     if other is not None:
         return other
@@ -367,11 +367,11 @@ def _fused_refusal(problem: AttentionProblem) -> str | None:
     assert dot is not None
     query, scale = dot
     if query.shape[-1] > MAX_WIDTH:
-        return f"it takes widths up to {MAX_WIDTH}, and the query's is {query.shape[-1]}"
+        return f"it supports head widths up to {MAX_WIDTH}, and this one is {query.shape[-1]}"
     if not scale > 0:
-        return f"it takes a positive scale, and the score {problem.score!r} has {scale}"
+        return f"it supports positive scales, and the score {problem.score!r} has {scale}"
     if not is_band(problem.mask):
-        return f"it takes masks with one range of keys for each query, and {problem.mask!r} is not known to be one"
+        return f"it needs a mask with one range of keys for each query, and {problem.mask!r} is not known to be one"
     return None
 
 

@@ -30,15 +30,19 @@ class BlockState(CompositeState):
 
 
 class Block(nn.Module):
-    """A mixer, cross-attention (or None) and a feed-forward layer (or None), with residuals and norms.
+    """A block of a Transformer: a mixer, cross-attention and a feed-forward layer, with residuals and norms.
+
+        pre-norm     x ← x + sublayer(norm(x))
+        post-norm    x ← norm(x + sublayer(x))
 
     Args:
-        mixer: a module (B, N, D) -> (B, N, D).
-        feed_forward: a module (..., D) -> (..., D).
+        mixer: a module (B, N, D) -> (B, N, D): `SelfAttention`, `Recurrence`, `Convolution` or your own.
+        feed_forward: a module (..., D) -> (..., D); None for none.
         width: D.
-        cross: the attention layer that attends to a context.
-        norm_position: "post", "pre" or "none" (neither norms nor residuals).
-        norm_name: "layer" or "rms"; `epsilon` is added to the variance.
+        cross: the attention layer that attends to a context; None for none.
+        norm_position: "pre", "post" or "none" (neither norms nor residuals).
+        norm_name: "layer" or "rms".
+        epsilon: added to the variance in the norms.
         dropout: the probability of dropout on the result of each sublayer, before it is added to the residual.
     """
 
@@ -58,7 +62,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
-        """All tokens at once; `present` and `context_present` say which tokens are not padding."""
+        """Run over all tokens at once: (B, N, D) -> (B, N, D).
+
+        Args:
+            present: a `Padding` or `Packed` that says which tokens exist; None means all.
+            context: the tokens that cross-attention attends to, (B, M, D).
+            context_present: as `present`, for the context.
+        """
         x = self.around_mixer(x, lambda normed: self.mixer(normed, present))
         if self.around_cross is not None and self.cross is not None:
             cross = self.cross
@@ -67,7 +77,7 @@ class Block(nn.Module):
 
     def start(self, rows: int, capacity: int, context: Tensor | None = None,
               lengths: Tensor | None = None) -> BlockState:
-        """The state before the first token. The context (B, M, D) with `lengths` tokens is projected here, once."""
+        """Return the state before the first token; the context (B, M, D) with `lengths` tokens is projected here."""
         seen = None if self.cross is None else self.cross.remember(self._given(context), lengths)
         return BlockState(self.mixer.start(rows, capacity), seen)  # type: ignore[operator]
 

@@ -31,7 +31,7 @@ class FeedForward(nn.Module, ABC):
     def __init__(self, width: int, ffn_width: int, *, activation: str, bias: bool, dropout: float) -> None:
         super().__init__()
         checks.probability("dropout", dropout)
-        self.width, self.ffn_width, self.name = width, ffn_width, activation
+        self.width, self.ffn_width = width, ffn_width
         self.activation = checks.pick("activation", activation, ACTIVATIONS)
         self.up = Linear(width, ffn_width, bias)
         self.down = Linear(ffn_width, width, bias)
@@ -46,16 +46,22 @@ class FeedForward(nn.Module, ABC):
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
 
+    @property
+    def activation_name(self) -> str | None:
+        """The name of the activation, which kernels know it by; None for one that a user has set."""
+        return next((name for name, function in ACTIVATIONS.items() if function is self.activation), None)
+
     def activate(self, x: Tensor) -> Tensor:
         """dropout(f(x)); while training on a GPU in one kernel."""
-        if not (self.training and usable(x)) or has_hooks(self.dropout):
+        name = self.activation_name
+        if not (self.training and usable(x)) or has_hooks(self.dropout) or name is None:
             return self.dropout(self.activation(x))
         from regard.kernels import blocks  # imports Triton
 
-        return blocks.activate_dropout(x, self.name, self.dropout.probability)
+        return blocks.activate_dropout(x, name, self.dropout.probability)
 
     def extra_repr(self) -> str:
-        return self.name
+        return str(self.activation_name or getattr(self.activation, "__name__", type(self.activation).__name__))
 
 
 class PlainFeedForward(FeedForward):
@@ -86,13 +92,18 @@ class GatedFeedForward(FeedForward):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Config):
-    """The table of a feed-forward layer in a config file."""
+    """Config of a feed-forward layer."""
 
     ffn_width: int = integer(minimum=1, old="inner")
+    """Hidden features of the feed-forward layer (d_ff)."""
     gated: bool = renamed(False, old="form", old_values={"plain": False, "gated": True})
+    """Whether a second projection gates the hidden features (GLU)."""
     activation: str = choice(ACTIVATIONS, "relu")
+    """Activation function."""
     bias: bool = True
+    """Whether the projections have a bias."""
     dropout: float = probability(0.0)
+    """Dropout of the hidden features."""
 
     def build(self, width: int) -> FeedForward:
         """Build the layer for tokens of this width."""

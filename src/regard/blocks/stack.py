@@ -32,7 +32,14 @@ class StackState(CompositeState):
 
 
 class Stack(nn.Module):
-    """Blocks in sequence; `last_norm` is None after post-norm blocks, which end with their own norm."""
+    """Blocks in sequence: (B, N, D) -> (B, N, D).
+
+    Args:
+        blocks: the blocks, from the first to the last.
+        last_norm: a norm after the last block; None after post-norm blocks, which end with their own.
+        activation_checkpointing: compute the activations again in the backward pass instead of keeping them, which
+            takes less memory and more time.
+    """
 
     @checks.renamed_arguments(checkpoint="activation_checkpointing")
     def __init__(self, blocks: Sequence[Block], last_norm: nn.Module | None = None, *,
@@ -43,7 +50,7 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, present: Mask | None = None, context: Tensor | None = None,
                 context_present: Mask | None = None) -> Tensor:
-        """All tokens at once: (B, N, D) -> (B, N, D). What all blocks need of the masks is computed once, here."""
+        """Run over all tokens at once: (B, N, D) -> (B, N, D). The arguments are those of `Block.forward`."""
         if isinstance(present, Padding):
             present = CachedPadding(present)
         if isinstance(context_present, Padding) and context is not None:
@@ -65,7 +72,7 @@ class Stack(nn.Module):
 
     def start(self, rows: int, capacity: int, context: Tensor | None = None,
               lengths: Tensor | None = None) -> StackState:
-        """The state before the first token."""
+        """Return the state before the first token. The arguments are those of `Block.start`."""
         return StackState(tuple(block.start(rows, capacity, context, lengths)  # type: ignore[operator]
                                 for block in self.blocks))
 
@@ -83,21 +90,26 @@ MixerConfig = SelfAttentionConfig | RecurrenceConfig | ConvolutionConfig | LSTMN
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """The table of a stack of equal blocks in a config file.
-
-    `cross` is the cross-attention of decoders; `dropout` applies to the result of every sublayer;
-    `activation_checkpointing` computes activations again in the backward pass, to save memory.
-    """
+    """Config of a stack of equal layers."""
 
     layers: int = integer(minimum=1)
+    """Number of layers."""
     norm_position: str = choice(NORM_POSITIONS, "pre", old="order", old_values={"plain": "none"})
+    """Position of the normalization: before each sublayer (pre), after it (post), or none."""
     norm: str = choice(NORMS, "layer")
+    """Kind of normalization: LayerNorm or RMSNorm."""
     epsilon: float = number(1e-5, minimum=0.0)
+    """Epsilon of the normalization."""
     dropout: float = probability(0.0)
+    """Dropout of the output of every sublayer, before the residual connection."""
     activation_checkpointing: bool = renamed(False, old="checkpoint")
+    """Whether activations are computed again in the backward pass, which saves memory and costs time."""
     mixer: MixerConfig
+    """How a layer combines the tokens of a sequence."""
     cross: AttentionConfig | None = None
+    """Cross-attention to the source, for decoders."""
     feed_forward: FeedForwardConfig | None = None
+    """The feed-forward layer; none without this table."""
 
     def build(self, width: int, *, causal: bool) -> Stack:
         """Build the blocks for tokens of this width; in a causal stack no token sees those after it."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import checks
-from regard.kernels.launch import has_hooks, usable
+from regard.kernels.launch import has_hooks, is_readable, usable
 
 Sublayer = Callable[[Tensor], Tensor]
 """The inner function of a sublayer: (B, N, D) -> (B, N, D)."""
@@ -37,7 +37,7 @@ MAX_FUSED_WIDTH = 8192
 
 def apply_dropout(x: Tensor, probability: float) -> Tensor:
     """Drop features of x at random, and scale the others up."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not is_readable(x):
         return F.dropout(x, probability)
     dropped = min(round(probability * PROBABILITY_STEPS), PROBABILITY_STEPS - 1)  # p stays below 1
     drawn = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(1 << 63), None)

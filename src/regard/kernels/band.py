@@ -8,8 +8,8 @@ once. A sequence longer than a tile is cut into parts, each of as many queries a
     last[i - 1] ≤ first[i]         the band may be cut between the queries i - 1 and i, and between the keys at first[i]
 
 Every query and every key is in one tile. The tiles are found on the device, and the host does not wait for their
-number: programs go on to their next tile until there is none. The order in which tiles are found differs from run to
-run; the results do not, because no tile adds to the numbers of another.
+number: programs continue with their next tile until there is none. The order in which tiles are found differs from run
+to run; the results do not, because no tile adds to the numbers of another.
 
 Kernels for whole tiles and for parts run one after the other, for all lengths; the one without work ends at once. In
 parts the softmax is made online (Milakov and Gimelshein 2018; Dao et al. 2022), and the backward pass computes the
@@ -479,7 +479,7 @@ def _empty_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
 
 
 def _tile_slots(kind: int, heads: int, tokens: int, size: int, room: int) -> int:
-    """The number of programs for the tiles of each head, at most `room`; each program goes on to further tiles.
+    """The number of programs for the tiles of each head, at most `room`; each program continues with further tiles.
 
     Where sequences are much shorter than a tile, more than three quarters of it are filled, and every tile has a
     program.

@@ -55,20 +55,20 @@ def choose_backend(table: Mapping[str, Backend[Work, Output]], problem: Work,
         reason = chosen.refusal(problem)
         if reason is not None:
             able = ", ".join(f'"{other}"' for other, backend in table.items() if backend.refusal(problem) is None)
-            raise checks.wrong("backend", f"one that can do this work ({able})", f'"{name}"', f"Reason: {reason}.")
+            raise checks.wrong("backend", f"one that supports this call ({able})", f'"{name}"', f"Reason: {reason}.")
         return chosen
     for candidate in table.values():
         if candidate.refusal(problem) is None and candidate.drawback(problem) is None:
             return candidate
-    raise AssertionError("the last backend takes everything")
+    raise AssertionError("the last backend of a table supports everything")
 
 
 def explain_choice(table: Mapping[str, Backend[Work, Output]], problem: Work, name: str | None) -> Explanation:
-    """The choice, in words."""
+    """Which backend runs this problem, and the reason why each preferred one does not."""
     chosen = choose_backend(table, problem, name)
     reasons: dict[str, str] = {}
     for other, candidate in table.items():
         if candidate is chosen:
             return Explanation(other, reasons, candidate.detail(problem))
-        reasons[other] = candidate.refusal(problem) or candidate.drawback(problem) or f'"{name}" was asked for'
-    raise AssertionError("choose_backend() gives one of the table")
+        reasons[other] = candidate.refusal(problem) or candidate.drawback(problem) or f'"{name}" was requested'
+    raise AssertionError("choose_backend() returns a backend of the table")

@@ -7,6 +7,8 @@ the same kernels run on a CPU, slowly, for tests.
     why_not(device)      the reason why kernels cannot run there, in words
     usable(*tensors)     whether kernels can take these tensors
     has_hooks(module)    whether a module must be called as a module, because hooks wait for the call
+    in_torch_func()      whether vmap, grad or another transform of torch.func is running
+    is_readable(tensor)  whether the host can read its numbers now
 
 `once_differentiable` guards gradients that are written out, because kernels have no second derivatives.
 """
@@ -37,10 +39,21 @@ def usable(*tensors: Tensor) -> bool:
     """Whether kernels can take these tensors: none is empty, all are on a GPU in a dtype of `DTYPES`, Triton is
     installed.
 
-    False inside of `torch.compile` and of exporters, which trace plain torch code and make kernels of their own.
+    False inside of `torch.compile` and of exporters, which trace plain torch code and make kernels of their own, and
+    inside of torch.func, which transforms plain torch code.
     """
     return (all(tensor.is_cuda and tensor.dtype in DTYPES and tensor.numel() > 0 for tensor in tensors)
-            and not torch.compiler.is_compiling() and installed())
+            and not torch.compiler.is_compiling() and not in_torch_func() and installed())
+
+
+def in_torch_func() -> bool:
+    """Whether a transform of torch.func is running: it takes neither numbers read by the host nor our own gradients."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether the host can read numbers of this tensor now: not on a GPU, while compiling, or inside of torch.func."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not in_torch_func()
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -55,7 +68,7 @@ def why_not(device: torch.device) -> str | None:
         return "Triton is not installed: it comes with torch for GPUs"
     if device.type != "cuda" and not interpreted():
         return "our own kernels run on GPUs only"
-    return None
+    return "torch.func transforms plain torch code only" if in_torch_func() else None
 
 
 def interpreted() -> bool:
@@ -84,7 +97,7 @@ def next_power_of_2(count: int) -> int:
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a backward pass that is written out, so that asking for second derivatives is an error.
+    """Decorate a backward pass that is written by hand, so that requesting second derivatives is an error.
 
     torch's own decorator raises only where the incoming gradient requires grad too, and otherwise takes this gradient
     for a constant: a loss with a penalty on gradients would be silently wrong.
@@ -92,7 +105,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def checked(ctx: Any, *upstream: Tensor) -> Any:
         if torch.is_grad_enabled():
-            raise checks.wrong("create_graph", "False here: this gradient has no derivative of its own", "True")
+            raise checks.wrong("create_graph", "False: the fused kernels have no second derivatives", "True")
         return backward(ctx, *upstream)
 
     return checked

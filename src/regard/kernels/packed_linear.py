@@ -12,19 +12,22 @@ for the products of a step with one row of a Transformer-base with a vocabulary 
 cores of an AMD EPYC): 9.2 ms transposed or as they are, with any number of threads; packed 8.4 ms with one thread and
 6.0 with two. torch sums as many numbers in 5.9 and 2.4 ms.
 
-A second copy of the weights is kept as long as the layer lives, and a third where layers are used both alone and side
-by side. A model of more than MAX_BYTES, or whose first parameter is on another device, is left as it is. A weight that
-has changed is packed again: torch counts writes to a tensor, but not writes through `.data`, so one entry of each row
-is compared too when the context begins. With gradients, in other dtypes, on other devices and under autocast the layers
-run as usual.
+The packed weights and a copy to compare with are kept as long as the layer lives, and one more where layers are used
+both alone and side by side. A model of more than MAX_BYTES, or whose first parameter is on another device, is left as
+it is. A weight that has changed is packed again: torch counts writes to a tensor, but not writes through `.data`, so
+all bytes are compared when the context begins (15 ms for 58 million weights, about two steps). With gradients, in
+other dtypes, on other devices and under autocast the layers run as usual.
 
 This module knows neither blocks nor models.
 """
 
+import ctypes
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +80,7 @@ class PackedWeightsCache:
     joint: "weakref.WeakKeyDictionary[nn.Linear, PackedWeights]" = field(default_factory=weakref.WeakKeyDictionary)
     """Those of layers side by side, by the first of them."""
     seen: "weakref.WeakKeyDictionary[nn.Linear, tuple[Tensor, int]]" = field(default_factory=weakref.WeakKeyDictionary)
-    """Some entries of each weight, and how often they had changed."""
+    """A copy of each weight, and how often it had changed."""
 
     def of(self, first: nn.Linear, *others: nn.Linear) -> PackedWeights:
         """The packed weights of a layer, or of several layers side by side in this order, as they are now."""
@@ -92,11 +95,9 @@ class PackedWeightsCache:
     def check_changes(self, layers: list[nn.Linear]) -> None:
         """Notice weights that were written to through `.data`, which torch does not count."""
         for layer in layers:
-            # At least one entry of each row, each in another column.
-            entries = layer.weight.detach().flatten()[::max(1, layer.in_features - 1)]
-            known = self.seen.get(layer)
-            if known is None or not torch.equal(known[0], entries):
-                self.seen[layer] = entries.clone(), 0 if known is None else known[1] + 1
+            weight, known = layer.weight.detach().contiguous(), self.seen.get(layer)
+            if known is None or not same_bytes(known[0], weight):
+                self.seen[layer] = weight.clone(), 0 if known is None else known[1] + 1
 
     def _changes(self, layer: nn.Linear) -> int:
         known = self.seen.get(layer)
@@ -104,6 +105,21 @@ class PackedWeightsCache:
 
 
 PACKED_WEIGHTS = PackedWeightsCache()
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether two contiguous tensors on the CPU have the same bytes; three times as fast as `torch.equal`."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return not _memcmp()(one.data_ptr(), other.data_ptr(), one.nbytes)
+
+
+@lru_cache(maxsize=1)
+def _memcmp() -> Callable[[int, int, int], int]:
+    """The function of the C library."""
+    function = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).memcmp
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return function
 
 
 class PackedForward:

@@ -49,6 +49,8 @@ class SegmentLayout(NamedTuple):
     """(S·H, n, m): 0 where a query may attend to a key, else -inf; 0 in all of a row that may attend to nothing."""
     allowed: Tensor | None
     """(S·H, n, m): 1 and 0; None where every query may attend to something."""
+    blind: Tensor | None
+    """(S·H, n, 1): the queries that may attend to nothing; None where there is none."""
 
 
 def worth_batching(queries: list[int], keys: list[int], heads: int) -> bool:
@@ -78,6 +80,8 @@ class _BatchedSegments(torch.autograd.Function):
                 dropout: float) -> Tensor:
         (_, n, m) = layout.bias.shape
         q_SnD = query.index_select(0, layout.query).view(-1, n, query.shape[-1])
+        if layout.blind is not None:  # they may hold NaN, which a weight of 0 does not hide
+            q_SnD = q_SnD.masked_fill(layout.blind, 0.0)
         k_SmD, v_SmD = (each.index_select(0, layout.key).view(-1, m, each.shape[-1]) for each in (key, value))
         weights_Snm = torch.baddbmm(layout.bias, q_SnD, k_SmD.mT, alpha=scale).softmax(-1)
         if layout.allowed is not None:
@@ -121,8 +125,10 @@ def _layout(queries: tuple[int, ...], keys: tuple[int, ...], heads: int, causal:
         allowed_Snm &= torch.arange(real_Sm.shape[1]) <= position_Sn.unsqueeze(2)
     blind_Sn1 = ~allowed_Snm.any(-1, keepdim=True)
     bias_Snm = torch.zeros(allowed_Snm.shape, dtype=dtype).masked_fill_(~(allowed_Snm | blind_Sn1), -torch.inf)
-    factor_Snm = allowed_Snm.to(dtype).repeat_interleave(heads, 0) if bool(blind_Sn1.any()) else None
-    return SegmentLayout(query, key, query_back, key_back, bias_Snm.repeat_interleave(heads, 0), factor_Snm)
+    factor_Snm = blind = None
+    if bool(blind_Sn1.any()):
+        factor_Snm, blind = (part.repeat_interleave(heads, 0) for part in (allowed_Snm.to(dtype), blind_Sn1))
+    return SegmentLayout(query, key, query_back, key_back, bias_Snm.repeat_interleave(heads, 0), factor_Snm, blind)
 
 
 def _padded_order(lengths: tuple[int, ...], heads: int, length: int) -> tuple[Tensor, Tensor, Tensor]:

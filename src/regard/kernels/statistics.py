@@ -458,7 +458,7 @@ class SoftmaxWeights:
 
 
 class _RowNormalisers(NamedTuple):
-    """(S, Q) each: the peak of every row in powers of two, one over its sum, and the statistic that was asked for."""
+    """(S, Q) each: the peak of every row in powers of two, one over its sum, and the requested statistic."""
 
     peak: Tensor
     inverse: Tensor

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checks import plural
 from regard.kernels import dispatch, launch
 from regard.kernels.recurrence.bptt import BPTTRule, GatedRule, LSTMRule, ResetAfterRule, RNNRule, scan_through_time
 from regard.recurrence.cells import (
@@ -63,7 +64,7 @@ class ScanProblem:
 
     @property
     def training(self) -> bool:
-        """Whether gradients may be asked for."""
+        """Whether gradients may be requested."""
         given = (self.inputs, *self.state, *self.cell.parameters())
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
 
@@ -95,7 +96,7 @@ class LoopBackend(ScanBackend):
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        return f"{len(problem.sizes)} steps of {problem.cell.name}, recorded one by one"
+        return f"{plural(len(problem.sizes), 'step')} of {problem.cell.name}, recorded by autograd one by one"
 
     def run(self, problem: ScanProblem) -> ScanResult:
         cell, state = problem.cell, problem.state
@@ -132,21 +133,25 @@ class BPTTBackend(ScanBackend):
 
     def refusal(self, problem: ScanProblem) -> str | None:
         if type(problem.cell) not in _RULE_CELLS:
-            return f"the derivative of a {problem.cell.name} is not written out"
+            return f"there is no hand-written backward pass for {problem.cell.name}"
         if problem.lengths is not None and isinstance(problem.cell, RNNCell) and problem.cell.activation == "linear":
-            return "after the end of a row the state of a linear cell may grow beyond all bounds"
-        return None
+            return "in the padding after a row, the state of a linear cell may overflow"
+        if problem.inputs.device.type == "meta":
+            return "it does not support the meta device"
+        if launch.in_torch_func():
+            return "torch.func cannot transform its backward pass"
+        return "torch.compile cannot trace it" if torch.compiler.is_compiling() else None
 
     def drawback(self, problem: ScanProblem) -> str | None:
         steps = len(problem.sizes)
         if not steps:
-            return "there is no token"
+            return "there are no tokens"
         if not problem.training and steps < self.min_steps:
-            return f"{steps} steps without a gradient are fewer than {self.min_steps}: the plain loop is as fast"
+            return f"below {self.min_steps} steps without gradients the plain loop is as fast; there are {steps}"
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        return f"{len(problem.sizes)} steps of {problem.cell.name}, their backward written out"
+        return f"{plural(len(problem.sizes), 'step')} of {problem.cell.name}, with a hand-written backward pass"
 
     def run(self, problem: ScanProblem) -> ScanResult:
         cell = problem.cell
@@ -189,23 +194,25 @@ class NativeBackend(ScanBackend):
     """How many columns say that a row has ended. One is enough, but tensor cores need widths divisible by 8."""
 
     def refusal(self, problem: ScanProblem) -> str | None:
-        return why_not_torch(problem.cell) if problem.sizes else "there is no token"
+        return why_not_torch(problem.cell) if problem.sizes else "there are no tokens"
 
     def drawback(self, problem: ScanProblem) -> str | None:
         device, steps = problem.inputs.device.type, len(problem.sizes)
+        if launch.in_torch_func():
+            return "torch.func has no batching rule for it"
         if device != "cpu":
             return None
         if torch.is_autocast_enabled(device):
-            return "on a CPU it does not follow autocast"
+            return "on a CPU it ignores autocast"
         if steps < self.min_steps:
-            return f"{steps} steps are fewer than {self.min_steps}: they do not earn back the reordering of the weights"
+            return f"below {self.min_steps} steps reordering the weights costs more than it saves; there are {steps}"
         fused = isinstance(problem.cell, LSTMCell) and problem.even and problem.inputs.dtype == torch.float32
         if problem.training and not fused:
-            return "on a CPU only the backward of an LSTM in float32, with rows of one length, is fused"
+            return "on a CPU, torch has a fused backward pass only for an LSTM in float32 without padding"
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        return f"torch's {problem.cell.name} over {len(problem.sizes)} steps"
+        return f"torch's {problem.cell.name} over {plural(len(problem.sizes), 'step')}"
 
     def run(self, problem: ScanProblem) -> ScanResult:
         cell, inputs = problem.cell, problem.inputs
@@ -256,36 +263,36 @@ class FusedBackend(ScanBackend):
 
     def refusal(self, problem: ScanProblem) -> str | None:
         if type(problem.cell) not in _RULE_CELLS:
-            return f"the derivative of a {problem.cell.name} is not written out"
+            return f"there is no hand-written backward pass for {problem.cell.name}"
         if not problem.sizes:
-            return "there is no token"
+            return "there are no tokens"
         device = problem.inputs.device.type
         if device != "cuda" and not (device == "cpu" and launch.interpreted()):
-            return f"it runs on a CUDA device, and the inputs are on {device}"
+            return f"it needs a CUDA device, and the inputs are on {device}"
         dtype = self._dtype(problem)
         if dtype not in launch.DTYPES or (device == "cpu" and dtype == torch.bfloat16):  # which cannot be interpreted
-            return f"it has no {str(dtype).removeprefix('torch.')} on {device}"
+            return f"it does not support {str(dtype).removeprefix('torch.')} on {device}"
         if not launch.installed():
             return "triton is not installed"
-        if torch.compiler.is_compiling():
-            return "torch.compile cannot follow programs that wait for each other"
+        if torch.compiler.is_compiling() or launch.in_torch_func():
+            return "torch.compile and torch.func cannot trace its kernel"
         return None
 
     def drawback(self, problem: ScanProblem) -> str | None:
         steps = len(problem.sizes)
         if problem.inputs.device.type != "cuda":
-            return "without a GPU its kernels are interpreted, which is slow"
+            return "on a CPU its kernels run in Triton's interpreter, which is for tests"
         if steps < self.min_steps:
-            return f"{steps} steps are fewer than {self.min_steps}: they do not earn back its preparations"
+            return f"below {self.min_steps} steps its preparation costs more than it saves; there are {steps}"
         from regard.kernels.recurrence.triton_scan import ScanLayout  # imports Triton
 
         layout = ScanLayout.of(problem.sizes[0], problem.cell.width, self._dtype(problem), problem.inputs.device)
         if not layout.resident:
-            return "its programs would not be on the device all at once, and each step would be a launch"
+            return "the batch is too wide to be on the device at once, so each step would be a launch"
         return None
 
     def detail(self, problem: ScanProblem) -> str:
-        return f"{len(problem.sizes)} steps of {problem.cell.name} in one kernel"
+        return f"{plural(len(problem.sizes), 'step')} of {problem.cell.name} in one kernel"
 
     def run(self, problem: ScanProblem) -> ScanResult:
         from regard.kernels.recurrence.triton_scan import fused_scan  # imports Triton

@@ -349,19 +349,19 @@ def load_torch_cell(cell: Cell, module: nn.Module, layer: int = 0, *, reverse: b
     """Copy the weights of a torch cell, or of one layer and direction of an nn.RNN, nn.LSTM or nn.GRU, into a cell."""
     reason = why_not_torch(cell)
     if reason is not None:
-        raise checks.wrong("cell", "one that torch has", cell.name, f"Reason: {reason}.")
+        raise checks.wrong("cell", "a cell that torch has too", cell.name, f"Reason: {reason}.")
     if not isinstance(module, TORCH_MODULES[type(cell)]):
         names = " or ".join(f"nn.{kind.__name__}" for kind in TORCH_MODULES[type(cell)])
         raise checks.wrong("module", f"an {names} for this cell", *checks.kind(module))
     if getattr(module, "nonlinearity", "tanh") != "tanh" or getattr(module, "proj_size", 0):
-        raise checks.wrong("module", "one with tanh and without projection (proj_size=0)", module)
+        raise checks.wrong("module", "a module with tanh and proj_size=0", module)
     suffix = f"_l{layer}{'_reverse' * reverse}" if isinstance(module, nn.RNNBase) else ""
     if not hasattr(module, "weight_ih" + suffix):
-        raise checks.wrong("layer", "a layer and direction of the module", f'"{suffix[1:]}"')
+        raise checks.wrong("layer", "a layer and a direction of the module", f'"{suffix[1:]}"')
     for name, parameter in (("weight_ih", cell.input_weight), ("weight_hh", cell.hidden_weight)):
         theirs = getattr(module, name + suffix)
         if theirs.shape != parameter.shape:
-            expected = f"one whose {name} is of shape {checks.shape(parameter)}"
+            expected = f"a module whose {name} is of shape {checks.shape(parameter)}"
             raise checks.wrong("module", expected, f"one of shape {checks.shape(theirs)}")
         parameter.copy_(_reorder_gates(theirs, TORCH_GATE_ORDER[type(cell)], cell.width))
     if not module.bias:

@@ -62,7 +62,7 @@ class LSTMNState(CompositeState):
 
 
 class LSTMN(nn.Module):
-    """An LSTM that attends over its own past states. A mixer: (B, N, input_width) -> (B, N, width).
+    """An LSTM that attends over its own past states, as a mixer: (B, N, input_width) -> (B, N, width).
 
     Args:
         width: the width of the hidden state, which is the result, and of the memory.
@@ -107,12 +107,12 @@ class LSTMN(nn.Module):
         return self.scorer()
 
     def named(self) -> dict[str, Tensor]:
-        """The parameters by their names in the equation, with the additive score."""
+        """Return the parameters by their names in the equation, with the additive score."""
         return {"v": self.scorer.weight[0], "W_h": self.key.weight, "W_x": self.query_input.weight,
                 "W_s": self.query_summary.weight, **self.cell.named()}
 
     def forward(self, x: Tensor, present: Padding | None = None) -> Tensor:
-        """All tokens: (B, N, input_width) -> (B, N, width). Tokens that are not `present` are not on the tape."""
+        """Run over all tokens: (B, N, input_width) -> (B, N, width). Tokens that are not `present` are skipped."""
         self._check(x)
         start = self.start(x.shape[0], 0)
         there_BN = present_tokens(x, present)
@@ -120,7 +120,7 @@ class LSTMN(nn.Module):
         return hidden_BND
 
     def start(self, rows: int, capacity: int) -> LSTMNState:
-        """The empty tape, for `rows` sequences of at most `capacity` tokens."""
+        """Return the state before the first token, for `rows` sequences of at most `capacity` tokens."""
         like = self.key.weight
         key = like.new_zeros(rows, 1, capacity, self.attention_width)
         value = like.new_zeros(rows, 1, capacity, 2 * self.width)
@@ -244,13 +244,17 @@ class _Append(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True)
 class LSTMNConfig(Config):
-    """The table of an `LSTMN` mixer in a config file."""
+    """Config of an `LSTMN` mixer, an LSTM that attends to its past."""
 
     kind: ClassVar[str] = "lstmn"
     attention_width: int | None = integer(None, minimum=1)
+    """Features that attention compares; by default the width of the model."""
     score: str = choice([*SCORES, "additive", "bilinear"], "additive")
+    """How queries and keys are compared: by a dot product (scaled or not), a bilinear form, or an MLP (additive)."""
     normalize: str = choice(NORMALIZERS, "softmax")
+    """How scores become attention weights."""
     dropout: float = probability(0.0)
+    """Dropout of the attention weights."""
 
     def mixer(self, width: int, causal: bool, layer: int) -> LSTMN:
         """Build the mixer of a layer; all layers are alike."""

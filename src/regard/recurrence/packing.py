@@ -28,6 +28,7 @@ from torch import Tensor
 
 from regard import checks
 from regard.attention.mask import Padding
+from regard.kernels.launch import is_readable
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class PackedOrder:
             return cls(B, N, (B,) * N if B else (), None, None, None)
         lengths_B = _row_lengths(present, B).to("cpu")  # the steps are counted on the CPU
         if B and int(lengths_B.max()) > N:
-            raise checks.wrong("lengths", f"at most the number of tokens, {N}", f"as long as {int(lengths_B.max())}")
+            raise checks.wrong("lengths", f"at most the number of tokens, {N}", int(lengths_B.max()))
         if B and N and int(lengths_B.min()) == N:
             return cls(B, N, (B,) * N, None, None, None)
         sorted_B, order_B = torch.sort(lengths_B, descending=True, stable=True)
@@ -178,9 +179,14 @@ class PaddedOrder:
 
 
 def scan_order(x: Tensor, present: Padding | None) -> PackedOrder | PaddedOrder:
-    """The order for x (B, N, D), whose tokens `present` names; packed, unless both are on a GPU."""
-    if isinstance(present, Padding) and "cpu" not in (x.device.type, present.lengths.device.type):
-        return PaddedOrder.of(x, present)
+    """The order for x (B, N, D), whose tokens `present` names; packed, unless both are on a GPU.
+
+    While compiling and inside of torch.func the lengths cannot be read, so that the order is padded there too.
+    """
+    if isinstance(present, Padding):
+        on_gpu = "cpu" not in (x.device.type, present.lengths.device.type)
+        if on_gpu or (present.lengths.device.type == "cpu" and not is_readable(present.lengths)):
+            return PaddedOrder.of(x, present)
     return PackedOrder.of(x, present)
 
 

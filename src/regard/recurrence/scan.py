@@ -46,20 +46,29 @@ DIRECTIONS = {"forward": (False,), "backward": (True,), "both": (False, True)}
 
 
 class Recurrence(nn.Module):
-    """A recurrent network over the tokens of a sequence.
+    """A recurrent network as a mixer: (B, N, input_width) -> (B, N, width).
 
     Args:
-        width: the width of the result. With direction="both" each of the two directions has half of it.
+        width: the width of the output. With direction="both" each of the two directions has half of it.
         cell: the name of the cell ("rnn", "lstm", "gru", "mut1", "mut2", "mut3"), or a subclass of `Cell`.
         input_width: the width of x. Default: `width`.
         layers: the number of layers, each over the result of the one below.
         direction: "forward", "backward" or "both".
         dropout: the probability of dropout between layers, while training.
         backend: "fused", "native", "bptt" or "loop". Default: the fastest one that can do the work.
-        cell_options: options of the cell's class, such as reset="after" of the GRU.
+        cell_options: options of the cell's class, such as reset="after" of the GRU, which makes it that of torch.
 
     `cells` are in the order of layers; with direction="both" each layer has two, the forward one first. A state has the
     memories of each of them in this order, (B, width of the cell) each: h, or h and c.
+
+    Example:
+        import torch
+        import regard
+
+        network = regard.Recurrence(32, cell="gru", layers=2)
+        x = torch.randn(4, 10, 32)
+        output, state = network.run(x, present=regard.Padding([10, 7, 3, 1]))
+        assert output.shape == (4, 10, 32)
     """
 
     def __init__(self, width: int, *, cell: str | type[Cell] = "lstm", input_width: int | None = None, layers: int = 1,
@@ -85,12 +94,17 @@ class Recurrence(nn.Module):
         return cast(list[Cell], list(self.cells))
 
     def forward(self, x: Tensor, present: Padding | None = None, state: RowState | None = None) -> Tensor:
-        """All tokens at once: x (B, N, input_width) -> (B, N, width), zeros in the padding."""
+        """Run over all tokens at once: x (B, N, input_width) -> (B, N, width), zeros in the padding.
+
+        Args:
+            present: the tokens that are not padding. Default: all of them.
+            state: the state to continue from. Default: zeros.
+        """
         return self.run(x, present, state)[0]
 
     def run(self, x: Tensor, present: Padding | None = None,
             state: RowState | None = None) -> tuple[Tensor, RowState]:
-        """Like `forward`, and the state of each row after its last token (its first, in the backward direction).
+        """Run like `forward`, and also return the state of each row after its last token (backward: its first).
 
         Args:
             present: the tokens that are not padding. Default: all of them.
@@ -120,7 +134,7 @@ class Recurrence(nn.Module):
         return order.scatter(tokens_RD), RowState(tuple(after))
 
     def start(self, rows: int, capacity: int | None = None) -> RowState:
-        """The state before the first token: zeros. It does not grow with the tokens, so `capacity` is not used."""
+        """Return the state before the first token: zeros. It does not grow with the tokens; `capacity` is not used."""
         return RowState(tuple(memory for cell in self.scans for memory in cell.initial(rows)))
 
     def step(self, x: Tensor, state: RowState, *, lengths: Tensor | None = None) -> tuple[Tensor, RowState]:
@@ -131,11 +145,11 @@ class Recurrence(nn.Module):
         """
         if self.direction != "forward":
             remedy = "A step cannot read the tokens after it."
-            raise checks.wrong("direction", '"forward" to go step by step', f'"{self.direction}"', remedy)
+            raise checks.wrong("direction", '"forward" to compute step by step', f'"{self.direction}"', remedy)
         return self.run(x, None if lengths is None else Padding(lengths), state)
 
     def explain(self, x: Tensor, present: Padding | None = None) -> Explanation:
-        """Which backend runs the first layer, and why each preferred one does not."""
+        """Tell which backend runs the first layer, and why each faster one does not."""
         return explain_scan_backend(self.problem(x, present), self.backend)
 
     def problem(self, x: Tensor, present: Padding | None = None) -> ScanProblem:
@@ -150,7 +164,8 @@ class Recurrence(nn.Module):
             raise checks.wrong("module", "an nn.RNN, nn.LSTM or nn.GRU", *checks.kind(module))
         ways = DIRECTIONS["both" if module.bidirectional else "forward"]
         if (module.num_layers, ways) != (self.layers, DIRECTIONS[self.direction]):
-            raise checks.wrong("module", f"of {self.layers} layers, {self.direction}", module)
+            expected = f"a module of {checks.plural(self.layers, 'layer')} with the direction {self.direction}"
+            raise checks.wrong("module", expected, module)
         for i, cell in enumerate(self.scans):
             load_torch_cell(cell, module, i // len(ways), reverse=ways[i % len(ways)])
 
@@ -166,21 +181,27 @@ class Recurrence(nn.Module):
         expected = [(rows, cell.width) for cell in self.scans for _ in range(cell.memories)]
         if [tuple(memory.shape) for memory in state.tensors] != expected:
             shapes = ", ".join(map(checks.shape, state.tensors))
-            remedy = "recurrence.start(rows) makes one that fits."
-            raise checks.wrong("state", f"of {len(expected)} tensors {expected[0]}", f"of {shapes or 'none'}", remedy)
+            remedy = "Get one from recurrence.start(rows)."
+            wanted = f"a state of {checks.plural(len(expected), 'tensor')} of shape {expected[0]}"
+            raise checks.wrong("state", wanted, f"one of {shapes or 'none'}", remedy)
         return state.tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceConfig(Config):
-    """The table of a `Recurrence` mixer in a config file. `layers` is the number of layers in one block."""
+    """Config of a `Recurrence` mixer."""
 
     kind: ClassVar[str] = "recurrence"
     cell: str = choice(CELLS, "lstm")
+    """Recurrent cell."""
     layers: int = integer(1, minimum=1)
+    """Recurrent layers inside one layer of the stack."""
     direction: str = choice(DIRECTIONS, "forward")
+    """Direction in which the sequence is read."""
     dropout: float = probability(0.0)
+    """Dropout between the recurrent layers."""
     backend: str | None = choice(BACKENDS, None)
+    """Backend of the recurrence; by default the fastest that can compute it."""
 
     def mixer(self, width: int, causal: bool, layer: int) -> Recurrence:
         """Build the mixer of a layer; all layers are alike."""
@@ -195,9 +216,9 @@ class RecurrenceConfig(Config):
     def clashes(self, width: int, causal: bool) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value does not fit a model of this width."""
         if causal and self.direction != "forward":
-            yield "direction", f'a causal model needs "forward", not "{self.direction}"'
+            yield "direction", f'a causal model needs "forward", but it is "{self.direction}"'
         if width % len(DIRECTIONS[self.direction]):
-            yield "direction", f'"both" needs an even width, half of it for each direction, and it is {width}'
+            yield "direction", f'"both" needs an even width, half for each direction, but it is {width}'
 
 
 def one_to_one(recurrence: Recurrence, x: Tensor) -> Tensor:

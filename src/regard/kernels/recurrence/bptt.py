@@ -255,7 +255,7 @@ class _ThroughTime(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_hidden: Tensor, *d_final: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # torch would silently treat the gradient as a constant
-            expected = '"loop" where a gradient is differentiated again (create_graph=True)'
+            expected = '"loop" for second derivatives (create_graph=True)'
             raise checks.wrong("backend", expected, '"bptt"')
         saved = ctx.saved_tensors
         given = ctx.count + ctx.rule.memories

@@ -223,7 +223,7 @@ class _FusedScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_hidden: Tensor, *d_final: Tensor) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # torch would silently treat the gradient as a constant
-            expected = '"loop" where a gradient is differentiated again (create_graph=True)'
+            expected = '"loop" for second derivatives (create_graph=True)'
             raise checks.wrong("backend", expected, '"fused"')
         saved, memories = list(ctx.saved_tensors), ctx.count + ctx.rule.memories
         lengths = saved.pop() if ctx.padded else None
