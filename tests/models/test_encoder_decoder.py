@@ -49,13 +49,13 @@ def test_what_does_not_go_together_is_said_at_once():
     with pytest.raises(ConfigError) as error:
         EncoderDecoderConfig(source_vocab_size=5, target_vocab_size=6, width=7, share_embeddings=True, encoder=decoder,
                              decoder=encoder)
-    for part in ("encoder.cross", "attends to the source", "vocabularies of one size", "2 does not divide the width 7"):
+    for part in ("encoder.cross", "cross is missing", "5 and 6", "2 does not divide the width, 7"):
         assert part in str(error.value)
 
 
 def test_a_decoder_must_look_at_the_source():
     model = built(translating())
-    with pytest.raises(ValueError, match="`decoder` must be one with cross-attention"):
+    with pytest.raises(ValueError, match="`decoder` must be a decoder with cross-attention"):
         EncoderDecoder(model.encoder, built(LANGUAGE["attention"]).decoder)
-    with pytest.raises(ValueError, match="`decoder` must be one without cross-attention"):
+    with pytest.raises(ValueError, match="`decoder` must be a decoder without cross-attention"):
         regard.LanguageModel(model.decoder)

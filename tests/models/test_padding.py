@@ -114,11 +114,11 @@ def test_writing_goes_on_from_a_packed_memory(name):
 
 def test_packed_and_padded_do_not_mix():
     model, rows = built(TRANSLATING["attention"]), sequences()
-    with pytest.raises(ValueError, match="`tokens` must be rows like the memory's, but is packed"):
+    with pytest.raises(ValueError, match=r"`tokens` must be Tokens, .* but is PackedTokens"):
         model(Tokens.of(rows), PackedTokens.of(rows))
-    with pytest.raises(ValueError, match="`tokens` must be 4 packed sequences, as many as the memory has"):
+    with pytest.raises(ValueError, match=r"`tokens` must be PackedTokens .* 4, but is 3"):
         model(PackedTokens.of(rows), PackedTokens.of(rows[:3]))
-    with pytest.raises(ValueError, match=r"`tokens` must be 4 packed sequences.*not packed"):
+    with pytest.raises(ValueError, match=r"`tokens` must be PackedTokens .* 4, but is Tokens"):
         model(PackedTokens.of(rows), Tokens.of(rows))
 
 

@@ -217,7 +217,7 @@ def test_gradients_are_right(attention):
     (lambda: build(cell="gruu"), '.*"gru".*"gruu".*Did you mean "gru"'),
     (lambda: build(score="additiv"), '`score` must be .*"additiv".*Did you mean "additive"'),
     (lambda: Seq2Seq(RecurrentEncoder(5, 8), OneContextDecoder(5, 8, context_width=6)), "`decoder` .*8.*6"),
-    (lambda: build().start(build().encode(Tokens(ids(SOURCE, 2, 3))), rows=3), "`rows` .* the memory's 2, but is 3"),
+    (lambda: build().start(build().encode(Tokens(ids(SOURCE, 2, 3))), rows=3), "`rows` .* memory, 2, but is 3"),
 ])
 def test_errors_say_what_is_wrong(make, message):
     with pytest.raises(ValueError, match=message):

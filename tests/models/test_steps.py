@@ -112,17 +112,17 @@ def test_storage_is_allocated_once():
 
 def test_missing_arguments_are_named():
     translator, writer = built(TRANSLATING["attention"]), built(LANGUAGE["attention"])
-    with pytest.raises(ValueError, match=r"`memory` must be what encode\(\.\.\.\) gave"):
+    with pytest.raises(ValueError, match=r"`memory` .* encode"):
         translator.start(capacity=4)
-    with pytest.raises(ValueError, match="`rows` must be the memory's 3, but is 2"):
+    with pytest.raises(ValueError, match=r"`rows` .* memory, 3, but is 2"):
         translator.start(memory_of(translator), rows=2, capacity=4)
     with pytest.raises(ValueError, match="`rows` must be"):
         writer.start(capacity=4)
     with pytest.raises(ValueError, match="`memory` must be None"):
         writer.start(memory_of(translator), rows=3, capacity=4)
-    with pytest.raises(ValueError, match="`capacity` must be at most 12, the positions that the model knows"):
+    with pytest.raises(ValueError, match="`capacity` must be at most 12"):
         writer.start(rows=1, capacity=13)
-    with pytest.raises(ValueError, match="`memory` must be given"):
+    with pytest.raises(ValueError, match=r"`memory` .*None"):
         translator.decode(Tokens(ids(2)), None)
 
 
@@ -153,5 +153,5 @@ def test_memories_can_be_carried_to_a_new_state(name):
 
 def test_states_that_grow_have_no_memories():
     model = built(LANGUAGE["attention"])
-    with pytest.raises(ValueError, match=r"`state` must be of recurrences or convolutions.*one with a Cache"):
+    with pytest.raises(ValueError, match=r"`state` .*one with a Cache"):
         model.start(rows=1, capacity=3).memories()

@@ -84,6 +84,44 @@ def test_the_two_pairings_are_one_up_to_the_order_of_features():
     )
 
 
+def test_rotary_frequencies_and_their_scalings_by_hand():
+    # d = 4, base 100: the two frequencies are 1 and 1/10, waves of 2π and 20π positions.
+    np.testing.assert_allclose(position.rotary_frequencies(4, 100.0), [1.0, 0.1], rtol=1e-15)
+    np.testing.assert_allclose(position.rotary_linear(4, 100.0, 4.0), [0.25, 0.025], rtol=1e-15)
+    # 40π positions hold 20 waves and 2 waves: above 4 it stays; 2 of 1 to 4 is a third of the way.
+    original = 125.66370614359172
+    expected = [1.0, 2 / 3 * 0.1 / 8 + 1 / 3 * 0.1]
+    np.testing.assert_allclose(position.rotary_llama3(4, 100.0, 8.0, 1.0, 4.0, original), expected, rtol=1e-13)
+    np.testing.assert_allclose(position.rotary_llama3(4, 100.0, 8.0, 3.0, 4.0, original), [1.0, 0.1 / 8], rtol=1e-13)
+
+
+def test_dynamic_scaling_begins_at_the_length_of_the_training():
+    for at in (0, 5, 7):
+        assert position.rotary_dynamic(at, 4, 100.0, 4.0, 8).tolist() == position.rotary_frequencies(4, 100.0).tolist()
+    # 16 tokens of 8: s l/L - (s - 1) = 8 - 3 = 5, to the power 4/2 = 25; the base is 2500, its root 50.
+    np.testing.assert_allclose(position.rotary_dynamic(15, 4, 100.0, 4.0, 8), [1.0, 1 / 50], rtol=1e-14)
+
+
+def test_yarn_ramps_from_fast_waves_to_slow_ones():
+    # d = 8, base 10^4: c(β) = 8 ln(L / 2πβ) / (8 ln 10) = log10(L / 2πβ); L = 2π 100: c(100) = 0, c(1) = 2.
+    frequencies = [1.0, 0.1, 0.01, 0.001]
+    found = position.rotary_yarn(8, 1e4, 4.0, 200 * math.pi, beta_fast=100.0, truncate=False)
+    kept = [1.0, 0.5 + 0.5 / 4, 0.25, 0.25]
+    np.testing.assert_allclose(found, np.multiply(frequencies, kept), rtol=1e-12)
+    # Rounded outwards, c(50) = 0.3 and c(2) = 1.7 are 0 and 2 again.
+    rounded = position.rotary_yarn(8, 1e4, 4.0, 200 * math.pi, beta_fast=50.0, beta_slow=2.0)
+    np.testing.assert_allclose(rounded, found, rtol=1e-12)
+    assert position.yarn_attention_factor(math.e) == pytest.approx(1.1, rel=1e-15)
+    assert position.yarn_attention_factor(1.0) == 1.0
+
+
+def test_scaled_rotation_is_the_plain_one_with_other_frequencies():
+    x = np.random.default_rng(3).normal(size=6)
+    plain = position.rotary_scaled(x, 7, position.rotary_frequencies(6, 50.0))
+    np.testing.assert_allclose(plain, position.rotary_halves(x, 7, 50.0), rtol=1e-13)
+    np.testing.assert_allclose(position.rotary_scaled(x, 7, position.rotary_frequencies(6, 50.0), 1.5), 1.5 * plain)
+
+
 def test_alibi_slopes():
     assert position.alibi_slopes(8).tolist() == [1 / 2**h for h in range(1, 9)]
     assert position.alibi_slopes(1).tolist() == [2.0**-8]

@@ -11,6 +11,7 @@ from tiny import ALL, ATTENTION, LANGUAGE, SOURCE, TARGET, TRANSLATING, WIDTH, b
 from regard.attention.layer import AttentionConfig, SelfAttentionConfig
 from regard.models import catalog
 from regard.models.build import model_config
+from regard.position.rotary import RotaryConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import ctranslate2 as spec
 from regard.storage.ctranslate2 import (
@@ -25,11 +26,16 @@ from regard.tokens import Tokens
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
-FITTING = {"transformer", "gpt"}
+FITTING = {"transformer", "gpt", "llama"}
 
 
 def keys(config):
     return [key for key, _ in spec.find_unsupported(config)]
+
+
+def with_softcap(config):
+    return replace(config, **{side: replace(own, mixer=replace(own.mixer, softcap=5.0))
+                              for side, own in (("encoder", config.encoder), ("decoder", config.decoder))})
 
 
 @pytest.mark.parametrize("name", catalog.recipe_names())
@@ -45,6 +51,7 @@ def test_recipes(name):
 @pytest.mark.parametrize(("config", "expected"), [
     (TRANSLATING["additive"], ["score", "normalize", "head_width"]), (TRANSLATING["bilinear"], ["score", "normalize"]),
     (TRANSLATING["rotary"], ["key_heads", "position"]), (TRANSLATING["alibi"], ["position"]),
+    (with_softcap(TRANSLATING["attention"]), ["softcap"]),
     (TRANSLATING["window"], ["window"]), (TRANSLATING["convolution"], ["kind"]), (TRANSLATING["lstmn"], ["kind"]),
 ])
 def test_what_is_in_the_way_of_a_translator(config, expected):
@@ -57,6 +64,7 @@ def test_what_is_in_the_way_of_a_translator(config, expected):
     (ALL["vision class"], ["kind"]),
     (LANGUAGE["old"], ["stack.norm_position", "stack.mixer.kind", "stack.feed_forward"]),
     (language(norm="rms"), ["embedding.norm"]),
+    (language("rotary"), ["stack.mixer.key_heads", "embedding.positions"]),
 ])
 def test_what_is_in_the_way_of_others(config, expected):
     assert keys(config) == expected
@@ -98,6 +106,7 @@ CONFIGS = {
     "gated": with_parts({"gated": True, "activation": "silu"}),
     "no biases": with_parts({"bias": False}, replace(ATTENTION, bias=False), AttentionConfig(heads=2, bias=False)),
     "dot": with_parts(mixer=replace(ATTENTION, score="dot"), cross=AttentionConfig(heads=2, score="scaled_dot_d")),
+    "scale": with_parts(mixer=replace(ATTENTION, scale=0.7), cross=AttentionConfig(heads=2, scale=0.2)),
     "mixed": replace(translating(), encoder=replace(stack(norm_position="post"), mixer=SelfAttentionConfig(heads=4))),
     "rms": replace(translating(), encoder=stack(norm="rms"), decoder=stack(norm="rms", cross=True)),
     "epsilon": replace(translating(), encoder=stack(epsilon=0.3), decoder=stack(epsilon=0.3, cross=True)),
@@ -131,10 +140,22 @@ def test_a_translator(name, tmp_path):
         np.testing.assert_allclose(one.log_probs, ours(model, source, target), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["attention", "sinusoidal", "none", "learned"])
+def rotating(**options):
+    """A language model as Llama, without grouped heads."""
+    config = LANGUAGE["llama"]
+    mixer = replace(config.stack.mixer, key_heads=None, position=RotaryConfig(**options))
+    return replace(config, stack=replace(config.stack, mixer=mixer))
+
+
+LANGUAGE_MODELS = {**{name: LANGUAGE[name] for name in ("attention", "sinusoidal", "none", "learned")},
+                   "rotary": rotating(), "rotary pairs": rotating(pairing="interleaved"),
+                   "rotary base": rotating(base=50.0)}
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 @torch.no_grad()
 def test_a_language_model(name, tmp_path):
-    config = LANGUAGE[name]
+    config = LANGUAGE_MODELS[name]
     model = built(config)
     files = write_ctranslate2(tmp_path, config, SPECIAL, model.state_dict(),
                               VocabularyNames(unique_names((), TARGET), unique_names((), TARGET)))
@@ -176,13 +197,14 @@ def test_every_id_has_a_name_of_its_own():
 
 
 def test_positions():
+    assert max_positions(rotating()) is None
     assert max_positions(language()) == 12
     assert max_positions(translating()) == DEFAULT_POSITIONS
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"special": SpecialTokens(start=2)}, r"`special.end` must be an id"),
-    ({"special": SpecialTokens(end=(3,))}, r"`special.start` must be an id"),
+    ({"special": SpecialTokens(start=2)}, r"`special.end` must be at least one id"),
+    ({"special": SpecialTokens(end=(3,))}, r"`special.start`"),
     ({"quantization": "int4"}, r'`quantization` must be one of "float32", '),
     ({"config": TRANSLATING["rotary"]}, r"model.encoder.mixer.position"),
 ])

@@ -5,6 +5,7 @@ import errno
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with (pytest.raises(FolderError, match="no locks on this file system: No locks available"),
+    with (pytest.raises(FolderError, match="No locks available"),
           filesystem.folder_in_errors(tmp_path), filesystem.file_lock(tmp_path / "lock")):
         pass
 
@@ -137,3 +138,56 @@ def test_a_held_folder_keeps_its_identity(tmp_path):
         for name in "abcdefgh":
             (tmp_path / name).mkdir()
             assert not os.path.samestat((tmp_path / name).stat(), status)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b"12345")
+    assert filesystem.read_limited(path, 5) == b"12345"
+    with pytest.raises(FolderError, match=r"config\.json: .* 5 bytes, and at most 4 "):
+        filesystem.read_limited(path, 4)
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)  # a sparse file
+    with pytest.raises(FolderError, match=r"config\.json: .*1,099,511,627,776 bytes"):
+        filesystem.read_limited(path)
+    with pytest.raises(FolderError, match=r"/dev/zero: "):
+        filesystem.read_limited(Path("/dev/zero"), 100)
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch, problem, overwrite):
+    class Full:
+        def __init__(self, path, mode):
+            self.file = open(path, mode)  # noqa: SIM115 (closed below)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *details):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(data[:3])
+            raise problem
+
+    (tmp_path / "old").write_bytes(b"old")
+    monkeypatch.setattr(filesystem, "open", Full, raising=False)
+    name = "old" if overwrite else "new"
+    with pytest.raises(type(problem)) as error:
+        filesystem.write_file(tmp_path / name, b"a page", overwrite=overwrite)
+    if isinstance(error.value, OSError):
+        assert error.value.filename == str(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"old": b"old"}
+
+
+def test_writing_over_a_file_a_link_or_a_device(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    filesystem.write_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+    with pytest.raises(FileExistsError):
+        filesystem.write_file(tmp_path / "file", b"newer", overwrite=False)
+    filesystem.write_file(Path("/dev/null"), b"gone")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]

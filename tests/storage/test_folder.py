@@ -175,7 +175,7 @@ def test_editable_files(tmp_path):
     folder.save(target, FILES, editable={"README.md": b"card 5"})
     folder.save(target, FILES)
     assert not readme.exists()  # unchanged, and no longer saved
-    with pytest.raises(FolderError, match="`editable` must be files of other names"):
+    with pytest.raises(FolderError, match=r"`editable` .*`files`"):
         folder.save(target, FILES, editable={"weights": b""})
 
 
@@ -192,7 +192,7 @@ def test_a_file_of_the_users_is_not_written_over(tmp_path):
     target = tmp_path / "model"
     folder.save(target, {"weights": b"old"})
     (target / "config.toml").write_text("mine")
-    with pytest.raises(FolderError, match=r"model/config\.toml: .*did not make this one"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: .*overwrite"):
         folder.save(target, FILES)
     assert (target / "config.toml").read_text() == "mine"
     assert folder.load(target, everything) == {"weights": b"old"}
@@ -228,12 +228,12 @@ def loop(path):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (foreign_folder, r"model: expected an empty folder, or one that regard saved, but found one with thesis\.tex"),
-    (foreign_manifest, r"manifest\.json: expected a manifest of regard, but found some other JSON"),
-    (newer_folder, r"manifest\.json.*format 2, written by regard 7\.3\.1\. Install a newer regard"),
-    (file, ": expected a folder, or nothing, but found a file"),
-    (pipe, ": expected a folder, or nothing, but found a file"),
-    (loop, ": expected a folder, or nothing, but found a file"),
+    (foreign_folder, r"model: .*not empty \(thesis\.tex\)"),
+    (foreign_manifest, r"manifest\.json: not a manifest"),
+    (newer_folder, r"manifest\.json: .*regard 7\.3\.1 in format 2"),
+    (file, "model: this is a file"),
+    (pipe, "model: this is a file"),
+    (loop, "model: this is a file"),
 ])
 def test_nothing_is_written_over_that_regard_did_not_make(tmp_path, make, message):
     target = tmp_path / "model"
@@ -252,8 +252,8 @@ def test_nothing_is_written_over_that_regard_did_not_make(tmp_path, make, messag
 
 
 @pytest.mark.parametrize(("target", "message"), [
-    ("/", "/: expected a folder below the root"), ("/proc", "a mount point"),
-    ("{}/file/model", "file: expected a folder, but found a file"), ("{}/" + "x" * 250, "File name too long"),
+    ("/", "/: .*root"), ("/proc", "a mount point"),
+    ("{}/file/model", "file: this is a file"), ("{}/" + "x" * 250, "File name too long"),
 ])
 def test_places_where_nothing_can_be_saved(tmp_path, target, message):
     (tmp_path / "file").write_text("")
@@ -278,7 +278,7 @@ def test_without_permission():
                 attempt(place / "model")
         (place / "model").chmod(0o700)
         place.chmod(0o500)
-        with pytest.raises(FolderError, match=r"model: regard cannot save here: Permission denied"):
+        with pytest.raises(FolderError, match=r"model: .*Permission denied"):
             folder.save(place / "model", FILES)
         place.chmod(0)
         with pytest.raises(FolderError, match=r"model.*Permission denied"):

@@ -108,7 +108,7 @@ def test_what_cannot_be_moved_is_told_and_kept(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", failing)
         with pytest.raises(filesystem.FolderError,
-                           match=r"\.model\.saving: cannot be removed: .*busy.*the new one is complete"):
+                           match=r"\.model\.saving: cannot be removed: .*busy.*model; the new version is saved"):
             saved(target, "new")
     assert weights(target) == "new"
     assert (target / "notes").read_text() == "mine"

@@ -65,7 +65,7 @@ def test_a_link_is_no_file_of_the_folder(tmp_path):
         (tmp_path / name).write_bytes(data)
         (tmp_path / "model" / name).unlink()
         (tmp_path / "model" / name).symlink_to(tmp_path / name)
-        with pytest.raises(FolderError, match=rf"model/{name}: expected a plain file, but found a link"):
+        with pytest.raises(FolderError, match=rf"model/{name}: .*symbolic link"):
             folder.verify(tmp_path / "model")
         (tmp_path / "model" / name).unlink()
         (tmp_path / "model" / name).write_bytes(data)
@@ -76,32 +76,34 @@ def test_what_is_in_the_place_of_a_file(tmp_path):
     folder.save(tmp_path / "model", {"config.toml": b"x"})
     path = tmp_path / "model" / "config.toml"
     path.unlink()
-    with pytest.raises(FolderError, match=r"model/config\.toml: the file of 1 bytes is missing"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: the file is missing \(1 byte\)"):
         folder.verify(tmp_path / "model")
     path.mkdir()
     with pytest.raises(FolderError, match=r"model/config\.toml: .* but found a folder"):
         folder.verify(tmp_path / "model")
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(FolderError, match=r"model/config\.toml: .* but found something else"):
+    with pytest.raises(FolderError, match=r"model/config\.toml: .* a pipe"):
         folder.verify(tmp_path / "model")
 
 
 def test_a_manifest_of_a_newer_version():
     """Whatever else it holds: an older version cannot know."""
     for data in (sealed(format=2, regard="9.9"), b'{"format": 12, "regard": "9.9", "parts": []}'):
-        with pytest.raises(FolderError, match=r"format (2|12), written by regard 9\.9\. Install a newer regard"):
+        with pytest.raises(FolderError, match=r"regard 9\.9 in format (2|12)"):
             manifest.decode_manifest(data, "manifest.json")
 
 
+NOT_OURS = '"format" or "regard" is missing'
 ENTRY = {"bytes": 0, "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b"", "no JSON"), (b"\xff\xfe", "no JSON"), (b"[" * 100_000, "nested too deeply"), (b"9" * 5000, "no JSON"),
-    (b"[]", "some other JSON"), (b"null", "some other JSON"), (b"{}", "some other JSON"),
-    (b'{"format": true, "regard": ""}', "some other JSON"), (b'{"format": "1", "regard": ""}', "some other JSON"),
-    (sealed(regard=1), "some other JSON"), (sealed(regard=None), "some other JSON"),
+    (b"", "invalid JSON"), (b"\xff\xfe", "invalid JSON"), (b"[" * 100_000, "nested too deeply"),
+    (b"9" * 5000, "invalid JSON"),
+    (b"[]", NOT_OURS), (b"null", NOT_OURS), (b"{}", NOT_OURS),
+    (b'{"format": true, "regard": ""}', NOT_OURS), (b'{"format": "1", "regard": ""}', NOT_OURS),
+    (sealed(regard=1), NOT_OURS), (sealed(regard=None), NOT_OURS),
     (sealed(format=0), "changed or damaged"), (sealed(more=1), "changed or damaged"),
     (sealed()[:-1], "changed or damaged"), (sealed().replace(b"0.", b"3."), "changed or damaged"),
     (b'{"format": 1, "regard": "0.1.0"}', "changed or damaged"),
@@ -133,5 +135,5 @@ def test_any_bytes_are_refused_in_words(data):
 def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path):
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(FolderError, match=r"manifest\.json: expected a manifest of at most"):
+    with pytest.raises(FolderError, match=r"manifest\.json: .*1,099,511,627,776 bytes"):
         manifest.read_manifest(tmp_path)

@@ -83,7 +83,7 @@ def test_a_model_of_images(tmp_path):
     (LANGUAGE["old"], r"model\.stack\.mixer\.kind"), (READING["tagger"], r"model\.stack\.mixer\.kind"),
 ])
 def test_recurrence_is_refused(config, keys, tmp_path):
-    with pytest.raises(ValueError, match=rf"without recurrence, .* but is one with it, in {keys} instead\."):
+    with pytest.raises(ValueError, match=rf"recurrence \({keys}\)"):
         write_onnx(tmp_path, config, torch.nn.Identity())
     assert not [*tmp_path.iterdir()]
 
@@ -98,7 +98,7 @@ def test_all_others_pass():
 
 def test_without_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(ValueError, match=r"`onnxscript` must be installed.*pip install 'regard\[export\]'"):
+    with pytest.raises(ValueError, match=r"onnxscript: pip install 'regard\[export\]'"):
         write_onnx(tmp_path, LANGUAGE["attention"], torch.nn.Identity())
 
 
@@ -108,5 +108,5 @@ def test_what_the_exporter_cannot_follow_is_said(monkeypatch, tmp_path):
             return ids if int(ids.sum()) > 3 else -ids
 
     monkeypatch.setattr(onnx, "OnnxLanguageModel", lambda model: Odd())
-    with pytest.raises(ValueError, match="`model` must be one that torch's exporter can follow, but is not"):
+    with pytest.raises(ValueError, match="exporter cannot trace this model: Could not"):
         write_onnx(tmp_path, LANGUAGE["attention"], torch.nn.Linear(1, 1))

@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
     for before in (set(), {"a.safetensors"}):
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
-            with pytest.raises(OSError, match=r"could not be written: .*File too large.*a\.safetensors") as error:
+            with pytest.raises(OSError, match=r".*File too large.*a\.safetensors") as error:
                 weights.write_tensors(path, {"a": torch.zeros(100_000)})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -157,13 +157,13 @@ def test_a_disk_that_fails_at_a_sync(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match=r"could not be written: No space left on device: '.*a\.safetensors'"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.safetensors'"):
         weights.write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(3)})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"could not be written: No such file .*no/a\.safetensors'"):
+    with pytest.raises(FileNotFoundError, match=r"No such file .*no/a\.safetensors'"):
         weights.write_tensors(tmp_path / "no" / "a.safetensors", {})
 
 

@@ -7,6 +7,7 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,7 +133,7 @@ def test_a_pickle_is_never_loaded_and_told(tmp_path, kind, wrap):
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=r"model\.safetensors: .* it is a pickle .* runs the code in it"):
+        with pytest.raises(ValueError, match=r"model\.safetensors: .* pickle .* runs the code in it"):
             attempt(path)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     if kind != "zip":  # the trap is a trap
@@ -153,15 +154,15 @@ def close(loaded):
 def test_files_with_names_of_pickles_are_never_opened(tmp_path, name):
     os.mkfifo(tmp_path / name)  # to open it would never end
     for attempt in ATTEMPTS:
-        with pytest.raises(ValueError, match=rf"{name}: this is the name of a pickle"):
+        with pytest.raises(ValueError, match=rf"{name}: a {Path(name).suffix} file is a pickle"):
             attempt(tmp_path / name)
-    with pytest.raises(ValueError, match=rf"{name}: this is the name of a pickle"):
+    with pytest.raises(ValueError, match=rf"{name}: a {Path(name).suffix} file is a pickle"):
         weights.write_tensors(tmp_path / name, {})
 
 
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, reason in ((".", "a folder"), ("nothing", "No such file"), ("pipe", "not a plain file")):
+    for name, reason in ((".", "a folder"), ("nothing", "No such file"), ("pipe", "a pipe")):
         for attempt in ATTEMPTS:
             with pytest.raises(ValueError, match=reason):
                 attempt(tmp_path / name)

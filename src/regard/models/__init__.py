@@ -1,1 +1,1 @@
-"""Models: parts put together behind one contract, so that one loss and one search serve all of them."""
+"""Models: parts combined under one interface, so that one loss and one search serve all of them."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from regard import checks, config, toml
+from regard import allocation, checks, config, toml
+from regard.checks import plural
 from regard.models import catalog
 from regard.models.classification import ClassifierConfig, TaggerConfig
 from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
@@ -25,16 +26,26 @@ from regard.models.vision import VisionConfig
 
 ModelConfig = (Seq2SeqConfig | EncoderDecoderConfig | LanguageModelConfig | MaskedModelConfig | EncoderConfig
                | TaggerConfig | ClassifierConfig | VisionConfig)
+BYTES_PER_PARAMETER = 4
+"""Parameters are float32."""
 AnyConfig = ModelConfig | str | os.PathLike[str] | Mapping[str, Any]
 
 
 def build(given: AnyConfig, **changes: Any) -> nn.Module:
-    """Build a bare model with new parameters.
+    """Build a bare model, on ids and with new parameters, from a recipe or a config.
+
+    `regard.task` builds a model with its tokenizer and search.
 
     Args:
         given: the name of a recipe ("transformer-tiny"), the path of a TOML file that has a table [model], such tables
             as a mapping, or a config object.
         changes: keys of the model with other values: vocab_size=8000; nested ones as **{"stack.layers": 4}.
+
+    Example:
+        import regard
+
+        model = regard.build("gpt-tiny", vocab_size=8000, **{"stack.layers": 2})
+        assert model(regard.Tokens.of([[5, 6, 7]])).shape == (1, 3, 8000)
     """
     chosen = model_config(given, **changes)
     check_size(chosen)
@@ -56,25 +67,18 @@ def model_config(given: AnyConfig, **changes: Any) -> ModelConfig:
 
 
 def check_size(chosen: ModelConfig) -> None:
-    """Refuse a model whose parameters do not fit into this machine's memory."""
-    count, room = chosen.parameters(), _machine_memory()
-    if 4 * count > room:
-        expected = f"a model that fits into the {room / 2**30:.0f} GiB of this machine"
-        got = f"one of {count:,} parameters, {4 * count / 2**30:,.0f} GiB in float32"
-        raise checks.wrong("config", expected, got)
+    """Refuse a model whose parameters do not fit into the free memory of this machine."""
+    count = chosen.parameters()
+    allocation.check_fits(f"The model has {plural(count, 'parameter')} and", BYTES_PER_PARAMETER * count,
+                          "Reduce its width, layers or vocabulary.")
 
 
 def _config_document(given: Any) -> toml.TomlDocument:
     if isinstance(given, Mapping):
         return toml.document_of(given)
     if not isinstance(given, str | os.PathLike):
-        expected = "the name of a recipe, the path of a TOML file, tables, or the config of a model"
+        expected = "the name of a recipe, the path of a TOML file, a mapping of tables, or the config of a model"
         raise checks.wrong("given", expected, *checks.kind(given))
     if isinstance(given, os.PathLike) or given.endswith(".toml") or os.sep in given:
         return toml.read_document(Path(given))
     return catalog.find_recipe(given)
-
-
-def _machine_memory() -> int:
-    """The memory of the machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

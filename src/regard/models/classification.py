@@ -50,7 +50,13 @@ POOLER_LAYERS = {"none": False, "tanh": True}
 
 
 class Tagger(nn.Module):
-    """Token classification: a label for every token."""
+    """Token classification: an encoder, and a label for every token.
+
+    Args:
+        encoder: ids to states.
+        labels: the number of labels.
+        dropout: the probability of dropout before the output layer, while training.
+    """
 
     def __init__(self, encoder: Encoder, labels: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -62,20 +68,23 @@ class Tagger(nn.Module):
         return self.encoder.encode(tokens)
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """The input of the output layer, (B, N, D)."""
+        """Compute the input of the output layer, (B, N, D)."""
         return self.dropout(self.encoder.states(tokens))
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits (B, N, labels)."""
+        """Compute the logits (B, N, labels)."""
         return self.output(self.features(tokens))
 
 
 class SequenceClassifier(nn.Module):
-    """Sequence classification: a label for every sequence.
+    """Sequence classification: an encoder, and a label for every sequence.
 
     Args:
+        encoder: ids to states.
+        labels: the number of labels.
         pooling: the state that represents the sequence: "first", "last" or "mean".
         between: "none"; or "tanh" for a hidden layer tanh(W_p x + b_p), as in BERT.
+        dropout: the probability of dropout before the output layer, while training.
     """
 
     def __init__(self, encoder: Encoder, labels: int, *, pooling: str = "mean", between: str = "none",
@@ -93,7 +102,7 @@ class SequenceClassifier(nn.Module):
         return self.encoder.encode(tokens)
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """The input of the output layer, (rows, D)."""
+        """Compute the input of the output layer, (rows, D)."""
         memory = self.encode(tokens)
         pooled = self.pool(memory.padded() if isinstance(memory, PackedMemory) else memory)
         if self.between is not None:
@@ -101,16 +110,18 @@ class SequenceClassifier(nn.Module):
         return self.dropout(pooled)
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits (rows, labels)."""
+        """Compute the logits (rows, labels)."""
         return self.output(self.features(tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsConfig(EncoderConfig):
-    """The keys that both tables share: those of an encoder, the number of labels, and dropout before them."""
+    """The keys that taggers and classifiers share."""
 
     num_labels: int = integer(minimum=1, old="labels")
+    """Number of labels; the data determines it."""
     dropout: float = probability(0.0)
+    """Dropout before the output layer."""
 
     def parameters(self) -> int:
         return super().parameters() + (self.width + 1) * self.num_labels
@@ -118,7 +129,7 @@ class LabelsConfig(EncoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggerConfig(LabelsConfig):
-    """The table of a tagger in a config file."""
+    """Config of a tagger, which labels tokens."""
 
     kind: ClassVar[str] = "tagger"
 
@@ -129,11 +140,13 @@ class TaggerConfig(LabelsConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(LabelsConfig):
-    """The table of a sequence classifier in a config file."""
+    """Config of a classifier of texts."""
 
     kind: ClassVar[str] = "classifier"
     pooling: str = choice(POOLINGS, "mean")
+    """State that represents a text: that of the first or the last token, or the mean over all."""
     pooler_activation: str = choice(POOLER_LAYERS, "none", old="between")
+    """Layer between that state and the output layer: none, or a tanh layer as in BERT."""
 
     def build(self) -> SequenceClassifier:
         """Build the model with new parameters."""

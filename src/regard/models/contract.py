@@ -22,6 +22,7 @@ from torch import Tensor
 
 from regard import checks
 from regard.attention.mask import Mask, Packed, Padding
+from regard.checks import plural
 from regard.mixer import Rows, row_indices
 from regard.tokens import AnyTokens, PackedTokens
 
@@ -37,6 +38,9 @@ class Memory:
     summary: Tensor | None = None
     """(B, D)"""
 
+    def __repr__(self) -> str:
+        return f"Memory(states {tuple(self.states.shape)}{'' if self.summary is None else ', with a summary'})"
+
     @property
     def rows(self) -> int:
         """The number of sequences."""
@@ -51,7 +55,7 @@ class Memory:
     def mask_for(self, tokens: AnyTokens) -> Mask | None:
         """The mask of cross-attention: which states the target's tokens may attend to."""
         if isinstance(tokens, PackedTokens):
-            raise checks.wrong("tokens", "rows like the memory's", "packed", "Pack both sides, or none.")
+            raise checks.wrong("tokens", "Tokens, like the source", "PackedTokens", "Pack both sides, or none.")
         return None if self.lengths is None else Padding(self.lengths)
 
     def mean(self) -> Tensor:
@@ -78,8 +82,8 @@ class PackedMemory:
     def mask_for(self, tokens: AnyTokens) -> Mask:
         """The mask of cross-attention: the target's tokens may attend to the states of their own sequence."""
         if not isinstance(tokens, PackedTokens) or len(tokens.lengths) != len(self.lengths):
-            got = f"{tokens.rows} sequences" if isinstance(tokens, PackedTokens) else "not packed"
-            raise checks.wrong("tokens", f"{len(self.lengths)} packed sequences, as many as the memory has", got)
+            got = plural(tokens.rows, "sequence") if isinstance(tokens, PackedTokens) else "Tokens"
+            raise checks.wrong("tokens", f"PackedTokens with as many sequences as the memory, {len(self.lengths)}", got)
         return Packed(tokens.lengths, self.lengths)
 
     def padded(self) -> Memory:

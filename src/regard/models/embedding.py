@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard import checks
 from regard.blocks.sublayer import NORMS, Dropout, make_norm
 from regard.config import Config, choice, integer, number, probability
+from regard.kernels.launch import is_readable
 from regard.position.encoding import (
     AddPositions,
     ConcatenatePositions,
@@ -53,7 +54,8 @@ class Embedding(nn.Module):
         join = checks.pick("joined", joined, POSITION_JOINS)
         beside = positions.width if positions is not None and joined == "concatenated" else 0
         if beside >= width:
-            raise checks.wrong("positions", f"narrower than the width {width}, to leave room for the tokens", beside)
+            expected = f"an encoding narrower than the width of the model, {width}"
+            raise checks.wrong("positions", expected, f"one of width {beside}")
         self.width, self.factor = width, math.sqrt(width) if scale else 1.0
         self.tokens = nn.Embedding(vocabulary, width - beside)
         self.positions = None if positions is None else join(positions)
@@ -71,7 +73,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """The vectors of tokens at `positions`, (N,) or (B, N)."""
-        _check_range("ids", ids, self.tokens, "a vocabulary")
+        _check_range("ids", ids, self.tokens, "vocabulary")
         x = self.tokens(ids)
         if self.factor != 1.0:
             x = x * self.factor
@@ -79,7 +81,7 @@ class Embedding(nn.Module):
             x = self.positions(x, positions)
         if self.segments is not None:
             if segments is not None:
-                _check_range("segments", segments, self.segments, "a table of segments")
+                _check_range("segments", segments, self.segments, "segment table")
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         elif segments is not None:
             raise checks.wrong("segments", "None for a model without segment embeddings", "given")
@@ -88,11 +90,11 @@ class Embedding(nn.Module):
 
 def _check_range(argument: str, ids: Tensor, table: nn.Embedding, name: str) -> None:
     """Name an id that is out of range, which torch does not. Ids on a GPU are not checked: it would wait for them."""
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+    if not is_readable(ids) or ids.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(ids))
     if low < 0 or high >= table.num_embeddings:
-        expected = f"from 0 to {table.num_embeddings - 1}, for {name} of {table.num_embeddings}"
+        expected = f"from 0 to {table.num_embeddings - 1}, because the {name} has {table.num_embeddings:,} entries"
         raise checks.wrong(argument, expected, low if low < 0 else high)
 
 
@@ -110,16 +112,24 @@ def make_output_layer(width: int, vocabulary: int, *, bias: bool, tied: Embeddin
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(Config):
-    """The table of an `Embedding` in a config file. `position_width` is the width of concatenated positions."""
+    """Config of an `Embedding`."""
 
     positions: EncodingConfig | None = None
+    """Positional encoding; none without this table."""
     combine: str = choice(POSITION_JOINS, "added", old="joined")
+    """Whether positions are added to the token embedding or concatenated with it."""
     position_width: int | None = integer(None, minimum=1, old="beside")
+    """Features of concatenated positions."""
     scale: bool = False
+    """Whether token embeddings are multiplied by the square root of the width (Vaswani et al. 2017)."""
     segments: int = integer(0, minimum=0)
+    """Segment (token type) embeddings, as in BERT; 0 for none."""
     norm: str | None = choice(NORMS, None)
+    """Normalization of the embedding; none by default."""
     epsilon: float = number(1e-5, minimum=0.0)
+    """Epsilon of the normalization of the embedding."""
     dropout: float = probability(0.0)
+    """Dropout of the embedding."""
 
     def build(self, vocabulary: int, width: int) -> Embedding:
         """Build the embedding of a vocabulary, in this width."""
@@ -137,13 +147,13 @@ class EmbeddingConfig(Config):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""
         if (self.position_width is not None) != (self.combine == "concatenated"):
-            yield "position_width", 'the width of concatenated positions: only with combine = "concatenated"'
+            yield "position_width", 'it is for concatenated positions: set combine = "concatenated", or leave it out'
         if self.positions is None and self.combine == "concatenated":
-            yield "combine", "there are no positions to concatenate"
+            yield "combine", "there are no positions to concatenate: set positions"
 
     def clashes(self, width: int) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value does not fit a model of this width."""
         if self.position_width is not None and self.position_width >= width:
-            yield "position_width", f"{self.position_width} leaves no room for the tokens in a width of {width}"
+            yield "position_width", f"it must be below the width of the model, {width}, but is {self.position_width}"
         if isinstance(self.positions, FormalSinusoidalConfig) and (self.position_width or width) % 2:
-            yield "positions", f"formal sinusoids need an even width, and it is {self.position_width or width}"
+            yield "positions", f"formal sinusoids need an even width, but it is {self.position_width or width}"

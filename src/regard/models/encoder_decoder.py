@@ -5,10 +5,11 @@
                                             ▲ cross-attention to the encoded source, where there is one
     EncoderDecoder    source ── Encoder ──► memory;  target, memory ── Decoder ──► logits
 
-In an encoder every token sees all others; in a decoder it sees itself and those before it. The blocks may have any
-mixer (in a decoder: any that can go step by step), so with self-attention an `EncoderDecoder` is the Transformer of
-Vaswani et al. 2017 (algorithm 8 of Phuong and Hutter 2022). The two embeddings and the output layer may share one table
-(section 3.4 of the paper). These models do not know what their ids mean, nor how the next one is chosen.
+In an encoder every token attends to all others; in a decoder to itself and those before it. The blocks may have any
+mixer (in a decoder: any that can be computed step by step), so with self-attention an `EncoderDecoder` is the
+Transformer of Vaswani et al. 2017 (algorithm 8 of Phuong and Hutter 2022). The two embeddings and the output layer may
+share one table (section 3.4 of the paper). These models do not know what their ids mean, nor how the next one is
+chosen.
 
 Legend: B rows, N tokens, n new tokens, D width, V vocabulary.
 """
@@ -59,13 +60,17 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """The table of an encoder in a config file; models that contain an encoder add their keys."""
+    """Config of an encoder; models that contain one add their keys."""
 
     kind: ClassVar[str] = "encoder"
     vocab_size: int = integer(minimum=1, old="vocabulary")
+    """Size of the vocabulary; the tokenizer determines it."""
     width: int = integer(minimum=1)
+    """Width of the model (d_model): features of each token."""
     embedding: EmbeddingConfig = EmbeddingConfig()
+    """Token and position embedding."""
     stack: StackConfig
+    """The layers."""
 
     def build(self) -> nn.Module:
         """Build the model with new parameters."""
@@ -113,7 +118,7 @@ class DecoderState(CompositeState):
         mixers = [block.mixer for block in self.stack.blocks]
         for mixer in mixers:
             if not isinstance(mixer, RowState):
-                raise checks.wrong("state", "of recurrences or convolutions, whose state has a fixed size",
+                raise checks.wrong("state", "a state of recurrences or convolutions, which has a fixed size",
                                    f"one with a {type(mixer).__name__}, which grows with the tokens")
         return mixers
 
@@ -139,7 +144,7 @@ class Decoder(nn.Module):
         return self.stack(x, tokens.present, memory.states, memory.mask_for(tokens))
 
     def forward(self, tokens: AnyTokens, memory: AnyMemory | None = None) -> Tensor:
-        """The logits (B, N, V) of all positions."""
+        """Compute the logits (B, N, V) of all positions."""
         return self.output(self.states(tokens, memory))
 
     def start(self, memory: Memory | None, rows: int, capacity: int, with_cross: bool) -> DecoderState:
@@ -147,8 +152,8 @@ class Decoder(nn.Module):
         self._check_memory(memory)
         limit = self.embedding.limit
         if limit is not None and capacity > limit:
-            remedy = "Ask for fewer tokens, or use a model with other positions."
-            raise checks.wrong("capacity", f"at most {limit}, the positions that the model knows", capacity, remedy)
+            remedy = "Generate fewer tokens, or use a model with more positions."
+            raise checks.wrong("capacity", f"at most {limit:,}, the number of positions of the model", capacity, remedy)
         stack = (self.stack.start(rows, capacity) if memory is None
                  else self.stack.start(rows, capacity, memory.states, memory.lengths))
         positions = torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)
@@ -156,8 +161,8 @@ class Decoder(nn.Module):
 
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
         """Consume the next tokens (B, n), of which row b has lengths[b]; those after them are ignored."""
-        looks = list[Look]()
-        with self._collect_looks(looks if state.with_cross else None):
+        looks: list[Look] = []
+        with self.collect_looks(looks if state.with_cross else None):
             x, after = self.step_features(state, ids, lengths)
         cross = torch.stack([look.weights() for look in looks], dim=1) if looks else None
         return Step(self.output(x), after, cross)
@@ -173,7 +178,7 @@ class Decoder(nn.Module):
         return x, DecoderState(stack, state.positions + (count if lengths is None else lengths), state.with_cross)
 
     @contextmanager
-    def _collect_looks(self, looks: list[Look] | None) -> Iterator[None]:
+    def collect_looks(self, looks: list[Look] | None) -> Iterator[None]:
         """Collect the cross-attention of the blocks, the lowest first."""
         with ExitStack() as listening:
             for block in self.stack.blocks if looks is not None else ():
@@ -183,18 +188,26 @@ class Decoder(nn.Module):
 
     def _check_memory(self, memory: AnyMemory | None) -> None:
         if self.attends and memory is None:
-            raise checks.wrong("memory", "given to a decoder with cross-attention", None, "encode(...) makes it.")
+            raise checks.wrong("memory", "the result of encode(...), for a decoder with cross-attention", None)
         if not self.attends and memory is not None:
             raise checks.wrong("memory", "None for a decoder without cross-attention", "given")
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder, and a decoder whose blocks attend to its states."""
+    """An encoder-decoder: an encoder of the source, and a decoder whose blocks attend to the encoder's states.
+
+    With attention as the mixer of both it is the Transformer; recurrence and convolution fit too. `regard.build` makes
+    one from a recipe.
+
+    Args:
+        encoder: source ids to states.
+        decoder: target ids and the encoder's states to logits; its blocks have cross-attention.
+    """
 
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         super().__init__()
         if not decoder.attends:
-            raise checks.wrong("decoder", "one with cross-attention in its blocks", "one without")
+            raise checks.wrong("decoder", "a decoder with cross-attention", "one without")
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, tokens: AnyTokens) -> AnyMemory:
@@ -202,7 +215,7 @@ class EncoderDecoder(nn.Module):
         return self.encoder.encode(tokens)
 
     def decode(self, tokens: AnyTokens, memory: AnyMemory) -> Tensor:
-        """The logits (B, n, V) of all positions."""
+        """Compute the logits (B, n, V) of all target positions."""
         return self.decoder(tokens, memory)
 
     @property
@@ -211,20 +224,21 @@ class EncoderDecoder(nn.Module):
         return self.decoder.output
 
     def features(self, source: AnyTokens, target: AnyTokens) -> Tensor:
-        """The input of the output layer, (B, n, D)."""
+        """Compute the input of the output layer, (B, n, D)."""
         return self.decoder.states(target, self.encode(source))
 
     def forward(self, source: AnyTokens, target: AnyTokens) -> Tensor:
-        """The logits of all target positions at once, for training."""
+        """Compute the logits (B, n, V) of all target positions at once, for training."""
         return self.output(self.features(source, target))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:
-        """The state before the first token, for at most `capacity` tokens in each row; `cross` requests the weights."""
+        """Return the state before the first token, for `capacity` tokens a row; `cross` requests the weights."""
         if memory is None:
-            raise checks.wrong("memory", "what encode(...) gave", None)
+            raise checks.wrong("memory", "the result of encode(...)", None)
         if rows is not None and rows != memory.rows:
-            raise checks.wrong("rows", f"the memory's {memory.rows}", rows, "memory.pick(...) repeats rows.")
+            raise checks.wrong("rows", f"the number of rows of the memory, {memory.rows}", rows,
+                               "Repeat rows with memory.pick(...).")
         return self.decoder.start(memory, memory.rows, capacity, cross)
 
     def step(self, state: DecoderState, ids: Tensor, lengths: Tensor | None = None) -> Step:
@@ -234,21 +248,27 @@ class EncoderDecoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(Config):
-    """The table of an encoder-decoder in a config file.
-
-    `shared`: source and target have one embedding table; `tied`: the output layer's weights are the target's table.
-    """
+    """Config of an encoder-decoder, such as the Transformer."""
 
     kind: ClassVar[str] = "encoder-decoder"
     source_vocab_size: int = integer(minimum=1, old="source_vocabulary")
+    """Size of the source vocabulary; the tokenizer determines it."""
     target_vocab_size: int = integer(minimum=1, old="target_vocabulary")
+    """Size of the target vocabulary; the tokenizer determines it."""
     width: int = integer(minimum=1)
+    """Width of the model (d_model): features of each token."""
     share_embeddings: bool = renamed(False, old="shared")
+    """Whether source and target share one embedding table."""
     tie_word_embeddings: bool = renamed(True, old="tied")
+    """Whether the output layer uses the target's embedding table as its weights."""
     output_bias: bool = False
+    """Whether the output layer has a bias."""
     embedding: EmbeddingConfig = EmbeddingConfig()
+    """Token and position embedding of both sides."""
     encoder: StackConfig
+    """The layers of the encoder."""
     decoder: StackConfig
+    """The layers of the decoder."""
 
     def build(self) -> EncoderDecoder:
         """Build the model with new parameters."""
@@ -280,9 +300,9 @@ class EncoderDecoderConfig(Config):
         if self.encoder.cross is not None:
             yield "encoder.cross", "an encoder has no source to attend to"
         if self.decoder.cross is None:
-            yield "decoder", "a decoder attends to the source: it needs the table cross"
+            yield "decoder", "the table cross is missing: the decoder must attend to the source"
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            yield "share_embeddings", f"one table for both needs vocabularies of one size, and they have {sizes}"
+            yield "share_embeddings", f"both vocabularies must have one size, but they have {sizes}"
         if self.tie_word_embeddings and self.embedding.position_width:
-            yield "tie_word_embeddings", "a table that has positions beside it is narrower than the output layer"
+            yield "tie_word_embeddings", "with concatenated positions, the embedding is narrower than the output layer"

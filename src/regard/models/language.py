@@ -29,16 +29,20 @@ from regard.tokens import AnyTokens
 
 
 class LanguageModel(nn.Module):
-    """A causal language model: a decoder alone."""
+    """A causal language model: a decoder alone, which predicts the next token.
+
+    Args:
+        decoder: ids to logits; its blocks have no cross-attention.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
         if decoder.attends:
-            raise checks.wrong("decoder", "one without cross-attention: there is no source", "one with it")
+            raise checks.wrong("decoder", "a decoder without cross-attention: there is no source", "one with it")
         self.decoder = decoder
 
     def decode(self, tokens: AnyTokens, memory: None = None) -> Tensor:
-        """The logits (B, N, V) of all positions."""
+        """Compute the logits (B, N, V) of all positions."""
         return self.decoder(tokens, memory)
 
     @property
@@ -47,16 +51,16 @@ class LanguageModel(nn.Module):
         return self.decoder.output
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """The input of the output layer, (B, N, D)."""
+        """Compute the input of the output layer, (B, N, D)."""
         return self.decoder.states(tokens)
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits of all positions at once, for training."""
+        """Compute the logits (B, N, V) of all positions at once, for training."""
         return self.output(self.features(tokens))
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int,
               cross: bool = False) -> DecoderState:
-        """The state before the first token, for `rows` texts of at most `capacity` tokens."""
+        """Return the state before the first token, for `rows` texts of at most `capacity` tokens."""
         if rows is None:
             raise checks.wrong("rows", "the number of texts to generate", None)
         return self.decoder.start(memory, rows, capacity, cross)
@@ -76,15 +80,21 @@ class LanguageModel(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(Config):
-    """The table of a language model in a config file. `tied`: the output layer has the embedding's weights."""
+    """Config of a language model."""
 
     kind: ClassVar[str] = "language"
     vocab_size: int = integer(minimum=1, old="vocabulary")
+    """Size of the vocabulary; the tokenizer determines it."""
     width: int = integer(minimum=1)
+    """Width of the model (d_model): features of each token."""
     tie_word_embeddings: bool = renamed(True, old="tied")
+    """Whether the output layer uses the embedding table as its weights."""
     output_bias: bool = False
+    """Whether the output layer has a bias."""
     embedding: EmbeddingConfig = EmbeddingConfig()
+    """Token and position embedding."""
     stack: StackConfig
+    """The layers."""
 
     def build(self) -> LanguageModel:
         """Build the model with new parameters."""
@@ -105,7 +115,7 @@ class LanguageModelConfig(Config):
         if self.stack.cross is not None:
             yield "stack.cross", "a language model has no source to attend to"
         if self.tie_word_embeddings and self.embedding.position_width:
-            yield "tie_word_embeddings", "a table that has positions beside it is narrower than the output layer"
+            yield "tie_word_embeddings", "with concatenated positions, the embedding is narrower than the output layer"
 
 
 class MaskedHead(nn.Module):
@@ -129,7 +139,12 @@ class MaskedHead(nn.Module):
 
 
 class MaskedModel(nn.Module):
-    """A masked language model: an encoder, and a head that predicts the token at every position."""
+    """A masked language model: an encoder, and a head that predicts the token at every position.
+
+    Args:
+        encoder: ids to states.
+        head: states to logits.
+    """
 
     def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
         super().__init__()
@@ -145,26 +160,27 @@ class MaskedModel(nn.Module):
         return self.head.output
 
     def features(self, tokens: AnyTokens) -> Tensor:
-        """The input of the output layer, (B, N, D of the head)."""
+        """Compute the input of the output layer, (B, N, D of the head)."""
         return self.head.features(self.encoder.states(tokens))
 
     def forward(self, tokens: AnyTokens) -> Tensor:
-        """The logits (B, N, V) of the token at every position."""
+        """Compute the logits (B, N, V) of the token at every position."""
         return self.output(self.features(tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedModelConfig(EncoderConfig):
-    """The table of a masked language model in a config file: an encoder with more keys.
-
-    `head_width` is the width of the head's hidden features (the paper's d_f). Default: the model's width.
-    """
+    """Config of a masked language model: an encoder with an output head."""
 
     kind: ClassVar[str] = "masked"
     mlm_width: int | None = integer(None, minimum=1, old="head_width")
+    """Hidden features of the output head; by default the width of the model."""
     activation: str = choice(ACTIVATIONS, "gelu")
+    """Activation function of the output head."""
     tie_word_embeddings: bool = renamed(True, old="tied")
+    """Whether the output layer uses the embedding table as its weights."""
     output_bias: bool = True
+    """Whether the output layer has a bias."""
 
     def build(self) -> MaskedModel:
         """Build the model with new parameters."""
@@ -185,5 +201,5 @@ class MaskedModelConfig(EncoderConfig):
         yield from super().conflicts()
         table_width = self.width - (self.embedding.position_width or 0)
         if self.tie_word_embeddings and (self.mlm_width or self.width) != table_width:
-            why = "the output layer can share the embedding's table only where both have one width"
+            why = f"the head must be as wide as the embedding, {table_width}, but is {self.mlm_width or self.width}"
             yield "tie_word_embeddings", why

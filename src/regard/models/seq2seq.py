@@ -58,7 +58,13 @@ class Seq2SeqState(CompositeState):
 
 
 class RecurrentEncoder(nn.Module):
-    """Source ids to the states h_1 … h_T and their summary h_T."""
+    """The encoder of `Seq2Seq`: source ids to a state for each token, h_1 … h_T, and their summary h_T.
+
+    Args:
+        vocabulary: the number of source ids.
+        width: the width of the embedding and of the states.
+        cell, layers, direction, dropout: as for `Recurrence`.
+    """
 
     def __init__(self, vocabulary: int, width: int, *, cell: str = "gru", layers: int = 1, direction: str = "forward",
                  dropout: float = 0.0) -> None:
@@ -71,7 +77,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, tokens: Tokens) -> Memory:
         """Encode the source; the states of padding are zeros."""
         if not isinstance(tokens, Tokens):
-            raise checks.wrong("tokens", "rows, for a recurrent model", "packed", "Tokens.of(...) makes rows.")
+            raise checks.wrong("tokens", "Tokens, for a recurrent model", "PackedTokens", "Use Tokens.of(...).")
         tokens = tokens.right()
         states = self.recurrence(self.dropout(self.embedding(tokens.ids)), tokens.present)
         return Memory(states, tokens.lengths, self.summary(states, tokens.lengths))
@@ -119,7 +125,7 @@ class RecurrentDecoder(nn.Module, ABC):
         """c_t for the step after the state s_{t-1} (B, D)."""
 
     def start(self, memory: Memory, with_cross: bool) -> Seq2SeqState:
-        """s_0 of every layer from the last state, or from the mean of the states."""
+        """Compute s_0 of every layer from the last state, or from the mean of the states."""
         initial = memory.summary if self.initial_from == "last" else memory.mean()
         assert initial is not None, "an encoder of this file makes a summary"
         zeros = initial.new_zeros(initial.shape[0], self.width)
@@ -140,7 +146,8 @@ class RecurrentDecoder(nn.Module, ABC):
                       present: Tensor | None = None) -> tuple[Tensor, Seq2SeqState, Tensor | None]:
         """Like `step`, with the input of the output layer instead of the logits."""
         embedded = self.dropout(self.embedding(ids))
-        outputs, looks = list[Tensor](), list[Look]()
+        outputs: list[Tensor] = []
+        looks: list[Look] = []
         with self._collect_looks(looks) if state.with_cross else nullcontext():
             for t in range(ids.shape[1]):
                 state, output = self._step_layers(embedded[:, t], state, None if present is None else present[:, t])
@@ -155,7 +162,8 @@ class RecurrentDecoder(nn.Module, ABC):
 
     def _step_layers(self, y: Tensor, state: Seq2SeqState, present: Tensor | None) -> tuple[Seq2SeqState, Tensor]:
         """One step of all layers: the next state, and tanh(W_O [s; c])."""
-        before, after = state.cells.tensors, list[Tensor]()
+        before = state.cells.tensors
+        after: list[Tensor] = []
         context = self.context(before[self.memories * (len(self.cells) - 1)], state.source)  # s_{t-1}, highest layer
         x = torch.cat([y, context, *([before[-1]] if self.input_feeding else [])], dim=-1)
         for layer, cell in enumerate(self.cells):
@@ -172,7 +180,17 @@ class RecurrentDecoder(nn.Module, ABC):
 
 
 class OneContextDecoder(RecurrentDecoder):
-    """Without attention: the one vector c = h_T is an input of every step."""
+    """The decoder of `Seq2Seq` without attention: one vector, c = h_T, is an input of every step.
+
+    Args:
+        vocabulary: the number of target ids.
+        width: the width of the embedding and of the state.
+        context_width: the width of the encoder's states.
+        attended_width: the width of c; `context_width` by default.
+        cell, layers, dropout: as for `Recurrence`.
+        initial: what the first state is computed from: "last", the encoder's summary; "mean", the mean of its states.
+        input_feeding: whether each step also reads the output vector of the step before (Luong et al. 2015).
+    """
 
     def source(self, memory: Memory) -> RowState:
         assert memory.summary is not None
@@ -184,9 +202,18 @@ class OneContextDecoder(RecurrentDecoder):
 
 
 class AttendingDecoder(RecurrentDecoder):
-    """With attention: a new c_t for every step, from s_{t-1}. Keys are projected once for each source.
+    """The decoder of `Seq2Seq` with attention: every step has a context c_t of its own, computed from s_{t-1}.
 
-    `values` are the encoder's states themselves ("states"), or a projection of them ("projected").
+    Keys are projected once for each source.
+
+    Args:
+        vocabulary: the number of target ids.
+        width: the width of the embedding and of the state.
+        context_width: the width of the encoder's states.
+        score: "additive" as in Bahdanau et al. 2015, "bilinear", or as for `attend`.
+        normalize: as for `attend`.
+        values: "states", the encoder's states themselves, or "projected", a learned projection of them.
+        options: as for `OneContextDecoder`.
     """
 
     def __init__(self, vocabulary: int, width: int, *, context_width: int, score: "str | Score" = "additive",
@@ -213,13 +240,18 @@ class AttendingDecoder(RecurrentDecoder):
 
 
 class Seq2Seq(nn.Module):
-    """A recurrent encoder and a recurrent decoder, with the interface of all models."""
+    """The recurrent encoder-decoder: with one context vector, or with attention.
+
+    Args:
+        encoder: the encoder of the source.
+        decoder: `OneContextDecoder` or `AttendingDecoder`.
+    """
 
     def __init__(self, encoder: RecurrentEncoder, decoder: RecurrentDecoder) -> None:
         super().__init__()
         if decoder.context_width != encoder.width:
-            raise checks.wrong("decoder", f"made for the encoder's width {encoder.width}",
-                               f"made for a context of width {decoder.context_width}")
+            raise checks.wrong("decoder", f"a decoder for the encoder's width, {encoder.width}",
+                               f"one for a context of width {decoder.context_width}")
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, tokens: Tokens) -> Memory:
@@ -227,7 +259,7 @@ class Seq2Seq(nn.Module):
         return self.encoder(tokens)
 
     def decode(self, tokens: Tokens, memory: Memory) -> Tensor:
-        """The logits (B, n, V) of all positions."""
+        """Compute the logits (B, n, V) of all target positions."""
         return self.output(self._features(tokens, memory))
 
     @property
@@ -236,11 +268,11 @@ class Seq2Seq(nn.Module):
         return self.decoder.vocabulary
 
     def features(self, source: Tokens, target: Tokens) -> Tensor:
-        """What the output layer reads, (B, n, D)."""
+        """Compute the input of the output layer, (B, n, D)."""
         return self._features(target, self.encode(source))
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
-        """The logits of the target, all at once: what training asks for."""
+        """Compute the logits (B, n, V) of all target positions at once, for training."""
         return self.output(self.features(source, target))
 
     def _features(self, tokens: Tokens, memory: Memory) -> Tensor:
@@ -250,11 +282,12 @@ class Seq2Seq(nn.Module):
 
     def start(self, memory: Memory | None = None, *, rows: int | None = None, capacity: int | None = None,
               cross: bool = False) -> Seq2SeqState:
-        """The state before the first token. A recurrent state has no capacity; `cross` requests the weights."""
+        """Return the state before the first token. `capacity` is not needed; `cross` requests the weights."""
         if memory is None:
-            raise checks.wrong("memory", "what encode(...) gave", None)
+            raise checks.wrong("memory", "the result of encode(...)", None)
         if rows is not None and rows != memory.rows:
-            raise checks.wrong("rows", f"the memory's {memory.rows}", rows, "memory.pick(...) repeats rows.")
+            raise checks.wrong("rows", f"the number of rows of the memory, {memory.rows}", rows,
+                               "Repeat rows with memory.pick(...).")
         return self.decoder.start(memory, with_cross=cross)
 
     def step(self, state: Seq2SeqState, ids: Tensor, lengths: Tensor | None = None) -> Step:
@@ -265,11 +298,14 @@ class Seq2Seq(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqAttentionConfig(Config):
-    """The table of the decoder's attention in a config file; without it there is one context vector."""
+    """Config of the decoder's attention in a recurrent encoder-decoder."""
 
     score: str = choice([*SCORES, "additive", "bilinear"], "additive")
+    """How queries and keys are compared: by a dot product (scaled or not), a bilinear form, or an MLP (additive)."""
     normalize: str = choice(NORMALIZERS, "softmax")
+    """How scores become attention weights."""
     values: str = choice(ATTENTION_VALUES, "states")
+    """What is averaged by attention: the encoder's states, or a projection of them."""
 
     def parameters(self, width: int) -> int:
         """The number of parameters: projections of queries and keys, and two more for projected values."""
@@ -279,19 +315,29 @@ class Seq2SeqAttentionConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config):
-    """The table of a recurrent encoder-decoder in a config file."""
+    """Config of a recurrent encoder-decoder."""
 
     kind: ClassVar[str] = "seq2seq"
     source_vocab_size: int = integer(minimum=1, old="source_vocabulary")
+    """Size of the source vocabulary; the tokenizer determines it."""
     target_vocab_size: int = integer(minimum=1, old="target_vocabulary")
+    """Size of the target vocabulary; the tokenizer determines it."""
     width: int = integer(minimum=1)
+    """Width of the model (d_model): features of each token."""
     cell: str = choice(CELLS, "gru")
+    """Recurrent cell of encoder and decoder."""
     layers: int = integer(1, minimum=1)
+    """Recurrent layers, of the encoder and of the decoder."""
     direction: str = choice(DIRECTIONS, "forward")
+    """Direction in which the encoder reads the source."""
     init_hidden: str = choice(INITIAL_STATES, "last", old="initial")
+    """Start of the decoder's state: the last state of the encoder, or the mean of its states."""
     input_feeding: bool = False
+    """Whether the attention output of a step is an input of the next step (Luong et al. 2015)."""
     dropout: float = probability(0.0)
+    """Dropout of embeddings, layers and the output."""
     attention: Seq2SeqAttentionConfig | None = None
+    """Attention of the decoder; without this table the source is one context vector."""
 
     def build(self) -> Seq2Seq:
         """Build the model with new parameters."""
@@ -320,4 +366,4 @@ class Seq2SeqConfig(Config):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Pairs of a key and the reason why its value conflicts with another."""
         if self.width % len(DIRECTIONS[self.direction]):
-            yield "direction", f'"both" needs an even width, half of it for each direction, and it is {self.width}'
+            yield "direction", f'"both" needs an even width, half for each direction, but it is {self.width}'

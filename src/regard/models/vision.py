@@ -48,7 +48,7 @@ class PatchEmbedding(nn.Module):
                  positions: PositionalEncoding | None = None, token: str = "class", dropout: float = 0.0) -> None:
         super().__init__()
         if size[0] % patch or size[1] % patch:
-            raise checks.wrong("patch", f"a number that divides height and width {size}", patch)
+            raise checks.wrong("patch", f"a number that divides the height and the width of the images, {size}", patch)
         checks.pick("token", token, CLASS_TOKENS)
         self.size, self.patch, self.channels = size, patch, channels
         self.project = nn.Linear(channels * patch * patch, width)
@@ -71,41 +71,57 @@ class PatchEmbedding(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """Images to the logits of their labels."""
+    """Image classification: the vision Transformer, which reads an image as a sequence of patches.
+
+    Args:
+        patches: images to a vector for every patch, after a class token where there is one.
+        stack: the blocks.
+        output: the state of the class token, or the mean of all states, to logits.
+    """
 
     def __init__(self, patches: PatchEmbedding, stack: Stack, output: nn.Linear) -> None:
         super().__init__()
         self.patches, self.stack, self.output = patches, stack, output
 
     def states(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, N or N + 1, D): the class token first, where there is one."""
+        """Compute the states of images: (B, C, H, W) -> (B, N or N + 1, D), the class token first."""
         return self.stack(self.patches(images))
 
     def features(self, images: Tensor) -> Tensor:
-        """The input of the output layer, (B, D)."""
+        """Compute the input of the output layer, (B, D)."""
         states = self.states(images)
         return states[:, 0] if self.patches.token is not None else states.mean(dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> logits (B, labels)."""
+        """Compute the logits: (B, C, H, W) -> (B, labels)."""
         return self.output(self.features(images))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(Config):
-    """The table of an image classifier in a config file. By default `positions` are learned."""
+    """Config of an image classifier."""
 
     kind: ClassVar[str] = "vision"
     image_height: int = integer(minimum=1, old="height")
+    """Height in pixels to which images are resized."""
     image_width: int = integer(minimum=1, old="breadth")
+    """Width in pixels to which images are resized."""
     channels: int = integer(3, minimum=1)
+    """Colour channels: 1 for grey, 3 for RGB."""
     patch_size: int = integer(minimum=1, old="patch")
+    """Side of the square patches, in pixels; it divides height and width."""
     num_labels: int = integer(minimum=1, old="labels")
+    """Number of labels; the data determines it."""
     width: int = integer(minimum=1)
+    """Width of the model (d_model): features of each token."""
     class_token: bool = renamed(True, old="token", old_values={"class": True, "none": False})
+    """Whether a class token is read for the label; otherwise the mean of all patches."""
     dropout: float = probability(0.0)
+    """Dropout of the patch embedding."""
     positions: EncodingConfig | None = None
+    """Positional encoding of the patches; by default learned."""
     stack: StackConfig
+    """The layers."""
 
     @property
     def tokens(self) -> int:
@@ -136,11 +152,11 @@ class VisionConfig(Config):
         """Pairs of a key and the reason why its value conflicts with another."""
         for name, pixels in (("image_height", self.image_height), ("image_width", self.image_width)):
             if pixels % self.patch_size:
-                yield "patch_size", f"patches of {self.patch_size} pixels do not divide the {name} {pixels}"
+                yield "patch_size", f"{self.patch_size} does not divide {name}, {pixels}"
         yield from ((f"stack.{key}", why) for key, why in self.stack.clashes(self.width, causal=False))
         if self.stack.cross is not None:
             yield "stack.cross", "an image classifier has no source to attend to"
         if isinstance(self.positions, FormalSinusoidalConfig) and self.width % 2:
-            yield "positions", f"formal sinusoids need an even width, and it is {self.width}"
+            yield "positions", f"formal sinusoids need an even width, but it is {self.width}"
         if isinstance(self.positions, LearnedConfig) and self.positions.max_positions < self.tokens:
-            yield "positions.max_positions", f"an image has {self.tokens} tokens"
+            yield "positions.max_positions", f"it must be at least {self.tokens:,}, the number of tokens of an image"

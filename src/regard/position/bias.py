@@ -38,13 +38,17 @@ class Bias(nn.Module, ABC):
 
 
 class ALiBi(Bias):
-    """b = -slope_h |distance|: the farther a key, the lower its score.
+    """Attention with linear biases: the farther a key, the lower its score.
 
-    The paper's bias is one-sided, for keys of the past (with a causal mask); this one is symmetric.
+        b = -slope_h |distance|
 
-    `slopes` may be numbers, which stay exact through every cast (.half() leaves them in float32, .double() restores all
-    their digits); a tensor, which is moved and cast like any buffer; or a parameter, which is learned and stored.
-    The result is in float32 at least: float16 cannot represent 2,049, and bfloat16 not 257.
+    The paper's bias is one-sided, for keys of the past (with a causal mask); this one is symmetric. The result is in
+    float32 at least: float16 cannot represent 2,049, and bfloat16 not 257.
+
+    Args:
+        slopes: one for each head, (H,): numbers, which stay exact through every cast (.half() leaves them in float32,
+            .double() restores all their digits); a tensor, which is moved and cast like any buffer; or a parameter,
+            which is learned and stored. `ALiBi.for_heads` has the paper's.
     """
 
     slopes: Tensor
@@ -68,7 +72,7 @@ class ALiBi(Bias):
 
     @classmethod
     def for_heads(cls, heads: int) -> "ALiBi":
-        """The paper's slopes. For n heads, a power of two: 2^(-8/n), 2^(-16/n), ..., 2^-8.
+        """Return the bias with the paper's slopes: for n heads, a power of two, 2^(-8/n), 2^(-16/n), ..., 2^-8.
 
         Otherwise those of the next lower power of two, then every second one of twice that power (as in its code).
         """
@@ -95,12 +99,17 @@ class ALiBi(Bias):
 
 
 class RelativeBias(Bias):
-    """b = table[clip(distance, -m, m) + m, h] with m = `max_distance`: a learned number for each head and near
-    distance.
+    """A learned bias for each head and each distance up to `max_distance`.
+
+        b = table[clip(distance, -m, m) + m, h],    m = max_distance
 
     All keys farther than `max_distance` share the number of that distance. Shaw et al. learn a vector for each clipped
     distance and multiply it with the query; a number added to the score is the simpler form that T5 continued with. The
     table starts with zeros.
+
+    Args:
+        heads: the number of heads, each with its own numbers.
+        max_distance: the largest distance with a number of its own, in both directions.
     """
 
     @renamed_arguments(limit="max_distance")
@@ -122,16 +131,22 @@ class RelativeBias(Bias):
 
 
 class BucketedBias(Bias):
-    """b = table[bucket(distance), h], T5's: every near distance has a bucket, farther ones share wider and wider ones.
+    """The relative bias of T5: every near distance has a learned number, farther ones share wider and wider buckets.
+
+        b = table[bucket(distance), h]
 
     With n buckets for one direction and e = n // 2, a key d tokens away falls into bucket d while d < e, then into
     e + floor(log(d/e) / log(max_distance/e) · (n - e)), and from `max_distance` on into the last.
 
-    `bidirectional` gives half of the buckets to the past and half to the future; otherwise all are for the past, and
-    the future falls into bucket 0 (causal masks hide it).
-
     T5 takes the floor of a floating-point logarithm, which can fall on the wrong side of an integer; here the first
     distance of every bucket is found in integers. The table starts with zeros.
+
+    Args:
+        heads: the number of heads, each with its own numbers.
+        num_buckets: the number of buckets of both directions together.
+        max_distance: the distance from which on all keys share the last bucket.
+        bidirectional: whether half of the buckets are for the past and half for the future; otherwise all are for the
+            past, and the future falls into bucket 0 (causal masks hide it).
     """
 
     starts: Tensor
@@ -240,6 +255,7 @@ class RelativeBiasConfig(Config):
 
     kind: ClassVar[str] = "relative"
     max_distance: int = whole_number(16, minimum=0, old="limit")
+    """Farther keys share the bias of this distance, in tokens."""
 
     def build(self, heads: int, causal: bool) -> Bias:
         """Build the bias for this number of heads."""
@@ -256,7 +272,9 @@ class BucketedBiasConfig(Config):
 
     kind: ClassVar[str] = "bucketed"
     num_buckets: int = whole_number(32, minimum=4, old="buckets")
+    """Number of learned biases per head."""
     max_distance: int = whole_number(128, minimum=1)
+    """Keys at this distance or farther share the last bucket, in tokens."""
 
     def build(self, heads: int, causal: bool) -> Bias:
         """Build the bias for this number of heads."""

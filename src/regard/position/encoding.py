@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from regard.checks import pick, shape, wrong
 from regard.config import Config, choice, number
 from regard.config import integer as whole_number
+from regard.kernels.launch import is_readable
 from regard.position.positions import (
     as_float64,
     broadcast_shape,
@@ -149,7 +150,7 @@ class LearnedEncoding(PositionalEncoding):
         check_positions(positions)
         if positions.is_floating_point():
             raise wrong("positions", "integers, rows of a table", f"of dtype {positions.dtype}", "Use .long() on them.")
-        if positions.device.type == "cpu" and not torch.compiler.is_compiling():
+        if is_readable(positions):
             self._check_range(positions)
         vectors = F.embedding(positions.long(), self.table)
         return vectors if dtype is None else vectors.to(dtype)
@@ -245,7 +246,7 @@ def _distinct_count(encoding: PositionalEncoding, positions: Tensor) -> int | No
     Packed sequences repeat the same positions. None where encoding each position is cheaper, or looking would wait for
     the device.
     """
-    if (positions.device.type != "cpu" or torch.compiler.is_compiling() or positions.is_floating_point()
+    if (not is_readable(positions) or positions.is_floating_point()
         or encoding.limit is not None or positions.numel() < MIN_REPEATED):
         return None
     low, high = (int(bound) for bound in torch.aminmax(positions))
@@ -278,7 +279,9 @@ class LinearConfig(PositionalEncodingConfig):
 
     kind: ClassVar[str] = "linear"
     slope: float = number(1.0)
+    """Factor of the position."""
     offset: float = number(0.0)
+    """Number that is added to the scaled position."""
 
     def build(self, width: int) -> PositionalEncoding:
         return LinearEncoding(self.slope, self.offset, width)
@@ -290,7 +293,9 @@ class SinusoidalConfig(PositionalEncodingConfig):
 
     kind: ClassVar[str] = "sinusoidal"
     base: float = number(10000.0, above=0.0)
+    """Base of the wavelengths."""
     layout: str = choice(SINUSOID_LAYOUTS, "interleaved")
+    """Whether sines and cosines alternate, or all sines come first (halves)."""
 
     def build(self, width: int) -> PositionalEncoding:
         return SinusoidalEncoding(width, self.base, self.layout)
@@ -302,6 +307,7 @@ class FormalSinusoidalConfig(PositionalEncodingConfig):
 
     kind: ClassVar[str] = "formal"
     max_length: int = whole_number(minimum=1, old="longest")
+    """Longest sequence, which the wavelengths depend on."""
 
     def build(self, width: int) -> PositionalEncoding:
         return FormalSinusoidalEncoding(width, self.max_length)
@@ -313,6 +319,7 @@ class LearnedConfig(PositionalEncodingConfig):
 
     kind: ClassVar[str] = "learned"
     max_positions: int = whole_number(minimum=1, old="count")
+    """Positions in the table: the longest input of the model, in tokens."""
 
     def build(self, width: int) -> PositionalEncoding:
         return LearnedEncoding(self.max_positions, width)

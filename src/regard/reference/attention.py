@@ -10,7 +10,7 @@ A score takes one query and one key; a normaliser one row of scores; neither kno
 Nothing here knows models or positions.
 
 Sources: Bahdanau, Cho, Bengio 2015 (additive); Luong, Pham, Manning 2015 (dot, bilinear); Vaswani et al. 2017
-(scaled dot, heads); Wortsman et al. 2023 (ReLU over the number of keys).
+(scaled dot, heads); Wortsman et al. 2023 (ReLU over the number of keys); Gemma Team 2024 (soft-capped scores).
 """
 
 import math
@@ -183,6 +183,18 @@ def mlp_score(q: ArrayLike, k: ArrayLike, W1: ArrayLike, W2: ArrayLike, weight: 
 def bilinear(q: ArrayLike, k: ArrayLike, weight: ArrayLike) -> float:
     """e = q W k, W (D_Q, D_K) (Luong et al. 2015, "general")."""
     return float(floats(q) @ floats(weight) @ floats(k))
+
+
+def with_scale(scale: float) -> Score:
+    """e = scale (q . k): a dot product with a scale of the caller's, in the place of 1 / sqrt(D_Q)."""
+    return lambda q, k: scale * dot(q, k)
+
+
+def softcapped(score: Score, cap: float) -> Score:
+    """e = c tanh(e' / c), e' another score: between -c and c, and about e' where that is small (Gemma 2, 2024)."""
+    if not cap > 0:
+        raise ValueError(f"`cap` must be above 0, but is {cap} instead.")
+    return lambda q, k: cap * math.tanh(score(q, k) / cap)
 
 
 # ---- normalisers: one row of scores ------------------------------------------------------------------------------

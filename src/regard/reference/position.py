@@ -3,8 +3,9 @@
 A distance is always key position minus query position. Encodings are added to the input by the Transformer; one source
 concatenates them instead: both are one line for the caller.
 
-Sources: Vaswani et al. 2017 (sin/cos); Phuong & Hutter 2022 (its variant); Su et al. 2021 (rotary); Press, Smith, Lewis
-2022 (ALiBi); Raffel et al. 2020 (T5's buckets); Shaw, Uszkoreit, Vaswani 2018 (clipped distances).
+Sources: Vaswani et al. 2017 (sin/cos); Phuong & Hutter 2022 (its variant); Su et al. 2021 (rotary); Chen et al. 2023,
+Peng et al. 2023 (YaRN) and the programs of Llama 3.1 and `transformers` (rotary frequencies scaled for longer texts);
+Press, Smith, Lewis 2022 (ALiBi); Raffel et al. 2020 (T5's buckets); Shaw, Uszkoreit, Vaswani 2018 (clipped distances).
 """
 
 import math
@@ -72,6 +73,84 @@ def rotary_halves(x: ArrayLike, position: float, base: float = 10000.0) -> Float
     # Departure: the paper pairs neighbours; many published models pair the two halves, and their weights need this one.
     half = _half(len(floats(x)))
     return _rotate(x, position, base, [(i, i + half) for i in range(half)])
+
+
+def rotary_frequencies(width: int, base: float = 10000.0) -> Floats:
+    """θ_i = base^(-2i/d), i = 0 .. d/2 - 1: the angle of pair i at position 1."""
+    return floats([base ** (-2 * i / width) for i in range(_half(width))])
+
+
+def rotary_linear(width: int, base: float, factor: float) -> Floats:
+    """θ_i / s: position interpolation (Chen et al. 2023), positions s times as close together."""
+    return floats([frequency / factor for frequency in rotary_frequencies(width, base)])
+
+
+def rotary_dynamic(position: float, width: int, base: float, factor: float, original: int) -> Floats:
+    """Dynamic NTK: the frequencies of base · (s l/L - (s - 1))^(d/(d-2)), where l = max(position + 1, L).
+
+    L is the number of positions of the training (`original`), s the factor.
+    """
+    # Departure: `transformers` sets l to the length of the longest text of the batch, for all of its tokens, so that a
+    # token changes when later ones come. Here l is the token's own position + 1: what `transformers` has when it
+    # generates a token after another.
+    length = max(position + 1, original)
+    stretch = factor * length / original - (factor - 1)
+    return rotary_frequencies(width, base * stretch ** (width / (width - 2)))
+
+
+def rotary_llama3(width: int, base: float, factor: float, low: float, high: float, original: int) -> Floats:
+    """Llama 3.1: slow waves are s times slower, fast ones stay, and between them the two are mixed.
+
+    The wave of pair i is 2π/θ_i positions long and so fits r = L θ_i / 2π times into L positions (`original`):
+    r > high: θ_i; r < low: θ_i / s; otherwise (1 - m) θ_i / s + m θ_i with m = (r - low) / (high - low).
+    """
+    scaled = []
+    for frequency in rotary_frequencies(width, base):
+        times = original * frequency / (2 * math.pi)
+        mix = min(max((times - low) / (high - low), 0.0), 1.0)
+        scaled.append((1 - mix) * frequency / factor + mix * frequency)
+    return floats(scaled)
+
+
+def rotary_yarn(width: int, base: float, factor: float, original: int, beta_fast: float = 32.0, beta_slow: float = 1.0,
+                truncate: bool = True) -> Floats:
+    """YaRN (Peng et al. 2023, "NTK-by-parts"): (1 - m_i) θ_i + m_i θ_i / s, where m_i rises from 0 to 1 over the pairs.
+
+    A wave fits β times into L positions (`original`) at pair c(β) = d ln(L / 2πβ) / (2 ln base). The ramp m_i is linear
+    in i, 0 at c(beta_fast) and 1 at c(beta_slow), which are rounded outwards with `truncate`.
+    """
+    # Departure from the paper, which has the ramp in the number of waves; as in the authors' program, it is in i.
+    def pair(waves: float) -> float:
+        return width * math.log(original / (waves * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
+    if first == last:
+        last += 0.001  # the authors' program avoids a division by 0 this way
+    scaled = []
+    for i, frequency in enumerate(rotary_frequencies(width, base)):
+        ramp = min(max((i - first) / (last - first), 0.0), 1.0)
+        scaled.append((1 - ramp) * frequency + ramp * frequency / factor)
+    return floats(scaled)
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """0.1 ln(s) + 1, at least 1: what YaRN multiplies queries and keys by."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def rotary_scaled(x: ArrayLike, position: float, frequencies: ArrayLike, attention_factor: float = 1.0) -> Floats:
+    """Rotary positions over two halves with these frequencies; the result is multiplied by the attention factor."""
+    x, frequencies = floats(x), floats(frequencies)
+    half = _half(len(x))
+    y = np.zeros(len(x))
+    for i in range(half):
+        cosine, sine = math.cos(position * frequencies[i]), math.sin(position * frequencies[i])
+        y[i] = attention_factor * (x[i] * cosine - x[i + half] * sine)
+        y[i + half] = attention_factor * (x[i] * sine + x[i + half] * cosine)
+    return y
 
 
 def alibi_slopes(heads: int) -> Floats:

@@ -5,7 +5,8 @@
     source_vocabulary.json, target_vocabulary.json   the name of each id; shared_vocabulary.json if they are the same
 
 CTranslate2 runs Transformers: softmax attention over dot products and feed-forward layers, with pre- or post-norm.
-Position encodings that are added to the embeddings are written as a table, however they are computed. Dropout,
+Position encodings that are added to the embeddings are written as a table, however they are computed; rotary positions
+only in language models. Dropout,
 `backend` and activation checkpointing do not change what a model computes, so they are not checked. Query, key and
 value are one stacked matrix there; in cross-attention, key and value.
 
@@ -31,6 +32,7 @@ from regard.models.build import ModelConfig
 from regard.models.embedding import EmbeddingConfig
 from regard.models.encoder_decoder import EncoderDecoderConfig
 from regard.models.language import LanguageModelConfig
+from regard.position.rotary import RotaryConfig
 from regard.special_tokens import SpecialTokens
 
 SCORE_SCALES = {"scaled_dot": -0.5, "scaled_dot_d": -1.0, "dot": 0.0}
@@ -44,7 +46,7 @@ def check_supported(config: ModelConfig) -> None:
     found = [*find_unsupported(config)]
     if found:
         lines = "\n  ".join(f"model.{key}: {why}" for key, why in found)
-        raise checks.wrong("config", "one that CTranslate2 can run", "not", f"It does not support:\n  {lines}")
+        raise ValueError(f"CTranslate2 cannot run this model:\n  {lines}")
 
 
 def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
@@ -57,12 +59,14 @@ def find_unsupported(config: ModelConfig) -> Iterator[Unsupported]:
         for key in ("norm", "epsilon"):
             mine, others = getattr(config.encoder, key), getattr(config.decoder, key)
             if mine != others:
-                yield f"decoder.{key}", f"it is one for the whole model, and here {others} beside {mine} in the encoder"
+                yield f"decoder.{key}", f"must be that of the encoder, {mine}, but is {others}"
     elif isinstance(config, LanguageModelConfig):
         yield from _unsupported_embedding(config.embedding, config.stack)
-        yield from _unsupported_stack("stack", config.stack)
+        yield from _unsupported_stack("stack", config.stack, rotary=True)
+        if _rotary(config.stack) is not None and config.embedding.positions is not None:
+            yield "embedding.positions", "must be left out with rotary positions"
     else:
-        yield "kind", f'it runs models that write with attention alone, and this is "{config.kind}"'
+        yield "kind", f'must be "encoder-decoder" or "language", but is "{config.kind}"'
 
 
 def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> Iterator[Unsupported]:
@@ -75,34 +79,42 @@ def _unsupported_embedding(embedding: EmbeddingConfig, stack: StackConfig) -> It
     for key in ("norm", "epsilon"):
         mine, others = getattr(embedding, key), getattr(stack, key)
         if mine != others:
-            yield f"embedding.{key}", f"it is one for the whole model, and here {mine} beside {others} in the blocks"
+            yield f"embedding.{key}", f"must be that of the blocks, {others}, but is {mine}"
 
 
-def _unsupported_stack(name: str, stack: StackConfig) -> Iterator[Unsupported]:
+def _rotary(stack: StackConfig) -> RotaryConfig | None:
+    """The rotary positions of a stack; None if it has none."""
+    position = getattr(stack.mixer, "position", None)
+    return position if isinstance(position, RotaryConfig) else None
+
+
+def _unsupported_stack(name: str, stack: StackConfig, *, rotary: bool = False) -> Iterator[Unsupported]:
     if stack.norm_position == "none":
-        yield f"{name}.norm_position", 'blocks have norms and residuals, and "none" has neither'
+        yield f"{name}.norm_position", 'must be "pre" or "post", but is "none"'
     if not isinstance(stack.mixer, SelfAttentionConfig):
-        yield f"{name}.mixer.kind", f'tokens are mixed by attention alone, and not by "{stack.mixer.kind}"'
+        yield f"{name}.mixer.kind", f'must be "attention", but is "{stack.mixer.kind}"'
     else:
         yield from _unsupported_attention(f"{name}.mixer", stack.mixer)
         if stack.mixer.window is not None:
             yield f"{name}.mixer.window", "windowed attention is not supported"
-        if stack.mixer.position is not None:
+        if stack.mixer.position is not None and not (rotary and _rotary(stack)):
             kind = stack.mixer.position.kind
-            yield f"{name}.mixer.position", f'positions are those of the embedding, and not "{kind}"'
+            yield f"{name}.mixer.position", f'positions in the attention ("{kind}") are not supported'
     if stack.feed_forward is None:
-        yield f"{name}.feed_forward", "every block has one"
+        yield f"{name}.feed_forward", "every block must have a feed-forward layer"
 
 
 def _unsupported_attention(name: str, attention: AttentionConfig) -> Iterator[Unsupported]:
     if attention.score not in SCORE_SCALES:
-        yield f"{name}.score", f'scores are dot products, and "{attention.score}" is none'
+        yield f"{name}.score", f'must be one of {", ".join(SCORE_SCALES)}, but is "{attention.score}"'
+    if attention.softcap is not None:
+        yield f"{name}.softcap", "a softcap is not supported"
     if attention.normalize != "softmax":
-        yield f"{name}.normalize", f'scores are normalised by softmax, and not by "{attention.normalize}"'
+        yield f"{name}.normalize", f'must be "softmax", but is "{attention.normalize}"'
     if attention.key_heads not in (None, attention.heads):
-        yield f"{name}.key_heads", "every head has keys of its own"
+        yield f"{name}.key_heads", f"must be the number of heads, {attention.heads}, but is {attention.key_heads}"
     if attention.head_width is not None:
-        yield f"{name}.head_width", "it follows from the width and the heads: leave it out"
+        yield f"{name}.head_width", f"must be left out (width / heads), but is {attention.head_width}"
 
 
 def _unsupported_cross(stack: StackConfig) -> Iterator[Unsupported]:
@@ -110,7 +122,7 @@ def _unsupported_cross(stack: StackConfig) -> Iterator[Unsupported]:
         return  # reported already
     yield from _unsupported_attention("decoder.cross", stack.cross)
     if stack.cross.heads != stack.mixer.heads:
-        yield "decoder.cross.heads", f"they are as many as those of the mixer, {stack.mixer.heads}"
+        yield "decoder.cross.heads", f"must be that of the mixer, {stack.mixer.heads}, but is {stack.cross.heads}"
 
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
@@ -122,8 +134,8 @@ def import_ctranslate2(name: str = "ctranslate2") -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise checks.wrong("ctranslate2", "installed", "missing",
-                           "Install it: pip install 'regard[export]'.") from error
+        raise ValueError("The engine and the export for CTranslate2 need the package ctranslate2: "
+                         "pip install 'regard[export]'.") from error
 
 
 def build_spec(config: ModelConfig, tensors: Tensors, positions: int) -> Any:
@@ -139,6 +151,9 @@ def build_spec(config: ModelConfig, tensors: Tensors, positions: int) -> Any:
     else:
         assert isinstance(config, LanguageModelConfig)
         options = _stack_options(config.stack, config.embedding)
+        if (rotary := _rotary(config.stack)) is not None:  # a width of 0 stands for the whole head
+            options |= {"rotary_dim": 0, "rotary_interleave": rotary.pairing == "interleaved",
+                        "rotary_base": rotary.base}
         spec = specs.TransformerDecoderModelSpec(specs.TransformerDecoderSpec(with_encoder_attention=False, **options))
         _fill_side(spec.decoder, spec.decoder.embeddings, config.stack, config, tensors, "decoder.", positions)
         spec.config.layer_norm_epsilon = config.stack.epsilon
@@ -164,7 +179,8 @@ def _fill_side(spec: Any, table: Any, stack: StackConfig, config: EncoderDecoder
     embedding, width = config.embedding, config.width
     table.weight = _to_array(tensors[f"{side}embedding.tokens.weight"])
     spec.scale_embeddings = embedding.scale
-    spec.position_encodings.encodings = _position_table(embedding, tensors, side, positions, width)
+    if _rotary(stack) is None:
+        spec.position_encodings.encodings = _position_table(embedding, tensors, side, positions, width)
     if embedding.norm is not None:
         _fill_norm(spec.layernorm_embedding, tensors, f"{side}embedding.norm")
     if stack.norm_position == "pre":
@@ -201,10 +217,12 @@ def _fill_attention(spec: Any, tensors: Tensors, name: str, config: AttentionCon
     groups = [parts] if len(spec.linear) == 2 else [parts[:1], parts[1:]]
     for linear, group in zip(spec.linear, groups, strict=False):
         linear.weight = np.concatenate([_to_array(tensors[f"{name}.{part}.weight"]) for part in group])
-        if config.bias:
+        if config.has_qkv_bias:
             linear.bias = np.concatenate([_to_array(tensors[f"{name}.{part}.bias"]) for part in group])
     _fill_linear(spec.linear[-1], tensors, f"{name}.output")
-    if config.score != "scaled_dot":  # scaled_dot is its default
+    if config.scale is not None:
+        spec.queries_scale = np.float32(config.scale)
+    elif config.score != "scaled_dot":  # scaled_dot is its default
         spec.queries_scale = np.float32((width // config.heads) ** SCORE_SCALES[config.score])
 
 
@@ -258,8 +276,10 @@ def unique_names(pieces: Sequence[str], size: int) -> tuple[str, ...]:
     return tuple(named)
 
 
-def max_positions(config: ModelConfig) -> int:
-    """The number of positions of an exported model."""
+def max_positions(config: ModelConfig) -> int | None:
+    """The number of positions of an exported model; None if it is unlimited."""
+    if isinstance(config, LanguageModelConfig) and _rotary(config.stack) is not None:
+        return None
     embedding = getattr(config, "embedding", None)
     count = getattr(embedding.positions, "max_positions", None) if embedding is not None else None
     return DEFAULT_POSITIONS if count is None else count
@@ -276,10 +296,10 @@ def write_ctranslate2(folder: Path, config: ModelConfig, special: SpecialTokens,
     """
     checks.pick("quantization", quantization, QUANTIZATIONS)
     if not special.end:
-        raise checks.wrong("special.end", "an id, for a model that writes", "none")
+        raise checks.wrong("special.end", "at least one id: CTranslate2 needs an end token", "empty")
     if special.start is None and isinstance(config, EncoderDecoderConfig):
-        raise checks.wrong("special.start", "an id, for a model that translates", None)
-    specified = build_spec(config, tensors, max_positions(config))
+        raise checks.wrong("special.start", "an id: the decoder needs a start token", None)
+    specified = build_spec(config, tensors, max_positions(config) or DEFAULT_POSITIONS)
     end = names.target[special.end[0]]
     options = specified.config
     options.eos_token = end

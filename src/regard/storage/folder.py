@@ -43,6 +43,7 @@ from typing import NamedTuple, TypeVar
 
 from regard import checks
 from regard._version import __version__
+from regard.checks import plural
 from regard.storage import filesystem
 from regard.storage.filesystem import FolderError, folder_error, unreadable_error
 
@@ -85,13 +86,10 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of this folder; a FolderError if there is none, or if it is damaged."""
     path = folder / MANIFEST_FILE
     try:
-        if stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise folder_error(path, f"a manifest of at most {MAX_MANIFEST_BYTES} bytes",
-                               f"{path.stat().st_size} bytes")
-        data = _plain_file(path).read_bytes()
+        data = filesystem.read_limited(_plain_file(path), MAX_MANIFEST_BYTES)
     except FileNotFoundError:
-        raise folder_error(folder, f"a folder that regard saved, with a {MANIFEST_FILE}", "none",
-                           "Give the folder that was saved, not one above or inside it.") from None
+        raise FolderError(f"{folder}: not a folder that regard saved: it has no {MANIFEST_FILE}. Give the folder that "
+                          "was saved, not one above or inside it.") from None
     except OSError as error:
         raise unreadable_error(path, error) from error
     return decode_manifest(data, path)
@@ -103,14 +101,14 @@ def decode_manifest(data: bytes, path: Path) -> Manifest:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
-        remedy = "It is damaged, or belongs to another program."
-        raise folder_error(path, "a manifest of regard", f"no JSON ({reason})", remedy) from None
+        raise FolderError(f"{path}: not a manifest of regard: invalid JSON ({reason}). It is damaged, or belongs to "
+                          "another program.") from None
     if not isinstance(content, dict) or [type(content.get(key)) for key in ("format", "regard")] != [int, str]:
-        raise folder_error(path, "a manifest of regard", "some other JSON", "It belongs to another program.")
+        raise FolderError(f'{path}: not a manifest of regard: "format" or "regard" is missing. It belongs to another '
+                          "program.")
     if content["format"] > MANIFEST_FORMAT:
-        raise folder_error(path, f"format {MANIFEST_FORMAT}, which regard {__version__} reads",
-                           f"format {content['format']}, written by regard {content['regard']:.40}",
-                           "Install a newer regard to read it.")
+        raise FolderError(f"{path}: written by regard {content['regard']:.40} in format {content['format']}; regard "
+                          f"{__version__} reads up to format {MANIFEST_FORMAT}. Install a newer version of regard.")
     try:
         files, editable = ({name: FileRecord(entry["bytes"], entry["sha256"]) for name, entry in content[kind].items()}
                            for kind in ("files", "editable"))
@@ -159,17 +157,18 @@ def changed_file_error(path: Path, recorded: FileRecord, found: FileRecord) -> F
     """The error for a file that is not as it was saved; the caller raises it."""
     if found.length != recorded.length:
         how = "truncated" if found.length < recorded.length else "longer than saved"
-        return FolderError(f"{path}: the file is {how}: {found.length} bytes instead of {recorded.length}. "
-                           "Restore it from a copy.")
-    return FolderError(f"{path}: the file was changed: its sha256 is {found.sha256}, and was {recorded.sha256}. "
-                       "Restore it from a copy.")
+        return FolderError(f"{path}: the file is {how}: {plural(found.length, 'byte')} instead of "
+                           f"{recorded.length:,}. Restore it from a copy.")
+    return FolderError(f"{path}: the file was changed after it was saved: sha256 {found.sha256} instead of "
+                       f"{recorded.sha256}. Restore it from a copy.")
 
 
 def _check_length(path: Path, recorded: FileRecord) -> None:
     try:
         size = _plain_file(path).stat().st_size
     except FileNotFoundError:
-        raise FolderError(f"{path}: the file of {recorded.length} bytes is missing. Restore it from a copy.") from None
+        raise FolderError(f"{path}: the file is missing ({plural(recorded.length, 'byte')}). Restore it from a "
+                          "copy.") from None
     except OSError as error:
         raise unreadable_error(path, error) from error
     if size != recorded.length:
@@ -177,11 +176,12 @@ def _check_length(path: Path, recorded: FileRecord) -> None:
 
 
 def _plain_file(path: Path) -> Path:
-    """The path, if it is a plain file: a link could lead out of the folder, and reading a pipe may never end."""
+    """The path, if it is a regular file: a link could lead out of the folder, and reading a pipe may never end."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
-        got = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "something else"
-        raise folder_error(path, "a plain file", got, "Replace it by the file itself.")
+        got = ("a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode)
+               else "a pipe, a socket or a device")
+        raise folder_error(path, "a regular file", got, "Replace it with the file itself.")
     return path
 
 
@@ -224,18 +224,19 @@ def refuse_foreign(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise folder_error(target, "a folder, or nothing", "a file", "Choose another name.")
+        raise FolderError(f"{target}: this is a file, not a folder. Choose another folder.")
     if os.path.ismount(target):
-        raise folder_error(target, "a folder that can be moved", "a mount point", "Choose a folder inside it.")
+        raise FolderError(f"{target}: this is a mount point, which cannot be replaced. Choose a folder inside it.")
     if is_vacant(target):
         return
     if not os.path.lexists(target / MANIFEST_FILE):
-        names = ", ".join(sorted(path.name for path in target.iterdir())[:3])
-        raise folder_error(target, "an empty folder, or one that regard saved", f"one with {names}",
-                           "Choose another folder; regard does not overwrite what it did not make.")
+        every = sorted(path.name for path in target.iterdir())
+        names = ", ".join(every[:3]) + (f" and {len(every) - 3:,} more" if len(every) > 3 else "")
+        raise FolderError(f"{target}: the folder is not empty ({names}) and was not saved by regard, which does not "
+                          "overwrite it. Choose another folder.")
     read_manifest(target)
     if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise FolderError(f"{target}: the folder is write-protected. Choose another one, or allow writing.")
+        raise FolderError(f"{target}: the folder is write-protected. Choose another folder, or allow writing.")
 
 
 def recover(target: Path) -> None:
@@ -260,8 +261,8 @@ def link_user_files(target: Path, place: Path, new: Manifest) -> None:
         return
     for path in _user_files(target):
         if path.name in new.files:
-            raise FolderError(f"{path}: regard has to save a file of this name, and did not make this one. Move it; "
-                              "regard does not overwrite what it did not make.")
+            raise FolderError(f"{path}: regard saves a file of this name here, but did not write this one and does not "
+                              "overwrite it. Move it to another folder.")
         if path.name in new.editable:  # the user changed it, so it stays
             (place / path.name).unlink()
         _hard_link(path, place / path.name)
@@ -286,8 +287,8 @@ def move_into_place(place: Path, target: Path) -> None:
     try:
         _remove_replaced(left, target)
     except OSError as error:
-        raise FolderError(f"{left}: cannot be removed: {error.strerror} ({error.filename}). It is the previous "
-                          f"{target}; the new one is complete and in place. Move what is yours.") from error
+        raise FolderError(f"{left}: cannot be removed: {error.strerror} ({error.filename}). It is the previous version "
+                          f"of {target}; the new version is saved. Move your own files out of it.") from error
 
 
 def _remove_replaced(left: Path, target: Path) -> None:
@@ -369,8 +370,8 @@ class SavedFolder:
     def path(self, name: str) -> Path:
         """The path of a saved file; a FolderError if no file of this name was saved."""
         if not self.manifest.files:
-            raise FolderError(f"{self.folder}: nothing is saved here yet: the run that claimed the folder has not come "
-                              "so far, or has failed.")
+            raise FolderError(f"{self.folder}: nothing is saved here yet: the run that made this folder has not saved "
+                              "its first result, or failed before.")
         if name not in self.manifest.files:
             raise FolderError(f'{self.folder}: there is no "{name}", only {", ".join(self.manifest.files)}.')
         return self.folder / name
@@ -379,7 +380,7 @@ class SavedFolder:
         """The content of a saved file; exactly these bytes are verified."""
         path = self.path(name)
         try:
-            data = path.read_bytes()
+            data = filesystem.read_limited(path)
         except OSError as error:
             raise unreadable_error(path, error) from error
         found, recorded = FileRecord.of(data), self.manifest.files[name]
@@ -392,8 +393,8 @@ class SavedFolder:
         try:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as error:
-            got = f"byte {error.start}: 0x{error.object[error.start]:02X}"
-            raise FolderError(f"{self.folder / name}: not UTF-8: {got}.") from None
+            raise FolderError(f"{self.folder / name}: byte {error.start:,} (0x{error.object[error.start]:02X}) is not "
+                              "UTF-8.") from None
 
 
 class NewestFolder(NamedTuple):
@@ -465,7 +466,7 @@ def load(folder: FolderPath, reader: Callable[[SavedFolder], LoadedT]) -> Loaded
             else:
                 if _is_unchanged(place, before):
                     return result
-    raise FolderError(f"{folder}: other processes replaced it {READ_ATTEMPTS} times while it was read.")
+    raise FolderError(f"{folder}: other processes replaced it {READ_ATTEMPTS} times while it was read. Try again.")
 
 
 def newest(folders: Iterable[FolderPath]) -> NewestFolder:
@@ -486,7 +487,7 @@ def _claim(folder: FolderPath) -> Iterator[Path]:
     """Lock a folder to save, and give its path with links resolved and leftovers of killed saves removed."""
     target = Path(os.path.realpath(folder))
     if not target.name:
-        raise folder_error(target, "a folder below the root", "the root")
+        raise FolderError(f"{target}: this is the root of the file system. Choose a folder inside it.")
     with ExitStack() as stack:
         with filesystem.folder_in_errors(target):
             refuse_foreign(target)
@@ -512,7 +513,7 @@ def _make_parents(parent: Path) -> None:
         parent.mkdir(exist_ok=True)
         filesystem.fsync(parent.parent)
     elif not parent.is_dir():
-        raise folder_error(parent, "a folder", "a file", "Choose another folder.")
+        raise FolderError(f"{parent}: this is a file, not a folder. Choose another folder.")
 
 
 def _copy_ownership(target: Path, place: Path) -> int:
@@ -567,7 +568,7 @@ def _locate(folder: FolderPath) -> Path:
         if place.is_dir():
             return place
     if os.path.lexists(target):
-        raise folder_error(target, "a folder", "a file", "Give the folder that contains it.")
+        raise FolderError(f"{target}: this is a file, not a folder. Give the folder that contains it.")
     raise FolderError(f"{target}: there is no such folder. Check the name and the current directory.")
 
 

@@ -1,10 +1,10 @@
 """Export to ONNX: graphs for any batch size and any length.
 
     encoder.onnx    ids (B, N), lengths (B,) -> states (B, N, D)                     a translation model
-    decoder.onnx    ids (B, n), states (B, N, D), lengths (B,) -> logits (B, n, V)   a translation model, all tokens at
-    once model.onnx      ids (B, N) -> logits (B, N, V)                                   a language model model.onnx
-    ids (B, N), lengths (B,) -> logits or states                     an encoder, with or without a head model.onnx
-    images (B, C, H, W) -> logits (B, labels)                        an image classifier
+    decoder.onnx    ids (B, n), states (B, N, D), lengths (B,) -> logits (B, n, V)   a translation model, all tokens
+    model.onnx      ids (B, N) -> logits (B, N, V)                                   a language model
+    model.onnx      ids (B, N), lengths (B,) -> logits or states                     an encoder, with or without a head
+    model.onnx      images (B, C, H, W) -> logits (B, labels)                        an image classifier
 
 Rows are padded on the right, and `lengths` gives the length of each row. A graph has no cache: to generate, pass all
 tokens so far and take the logits of the last one. Torch's exporter traces tensors and cannot trace a recurrence, whose
@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard import checks
 from regard.config import Config
 from regard.models.build import ModelConfig
 from regard.models.contract import Memory
@@ -105,7 +104,7 @@ def import_extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise checks.wrong(name, "installed", "missing", "Install it: pip install 'regard[export]'.") from error
+        raise ValueError(f"ONNX export needs the package {name}: pip install 'regard[export]'.") from error
 
 
 def check_exportable(config: ModelConfig) -> None:
@@ -116,8 +115,8 @@ def check_exportable(config: ModelConfig) -> None:
         found = [f"{key}.kind" for key, part in _nested_configs("", config) if getattr(part, "kind", None) in RECURRENT]
     if found:
         keys = ", ".join(f"model.{key}" for key in found)
-        raise checks.wrong("config", "one without recurrence, to be written as ONNX", f"one with it, in {keys}",
-                           "The steps of a recurrence depend on the lengths, which a graph cannot follow.")
+        raise ValueError(f"ONNX export does not support recurrence ({keys}): its number of steps depends on the "
+                         "lengths, which torch's exporter cannot trace.")
 
 
 def write_onnx(folder: Path, config: ModelConfig, model: nn.Module) -> tuple[str, ...]:
@@ -167,7 +166,7 @@ def _export_graph(graph: OnnxGraph) -> Any:
                                      output_names=[graph.output], opset_version=OPSET)
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0][:200]
-        raise checks.wrong("model", "one that torch's exporter can follow", f"not ({reason})") from error
+        raise ValueError(f"torch's ONNX exporter cannot trace this model: {reason}") from error
     finally:
         logging.disable(level)
 

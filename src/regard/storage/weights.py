@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard import checks
+from regard.checks import plural
 from regard.storage import filesystem
 
 DTYPES = {
@@ -94,7 +95,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor],
         os.replace(part, path)
         filesystem.fsync(path.parent)
     except OSError as error:
-        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with suppress(OSError):
             part.unlink()
@@ -112,26 +113,34 @@ def read_header(path: str | os.PathLike[str]) -> WeightsHeader:
         raise _unreadable_error(path, error) from None
     for name, (code, _) in codes.items():
         if code not in DTYPES:
-            raise ValueError(f"{path}: the dtype of {name!r:.80} is {code}, which is none of {', '.join(DTYPES)}.")
+            raise ValueError(f"{path}: the tensor {name!r:.80} has the dtype {code}, which regard cannot read. "
+                             f"Supported: {', '.join(DTYPES)}.")
     tensors = {name: TensorSpec(DTYPES[code], shape) for name, (code, shape) in codes.items()}
     aliases = _read_aliases(path, metadata.pop(ALIASES_KEY, "{}"), tensors)
     tensors |= {alias: tensors[kept] for alias, kept in aliases.items()}
     return WeightsHeader(tensors, aliases, metadata)
 
 
-def read_tensors(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """All tensors of the file on this device. An alias is the same tensor object as its original."""
+def read_tensors(path: str | os.PathLike[str], *, device: str | torch.device = "cpu",
+                 names: Collection[str] | None = None) -> dict[str, Tensor]:
+    """Read the tensors of the file onto this device. An alias is the same tensor object as its original.
+
+    Args:
+        names: the tensors to read; all by default. Names that the file does not have are left out.
+    """
     path, about = Path(path), read_header(path)
+    chosen = [name for name in about.tensors if names is None or name in names]
+    originals = {about.aliases.get(name, name) for name in chosen}
     tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             for name in about.tensors:
-                if name not in about.aliases:
+                if name in originals:
                     # On a CPU the library returns a view of the mapped file, which changes when the file does.
                     tensors[name] = file.get_tensor(name).to(device, copy=True)
     except (SafetensorError, OSError) as error:
         raise _unreadable_error(path, error) from None
-    return {name: tensors[about.aliases.get(name, name)] for name in about.tensors}
+    return {name: tensors[about.aliases.get(name, name)] for name in chosen}
 
 
 def storage_key(tensor: Tensor) -> object:
@@ -164,7 +173,8 @@ def _write_part(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         save_file(tensors, part, metadata=metadata or None)  # with empty metadata and no tensors its file is invalid
     except SafetensorError as error:
         code = re.search(r"(?:os error|code:) (\d+)", str(error))
-        raise OSError(int(code[1]) if code else errno.EIO, str(error)) from error
+        number = int(code[1]) if code else errno.EIO
+        raise OSError(number, os.strerror(number) if code else str(error)) from error
     _sort_metadata(part)
     part.chmod(mode)
     filesystem.fsync(part)
@@ -204,7 +214,7 @@ def _check_metadata(metadata: Mapping[Any, Any]) -> None:
 
 
 def _checked_path(path: Path) -> Path:
-    """The path, if it is a plain file whose name is not that of a pickle."""
+    """The path, if it is a regular file whose name is not that of a pickle."""
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise _pickle_error(path)
     try:
@@ -212,14 +222,14 @@ def _checked_path(path: Path) -> Path:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}.") from None
     if not stat.S_ISREG(mode):
-        raise ValueError(f"{path}: expected a safetensors file, but it is "
-                         f"{'a folder' if stat.S_ISDIR(mode) else 'not a plain file'}.")
+        raise ValueError(f"{path}: this is {'a folder' if stat.S_ISDIR(mode) else 'a pipe, a socket or a device'}, not "
+                         "a safetensors file.")
     return path
 
 
 def _pickle_error(path: Path) -> ValueError:
-    return ValueError(f"{path}: this is the name of a pickle. Reading a pickle runs the code in it, so regard never "
-                      "opens one; it reads safetensors files.")
+    return ValueError(f"{path}: a {path.suffix} file is a pickle. Loading a pickle runs the code in it, so regard "
+                      "never opens one. Convert the weights to safetensors.")
 
 
 def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueError:
@@ -232,10 +242,11 @@ def _unreadable_error(path: Path, error: SafetensorError | OSError) -> ValueErro
     except OSError as reason:
         return ValueError(f"{path}: cannot be read: {reason.strerror}.")
     if PICKLE_START.match(start):
-        return ValueError(f"{path}: expected a safetensors file, but it is a pickle or a zip archive, as torch.save "
-                          "writes. Reading a pickle runs the code in it, so regard never does.")
-    return ValueError(f"{path}: not a complete safetensors file ({size} bytes): {error}. It is truncated, damaged, or "
-                      "of another format.")
+        return ValueError(f"{path}: this is a pickle or a zip archive, such as torch.save writes, not a safetensors "
+                          "file. Loading a pickle runs the code in it, so regard never opens one. Convert the weights "
+                          "to safetensors.")
+    return ValueError(f"{path}: not a complete safetensors file ({plural(size, 'byte')}): {error}. It is truncated, "
+                      "damaged, or of another format.")
 
 
 def _read_aliases(path: Path, text: str, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -254,58 +265,64 @@ MAX_LISTED = 10
 """How many names of each kind of mismatch a message lists."""
 
 
-def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
+def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], *, origin: str, owner: str = "") -> None:
     """Copy tensors into the parameters and persistent buffers of a module; if one does not fit, nothing is written.
 
     The module keeps its dtypes and devices. Floating-point numbers are rounded to its dtype, which changes nothing
     where that is wider; one that is finite and too large for it is refused. Other dtypes must be equal. A tensor that
     the module has under several names may come under one of them, or under more if they are equal.
+
+    Args:
+        origin: where the tensors come from, for messages.
+        owner: what they must match, for messages, such as config.toml; by default the class of the module.
     """
-    own = _module_tensors(module)
-    check_module(module, tensor_specs(tensors), origin=origin)
+    own, owner = _module_tensors(module), owner or f"the {type(module).__name__}"
+    check_module(module, tensor_specs(tensors), origin=origin, owner=owner)
     absent = [name for name, tensor in own.items() if tensor.is_meta]
     if absent:
-        remedy = 'Give it storage first: module.to_empty(device="cpu").'
-        raise checks.wrong("module", "one with storage", f'on the device "meta", at {absent[0]!r}', remedy)
+        remedy = 'Allocate its tensors first: module.to_empty(device="cpu").'
+        raise checks.wrong("module", "a module whose tensors are allocated", f'on the device "meta" ({absent[0]!r})',
+                           remedy)
     chosen: dict[str, Tensor] = {}
     complaints: list[str] = []
     for names in _names_by_tensor(own):
         given = [name for name in names if name in tensors]
         chosen[given[0]] = tensors[given[0]]
-        complaints += [f"{given[0]!r} and {other!r} are one tensor in the module, but differ"
+        complaints += [f"{given[0]!r} and {other!r} are one tensor in the module, but have different values"
                        for other in given[1:] if not _bitwise_equal(tensors[given[0]], tensors[other])]
         if _overflows(tensors[given[0]], own[given[0]].dtype):
             complaints.append(f"{given[0]!r} has numbers too large for {own[given[0]].dtype}")
     if complaints:
-        raise _mismatch_error(origin, type(module).__name__, complaints)
+        raise ValueError("\n  ".join((f"{origin} does not match {owner}:", *complaints)))
     with torch.no_grad():
         for name, tensor in chosen.items():
             own[name].copy_(tensor)
 
 
-def build_module(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, origin: str) -> nn.Module:
-    """Build a module and fill it with these tensors.
-
-    What the module started with is thrown away, so the random state is as if it had never been drawn.
-    """
+def build_module(build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, origin: str,
+                 owner: str = "") -> nn.Module:
+    """Build a module and fill it with these tensors, as `fill_module` does; the random state of torch is unchanged."""
     with torch.random.fork_rng(devices=[]):
         module = build()
-    fill_module(module, tensors, origin=origin)
+    fill_module(module, tensors, origin=origin, owner=owner)
     return module
 
 
-def check_module(module: nn.Module, found: Mapping[str, TensorSpec], *, origin: str) -> None:
+def check_module(module: nn.Module, found: Mapping[str, TensorSpec], *, origin: str, owner: str = "") -> None:
     """Refuse tensors whose names, shapes or dtypes are not those of the module, which may be on the device "meta"."""
     own = tensor_specs(_module_tensors(module))
     wanted: dict[str, TensorSpec] = {}
     for names in _names_by_tensor(_module_tensors(module)):
         given = [name for name in names if name in found]
         wanted |= {name: own[name] for name in given or names[:1]}  # one of several names for a tensor is enough
-    check_specs(wanted, found, origin=origin, owner=type(module).__name__)
+    check_specs(wanted, found, origin=origin, owner=owner or f"the {type(module).__name__}")
 
 
 def check_specs(wanted: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec], *, origin: str, owner: str) -> None:
-    """Refuse missing and unexpected tensors, wrong shapes and dtypes; the precision of floats may differ."""
+    """Refuse missing and unexpected tensors, wrong shapes and dtypes; the precision of floats may differ.
+
+    The message is "ORIGIN does not match OWNER: 3 tensors missing, 1 unexpected.", and a line for each of them.
+    """
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted]
     complaints = _list_some("missing", missing, lambda name: f"missing: {name!r:.200}")
@@ -316,7 +333,10 @@ def check_specs(wanted: Mapping[str, TensorSpec], found: Mapping[str, TensorSpec
     complaints += _list_some("different", differing, lambda name: "different: {!r:.200} must be {}, but is {}".format(
         name, *map(_describe_spec, common[name])))
     if complaints:
-        raise _mismatch_error(origin, owner, complaints)
+        kinds = {"missing": missing, "unexpected": unexpected, "of another shape or dtype": differing}
+        (first, names), *others = [(kind, names) for kind, names in kinds.items() if names]
+        counts = [f"{plural(len(names), 'tensor')} {first}", *(f"{len(names):,} {kind}" for kind, names in others)]
+        raise ValueError("\n  ".join((f"{origin} does not match {owner}: {', '.join(counts)}.", *complaints)))
 
 
 def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
@@ -330,7 +350,7 @@ def _module_tensors(module: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor):
             got = f"one with {name!r}, {checks.kind(value)[0]}"
-            raise checks.wrong("module", "one whose state is of tensors only", got)
+            raise checks.wrong("module", "a module whose state_dict has only tensors", got)
     return dict(state)
 
 
@@ -373,7 +393,3 @@ def _list_some(kind: str, names: list[str], worded: Callable[[str], str]) -> lis
 
 def _describe_spec(entry: TensorSpec) -> str:
     return f"{entry.dtype} of shape {entry.shape}"
-
-
-def _mismatch_error(origin: str, owner: str, complaints: Iterable[str]) -> ValueError:
-    return ValueError("\n  ".join((f"{origin}: the tensors do not match the {owner}:", *complaints)))

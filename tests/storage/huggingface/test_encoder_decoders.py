@@ -1,4 +1,4 @@
-"""Marian: encoder and decoder against `transformers`, its three ways to share tables, generation, there and back."""
+"""Marian and Pegasus: encoder and decoder against `transformers`, shared tables, positions, there and back."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ import torch
 
 from regard.models.embedding import EmbeddingConfig
 from regard.models.encoder_decoder import EncoderDecoderConfig
-from regard.position.encoding import SinusoidalConfig
+from regard.position.encoding import LearnedConfig, SinusoidalConfig, SinusoidalEncoding
 from regard.special_tokens import SpecialTokens
+from regard.storage import weights
 from regard.storage.huggingface.conversion import read_model, write_model
 from regard.storage.huggingface.encoder_decoders import MarianSettings, PegasusSettings
 from regard.storage.huggingface.family import read_settings as settings
@@ -58,6 +59,89 @@ def test_a_model_without_a_bias_of_its_logits(peer, saved, tmp_path):
     ids = torch.randint(1, 49, (2, 5))
     got = again.build()(Tokens(ids), Tokens(ids))
     torch.testing.assert_close(got, theirs(input_ids=ids, decoder_input_ids=ids).logits, rtol=0, atol=1e-5)
+
+
+FAMILIES = {"marian": ("MarianMTModel", "MarianConfig"), "pegasus": ("PegasusForConditionalGeneration",
+                                                                         "PegasusConfig")}
+TABLES = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+
+
+@pytest.fixture(params=FAMILIES)
+def with_positions(request, peer, saved):
+    """Saves a model of either family with tables of positions: the sinusoids, changed by a function of their names."""
+    def save(change=lambda name, table: table, rows=30):
+        model, config = (getattr(peer, name) for name in FAMILIES[request.param])
+        keys = {key: value for key, value in SMALL.items() if request.param == "marian" or "pad_token" not in key}
+        folder = saved(model(config(**keys)))
+        tensors = weights.read_tensors(folder / "model.safetensors")
+        waves = SinusoidalEncoding(32, layout="halves")(torch.arange(rows))
+        tensors |= {name: change(name, waves.clone()) for name in TABLES}
+        weights.write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+        return folder, model
+
+    return save
+
+
+def with_another_row(name, table):
+    if "encoder" in name:
+        table[5] += torch.linspace(-1, 1, 32)
+    return table
+
+
+@torch.no_grad()
+def test_a_table_of_positions_with_another_row_is_used(with_positions, check_translator, assert_there_and_back):
+    folder, model = with_positions(with_another_row)
+    theirs, info = model.from_pretrained(folder, output_loading_info=True)
+    assert not info["unexpected_keys"]
+    foreign = read_model(folder)
+    assert foreign.config.embedding.positions == LearnedConfig(max_positions=30)
+    assert foreign.left_out == ()
+    check_translator(foreign, theirs, foreign.special.padding)
+    assert_there_and_back(folder, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [20, 30, 40])
+def test_a_table_of_sinusoids_is_not_used(with_positions, dtype, rows):
+    """Also a rounded one, and one of fewer or more rows than the config has; those beyond are not read."""
+    def change(name, table):
+        table[30:] = 7.0
+        return table.to(dtype)
+
+    foreign = read_model(with_positions(change, rows)[0])
+    assert foreign.config.embedding.positions == SinusoidalConfig(layout="halves")
+    assert {*foreign.left_out} == {*TABLES}
+
+
+def test_a_table_computed_in_float32_is_sinusoids(with_positions):
+    def change(name, table):
+        angle = torch.arange(30.0)[:, None] / 10000.0 ** (torch.arange(16.0) / 16)
+        return torch.cat((angle.sin(), angle.cos()), 1)
+
+    assert isinstance(read_model(with_positions(change)[0]).config.embedding.positions, SinusoidalConfig)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_interleaved_sinusoids_are_other_values(with_positions, dtype):
+    folder, _ = with_positions(lambda name, table: SinusoidalEncoding(32)(torch.arange(30)).to(dtype))
+    foreign = read_model(folder)
+    table = foreign.tensors["encoder.embedding.positions.encoding.table"]
+    torch.testing.assert_close(table, SinusoidalEncoding(32)(torch.arange(30)), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [20, 40])
+def test_other_values_in_fewer_or_more_rows_are_refused(with_positions, rows):
+    folder, _ = with_positions(with_another_row, rows=rows)
+    with pytest.raises(ValueError, match=r"model\.safetensors") as error:
+        read_model(folder)
+    assert all(part in str(error.value) for part in (
+        TABLES[0], "largest difference is 1,", "row 5", f"{rows} rows", "30 positions", "max_position_embeddings"))
+
+
+def test_a_table_of_another_width_is_refused(with_positions):
+    folder, _ = with_positions(lambda name, table: table[:, :30].contiguous())
+    with pytest.raises(ValueError, match=r"embed_positions.*\(30, 32\).*\(30, 30\)"):
+        read_model(folder)
 
 
 def test_the_config_of_a_real_translator():
@@ -148,7 +232,7 @@ def test_a_model_of_ours_is_theirs(peer, tmp_path):
 
 @pytest.mark.parametrize(("config", "said"), [
     (replace(OURS, share_embeddings=False),
-     "share_embeddings is false, where PegasusForConditionalGeneration has true"),
+     "share_embeddings is false, but must be true"),
     (replace(OURS, tie_word_embeddings=False), "tie_word_embeddings is false"),
     (replace(OURS, encoder=tiny.stack(norm_position="post")), 'encoder.norm_position is "post"'),
     (replace(OURS, share_embeddings=False, target_vocab_size=7), "target_vocab_size is 7"),

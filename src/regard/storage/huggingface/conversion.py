@@ -7,10 +7,10 @@
     imported.config, imported.special    as ours
     imported.build()                     the bare model with its weights
 
-Reading checks everything before it allocates: the config is understood, the files contain the tensors that it asks for
-in the right shapes, and the model fits into memory. Tensors without a place here that are known not to matter are
-listed in `left_out`; any other is refused. Half precision becomes float32, which is exact. Links are followed, because
-download caches consist of them, but an index cannot name a file outside the folder. Pickles are never opened.
+Reading checks everything before it allocates: every key of the config is known, the files contain the tensors that it
+requires in the right shapes, and the model fits into memory. Tensors that our model is known not to need are listed in
+`left_out`; any other unexpected tensor is refused. Half precision becomes float32, which is exact. Links are followed,
+because download caches consist of them, but an index cannot name a file outside the folder. Pickles are never opened.
 generation_config.json is not read.
 
 Writing refuses a config that no family can express and lists everything that does not fit. The folder is saved
@@ -30,11 +30,13 @@ from torch import Tensor, nn
 
 from regard import checks
 from regard.attention.layer import SelfAttentionConfig
+from regard.checks import plural
 from regard.models.build import ModelConfig, check_size
 from regard.models.encoder_decoder import EncoderConfig, EncoderDecoderConfig
 from regard.models.language import LanguageModelConfig
 from regard.models.vision import VisionConfig
 from regard.position.encoding import SinusoidalConfig
+from regard.position.rotary import RotaryConfig
 from regard.special_tokens import SpecialTokens
 from regard.storage import folder as folders
 from regard.storage import weights
@@ -43,7 +45,7 @@ from regard.storage.filesystem import FolderError, folder_error, unreadable_erro
 from regard.storage.folder import check_file_name
 from regard.storage.huggingface import family as keys
 from regard.storage.huggingface import family as mapping
-from regard.storage.huggingface.decoders import GPT2, Llama
+from regard.storage.huggingface.decoders import GPT2, Llama, Mistral, Qwen2
 from regard.storage.huggingface.encoder_decoders import Marian, Pegasus
 from regard.storage.huggingface.encoders import Bert, ViT
 from regard.storage.huggingface.family import ExportFacts, Family, FileFacts, TensorMatches, check_fits
@@ -72,10 +74,11 @@ class FoundTensors(NamedTuple):
 def read_config_json(folder: Path) -> dict[str, Any]:
     """The content of config.json."""
     if not folder.is_dir():
-        raise folder_error(folder, "a folder", "nothing" if not folder.exists() else "a file")
+        what = "this is a file, not a folder" if folder.exists() else "there is no such folder"
+        raise FolderError(f"{folder}: {what}.")
     if not (folder / CONFIG_FILE).exists() and (folder / "adapter_config.json").exists():
-        raise folder_error(folder, f"a folder with {CONFIG_FILE}", "an adapter",
-                           "Merge it into its model, and save that.")
+        raise FolderError(f"{folder}: this is an adapter (adapter_config.json) without its model. Merge it into the "
+                          "model (`merge_and_unload` in peft), and save that.")
     return _read_json(folder / CONFIG_FILE)
 
 
@@ -90,10 +93,9 @@ def find_tensors(folder: Path) -> FoundTensors:
     else:
         pickled = next((name for name in PICKLE_FILES if (folder / name).exists()), None)
         if pickled is not None:
-            raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", f"one with {pickled}",
-                               f"Reading a pickle runs the code in it, so regard never opens one. {CONVERT_HINT}"
-                               if "pytorch" in pickled else CONVERT_HINT)
-        raise folder_error(folder, f"a folder with {WEIGHTS_FILE}", "one without")
+            why = "Loading a pickle runs the code in it, so regard never opens one. " if "pytorch" in pickled else ""
+            raise FolderError(f"{folder}: there is no {WEIGHTS_FILE}, only {pickled}. {why}{CONVERT_HINT}")
+        raise FolderError(f"{folder}: there is no {WEIGHTS_FILE}.")
     files = {folder / name: weights.read_header(folder / name) for name in names}
     if listed is not None:
         _check_index(folder / INDEX_FILE, listed, files)
@@ -103,7 +105,8 @@ def find_tensors(folder: Path) -> FoundTensors:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise folder_error(path, f"at most {MAX_JSON_BYTES} bytes", f"{path.stat().st_size} bytes")
+            raise FolderError(f"{path}: too large: {path.stat().st_size:,} bytes, and at most {MAX_JSON_BYTES:,} are "
+                              "read.")
         data = path.read_bytes()
     except OSError as error:
         raise unreadable_error(path, error) from error
@@ -125,8 +128,7 @@ def _read_index(path: Path) -> dict[str, str]:
     """The file of each tensor, as the index says."""
     listed = _read_json(path).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()) or not listed:
-        raise folder_error(path, 'an index whose "weight_map" names a file for every tensor',
-                           f"one with {listed!r:.80}")
+        raise folder_error(path, 'a "weight_map" with the file of every tensor', f"{listed!r:.80}")
     for name in {*listed.values()}:
         check_file_name(name, f"{path}: weight_map")
     return listed
@@ -137,16 +139,16 @@ def _check_index(path: Path, listed: Mapping[str, str], files: Mapping[Path, Wei
     there = [(name, file.name) for file, header in files.items() for name in header.tensors]
     for name, file in there:
         if listed.get(name) != file:
-            named = f"in {listed[name]}" if name in listed else "nowhere"
-            expected = f"an index of the files beside it, with {name!r:.200} in {file}"
-            raise folder_error(path, expected, f"one that has it {named}")
+            named = f"listed in {listed[name]}" if name in listed else "not listed"
+            raise FolderError(f"{path}: the index does not match the files: {name!r:.200} is in {file}, but "
+                              f"{named}.")
     for name in listed.keys() - {name for name, _ in there}:
-        raise folder_error(path, "an index of the files beside it",
-                           f"one with {name!r:.200}, which is not in {listed[name]}")
+        raise FolderError(f"{path}: the index does not match the files: {name!r:.200} is listed in {listed[name]}, but "
+                          "is not there.")
 
 
-FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (Bert(), GPT2(), Marian(), Pegasus(), ViT(),
-                                                                       Llama())}
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in (
+    Bert(), GPT2(), Marian(), Pegasus(), ViT(), Llama(), Mistral(), Qwen2())}
 
 
 def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) -> tuple[Family[Any], str]:
@@ -170,16 +172,15 @@ def family_of_file(raw: Mapping[str, Any], names: Collection[str], path: str) ->
     family = FAMILIES[kind]
     guessed = family.guess(names)
     if guessed is None:
-        remedy = f"The tensors alone do not tell which of {', '.join(family.architectures)} it is: write it there."
-        raise checks.wrong(f"{path}: architectures", "there", "missing", remedy)
+        raise ValueError(f'{path}: "architectures" is missing, and the tensors fit several. Add the right one of '
+                         f"{', '.join(family.architectures)}.")
     return family, guessed
 
 
 def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
     """The family that one of our configs may fit, and the architecture that it is written as."""
     if isinstance(config, LanguageModelConfig):
-        rotary = getattr(getattr(config.stack.mixer, "position", None), "kind", None) == "rotary"
-        name = "llama" if rotary or config.stack.norm == "rms" else "gpt2"
+        name = _language_family(config)
     elif isinstance(config, EncoderConfig):
         name = "bert"
     elif isinstance(config, EncoderDecoderConfig):
@@ -187,10 +188,21 @@ def family_of_config(config: ModelConfig) -> tuple[Family[Any], str]:
     elif isinstance(config, VisionConfig):
         name = "vit"
     else:
-        expected = "the config of a model that one of the families holds: " + ", ".join(FAMILIES)
-        raise checks.wrong("config", expected, f'of the kind "{config.kind}"')
+        raise ValueError(f'transformers has no architecture for a model of the kind "{config.kind}". The supported '
+                         f"families are {', '.join(FAMILIES)}.")
     family = FAMILIES[name]
     return family, next(theirs for theirs, kind in family.architectures.items() if kind == config.kind)
+
+
+def _language_family(config: LanguageModelConfig) -> str:
+    """The family of a language model; of those with rotary positions, the one that has its biases and its window."""
+    mixer = config.stack.mixer
+    rotary = isinstance(mixer, SelfAttentionConfig) and isinstance(mixer.position, RotaryConfig)
+    if not rotary and config.stack.norm != "rms":
+        return "gpt2"
+    if isinstance(mixer, SelfAttentionConfig) and mixer.has_qkv_bias and not mixer.bias:
+        return "qwen2"
+    return "mistral" if getattr(mixer, "window", None) is not None else "llama"
 
 
 HALF_DTYPES = {torch.float16, torch.bfloat16}
@@ -232,15 +244,30 @@ def read_model(folder: str | os.PathLike[str], *, ignore: Iterable[str] = ()) ->
     family, architecture = family_of_file(raw, found.tensors, str(path))
     settings = keys.read_settings(family.settings, raw, str(path), ignore)
     count, labels = keys.read_labels(raw, str(path))
-    config = _build_config(family, settings, FileFacts(family.architectures[architecture], count, found.tensors), path)
+    names = found.tensors.keys() - _derived_names(family, settings, found)
+    config = _build_config(family, settings, FileFacts(family.architectures[architecture], count, names), path)
     _check_sizes(config, found, path)
     with torch.device("meta"):
         state = config.build().state_dict(keep_vars=True)
     matches = _respell(mapping.match_rules(family.rules(config), state), family, found)
-    left_out = _check_tensors(matches, state, found, family, f"{folder} ({architecture})")
+    left_out = _check_tensors(matches, state, found, family, folder, architecture)
     tensors = _load_tensors(matches, found, left_out, folder)
     return ImportedModel(config, settings.special(), tensors, family.name, architecture,
                          labels if hasattr(config, "num_labels") else (), family.longest(settings), tuple(left_out))
+
+
+def _derived_names(family: Family[Any], settings: keys.FamilySettings, found: FoundTensors) -> set[str]:
+    """The tensors of the file that follow from the settings, of those that may: each is read and compared."""
+    compared, derived = {*map(family.spelling(found.tensors), family.compared)}, set[str]()
+    for path, header in found.files.items():
+        there = compared & header.tensors.keys()
+        for name, tensor in (weights.read_tensors(path, names=there) if there else {}).items():
+            try:
+                if family.follows(settings, name, tensor):
+                    derived.add(name)
+            except ValueError as error:
+                raise FolderError(f"{path}: {error}") from None
+    return derived
 
 
 def _build_config(family: Family[Any], settings: keys.FamilySettings, facts: FileFacts, path: Path) -> ModelConfig:
@@ -253,8 +280,8 @@ def _build_config(family: Family[Any], settings: keys.FamilySettings, facts: Fil
 def _check_sizes(config: ModelConfig, found: FoundTensors, path: Path) -> None:
     """Refuse a config of a far larger model than the files contain, before even an empty model is built."""
     if config.parameters() > MAX_SIZE_RATIO * found.elements:  # below that, the names of missing tensors say more
-        raise folder_error(path, f"a config for the {found.elements:,} parameters in the files",
-                           f"one for {config.parameters():,}")
+        raise FolderError(f"{path}: the config is that of a model of {plural(config.parameters(), 'parameter')}, but "
+                          f"the files have {found.elements:,}.")
     check_size(config)
 
 
@@ -266,7 +293,7 @@ def _respell(matches: TensorMatches, family: Family[Any], found: FoundTensors) -
 
 
 def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: FoundTensors, family: Family[Any],
-                   origin: str) -> list[str]:
+                   folder: Path, architecture: str) -> list[str]:
     """Refuse missing and unknown tensors and wrong shapes; return the tensors that are known to be unused."""
     wanted = mapping.expected_specs(matches, state, found.tensors)
     spell = family.spelling(found.tensors)
@@ -275,10 +302,10 @@ def _check_tensors(matches: TensorMatches, state: Mapping[str, Tensor], found: F
     kept = {name: entry for name, entry in found.tensors.items() if name not in left_out}
     quantised = [name for name in kept if name in wanted and kept[name].dtype not in FLOAT_DTYPES]
     if quantised:
-        raise folder_error(origin, "weights in float32, float64, float16 or bfloat16",
-                           f"{quantised[0]!r:.200} in {kept[quantised[0]].dtype}",
-                           "Quantised weights are not read.")
-    modules.check_specs(wanted, kept, origin=origin, owner="architecture")
+        raise FolderError(f"{folder}: the tensor {quantised[0]!r:.200} has the dtype {kept[quantised[0]].dtype}. "
+                          "Quantised weights are not supported; get the weights in float32, float16 or bfloat16.")
+    origin = next(iter(found.files)) if len(found.files) == 1 else folder / INDEX_FILE
+    modules.check_specs(wanted, kept, origin=str(origin), owner=f"{CONFIG_FILE} ({architecture})")
     return left_out
 
 
@@ -296,9 +323,8 @@ def _load_tensors(matches: TensorMatches, found: FoundTensors, left_out: list[st
                     alone = part.is_contiguous() and part.numel() == theirs.numel()
                     tensors[ours] = part if alone else part.clone(memory_format=torch.contiguous_format)
                 elif not torch.equal(tensors[ours], part):
-                    remedy = f"The config says that {', '.join(match.theirs)} are one tensor."
-                    raise folder_error(folder, "a folder whose config fits its weights", f"one where {name} differs",
-                                       remedy)
+                    raise FolderError(f"{folder}: the weights do not match {CONFIG_FILE}, in which "
+                                      f"{' and '.join(match.theirs)} are one tensor: {name} has other values.")
     return {**tensors, **{name: tensors[first] for name, first in matches.second.items()}}
 
 
@@ -350,18 +376,18 @@ def write_model(folder: str | os.PathLike[str], config: ModelConfig, special: Sp
     family, architecture = family_of_config(config)
     with torch.device("meta"):
         model = config.build()
-    modules.check_module(model, modules.tensor_specs(tensors), origin="tensors")
+    modules.check_module(model, modules.tensor_specs(tensors), origin="`tensors`")
     matches = mapping.match_rules(family.rules(config), model.state_dict(keep_vars=True))
     count = getattr(config, "num_labels", 0)
     if labels and len(labels) != count:
-        raise checks.wrong("labels", f"{count} names, one for each label", f"{len(labels)} of them")
+        raise checks.wrong("labels", f"{plural(count, 'name')}, one for each label", len(labels))
     settings = family.to_settings(config, ExportFacts(special, longest))
     names = {name for match in matches.found for name in match.theirs}
     check_fits(config, family.config(settings, FileFacts(config.kind, count, names)), architecture)
     assert not matches.without, matches.without
     theirs = mapping.to_foreign(matches, _merge_shared(tensors, matches.second))
     kind = next(iter(theirs.values())).dtype
-    theirs |= {name: tensor.to(kind) for name, tensor in family.derived(settings).items()}
+    theirs = {**{name: tensor.to(kind) for name, tensor in family.derived(settings).items()}, **theirs}
     if architecture in family.bare:
         theirs = {name.removeprefix(family.base): tensor for name, tensor in theirs.items()}
     table = {"architectures": [architecture], "model_type": family.name, **_common_dtype(theirs),
@@ -383,7 +409,8 @@ def _merge_shared(tensors: Mapping[str, Tensor], second: Mapping[str, str]) -> d
     own = {name: tensor for name, tensor in tensors.items() if name not in second}
     for name in second.keys() & tensors.keys():
         if not torch.equal(own.setdefault(second[name], tensors[name]), tensors[name]):
-            raise checks.wrong("tensors", f"equal for {second[name]!r} and {name!r}, which are one in the model", "not")
+            raise ValueError(f"`tensors` has different values for {second[name]!r} and {name!r}, which are one tensor "
+                             "in the model.")
     return own
 
 

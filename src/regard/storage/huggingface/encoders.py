@@ -30,6 +30,7 @@ from regard.storage.huggingface.family import (
     TensorRule,
     UnusedTensor,
     activation_name,
+    cannot_express,
     feed_forward_of,
     leading_ones,
     only,
@@ -82,8 +83,8 @@ class BertSettings(FamilySettings):
     max_position_embeddings: int = integer(512, minimum=1)
     type_vocab_size: int = integer(2, minimum=1)
     layer_norm_eps: float = number(1e-12, minimum=0.0)
-    position_embedding_type: str = only("absolute", "relative positions of this family are not read")
-    directionality: str = only("bidi", "tokens that see one side alone are not read in this family")
+    position_embedding_type: str = only("absolute", "relative positions are not supported in this family")
+    directionality: str = only("bidi", "unidirectional attention is not supported in this family")
     tie_word_embeddings: bool = True
 
     @property
@@ -120,7 +121,7 @@ class Bert(Family[BertSettings]):
         last = hidden if settings.classifier_dropout is None else settings.classifier_dropout
         if facts.kind == "masked":
             if not settings.tie_word_embeddings:  # such files have two biases, of which one is read by nothing
-                raise checks.wrong("tie_word_embeddings", "true in a BERT for hidden tokens", "false")
+                raise checks.wrong("tie_word_embeddings", "true for BertForMaskedLM", "false")
             return MaskedModelConfig(**size, embedding=embedding, stack=stack, activation=names)
         if facts.kind == "tagger":
             return TaggerConfig(**size, embedding=embedding, stack=stack, num_labels=facts.labels, dropout=last)
@@ -134,10 +135,9 @@ class Bert(Family[BertSettings]):
         mixer, wide = self_attention_of(config.stack, "BERT"), feed_forward_of(config.stack, "BERT")
         places = config.embedding.positions
         if not isinstance(places, LearnedConfig):
-            raise checks.wrong("config", "one that fits BERT, with learned positions", "with others")
+            raise cannot_express("BERT", ["it has learned positions, and this model has others"])
         if not config.embedding.segments:
-            raise checks.wrong("config", "one that fits BERT, with segments", "without",
-                               "BERT always has segment embeddings.")
+            raise cannot_express("BERT", ["it has segment embeddings, and this model has none"])
         return BertSettings(
             vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.stack.layers,
             num_attention_heads=mixer.heads, intermediate_size=wide.ffn_width,
@@ -205,15 +205,15 @@ class ViTSettings(FamilySettings):
     image_size: tuple[int, ...] = integer((224, 224), minimum=1)
     patch_size: tuple[int, ...] = integer((16, 16), minimum=1)
     num_channels: int = integer(3, minimum=1)
-    qkv_bias: bool = only(True, "queries, keys and values without a bias beside an output with one are not read")
+    qkv_bias: bool = only(True, "projections without a bias are not supported in this family")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Conflicts between keys: the key, and the problem."""
         yield from super().conflicts()
         if len(self.image_size) != 2:
-            yield "image_size", "an image has a height and a width"
+            yield "image_size", "it must be one number, or height and width"
         if len({*self.patch_size}) != 1 or len(self.patch_size) != 2:
-            yield "patch_size", "only square patches are read"
+            yield "patch_size", "only square patches are supported"
 
 
 class ViT(Family[ViTSettings]):

@@ -19,7 +19,7 @@ import dataclasses
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -51,7 +51,7 @@ class TensorTransform(NamedTuple):
 def leading_ones(count: int) -> TensorTransform:
     """The tensor in the file has leading dimensions of size 1."""
     ones = (1,) * count
-    return TensorTransform(f"{count} leading dimension{'s' if count > 1 else ''} of 1 removed",
+    return TensorTransform(f"{checks.plural(count, 'leading dimension')} of 1 removed",
                            lambda theirs: (theirs.flatten(0, count),),
                            lambda ours: ours[0].reshape(*ones, *ours[0].shape))
 
@@ -179,11 +179,11 @@ IGNORED_KEYS = frozenset((
 ))
 # Keys that must be empty.
 REFUSED_KEYS = {
-    "quantization_config": "quantised weights are not read; get the weights that were not quantised",
-    "compression_config": "compressed weights are not read; get the weights that were not compressed",
-    "auto_map": "a model with code of its own is not read",
-    "pruned_heads": "a model with pruned heads is not read",
-    "adapters": "adapters are not read; merge them into the weights first",
+    "quantization_config": "quantised weights are not supported; get the weights in float32, float16 or bfloat16",
+    "compression_config": "compressed weights are not supported; get the uncompressed weights",
+    "auto_map": "models with custom code are not supported",
+    "pruned_heads": "pruned heads are not supported",
+    "adapters": "adapters are not supported; merge them into the weights first",
 }
 SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token_id": "mask", "cls_token_id": "cls",
                "sep_token_id": "separator"}
@@ -192,10 +192,10 @@ SPECIAL_IDS = {"pad_token_id": "padding", "unk_token_id": "unknown", "mask_token
 AnySettingsT = TypeVar("AnySettingsT", bound="FamilySettings")
 
 
-def only(value: Any, why: str) -> Any:
-    """A field that must have this one value."""
+def only(value: Any, why: str, *, optional: bool = False) -> Any:
+    """A field that must have this one value; an `optional` one may be absent, and is None then."""
     rule = config.FieldRule(type(value), f"{json.dumps(value)} ({why})", lambda given: given == value)
-    return dataclasses.field(default=value, metadata={config.RULE_KEY: rule})
+    return dataclasses.field(default=None if optional else value, metadata={config.RULE_KEY: rule})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +204,14 @@ class FamilySettings(Config):
 
     harmless: ClassVar[frozenset[str]] = frozenset()
     default_ids: ClassVar[Mapping[str, int]] = {}
-    """The special ids that hold where the file does not name them."""
+    """The special ids of a file that does not name them."""
+    absent: ClassVar[Mapping[str, Any]] = {}
+    """The values of keys that a file does not have, where null means something else."""
     start_key: ClassVar[str] = "bos_token_id"
     repeated: ClassVar[Mapping[str, int]] = {"eos_token_id": 1}
     """Keys of lists that may be given as a single number, with the length of the list."""
     emptied: ClassVar[tuple[str, ...]] = ()
-    """Keys of how a text is written whose default would hold if they were not there; nothing is asked for."""
+    """Keys that are written as null, because `transformers` has a default for a key that is absent."""
 
     pad_token_id: int | None = integer(None, minimum=0)
     unk_token_id: int | None = integer(None, minimum=0)
@@ -218,10 +220,10 @@ class FamilySettings(Config):
     sep_token_id: int | None = integer(None, minimum=0)
     bos_token_id: int | None = integer(None, minimum=0)
     eos_token_id: tuple[int, ...] = integer((), minimum=0)
-    is_encoder_decoder: bool = only(False, "a model of this family has no source to look at")
-    is_decoder: bool = only(False, "a decoder of this family with a source to look at is not read")
-    add_cross_attention: bool = only(False, "cross-attention is not read in this family")
-    tie_encoder_decoder: bool = only(False, "an encoder and a decoder that share their layers are not read")
+    is_encoder_decoder: bool = only(False, "models of this family are not encoder-decoders")
+    is_decoder: bool = only(False, "decoders of this family are not supported")
+    add_cross_attention: bool = only(False, "cross-attention is not supported in this family")
+    tie_encoder_decoder: bool = only(False, "shared layers of encoder and decoder are not supported")
 
     @property
     def ids(self) -> int | None:
@@ -239,7 +241,7 @@ class FamilySettings(Config):
             value = getattr(self, key)
             for one in value if isinstance(value, tuple) else () if value is None else (value,):
                 if self.ids is not None and one >= self.ids:
-                    yield key, f"{one} is no id of the {self.ids} that the model has"
+                    yield key, f"{one} is not below the vocabulary size {self.ids:,}"
 
 
 def special_keys(cls: type[FamilySettings], special: SpecialTokens) -> dict[str, Any]:
@@ -261,6 +263,7 @@ def read_settings(cls: type[AnySettingsT], raw: Mapping[str, Any], name: str,
         # A small model without these keys has no such ids, rather than ids outside its vocabulary.
         if key not in values and default < _int_or_default(values.get("vocab_size"), default + 1):
             values[key] = default
+    values = {**cls.absent, **values}
     for key, times in cls.repeated.items():
         if type(values.get(key)) is int:
             values[key] = [values[key]] * times
@@ -326,18 +329,18 @@ UNCOMPARED_KEYS = {"dropout", "backend", "activation_checkpointing"}
 
 
 class FileFacts(NamedTuple):
-    """What a file says about a model besides its keys."""
+    """Facts about a model that are not keys of its config.json."""
 
     kind: str
     """The kind of our config."""
     labels: int
     names: Collection[str]
-    """The tensors of the file, by the names in the family's rules."""
+    """The tensors of the file, except those that follow from its settings."""
 
 
 @dataclass(frozen=True)
 class ExportFacts:
-    """What is written with a family's keys besides the config."""
+    """Facts about a model, besides its config, that a family needs to write its keys."""
 
     special: SpecialTokens
     longest: int | None
@@ -355,6 +358,8 @@ class Family(ABC, Generic[SettingsT]):
     bare: ClassVar[frozenset[str]] = frozenset()
     """Architectures that are the base model alone."""
     unused: ClassVar[tuple[UnusedTensor, ...]] = ()
+    compared: ClassVar[tuple[str, ...]] = ()
+    """Tensors that follow from the settings in most files: they are compared, and used where they differ."""
     settings: type[SettingsT]
 
     @abstractmethod
@@ -368,6 +373,10 @@ class Family(ABC, Generic[SettingsT]):
     @abstractmethod
     def rules(self, config: ModelConfig) -> Iterable[TensorRule]:
         """The tensor rules for a model of this config."""
+
+    def follows(self, settings: SettingsT, name: str, tensor: Tensor) -> bool:
+        """Whether one of the `compared` tensors follows from the settings; a ValueError if no model can have it."""
+        raise NotImplementedError
 
     def guess(self, names: Collection[str]) -> str | None:
         """Guess the architecture from the tensor names of a file that does not name it; None if that is impossible."""
@@ -391,14 +400,14 @@ class Family(ABC, Generic[SettingsT]):
 def self_attention_of(stack: StackConfig, family: str) -> SelfAttentionConfig:
     """The self-attention of a stack; a ValueError if it has another mixer."""
     if not isinstance(stack.mixer, SelfAttentionConfig):
-        raise checks.wrong("config", f"one that fits {family}, with self-attention", f"with {stack.mixer.kind}")
+        raise cannot_express(family, [f'it has self-attention, and this model has the mixer "{stack.mixer.kind}"'])
     return stack.mixer
 
 
 def feed_forward_of(stack: StackConfig, family: str) -> FeedForwardConfig:
     """The feed-forward layer of a stack; a ValueError if it has none."""
     if stack.feed_forward is None:
-        raise checks.wrong("config", f"one that fits {family}, with a feed-forward layer", "one without")
+        raise cannot_express(family, ["every block has a feed-forward layer, and this model has none"])
     return stack.feed_forward
 
 
@@ -407,9 +416,13 @@ def check_fits(config: ModelConfig, nearest: ModelConfig, family: str) -> None:
     own, other = (_flatten(to_tables(_canonical(one, one))) for one in (config, nearest))
     differing = [key for key in {**own, **other} if own.get(key) != other.get(key)]
     if differing:
-        lines = "\n  ".join(f"{key} is {_format_key_value(own, key)}, "
-                            f"where {family} has {_format_key_value(other, key)}" for key in differing)
-        raise checks.wrong("config", f"one that fits {family}", "not", f"It cannot express:\n  {lines}")
+        raise cannot_express(family, [f"{key} is {_format_key_value(own, key)}, but must be "
+                                      f"{_format_key_value(other, key)}" for key in differing])
+
+
+def cannot_express(family: str, differences: Sequence[str]) -> ValueError:
+    """The error for a model that a family has no form for; the caller raises it."""
+    return ValueError("\n  ".join((f"{family} cannot express this model:", *differences)))
 
 
 def _canonical(part: Any, whole: ModelConfig) -> Any:
@@ -421,6 +434,7 @@ def _canonical(part: Any, whole: ModelConfig) -> Any:
     width = whole.width
     if isinstance(part, AttentionConfig):
         return replace(part, key_heads=None if part.key_heads == part.heads else part.key_heads,
+                       qkv_bias=None if part.qkv_bias == part.bias else part.qkv_bias,
                        head_width=None if part.head_width == width // part.heads else part.head_width)
     if isinstance(part, EmbeddingConfig) and part.norm is None:
         return replace(part, epsilon=EmbeddingConfig().epsilon)
@@ -440,4 +454,4 @@ def _flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _format_key_value(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key]) if key in flat else "nothing"
+    return json.dumps(flat[key]) if key in flat else "absent"
