@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from refusals import assert_named
 from writers import Table, drawn, every, keyed, logs_of, plain_beam, score_of
 
-from regard.decoding.beam import beam, total_dtype
+from regard.decoding.beam import _interleave_groups, beam, total_dtype
 from regard.decoding.constraints import ForbiddenTokens, NoRepeatNgram
+from regard.decoding.request import Hypothesis
 from regard.decoding.sampling import greedy
 from regard.decoding.scoring import MeanLengthPenalty, PowerLengthPenalty
 
@@ -271,7 +272,7 @@ def test_a_model_without_numbers_is_named_with_its_row(bad):
     def function(key, text):
         return [bad] * 3 if key == 7 and len(text) == 3 else [-9.0, 1.0, 0.0]
 
-    with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 1 after 2 tokens"):
+    with pytest.raises(ValueError, match=r"NaN.* row 1 after 2 tokens"):
         beam(Table(function), keyed([1, 7]), prompts=[[1], [1]], end=0, max_length=5, beams=2)
     with pytest.raises(ValueError, match="row 2 after 2 tokens"):  # the others have left
         beam(Table(function), keyed([1, 2, 7]), prompts=[[1]] * 3, end=0, max_length=[1, 1, 5], beams=2)
@@ -285,7 +286,7 @@ def test_a_length_penalty_may_be_an_object():
 
 @pytest.mark.parametrize(("arguments", "parts"), [
     ({"beams": 0}, ["`beams`", "at least 1", "is 0"]), ({"beams": 1.5}, ["`beams`", "1.5"]),
-    ({"nbest": 0}, ["`nbest`", "at least 1", "is 0"]), ({"nbest": 3}, ["`nbest`", "at most the 2 beams", "is 3"]),
+    ({"nbest": 0}, ["`nbest`", "at least 1", "is 0"]), ({"nbest": 3}, ["`nbest`", "beams, 2", "is 3"]),
     ({"length_penalty": "long"}, ["`length_penalty`", '"none"', "long"]), ({"end": 3}, ["`end`", "below 3", "is 3"]),
     ({"max_length": -1}, ["`max_length`"]), ({"prompts": [[]]}, ["`prompts`", "row 0"]),
     ({"constraints": [ForbiddenTokens([8])]}, ["`ids`", "below 3", "is 8"]),
@@ -392,7 +393,7 @@ def test_groups_without_diversity_all_find_the_same_and_none_is_given_twice():
 
 
 @pytest.mark.parametrize(("options", "parts"), [
-    ({"num_beam_groups": 2, "beams": 3}, ["`num_beam_groups`", "divides the 3 beams", "is 2"]),
+    ({"num_beam_groups": 2, "beams": 3}, ["`num_beam_groups`", "beams, 3", "is 2"]),
     ({"num_beam_groups": 0}, ["`num_beam_groups`", "at least 1"]),
     ({"diversity_penalty": -1}, ["`diversity_penalty`", "at least 0", "-1"]),
     ({"diversity_penalty": math.nan}, ["`diversity_penalty`", "nan"]),
@@ -401,3 +402,10 @@ def test_groups_without_diversity_all_find_the_same_and_none_is_given_twice():
 def test_wrong_groups_are_refused(options, parts):
     assert_named(lambda: beam(Table(drawn(3)), **{"prompts": [[1]], "end": 0, "max_length": 3, "beams": 4} | options),
                  parts)
+
+
+def test_a_text_of_several_groups_keeps_its_first_place():
+    """The second group finds what is the second best of the first group, as its best."""
+    first = [Hypothesis([5], [-1.0], end=1, score=-1.0), Hypothesis([6], [-3.0], end=1, score=-3.0)]
+    second = [Hypothesis([7], [-2.0], end=1, score=-2.0), Hypothesis([5], [-1.0], end=1, score=-1.0)]
+    assert [one.ids for one in _interleave_groups([first, second])] == [[5], [7], [6]]

@@ -1,5 +1,7 @@
 """Constraints and required terms, by themselves and in searches."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from refusals import assert_named
 from tiny import TRANSLATING, built
 from writers import Table, drawn, every, keyed
 
+import regard
 from regard.decoding.beam import beam
 from regard.decoding.constraints import (
     ForbiddenAfter,
@@ -57,10 +60,10 @@ def test_ends_come_only_after_the_least_number_of_tokens(count, forbidden):
 
 
 @pytest.mark.parametrize(("call", "parts"), [
-    (lambda: ForbiddenTokens([-1]), ["`ids`", "whole numbers from 0", "-1"]),
+    (lambda: ForbiddenTokens([-1]), ["`ids`", "at least 0", "-1"]),
     (lambda: ForbiddenTokens([1.5]), ["`ids`", "1.5"]),
     (lambda: ForbiddenTokens([True]), ["`ids`", "True"]),
-    (lambda: ForbiddenTokens("a"), ["`ids`", "made of ids", "'a'"]),
+    (lambda: ForbiddenTokens("a"), ["`ids`", "token ids", "'a'"]),
     (lambda: ForbiddenTokens([5])(torch.zeros(1, 5), written(0, 1)), ["`ids`", "below 5", "is 5"]),
     (lambda: NoRepeatNgram(0), ["`size`", "at least 1", "is 0"]),
     (lambda: MinLength(-1, [0]), ["`min_length`", "at least 0", "-1"]),
@@ -151,7 +154,7 @@ def test_what_stands_in_front_counts_only_where_it_is_given():
 
 
 def test_an_empty_sequence_is_refused():
-    with pytest.raises(ValueError, match="`rows` must be sequences of at least one id"):
+    with pytest.raises(ValueError, match="`rows` must be lists of sequences of at least one id"):
         ForbiddenAfter([[[]]], [1])
 
 
@@ -217,15 +220,15 @@ def test_beams_are_divided_among_banks(needed, count, kept):
 
 
 @pytest.mark.parametrize(("call", "parts"), [
-    (lambda: build_automata([[]], [0], [3, 3]), ["`terms`", "each of the 2 rows", "1 of them"]),
+    (lambda: build_automata([[]], [0], [3, 3]), ["`terms`", "2 in all", "1 list"]),
     (lambda: build_automata([[[]]], [0], [3]), ["`terms`", "at least one id", "[] in row 0"]),
     (lambda: build_automata([[], [[[]]]], [0], [3, 3]), ["`terms`", "[] in row 1"]),
     (lambda: build_automata([[[1, 2]]], [0], [3]), ["`terms`", "alternatives", "1 in row 0"]),
     (lambda: build_automata([["ab"]], [0], [3]), ["`terms`", "'ab' in row 0"]),
     (lambda: build_automata([[[[-1]]]], [0], [3]), ["`terms`", "-1"]),
-    (lambda: build_automata([[[[1, 0]]]], [0], [3]), ["`terms`", "no end", "[1, 0] in row 0"]),
+    (lambda: build_automata([[[[1, 0]]]], [0], [3]), ["`terms`", "not end tokens", "[1, 0] in row 0"]),
     (lambda: build_automata([[[[1, 2]], [[3, 4]]]], [0], [3]),
-     ["`terms`", "maximum length of 3", "4 tokens in row 0", "Raise"]),
+     ["`terms`", "3 tokens", "4 in row 0", "Raise"]),
     (lambda: check_term_vocabulary([TermAutomaton([[[1], [9]]])], 5), ["`terms`", "below 5", "is 9"]),
 ])
 def test_what_is_no_term(call, parts):
@@ -345,3 +348,39 @@ def test_a_constraint_that_forbids_a_term_truncates():
 def test_a_term_that_the_model_does_not_know():
     assert_named(lambda: beam(Table(drawn(4)), prompts=[[1]], end=0, max_length=4, beams=3, terms=[[[[4]]]]),
                  ["`terms`", "below 4", "is 4"])
+
+
+def shortest_text(terms, begun):
+    """The fewest further tokens with which all terms appear, by trying all texts, the shortest first."""
+    tokens = sorted({token for term in terms for ids in term for token in ids})
+    length = 0
+    while True:
+        for more in product(tokens, repeat=length):
+            text = [*begun, *more]
+            if all(any(appears(ids, text) for ids in term) for term in terms):
+                return length
+        length += 1
+
+
+@given(terms=st.lists(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=2), min_size=1, max_size=2), min_size=1,
+                      max_size=3), begun=st.lists(st.integers(1, 3), max_size=3))
+def test_the_number_of_tokens_needed_is_that_of_the_shortest_text(terms, begun):
+    automaton, state = TermAutomaton(terms), 0
+    for token in begun:
+        state = automaton.next_state(state, token)
+    assert automaton.needed(state) == shortest_text(terms, begun)
+
+
+@pytest.mark.parametrize(("terms", "needed"), [
+    ([[[7]], [[7]]], 1), ([[[7, 8]], [[8]]], 2), ([[[7, 8]], [[8, 9]]], 3), ([[[5], [6]], [[6]]], 1),
+    ([[[token]] for token in range(3, 12)], 9),
+], ids=["twice", "part of another", "overlapping", "an alternative of another", "many"])
+def test_terms_that_overlap_or_are_given_twice_need_no_more_tokens(terms, needed):
+    assert TermAutomaton(terms).needed(0) == needed
+    build_automata([terms], [0], [needed])
+
+
+def test_a_term_given_twice_fits_into_one_token():
+    model = regard.build("gpt-tiny", vocab_size=20).eval()
+    (found,), = regard.beam(model, prompts=[[2]], end=1, max_length=1, beams=2, terms=[[[[0]], [[0]]]])
+    assert found.ids == [0]

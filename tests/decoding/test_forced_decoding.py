@@ -98,8 +98,8 @@ def test_what_is_refused():
     memory = model.encode(Tokens.of(SOURCES))
     hypotheses = greedy(model, memory, prompts=PROMPTS, end=0, max_length=5)
     assert_named(lambda: with_cross(model, memory, hypotheses[:2], prompts=PROMPTS),
-                 ["`hypotheses`", "3, as many", "is 2"])
-    assert_named(lambda: with_cross(model, memory, hypotheses, prompts=[[1]]), ["`prompts`", "3 rows", "is 1"])
+                 ["`hypotheses`", "rows, 3", "is 2"])
+    assert_named(lambda: with_cross(model, memory, hypotheses, prompts=[[1]]), ["`prompts`", "rows, 3", "is 1"])
     blind = translator("one context")
     assert_named(lambda: with_cross(blind, blind.encode(Tokens.of(SOURCES)), hypotheses, prompts=PROMPTS),
-                 ["`model`", "attends", "Seq2Seq that does not"])
+                 ["`model`", "cross-attention", "Seq2Seq"])

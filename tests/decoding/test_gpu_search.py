@@ -192,7 +192,7 @@ def test_invalid_logits_are_reported_with_their_row(cache):
     model, memory, prompts = translating("untied")
     model.decoder.embedding.positions.encoding.table[2] = torch.nan
     request = asked(model, memory, prompts, 4, end=())
-    with pytest.raises(ValueError, match="NaN for row 0 after 2 tokens"):
+    with pytest.raises(ValueError, match=r"NaN.* row 0 after 2 tokens"):
         run_in_cache(cache, model, memory, request, search_of(request, 1))
 
 

@@ -149,7 +149,7 @@ def test_invalid_logits_are_reported_when_the_status_is_read(either, beams):
         state.step(logits)
         assert state.poll() == ([True, True] if step else None), "of the step before"
     state.step(logits)
-    with pytest.raises(ValueError, match="NaN for row 1 after 2 tokens"):
+    with pytest.raises(ValueError, match=r"NaN.* row 1 after 2 tokens"):
         state.poll()
 
 
@@ -211,8 +211,8 @@ def test_searches_without_a_state_say_why():
     asked, strange = request([5]), request([5], constraints=(lambda logs, prefixes: logs,))
     for search in (search_of(asked, 1), search_of(asked, 5, "mean"), search_of(request([5], constraints=FORBIDDEN), 1)):
         assert why_no_gpu_state(search) is None
-    assert "other constraints" in why_no_gpu_state(search_of(strange, 1))
-    assert "penalty of the user" in why_no_gpu_state(BeamSearch(asked, 5, Strange(), 1))
+    assert "constraints" in why_no_gpu_state(search_of(strange, 1))
+    assert "custom length penalty" in why_no_gpu_state(BeamSearch(asked, 5, Strange(), 1))
     assert "groups" in why_no_gpu_state(BeamSearch(asked, 4, as_length_penalty("none"), 1, groups=2))
     assert "samples" in why_no_gpu_state(TokenSearch(asked, lambda logs, prefixes: logs.argmax(-1)))
 

@@ -69,7 +69,7 @@ def test_what_is_there_twice_is_judged_once():
 @pytest.mark.parametrize(("call", "parts"), [
     (lambda: mbr([]), ["`candidates`", "at least one"]), (lambda: mbr(["a"], references=[]), ["`references`"]),
     (lambda: mbr("ab"), ["`candidates`", "a list of texts"]),
-    (lambda: mbr(["a"], weights=[1, 2]), ["`weights`", "each of the 1", "2 of them"]),
+    (lambda: mbr(["a"], weights=[1, 2]), ["`weights`", "1 in all", "2 numbers"]),
     (lambda: mbr(["a"], weights=[-1]), ["`weights`", "at least 0"]), (lambda: mbr(["a"], weights=[0]), ["`weights`"]),
     (lambda: mbr(["a"], lambda one, other: torch.zeros(2, 2)), ["`utility`", "(1, 1)", "(2, 2)"]),
     (lambda: chrf(["a"], ["b"], 0), ["`order`", "at least 1"]),

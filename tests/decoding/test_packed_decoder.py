@@ -44,7 +44,7 @@ def assert_equal(mine, plain):
 
 def test_those_of_every_kind_are_served():
     assert {"translating attention", "translating post-norm", "translating rotary", "language learned",
-            "language llama"} <= set(SERVED)
+            "language llama", "language qwen2"} <= set(SERVED)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -87,6 +87,26 @@ def test_row_groups_chunks_and_rows_at_different_positions_are_the_same(name, mo
         both(torch.randint(5, 10, (6, 1)))
         both(torch.randint(5, 10, (6, 2)), torch.tensor([1, 2, 2, 1, 1, 2]))
         both(torch.randint(5, 10, (6, 1)))
+
+
+@torch.no_grad()
+def test_steps_have_the_scale_of_the_layers_and_leave_a_softcap_to_them():
+    config = LANGUAGE["llama"]
+    for change, packed in ({"scale": 0.9}, True), ({"softcap": 0.5}, False):
+        mixer = replace(config.stack.mixer, **change)
+        model = built(replace(config, stack=replace(config.stack, mixer=mixer))).eval().float()
+        with packed_linear_layers(model):
+            writer = packed_decoder(model)
+            assert isinstance(writer, PackedDecoder) == packed
+            mine = begun(model, writer, 2)
+            ids = torch.randint(5, 10, (2, 6))
+            for at, want in enumerate(model(Tokens(ids)).unbind(1)):
+                step = writer.step(mine, ids[:, at:at + 1])
+                torch.testing.assert_close(step.logits.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+                mine = step.state
+        plain = built(config).eval().float()
+        plain.load_state_dict(model.state_dict())
+        assert not torch.allclose(model(Tokens(ids)), plain(Tokens(ids)), atol=1e-4)
 
 
 @torch.no_grad()

@@ -121,7 +121,7 @@ def test_a_model_without_numbers_is_named(options):
     def function(key, text):
         return [math.nan] * 3 if key == 7 and len(text) == 3 else [-9.0, 1.0, 0.0]
 
-    with pytest.raises(ValueError, match=r"`model` must be one whose logits are numbers.*row 1 after 2 tokens"):
+    with pytest.raises(ValueError, match=r"NaN.* row 1 after 2 tokens"):
         of(Table(function), [1, 7], num_samples=2, **options)
 
 
@@ -136,7 +136,7 @@ def test_the_last_of_a_sum_that_rounds():
 
 
 @pytest.mark.parametrize(("options", "parts"), [
-    ({"seed": [1]}, ["`seed`", "each of the 2 prompts", "1 of them"]), ({"seed": "ab"}, ["`seed`", "a str"]),
+    ({"seed": [1]}, ["`seed`", "2 in all", "1 number"]), ({"seed": "ab"}, ["`seed`", "a str"]),
     ({"seed": -1}, ["`seed`", "-1"]), ({"seed": None}, ["`seed`", "NoneType"]),
     ({"num_samples": 0}, ["`num_samples`", "at least 1"]),
     ({"temperature": 0}, ["greedy"]), ({"token_budget": 0}, ["`token_budget`", "at least 1"]),

@@ -75,7 +75,7 @@ def test_a_ranking_of_ones_own_is_taken_as_it_is():
     ("maen", ["`length_penalty`", '"none"', "maen", 'Did you mean "mean"?']), (True, ["`length_penalty`", "bool"]),
     (None, ["`length_penalty`", "NoneType"]), (-0.5, ["`alpha`", "at least 0", "-0.5"]),
     (math.nan, ["`alpha`", "nan"]), (math.inf, ["`alpha`", "inf"]),
-    (MeanLengthPenalty, ["`length_penalty`", "Make one of it"]),
+    (MeanLengthPenalty, ["`length_penalty`", "instance"]),
 ])
 def test_what_is_no_length_penalty(penalty, parts):
     assert_named(lambda: as_length_penalty(penalty), parts)
@@ -92,7 +92,7 @@ def test_of_layers_and_heads_the_mean_or_one_layer():
     cross = torch.rand(2, 3, 4, 5)
     torch.testing.assert_close(CoveragePenalty(1.0).attended(cross), cross.sum(dim=(1, 2)) / 12)
     torch.testing.assert_close(CoveragePenalty(1.0, 2).attended(cross), cross[:, 2].sum(dim=1) / 4)
-    assert_named(lambda: CoveragePenalty(1.0, 3).attended(cross), ["`layer`", "decoder's 3", "is 3"])
+    assert_named(lambda: CoveragePenalty(1.0, 3).attended(cross), ["`layer`", "from 0 to 2", "is 3"])
 
 
 def test_padding_counts_as_covered_from_the_start():
@@ -109,7 +109,7 @@ def test_numbers_and_objects():
 
 @pytest.mark.parametrize(("value", "parts"), [
     (-1, ["`weight`", "at least 0"]), (math.nan, ["`weight`", "nan"]), (True, ["`coverage_penalty`", "bool"]),
-    ("a", ["`coverage_penalty`", "str"]), (CoveragePenalty, ["`coverage_penalty`", "Make one of it"]),
+    ("a", ["`coverage_penalty`", "str"]), (CoveragePenalty, ["`coverage_penalty`", "instance"]),
 ])
 def test_what_is_no_coverage(value, parts):
     assert_named(lambda: as_coverage_penalty(value), parts)
@@ -195,4 +195,4 @@ def test_the_weights_are_those_of_the_model(kind):
 def test_what_is_refused():
     options = {"prompts": [[1]], "end": 0, "max_length": 3, "beams": 2, "coverage_penalty": 0.5}
     assert_named(lambda: beam(Moving(drawn(3)), **options), ["`coverage_penalty`", "without a source", "0.5"])
-    assert_named(lambda: beam(Table(drawn(3)), keyed([1]), **options), ["`model`", "attends", "Table that does not"])
+    assert_named(lambda: beam(Table(drawn(3)), keyed([1]), **options), ["`model`", "cross-attention", "Table"])

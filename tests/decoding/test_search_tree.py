@@ -130,7 +130,7 @@ def test_a_forbidden_continuation_is_no_branch():
 @pytest.mark.parametrize(("changes", "parts"), [
     ({"beams": 0}, ["`beams`", "at least 1"]),
     ({"max_branches": 0}, ["`max_branches`", "at least 1"]),
-    ({"nbest": 9}, ["`nbest`", "3 beams"]),
+    ({"nbest": 9}, ["`nbest`", "beams, 3"]),
 ])
 def test_wrong_sizes_are_named(changes, parts):
     assert_named(lambda: beam_tree(Table(drawn(5)), keyed([0]), **options(**changes)), parts)

@@ -84,16 +84,16 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
          coverage_penalty: "float | CoveragePenalty | None" = None, num_beam_groups: int = 1,
          diversity_penalty: float = 0.5, terms: Sequence[Sequence[TermAlternatives]] | None = None, nbest: int = 1,
          token_budget: int | None = None) -> list[list[Hypothesis]]:
-    """Return the `nbest` hypotheses for each prompt, the best first.
+    """Generate by beam search: keep the `beams` best hypotheses at every step, and return the `nbest` for each prompt.
 
-    There may be fewer. Truncated hypotheses come after finished ones, and hypotheses of probability 0 are left out.
-    With several groups the best of each group comes first, then the second best of each, and so on, without duplicates.
-    The result for a prompt does not depend on the other prompts.
+    The best comes first, and there may be fewer. Truncated hypotheses come after finished ones, and hypotheses of
+    probability 0 are left out. With several groups the best of each group comes first, then the second best of each,
+    and so on, without duplicates. The result for a prompt does not depend on the other prompts.
 
     Args:
-        model: in evaluation mode. memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded
-        when a slot is free; None for
-            a language model.
+        model: a model that generates, in evaluation mode.
+        memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded when a slot is free; None
+            for a language model.
         prompts: the ids that each row begins with: [START] for a translation, then its forced prefix; the text so
             far for a completion. Rows may differ in length.
         end: the end token, or several. With none, (), every hypothesis is truncated at its maximum length.
@@ -113,9 +113,9 @@ def beam(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts
     """
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget)
     if whole_number("nbest", nbest, 1) > whole_number("beams", beams, 1):
-        raise checks.wrong("nbest", f"at most the {beams} beams", nbest)
+        raise checks.wrong("nbest", f"at most the number of beams, {beams}", nbest)
     if beams % whole_number("num_beam_groups", num_beam_groups, 1):
-        raise checks.wrong("num_beam_groups", f"a number that divides the {beams} beams", num_beam_groups)
+        raise checks.wrong("num_beam_groups", f"a number that divides the number of beams, {beams}", num_beam_groups)
     value = diversity_penalty
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise checks.wrong("diversity_penalty", "a number, at least 0", repr(value))
@@ -388,5 +388,7 @@ def _interleave_groups(groups: Sequence[Sequence[Hypothesis]]) -> list[Hypothesi
     """The best of every group by score, then the second of every group; truncated ones last, without duplicates."""
     ranks = (sorted((one for one in rank if one is not None), key=lambda one: -one.score)
              for rank in zip_longest(*groups))
-    unique = {(tuple(one.ids), one.end): one for one in reversed(list(chain.from_iterable(ranks)))}
-    return sorted(reversed(unique.values()), key=lambda one: one.truncated)
+    unique = dict[tuple[tuple[int, ...], int | None], Hypothesis]()
+    for one in chain.from_iterable(ranks):
+        unique.setdefault((tuple(one.ids), one.end), one)
+    return sorted(unique.values(), key=lambda one: one.truncated)

@@ -21,7 +21,7 @@ Legend: B prompts, N tokens before the generated ones, R hypotheses, t tokens ge
 W n-grams of a hypothesis, A sequences of a prompt, V vocabulary; T = N + t.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Protocol, TypeGuard
@@ -138,7 +138,7 @@ class ForbiddenAfter:
         for sequences in rows:
             for sequence in sequences:
                 if not check_ids("rows", sequence):
-                    raise checks.wrong("rows", "sequences of at least one id", "an empty one")
+                    raise checks.wrong("rows", "lists of sequences of at least one id", "a list with an empty one")
         most = max((len(sequences) for sequences in rows), default=0)
         longest = max((len(sequence) for sequences in rows for sequence in sequences), default=0)
         padded = [[[*[ANY_TOKEN] * (longest - len(sequence)), *sequence] for sequence in sequences]
@@ -168,7 +168,7 @@ def check_ids(argument: str, ids: Iterable[int]) -> set[int]:
         return set(found)
     for value in found:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise checks.wrong(argument, "made of ids, whole numbers from 0 on", repr(value))
+            raise checks.wrong(argument, "token ids, whole numbers of at least 0", repr(value))
     return set(found)
 
 
@@ -176,9 +176,11 @@ def check_vocabulary(argument: str, ids: Iterable[int], vocabulary: int) -> None
     """Refuse ids for which the model has no logit."""
     for value in ids:
         if value >= vocabulary:
-            raise checks.wrong(argument, f"ids of the vocabulary, below {vocabulary}", value)
+            raise checks.wrong(argument, f"token ids below {vocabulary:,}, the vocabulary size", value)
 
 
+MAX_EXACT_TERMS = 6
+"""With more missing terms, finding the shortest text that has all of them would take too long."""
 TermIds = Sequence[int]
 TermAlternatives = Sequence[TermIds]
 """The ways to write one term."""
@@ -193,6 +195,8 @@ class TermAutomaton:
     def __init__(self, terms: Sequence[TermAlternatives]) -> None:
         self.terms = tuple(tuple(tuple(ids) for ids in alternatives) for alternatives in terms)
         self.shortest = [min(map(len, alternatives)) for alternatives in self.terms]
+        self.longest = max((len(ids) for alternatives in self.terms for ids in alternatives), default=0)
+        self._lengths = dict[tuple[frozenset[int], tuple[int, ...]], int]()
         self._states = list[tuple[frozenset[int], tuple[int, ...]]]()  # missing terms, and the start of one of them
         self._numbers = dict[tuple[frozenset[int], tuple[int, ...]], int]()
         self._next = dict[tuple[int, int], int]()
@@ -210,7 +214,10 @@ class TermAutomaton:
         return self._next[key]
 
     def needed(self, state: int) -> int:
-        """A number of tokens that is enough for all missing terms, written one after another."""
+        """The number of tokens that all missing terms need; with many terms a number that is enough.
+
+        Terms share tokens where they overlap, and a term that is given twice, or is part of another, needs none.
+        """
         return self._needed[state]
 
     def wanted(self, state: int) -> list[int]:
@@ -226,11 +233,32 @@ class TermAutomaton:
         if state not in self._numbers:
             self._numbers[state] = len(self._states)
             self._states.append(state)
-            # Continuing a begun alternative may save tokens; only one term can be continued.
-            saved = max((self.shortest[term] - len(ids) + begun[ids] for term, ids in alternatives), default=0)
-            self._needed.append(sum(self.shortest[term] for term in missing) - max(0, saved))
+            self._needed.append(self._shortest(*state) if len(missing) <= MAX_EXACT_TERMS else
+                                self._one_after_another(missing, begun))
             self._wanted.append(sorted({ids[place] for ids, count in begun.items() for place in {0, count}}))
         return self._numbers[state]
+
+    def _shortest(self, missing: frozenset[int], text: tuple[int, ...]) -> int:
+        """The fewest tokens after this text with which all missing terms appear."""
+        if not missing:
+            return 0
+        key = (missing, text[len(text) - self.longest:] if len(text) > self.longest else text)
+        if key not in self._lengths:
+            found = []
+            for ids in {ids for term in missing for ids in self.terms[term]}:  # the one that is complete first
+                added = ids[_matched_prefix(text, ids):]
+                after, left = text, missing
+                for token in added:
+                    after = (*after, token)
+                    left = left - {term for term in left if any(_ends_with(after, other) for other in self.terms[term])}
+                found.append(len(added) + self._shortest(left, after))
+            self._lengths[key] = min(found)
+        return self._lengths[key]
+
+    def _one_after_another(self, missing: frozenset[int], begun: Mapping[tuple[int, ...], int]) -> int:
+        """As many tokens as all missing terms have; continuing an alternative that is begun may save some."""
+        saved = max(self.shortest[term] - len(ids) + begun[ids] for term in missing for ids in self.terms[term])
+        return sum(self.shortest[term] for term in missing) - max(0, saved)
 
 
 def allocate_beams(needed: Sequence[int], count: int) -> list[int]:
@@ -251,15 +279,16 @@ def build_automata(terms: Sequence[Sequence[TermAlternatives]], ends: Iterable[i
                    max_lengths: Sequence[int]) -> list[TermAutomaton]:
     """An automaton for each prompt; a ValueError if a term is empty, contains an end token, or is too long."""
     if len(terms) != len(max_lengths):
-        raise checks.wrong("terms", f"a list of terms for each of the {len(max_lengths)} rows", f"{len(terms)} of them")
+        expected = f"one list of terms for each row, {len(max_lengths)} in all"
+        raise checks.wrong("terms", expected, checks.plural(len(terms), "list"))
     made = []
     for row, (required, max_length) in enumerate(zip(terms, max_lengths, strict=True)):
         for alternatives in required:
             _check_term(alternatives, set(ends), row)
         made.append(TermAutomaton(required))
         if made[-1].needed(0) > max_length:
-            expected = f"terms that fit into the maximum length of {max_length} tokens"
-            raise checks.wrong("terms", expected, f"{made[-1].needed(0)} tokens in row {row}", "Raise `max_length`.")
+            expected = f"terms that fit into the maximum length, {checks.plural(max_length, 'token')}"
+            raise checks.wrong("terms", expected, f"{made[-1].needed(0)} in row {row}", "Raise `max_length`.")
     return made
 
 
@@ -279,7 +308,7 @@ def _check_term(alternatives: object, ends: set[int], row: int) -> None:
         if not _is_nonempty_sequence(ids):
             raise checks.wrong("terms", form, f"{ids!r} in row {row}")
         if check_ids("terms", ids) & ends:
-            raise checks.wrong("terms", "made of tokens that are no end", f"{[*ids]} in row {row}")
+            raise checks.wrong("terms", "made of ids that are not end tokens", f"{[*ids]} in row {row}")
 
 
 def _is_nonempty_sequence(value: object) -> TypeGuard[Sequence[Any]]:

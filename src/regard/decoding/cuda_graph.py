@@ -2,8 +2,8 @@
 
 On a GPU a step of a search is hundreds of small kernels, which run faster than Python can launch them. A CUDA graph
 launches them all at once. It reads and writes the memory that the work used when it was captured. So the work takes
-its arguments from tensors that stay in place, writes its results into such tensors, and never asks the device for a
-number.
+its arguments from tensors that stay in place, writes its results into such tensors, and never reads a number from the
+device.
 
     CapturedWork, graph_capture      work that is replayed from its third call on
     AsyncReadback, HostMirror        numbers come to the host while the device works on
@@ -123,7 +123,7 @@ class AsyncReadback:
 
     def read(self, back: int) -> list[Any]:
         """The numbers after the last work but `back`; it waits until that work is done."""
-        assert 0 <= back < min(self.SLOTS, self.sent), "it is overwritten, or was never sent"
+        assert 0 <= back < min(self.SLOTS, self.sent), "these numbers are overwritten, or were never sent"
         event = self.event(back)
         if event is not None:
             event.synchronize()
@@ -234,7 +234,7 @@ class GraphCache:
     answers: dict[str, str | None] = field(default_factory=dict)
 
     def answer(self, question: str, ask: Callable[[], str | None]) -> str | None:
-        """Why something cannot be done with the model: asked once, unless the model has hooks or listeners."""
+        """Why something cannot be done with the model: computed once, unless the model has hooks or listeners."""
         if self.fingerprint is None or self.fingerprint.has_listeners():
             return ask()
         if question not in self.answers:
@@ -316,7 +316,7 @@ def why_no_source_graph(model: object, tokens: Tokens) -> str | None:
     """Why a graph cannot encode these tokens with this kind of model; None if it can."""
     encoder = getattr(model, "encoder", None)
     if not isinstance(model, nn.Module) or not isinstance(encoder, Encoder) or model.training:
-        return "the model has no encoder that is a stack of blocks, or is in training mode"
+        return "the encoder of the model is not a stack of blocks, or is in training mode"
     count = tokens.ids.numel()
     if not count or count > MAX_SOURCE_TOKENS or tokens.segments is not None or tokens.side != "right":
         return f"there are no tokens, or more than {MAX_SOURCE_TOKENS:,}, or segments, or padding on the left"
@@ -328,7 +328,7 @@ def why_no_encoder_graph(model: Any) -> str | None:
     inside = all_modules(model.encoder)
     for module in inside:
         if isinstance(module, Block) and not isinstance(module.mixer, SelfAttention):
-            return "a block has another mixer than self-attention"
+            return "a block has a mixer other than self-attention"
         if isinstance(module, AttentionLayer) and module.tap.listeners:
             return "an attention layer has listeners"
     return "a module has hooks" if has_hooks(inside) else None

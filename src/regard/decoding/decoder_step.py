@@ -39,10 +39,11 @@ from regard.attention.normalize import Softmax
 from regard.attention.score import Dot, as_score
 from regard.blocks.block import Block, BlockState
 from regard.blocks.feed_forward import FeedForward, PlainFeedForward
-from regard.blocks.stack import StackState
-from regard.blocks.sublayer import PostNorm, PreNorm
+from regard.blocks.stack import Stack, StackState
+from regard.blocks.sublayer import Dropout, PostNorm, PreNorm
 from regard.decoding.cuda_graph import all_modules, has_hooks
 from regard.kernels import launch
+from regard.kernels.linear import Linear
 from regard.kernels.packed_linear import (
     PACKED_WEIGHTS,
     PackedForward,
@@ -101,15 +102,29 @@ class StepAttention:
         self.scale = score.scale(self.width)
 
 
-def why_no_block(block: Block) -> str | None:
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer and nothing else: its product may be computed from its parameters."""
+    return type(module) in (nn.Linear, Linear)
+
+
+def why_no_plan(decoder: Decoder) -> str | None:
+    """Why a decoder is more than an embedding, blocks that a `DecoderPlan` knows, and a linear output layer."""
+    if type(decoder) is not Decoder or type(decoder.stack) is not Stack or not is_plain_linear(decoder.output):
+        return "the decoder, its stack or its output layer is of another class"
+    return next((found for found in map(why_no_block, decoder.stack.blocks) if found is not None), None)
+
+
+def why_no_block(block: nn.Module) -> str | None:
     """Why a block is more than causal attention with dot products and softmax, norms and a feed-forward sublayer."""
+    if type(block) is not Block:
+        return f"a block is a {type(block).__name__}"
     if type(block.mixer) is not SelfAttention or type(block.mixer.mask) is not Causal:
-        return "a block has another mixer than causal self-attention"
+        return "a block has a mixer other than causal self-attention"
     if block.feed_forward is not None and not isinstance(block.feed_forward, FeedForward):
         return "a block has an unknown feed-forward module"
     for around in (block.around_mixer, block.around_cross, block.around_feed_forward):
-        if around is not None and not isinstance(around, PreNorm | PostNorm):
-            return "a block has no norms"
+        if around is not None and (type(around) not in (PreNorm, PostNorm) or type(around.dropout) is not Dropout):
+            return "a block has no norms, or another module in the place of one"
     layers = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
     return next((found for found in map(_why_no_layer, layers) if found is not None), None)
 
@@ -117,18 +132,23 @@ def why_no_block(block: Block) -> str | None:
 def _why_no_layer(layer: nn.Module) -> str | None:
     if type(layer) is not Attention or layer.position_bias is not None or layer.tap.listeners:
         return "an attention layer has a position bias, a listener, or projections of another kind"
-    if layer.scorer.kind in ("additive", "bilinear") or not isinstance(as_score(layer.score), Dot):
-        return f"an attention layer has the score {layer.scorer.kind}"
+    if not all(map(is_plain_linear, (layer.query, layer.key, layer.value, layer.output))):
+        return "a projection of an attention layer is not a plain linear layer"
+    score = as_score(layer.score)
+    if not isinstance(score, Dot):
+        return f"an attention layer has the score {score!r}"
     if type(layer.normalize) is not Softmax:
         return f"an attention layer has the normaliser {layer.normalize!r}"
     widest = max(layer.query.out_features // layer.heads, layer.value.out_features // layer.key_heads)
-    return f"its heads are {widest} wide, more than {MAX_HEAD_WIDTH}" if widest > MAX_HEAD_WIDTH else None
+    return f"its heads are {widest} wide, above the limit of {MAX_HEAD_WIDTH}" if widest > MAX_HEAD_WIDTH else None
 
 
 def is_simple_embedding(embedding: Embedding) -> bool:
     """Whether an embedding is the sum of a token vector and a position vector, and nothing more."""
     added = embedding.positions is None or type(embedding.positions) is AddPositions
-    return added and embedding.segments is None and embedding.norm is None
+    table = type(embedding.tokens) is nn.Embedding and embedding.tokens.max_norm is None
+    ours = type(embedding) is Embedding and type(embedding.dropout) is Dropout  # not a module that a user has replaced
+    return added and table and ours and embedding.segments is None and embedding.norm is None
 
 
 def position_table(embedding: Embedding, count: int) -> Tensor | None:
@@ -157,14 +177,14 @@ def why_no_packed_step(model: object) -> str | None:
         return "a module has hooks, is in training mode, or has a parametrization"
     if any(not isinstance(vars(one).get("forward", None), PackedForward | None) for one in inside):
         return "a forward function was replaced"
-    for block in model.decoder.stack.blocks:
-        assert isinstance(block, Block)
-        found = why_no_block(block)
-        if found is not None:
-            return found
-        layers: list[Any] = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
+    found = why_no_plan(model.decoder)
+    if found is not None:
+        return found
+    blocks: Iterable[Any] = model.decoder.stack.blocks
+    for block in blocks:
+        layers = [block.mixer.layer, *([] if block.cross is None else [block.cross])]
         if any(one.width != one.value_width for one in map(StepAttention, layers)):
-            return "values have another width than keys"
+            return "values and keys have different widths"
     return None
 
 
@@ -304,12 +324,19 @@ class PackedCrossAttention(PackedAttention):
 
 def packed_feed_forward(module: FeedForward) -> Callable[[Tensor, BlockState, Tensor, int], Tensor]:
     """The feed-forward sublayer of a packed step; ReLU is part of the product before it."""
-    if type(module) is not PlainFeedForward:
+    if not _is_plain_feed_forward(module):
         return lambda x, state, positions, at: module(x)
+    assert isinstance(module, PlainFeedForward)
     up, down, activation = PackedProduct(module.up), PackedProduct(module.down), module.activation
-    if module.name == "relu":
+    if module.activation_name == "relu":
         return lambda x, state, positions, at: down(up(x, "relu"))
     return lambda x, state, positions, at: down(activation(up(x)))
+
+
+def _is_plain_feed_forward(module: nn.Module) -> bool:
+    """Whether a feed-forward layer is two products and an activation, with no module that a user has replaced."""
+    return (type(module) is PlainFeedForward and type(module.dropout) is Dropout
+            and all(map(is_plain_linear, (module.up, module.down))))
 
 
 PACKED_SUBLAYERS: dict[int, Callable[[Any], Callable[[Tensor, BlockState, Tensor, int], Tensor]]] = {
@@ -357,7 +384,7 @@ def why_no_fused_step(model: object) -> str | None:
     """Why a model has no fused steps; None if it has."""
     decoder = getattr(model, "decoder", None)
     if not isinstance(decoder, Decoder):
-        return "the model has no decoder that is a stack of blocks"
+        return "the decoder of the model is not a stack of blocks"
     found = launch.why_not(decoder.output.weight.device)
     if found is not None:
         return found
@@ -366,20 +393,16 @@ def why_no_fused_step(model: object) -> str | None:
         return "a module has hooks, or is in training mode"
     if any("forward" in vars(one) or "parametrizations" in one._modules for one in inside):
         return "a forward function was replaced, or a module has a parametrization"
-    for block in decoder.stack.blocks:
-        assert isinstance(block, Block)
-        found = why_no_block(block) or _why_no_norm(block)
-        if found is not None:
-            return found
-    return None
+    return why_no_plan(decoder) or next((found for found in map(_why_no_norm, decoder.stack.blocks)
+                                         if found is not None), None)
 
 
-def _why_no_norm(block: Block) -> str | None:
+def _why_no_norm(block: Any) -> str | None:
     from regard.kernels.decoder_rows import why_not_norm  # imports Triton
 
     arounds = (block.around_mixer, block.around_cross, block.around_feed_forward)
     return next((found for around in arounds if around is not None
-                 if (found := why_not_norm(around.norm)) is not None), None)  # type: ignore[arg-type]
+                 if (found := why_not_norm(around.norm)) is not None), None)
 
 
 class FusedDecoder:
@@ -515,9 +538,9 @@ class FusedCrossAttention(FusedAttention):
         return self.layer.output(attended.flatten(1))
 
 
-def fused_feed_forward(module: nn.Module) -> Callable[[Tensor, LayerBuffers, StepRows], Tensor]:
+def fused_feed_forward(module: Any) -> Callable[[Tensor, LayerBuffers, StepRows], Tensor]:
     """The feed-forward sublayer of a fused step; ReLU is part of the product before it."""
-    if type(module) is not PlainFeedForward or module.name != "relu" or module.up.bias is None:
+    if not _is_plain_feed_forward(module) or module.activation_name != "relu" or module.up.bias is None:
         return lambda x, buffers, rows: module(x)
     return lambda x, buffers, rows: module.down(torch._addmm_activation(module.up.bias, x, module.up.weight.t()))
 

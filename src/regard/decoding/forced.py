@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard import checks
+from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import Hypothesis, Prompts, SearchRequest
 from regard.decoding.scheduler import PREFILL_CHUNK, require_cross
 from regard.models.contract import GenerativeModel, Memory
@@ -26,7 +27,7 @@ def forced(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Sequ
            texts: Sequence[Sequence[int]]) -> list[list[float]]:
     """The log-probability of each token of each text, given its prompt and the tokens before it."""
     request = SearchRequest.of(model, memory, prompts, (), [len(text) for text in texts], 0, ())
-    ids_BT = _joined_ids(request, texts)
+    ids_BT, model = _joined_ids(request, texts), honour_hooks(model)
     state, found = model.start(memory, rows=len(ids_BT), capacity=ids_BT.shape[1]), []
     next_BT = torch.cat([ids_BT[:, 1:], ids_BT[:, :1]], dim=1)
     for chunk_Bn, next_Bn in zip(ids_BT.split(PREFILL_CHUNK, dim=1), next_BT.split(PREFILL_CHUNK, dim=1), strict=True):
@@ -41,17 +42,18 @@ def forced(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Sequ
 @torch.no_grad()
 def with_cross(model: GenerativeModel, memory: Memory, hypotheses: Sequence[Hypothesis], *,
                prompts: Prompts) -> list[Hypothesis]:
-    """The hypotheses, one for each row of the memory and of the prompts, with `cross` (layers, heads, n, N).
+    """Return hypotheses with their cross-attention: `cross`, of shape (layers, heads, n, N).
 
+    There is one hypothesis for each row of the memory and of the prompts.
     Row i of `cross` has the attention weights from which token i was predicted. For several hypotheses of one source,
     repeat its row: memory.pick([0, 0, 1, 1]).
     """
     if len(hypotheses) != memory.rows:
-        raise checks.wrong("hypotheses", f"{memory.rows}, as many as the memory has rows", len(hypotheses))
+        raise checks.wrong("hypotheses", f"as many as the memory has rows, {memory.rows}", len(hypotheses))
     request = SearchRequest.of(model, memory, prompts, (), [len(one.ids) for one in hypotheses], 0, ())
     if not hypotheses:
         return []
-    ids_BT = _joined_ids(request, [one.ids for one in hypotheses])
+    ids_BT, model = _joined_ids(request, [one.ids for one in hypotheses]), honour_hooks(model)
     state = model.start(memory, rows=len(ids_BT), capacity=ids_BT.shape[1], cross=True)
     pieces = []
     for chunk_Bn in ids_BT.split(PREFILL_CHUNK, dim=1):

@@ -4,7 +4,7 @@
     run_on_gpu(model, sources, request, search)  the results of all sequences in their order, or None
 
 Sequences enter and leave as in `regard.decoding.scheduler`. In between, the model's state is in `DecoderBuffers` and
-the search's in a `SearchState`, whose tensors stay in place; Python only asks, one step late, whether sequences have
+the search's in a `SearchState`, whose tensors stay in place; Python only reads, one step late, whether sequences have
 finished. Sizes are rounded up, so that few graphs serve many calls. The graphs of a model are kept with it, the most
 recent ones, as long as they hold a small part of the memory and the model does not change
 (`regard.decoding.cuda_graph`).
@@ -86,14 +86,14 @@ def why_no_buffers(cache: GraphCache, model: GenerativeModel) -> str | None:
 def why_no_plain_step(model: object) -> str | None:
     """Why the step of a model itself cannot be captured; None if it can."""
     if type(model) not in (EncoderDecoder, LanguageModel):
-        return "the model has no decoder that is a stack of blocks"
+        return "the decoder of the model is not a stack of blocks"
     inside = all_modules(model.decoder)  # type: ignore[attr-defined]
     if has_hooks(inside):
         return "a module has hooks"
     for module in inside:
         if isinstance(module, Block) and (type(module.mixer) is not SelfAttention
                                           or type(module.mixer.mask) is not Causal):
-            return "a block has another mixer than causal self-attention"
+            return "a block has a mixer other than causal self-attention"
         if isinstance(module, AttentionLayer) and (module.position_bias is not None or module.tap.listeners):
             return "an attention layer has a position bias or a listener"
     return None
@@ -232,7 +232,7 @@ class FusedBuffers(DecoderBuffers):
         if parents is not None:
             reorder_table(self.table, parents, self.positions, self.width)
         self.fused.logits(tokens, self.layers, self.step_rows, self.logits)
-        self.positions.add_(1).clamp_(max=self.last_position)  # finished rows go on, within the storage
+        self.positions.add_(1).clamp_(max=self.last_position)  # finished rows continue, within the storage
 
     def state(self, groups: Tensor, filled: int, capacity: int) -> DecoderState:
         index, blocks = self.rows(groups), list[BlockState]()
@@ -313,7 +313,7 @@ class PlainBuffers(DecoderBuffers):
         self.load_logits(other.logits[other.rows(groups)])
 
     def step(self, parents: Tensor | None, tokens: Tensor, window: int) -> None:
-        here = self.positions.clamp(max=self.last_position)  # finished rows go on, within the storage
+        here = self.positions.clamp(max=self.last_position)  # finished rows continue, within the storage
         here = here if parents is None else here[parents]
         visible_RC = torch.arange(window, device=here.device) <= here.unsqueeze(-1)
         visible, allowed, blocks = StaticMask(visible_RC[:, None, None]), None, list[BlockState]()

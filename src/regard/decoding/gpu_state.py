@@ -10,7 +10,7 @@
     state.results(slots, search)                           the results of finished sequences
     state.batch(slots)                                     an ordinary batch
 
-A step never asks the device for a number, and a finished row stays as it is. So the next step is launched before the
+A step never reads a number from the device, and a finished row stays as it is. So the next step is launched before the
 result of the last one is known: the device never waits for Python, at the price of one step too many. Generated tokens
 are kept as back pointers (see `regard.kernels.decoding`): kernels follow them for batches that continue, NumPy follows
 them for results while the device works on. The kernels are written in Triton; `TorchKernels` do the same where Triton
@@ -64,7 +64,7 @@ from regard.kernels.decoding_buffers import (
 NEVER_ALLOWED = 2**31 - 1
 """The minimum length before a token that is forbidden."""
 
-assert [*STATUSES] == [RUNNING, FINISHED, TRUNCATED, INVALID], "kernels know the same numbers"
+assert [*STATUSES] == [RUNNING, FINISHED, TRUNCATED, INVALID], "the kernels use the same numbers"
 
 
 def why_no_gpu_state(search: object) -> str | None:
@@ -77,9 +77,9 @@ def why_no_gpu_state(search: object) -> str | None:
     elif (search.groups, search.coverage, search.terms) != (1, None, None):
         return "the search has beam groups, a coverage penalty or required terms"
     elif type(search.length_penalty) not in (NoLengthPenalty, MeanLengthPenalty, PowerLengthPenalty):
-        return "the search has a length penalty of the user"
+        return "the search has a custom length penalty"
     if not all(type(one) in (ForbiddenTokens, MinLength, NoRepeatNgram) for one in search.request.constraints):
-        return "the search has other constraints than forbidden tokens, a minimum length and no-repeat n-grams"
+        return "the search has constraints other than forbidden tokens, a minimum length and no-repeat n-grams"
     return None
 
 
@@ -221,7 +221,7 @@ class SearchState(ABC):
         return [one == RUNNING for one in status]
 
     def _know(self, sequences: Sequence[int], lengths: Sequence[int], search: Any) -> int:
-        """Remember what is known without asking the device; the number of rows."""
+        """Remember what is known without waiting for the device; the number of rows."""
         self.sequences, self.request, self.steps = [*sequences], search.request, 0
         left = (most - length for most, length in zip(self._max_lengths(sequences), lengths, strict=True))
         self.max_steps = max(left) + 1

@@ -32,9 +32,12 @@ class MbrResult(NamedTuple):
 
 def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, references: Sequence[str] | None = None,
         weights: Sequence[float] | None = None) -> list[MbrResult]:
-    """Rank candidates by expected utility, the highest first; of equal ones the earlier.
+    """Rank candidates by minimum Bayes risk: the one most similar to all references comes first.
+
+    Of candidates with the same expected utility the earlier comes first.
 
     Args:
+        candidates: the texts to rank.
         utility: `chrf` by default. `pairwise` turns a function of two texts into a utility.
         references: the texts that candidates are compared with; by default the candidates themselves.
         weights: the weight of each reference; by default all are equal, as is right for samples.
@@ -47,10 +50,11 @@ def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, referen
     shares = torch.ones(len(against), dtype=torch.float64)
     if weights is not None:
         if len(weights) != len(against):
-            raise checks.wrong("weights", f"one for each of the {len(against)} references", f"{len(weights)} of them")
+            wanted = f"one for each reference, {len(against)} in all"
+            raise checks.wrong("weights", wanted, checks.plural(len(weights), "number"))
         shares = torch.tensor(weights, dtype=torch.float64)
         if not bool((shares >= 0).all()) or not 0 < float(shares.sum()) < torch.inf:
-            raise checks.wrong("weights", "numbers of at least 0, not all of them 0", [*weights])
+            raise checks.wrong("weights", "numbers of at least 0, of which at least one is above 0", [*weights])
     # Duplicates, which are common among samples, are compared once.
     texts, unique = list(dict.fromkeys(candidates)), list(dict.fromkeys(against))
     places = {text: place for place, text in enumerate(unique)}
@@ -58,8 +62,8 @@ def mbr(candidates: Sequence[str], utility: MbrUtility | None = None, *, referen
     share_R.index_add_(0, torch.tensor([places[text] for text in against]), shares)
     utilities = (utility or chrf)(texts, unique).double()
     if tuple(utilities.shape) != (len(texts), len(unique)):
-        raise checks.wrong("utility", f"one that gives numbers of shape {(len(texts), len(unique))}",
-                           f"one that gives {checks.shape(utilities)}")
+        raise checks.wrong("utility", f"a function that returns numbers of shape {(len(texts), len(unique))}",
+                           f"one that returns {checks.shape(utilities)}")
     expected = dict(zip(texts, (utilities @ share_R / share_R.sum()).tolist(), strict=True))
     results = [MbrResult(number, expected[text]) for number, text in enumerate(candidates)]
     return sorted(results, key=lambda one: -one.utility)

@@ -25,9 +25,13 @@ RUNNING, FINISHED, TRUNCATED, INVALID = range(4)
 """The status of a row of a search: it continues, it is done, it cannot continue, or the model gave NaN for it."""
 
 
+MAX_SHOWN_IDS = 16
+"""The number of ids that the `repr` of a hypothesis shows."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
-    """Tokens that a search generated. The first n entries of `log_probabilities` belong to the n `ids`."""
+    """A candidate output of a search: its tokens, their log-probabilities and its score."""
 
     ids: list[int]
     """The tokens after the prompt, without the end token."""
@@ -39,6 +43,12 @@ class Hypothesis:
     """The end token; None for a truncated hypothesis."""
     cross: Tensor | None = field(default=None, compare=False)
     """(layers, heads, n, N): for each entry of `log_probabilities`, the attention weights over the N source states."""
+
+    def __repr__(self) -> str:
+        ids = ", ".join(map(str, self.ids[:MAX_SHOWN_IDS])) + (", …" if len(self.ids) > MAX_SHOWN_IDS else "")
+        cross = "" if self.cross is None else f", cross {checks.shape(self.cross)}"
+        return (f"Hypothesis([{ids}], {checks.plural(len(self.ids), 'token')}, score {self.score:.4g}, "
+                f"{'truncated' if self.truncated else f'end {self.end}'}{cross})")
 
     @property
     def truncated(self) -> bool:
@@ -100,8 +110,8 @@ class SearchRequest:
             raise checks.wrong("model", "in evaluation mode", "in training mode", remedy)
         rows = _prompt_rows(prompts)
         if sources is not None and sources.rows != len(rows):
-            remedy = "memory.pick(...) repeats rows."
-            raise checks.wrong("prompts", f"{sources.rows} rows, as many as the memory has", len(rows), remedy)
+            remedy = "Repeat rows of the memory with memory.pick(...)."
+            raise checks.wrong("prompts", f"as many as the memory has rows, {sources.rows}", len(rows), remedy)
         ends = sorted(check_ids("end", [end] if isinstance(end, int) else end))
         max_lengths = _max_lengths(max_length, len(rows))
         if whole_number("min_length", min_length) > min(max_lengths, default=min_length):
@@ -156,9 +166,9 @@ class SearchRequest:
         return logs
 
     def invalid_logits(self, sequence: int, length: int) -> ValueError:
-        """The error for a model whose logits are NaN, or all −∞."""
-        got = f"one that gave NaN for row {self.prompt_of(sequence)} after {length} tokens"
-        return checks.wrong("model", "one whose logits are numbers, not all of them −∞", got)
+        """The error for a model whose logits are NaN, or all −∞; the caller raises it."""
+        return ValueError(f"The logits of the model are NaN, or −∞ for every token, in row {self.prompt_of(sequence)} "
+                          f"after {checks.plural(length, 'token')}. Check its parameters, or use a wider dtype.")
 
 
 def _prompt_rows(prompts: Prompts) -> list[list[int]]:
@@ -191,8 +201,8 @@ def _max_lengths(max_length: LengthLimit, rows: int) -> list[int]:
     if not isinstance(max_length, Sequence):
         return [whole_number("max_length", max_length)] * rows
     if len(max_length) != rows:
-        expected = f"one number, or one for each of the {rows} rows"
-        raise checks.wrong("max_length", expected, f"{len(max_length)} of them")
+        expected = f"one number, or one for each row, {rows} in all"
+        raise checks.wrong("max_length", expected, checks.plural(len(max_length), "number"))
     return [whole_number("max_length", value) for value in max_length]
 
 

@@ -28,6 +28,7 @@ from regard import checks
 from regard.checks import renamed_arguments, whole_number
 from regard.decoding.beam_state import exact_topk
 from regard.decoding.constraints import Constraint, Prefixes
+from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import (
     FINISHED,
     INVALID,
@@ -54,14 +55,14 @@ RENAMED = {"limit": "max_length", "least": "min_length", "rules": "constraints",
 def greedy(model: GenerativeModel, memory: SourceInput = None, *, prompts: Prompts, end: int | Iterable[int],
            max_length: LengthLimit, min_length: int = 0, constraints: Sequence[Constraint] = (),
            token_budget: int | None = None) -> list[Hypothesis]:
-    """Return one hypothesis for each prompt, built from the most probable token at every step.
+    """Generate by greedy search: the most probable token at every step.
 
     The result for a prompt does not depend on the other prompts.
 
     Args:
-        model: in evaluation mode. memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded
-        when a slot is free; None for
-            a language model.
+        model: a model that generates, in evaluation mode.
+        memory: the encoded sources, a row for each prompt; or `Sources`, which are encoded when a slot is free; None
+            for a language model.
         prompts: the ids that each row begins with: [START] for a translation, the text so far for a completion. Rows
             may differ in length.
         end: the end token, or several. With none, (), every row is truncated at its maximum length.
@@ -71,6 +72,16 @@ def greedy(model: GenerativeModel, memory: SourceInput = None, *, prompts: Promp
         constraints: further constraints on the tokens.
         token_budget: the maximum number of tokens, prompts and maximum lengths together, that all rows of a batch may
             have; other prompts wait. By default all prompts run at once.
+
+    Returns:
+        One hypothesis for each prompt.
+
+    Example:
+        import regard
+
+        model = regard.build("gpt-tiny", vocab_size=100).eval()
+        text = regard.greedy(model, prompts=[[5, 6]], end=(), max_length=4)[0]
+        assert len(text.ids) == 4
     """
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget)
     return run_search(model, memory, request, TokenSearch(request, most_probable))
@@ -82,14 +93,20 @@ def sample(model: GenerativeModel, memory: SourceInput = None, *, prompts: Promp
            max_length: LengthLimit, seed: int | Sequence[int], num_samples: int = 1, temperature: float = 1.0,
            top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, min_length: int = 0,
            constraints: Sequence[Constraint] = (), token_budget: int | None = None) -> list[list[Hypothesis]]:
-    """Return `num_samples` samples for each prompt; the same seed gives the same samples.
+    """Generate by sampling: each token is drawn from the model's distribution. The same seed gives the same samples.
 
     Args:
         model, memory, prompts, end, max_length, min_length, constraints, token_budget: see `greedy`.
         seed: one for all prompts, from which each prompt gets its own by its index; or one for each prompt. For prompts
             in several batches, `row_seeds` returns the seeds that one batch would have.
         num_samples: the number of samples for each prompt. The first ones do not depend on it.
-        temperature, top_k, top_p, min_p: see the documentation of this module.
+        temperature: probabilities are raised to the power 1 / temperature; below 1 they become sharper.
+        top_k: draw from the `top_k` most probable tokens only.
+        top_p: draw from the most probable tokens whose probabilities sum to `top_p` only (nucleus sampling).
+        min_p: draw from tokens with at least `min_p` times the largest probability only.
+
+    Returns:
+        `num_samples` hypotheses for each prompt, in the order drawn.
     """
     filters = SamplingFilters(temperature, top_k, top_p, min_p)
     request = SearchRequest.of(model, memory, prompts, end, max_length, min_length, constraints, token_budget,
@@ -112,7 +129,7 @@ def stream(model: GenerativeModel, prompt: Sequence[int], choose: TokenChoice, *
         model, prompt, end, max_length, min_length, constraints: see `greedy`.
     """
     request = SearchRequest.of(model, None, [prompt], end, max_length, min_length, constraints)
-    search = TokenSearch(request, choose)
+    search, model = TokenSearch(request, choose), honour_hooks(model)
     batch = search.start([0], None)
     logits, state, _ = prefill(model, None, [prompt], request.capacity, request.device)
     while True:
@@ -300,8 +317,8 @@ def _prompt_seeds(seed: object, rows: int) -> list[int]:
     if isinstance(seed, int):
         return row_seeds(seed, range(rows))
     if isinstance(seed, str) or not isinstance(seed, Sequence) or len(seed) != rows:
-        got = f"{len(seed)} of them" if isinstance(seed, list | tuple) else checks.kind(seed)[0]
-        raise checks.wrong("seed", f"one number, or one for each of the {rows} prompts", got)
+        got = checks.plural(len(seed), "number") if isinstance(seed, list | tuple) else checks.kind(seed)[0]
+        raise checks.wrong("seed", f"one number, or one for each prompt, {rows} in all", got)
     return [*seed]
 
 

@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 
 from regard import checks
 from regard.decoding.decoder_step import packed_decoder
+from regard.decoding.recompute import honour_hooks
 from regard.decoding.request import SearchRequest, SourceInput, select_memory
 from regard.kernels.packed_linear import packed_linear_layers
 from regard.mixer import RowGroups, Rows
@@ -89,6 +90,7 @@ class SearchStrategy(Protocol[AnySearchBatch, SearchResult]):
 def run_search(model: GenerativeModel, sources: SourceInput, request: SearchRequest,
                search: SearchStrategy[AnySearchBatch, SearchResult]) -> list[SearchResult]:
     """The results of all sequences in their order."""
+    model = honour_hooks(model)
     if request.device.type == "cuda":
         from regard.decoding import gpu_search  # which imports this module
 
@@ -287,7 +289,7 @@ def prefill(model: GenerativeModel, memory: Memory | None, prompts: Sequence[Seq
 def require_cross(model: GenerativeModel, cross: Tensor | None) -> Tensor:
     """The cross-attention weights of a step; a ValueError if the model has none."""
     if cross is None:
-        raise checks.wrong("model", "one that attends to its memory", f"a {type(model).__name__} that does not")
+        raise checks.wrong("model", "a model with cross-attention", f"a {type(model).__name__} without")
     return cross
 
 

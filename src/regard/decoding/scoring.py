@@ -125,7 +125,7 @@ class CoveragePenalty:
         if self.layer is None:
             return cross.mean(dim=(1, 2))
         if self.layer >= cross.shape[1]:
-            raise checks.wrong("layer", f"one of the decoder's {cross.shape[1]}, below {cross.shape[1]}", self.layer)
+            raise checks.wrong("layer", f"a layer of the decoder, from 0 to {cross.shape[1] - 1}", self.layer)
         return cross[:, self.layer].mean(dim=1)
 
     def score(self, coverage: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ def beam_tree(model: GenerativeModel, memory: Memory | None = None, *, prompts: 
     """For each prompt the result of `regard.decoding.beam.beam` with these arguments, and the tree of its search."""
     request = SearchRequest.of(model, memory, prompts, end, max_length, 0, constraints)
     if whole_number("nbest", nbest, 1) > whole_number("beams", beams, 1):
-        raise checks.wrong("nbest", f"at most the {beams} beams", nbest)
+        raise checks.wrong("nbest", f"at most the number of beams, {beams}", nbest)
     search = BeamSearch(request, beams, as_length_penalty(length_penalty), nbest)
     recorder = TreeRecorder(search, max_branches=max_branches)
     found = run_search(model, memory, request, recorder)
