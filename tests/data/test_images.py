@@ -5,7 +5,9 @@ import io
 import os
 import random
 import re
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -98,7 +100,7 @@ def test_no_images(tmp_path, use):
     (tmp_path / "notes.png").write_text("This is no image.")
     (tmp_path / "empty.png").write_bytes(b"")
     for name, message in (("notes.png", "This is not an image"), ("empty.png", "This is not an image"),
-                          ("none.png", "There is no such file"), (".", "This is a directory")):
+                          ("none.png", "There is no such file"), (".", "This is a folder")):
         with pytest.raises(DataError, match=message):
             use(tmp_path / name)
 
@@ -129,6 +131,66 @@ def test_a_damaged_file_is_named_or_still_an_image(tmp_path, format):
     assert all("damaged.img: " in message for message in refused)
 
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize("use", [read_image_shape, lambda path: read_pixels(path, ImageShape(2, 2, 3))])
+def test_an_eps_file_never_starts_ghostscript(tmp_path, monkeypatch, use):
+    mark, program = tmp_path / "started", tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch '{mark}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # which is where Pillow remembers the program
+    path = tmp_path / "x.png"
+    path.write_bytes(EPS)
+    with pytest.raises((OSError, SyntaxError)), Image.open(path) as image:
+        image.load()
+    assert mark.exists(), "Pillow itself starts the program"
+    mark.unlink()
+    with pytest.raises(DataError, match=r"x\.png: .*PNG, JPEG"):
+        use(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("format", ["PCX", "TGA", "ICO", "SGI"])
+def test_a_format_that_is_not_documented_is_refused(tmp_path, format):
+    path = saved(tmp_path / "x.png", COLOURS, format=format)
+    with pytest.raises(DataError, match=r"x\.png: "):
+        read_image_shape(path)
+
+
+def test_the_documented_formats_are_read(tmp_path):
+    for format in images.IMAGE_FORMATS:
+        path = saved(tmp_path / "a.img", COLOURS, format=format)
+        assert read_pixels(path, ImageShape(6, 4, 3)).shape == (3, 6, 4), format
+
+
+def png_of(height, width):
+    """A PNG whose header announces a size that its data does not have."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(data)) + name + data
+                                            + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks)
+
+
+@pytest.mark.parametrize("use", [read_image_shape, lambda path: read_pixels(path, ImageShape(2, 2, 3))])
+@pytest.mark.parametrize("size", [(12_000, 10_000), (100_000, 100_000)])
+def test_a_size_is_refused_before_the_pixels_are_decoded(tmp_path, monkeypatch, use, size):
+    path = tmp_path / "large.png"
+    path.write_bytes(png_of(*size))
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("pixels are decoded"))
+    with pytest.raises(DataError, match=r"large\.png: .*100,000,000"):
+        use(path)
+
+
+@pytest.mark.parametrize("use", [read_image_shape, images.is_idx])
+def test_a_pipe_is_refused_and_does_not_wait(tmp_path, use):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png: "):
+        use(tmp_path / "pipe.png")
+
+
 def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ValueError, match=r"pip install 'regard\[images\]'"):
@@ -147,18 +209,18 @@ def test_labels_are_the_names_of_the_folders(tmp_path):
     found = images.read_image_folder(tmp_path)
     assert [f"{file.parent.name}/{file.name}" for file in found.files] == ["cat/2.jpg", "dog/a.png", "dog/b.png"]
     assert found.labels == ("cat", "dog", "dog")
-    assert found.notes == (f"{tmp_path}: skipped 1 file beside the class folders",)
+    assert found.notes == (f"{tmp_path}: Skipped 1 file beside the class folders.",)
     assert images.read_image_folder(made(tmp_path / "other", "a/1.png")).notes == ()
 
 
 def test_what_is_no_folder_of_classes(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: There are no folders in it"):
+    with pytest.raises(DataError, match="empty: No class folders"):
         images.read_image_folder(tmp_path / "empty")
     with pytest.raises(DataError, match="none: The folder cannot be read: No such file"):
         images.read_image_folder(tmp_path / "none")
     (tmp_path / "set" / "cat").mkdir(parents=True)
-    with pytest.raises(DataError, match="set/cat: There is no image in this class"):
+    with pytest.raises(DataError, match="set/cat: No images found"):
         images.read_image_folder(tmp_path / "set")
     made(tmp_path, "deep/cat/inner/1.png")
     with pytest.raises(DataError, match="deep/cat/inner: This is not a file"):
@@ -210,7 +272,7 @@ IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 @pytest.mark.parametrize(("data", "message"), [
     (packed(IMAGES)[:-1], r"header announces 2 × 3 × 4 = 24 bytes, but there are 23\. Download it again"),
     (packed(IMAGES) + b"\0", "24 bytes, but there are more"),
-    (packed(IMAGES)[:9], "It ends inside its header"),
+    (packed(IMAGES)[:9], "ends inside its header"),
     (packed(IMAGES, kind=0x0D), "holds 32-bit floats, but only bytes are supported"),
     (b"\0\0\x08\x03" + b"\xff" * 12 + b"1", "but there are 1"),  # 10^28 bytes are not allocated
 ])
@@ -253,7 +315,7 @@ def test_images_and_labels_in_either_order(tmp_path):
     ({"one": IMAGES, "other": IMAGES[0]}, r"other has the shape \(3, 4\)"),
     ({"one": IMAGES, "other": np.zeros(2, np.uint8), "third": IMAGES}, "Images come in two IDX files"),
     ({"one": IMAGES, "other": np.zeros(3, np.uint8)}, "one has 2 images, but .*other has 3 labels"),
-    ({"one": IMAGES[:0], "other": np.zeros(0, np.uint8)}, "one: There is not a single image"),
+    ({"one": IMAGES[:0], "other": np.zeros(0, np.uint8)}, "one: No images"),
 ])
 def test_files_that_do_not_belong_together(tmp_path, files, message):
     with pytest.raises(DataError, match=re.compile(message, re.DOTALL)):
@@ -271,3 +333,11 @@ def test_all_bytes():
 def test_what_is_scaled_already_is_refused(dtype):
     with pytest.raises(ValueError, match="`pixels` must be bytes"):
         scale_pixels(torch.zeros(3, dtype=dtype))
+
+
+def test_an_idx_file_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.allocation.available_memory", lambda: 4_000_000)
+    path = tmp_path / "bomb.idx.gz"
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 1]) + (10**8).to_bytes(4, "big") + bytes(10**8)))
+    with pytest.raises(DataError, match=r"bomb\.idx\.gz: .*1\.9 MiB"):
+        images.read_idx(path)

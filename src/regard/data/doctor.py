@@ -35,7 +35,9 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from regard import config
+from regard.checks import plural
 from regard.data.filters import (
+    BLOCK_PAIRS,
     EXAMPLES_KEPT,
     RULE_NAMES,
     RULES,
@@ -107,6 +109,10 @@ class SkippedEntries:
         if len(first) < EXAMPLES_KEPT:
             first.append(location)
 
+    def describe(self) -> str:
+        """The counts in words: "2 fuzzy, 1 obsolete"."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items())
+
 
 @dataclass(frozen=True)
 class DoctorReport:
@@ -175,34 +181,37 @@ class DoctorReport:
 
 def _warnings(report: DoctorReport) -> Iterator[str]:
     if not report.kept:
-        yield "No pair is kept." if report.read else "There is no pair."
+        yield f"All {plural(report.read, 'pair')} are skipped." if report.read > 1 else \
+            "The only pair is skipped." if report.read else "There are no pairs."
         return
     if 2 * report.dropped.total > report.read:
         rule = max(report.dropped.counts, key=lambda name: report.dropped.counts[name])
-        yield f"More than half of the pairs are dropped, most of them by the rule {rule}."
+        yield f"More than half of the pairs are skipped, most of them by the rule {rule}."
     statistics = report.statistics
     if statistics.first_unaligned is not None:
-        yield (f"{statistics.first_unaligned.location}: from about here on, long sources do not have long targets, in "
-               f"{statistics.unaligned} of {statistics.testable} blocks of the data. Are the two sides still aligned?")
+        yield (f"{statistics.first_unaligned.location}: From about here on, the lengths of sources and targets are "
+               f"unrelated, in {statistics.unaligned:,} of {statistics.testable:,} blocks of {BLOCK_PAIRS} pairs. Are "
+               "the two sides still aligned?")
     for name, side in (("sources", statistics.source), ("targets", statistics.target)):
         if side.composed and side.decomposed:
-            yield (f"The {name} mix normal forms: {side.composed} texts have accented letters in one character, "
-                   f"{side.decomposed} in two. A model sees different letters there, unless one form is chosen.")
+            yield (f"The {name} mix Unicode normal forms: {plural(side.composed, 'text')} with accented letters as one "
+                   f"character (NFC), {side.decomposed:,} as two (NFD). They are different letters to a tokenizer that "
+                   "does not normalize.")
     if report.overlap is not None:
         yield from _overlap_warnings(report.overlap, report.kept)
 
 
 def _overlap_warnings(overlap: "ValidationOverlap", training: int) -> Iterator[str]:
     if not overlap.pairs:
-        yield "No pair of the validation data is kept."
+        yield "All validation pairs are skipped."
     elif overlap.exact == overlap.pairs == training:
-        yield "The validation data is the training data: scores will only measure what the model remembers."
+        yield "The validation data is the training data: its scores say nothing about other texts."
     elif overlap.exact == overlap.pairs:
-        yield "Every pair of the validation data is in the training data."
+        yield "Every validation pair is in the training data."
     elif overlap.folded:
         share = 100 * overlap.folded / overlap.pairs
-        yield (f"{overlap.folded} of the {overlap.pairs} validation pairs ({share:.1f}%) are in the training data, "
-               f"{overlap.exact} of them exactly.")
+        yield (f"{overlap.folded:,} of {overlap.pairs:,} validation pairs ({share:.1f}%) are in the training data, "
+               f"{overlap.exact:,} of them exactly.")
 
 
 def _tally_table(tally: RuleTally | SkippedEntries) -> dict[str, Any]:

@@ -75,21 +75,18 @@ RuleTest = Callable[[str, str], RuleMatch | None]
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig(Config):
-    """Which pairs are skipped.
-
-    Args:
-        longest_words: the largest number of words, separated by white space, that a text may have.
-        longest_characters: the largest number of characters, for languages without spaces and for what is not text.
-        ratio: how many times longer one text may be than the other, in characters.
-        ratio_from: the ratio is tested only if the longer text has at least this many characters.
-        drop: the rules that skip a pair; the others are only reported.
-    """
+    """Which pairs are skipped."""
 
     max_words: int = integer(256, minimum=1, old="longest_words")
+    """Maximum number of words of a text, separated by white space."""
     max_characters: int = integer(2000, minimum=1, old="longest_characters")
+    """Maximum number of characters of a text, for languages without spaces."""
     max_length_ratio: float = number(6.0, minimum=1, old="ratio")
+    """Maximum ratio of the lengths of source and target, in characters."""
     min_ratio_characters: int = integer(40, minimum=0, old="ratio_from")
+    """The ratio is tested only if the longer text has at least this many characters."""
     drop: tuple[str, ...] = choice(RULE_NAMES, ("empty", "too_long", "ratio", "copy", "duplicate"))
+    """The rules that skip a pair; `regard data check` reports the others."""
 
 
 @dataclass(frozen=True)
@@ -474,24 +471,24 @@ def _first_match(pattern: re.Pattern[str], text: str) -> int:
 
 # A pair is skipped by the first rule that matches, so a duplicate always repeats a pair that was kept.
 RULES = (
-    FilterRule("empty", "a side with nothing to read", "{count} with an empty side", _empty, 4),
+    FilterRule("empty", "source or target is empty", "{count} with an empty side", _empty, 4),
     FilterRule("too_long", "more words or characters than allowed", "{count} too long", _too_long, 8),
-    FilterRule("ratio", "one side is many times longer than the other",
+    FilterRule("ratio", "one side is much longer than the other",
                "{count} with a length ratio over {ratio:g}", _ratio, 6),
-    FilterRule("copy", "the target is the source, and has letters", "{count} with the source as target", _copy, 7),
-    FilterRule("replacement", "U+FFFD: a letter was lost in an earlier conversion", "{count} with U+FFFD",
+    FilterRule("copy", "the target is a copy of the source", "{count} with the source as target", _copy, 7),
+    FilterRule("replacement", "U+FFFD: a character was lost in an earlier conversion", "{count} with U+FFFD",
                _character_rule(find_replacement), 1, no_replacement),
     FilterRule("mojibake", "UTF-8 that was read as Latin-1 or Windows-1252", "{count} with mojibake",
                _character_rule(find_mojibake), 2, no_mojibake),
     FilterRule("control", "a control character", "{count} with control characters",
                _character_rule(find_control), 3, no_control),
-    FilterRule("line_breaks", "a character at which other programs end a line", "{count} with line breaks",
+    FilterRule("line_breaks", "a line-break character inside a text", "{count} with line breaks",
                _character_rule(find_line_break), 9, no_line_break),
-    FilterRule("decomposed", "not in normal form C: accents apart from their letters", "{count} not in NFC",
+    FilterRule("decomposed", "not in Unicode normal form C (NFC)", "{count} not in NFC",
                _character_rule(find_decomposed), 10, no_decomposed),
     FilterRule("outer_spaces", "white space at the beginning or the end", "{count} with outer white space",
                _character_rule(find_outer_space), 11, no_outer_space),
     FilterRule("duplicate", "the same pair occurred before", "{count} duplicate{s}", _duplicate),
-    FilterRule("repeated_source", "the same source as a pair before, with another target",
+    FilterRule("repeated_source", "the same source as an earlier pair, with another target",
                "{count} with a repeated source", _repeated_source),
 )  # fmt: skip

@@ -6,8 +6,10 @@
     read_idx_images([images, labels])            the IDX files of MNIST and its relatives, plain or gzip
 
 An image is rotated as its EXIF orientation says, composed onto white where it is transparent, converted to grey or RGB,
-and resized bilinearly. IDX files are recognised by their first bytes (00 00, type, dimensions), whatever their names.
-Reading image files needs Pillow, the extra `images`. This module knows no models.
+and resized bilinearly. Only the formats of `IMAGE_FORMATS` are opened, recognised by content: Pillow knows more, and
+runs other programs for some of them (Ghostscript for EPS). The size in the header is checked before pixels are decoded.
+IDX files are recognised by their first bytes (00 00, type, dimensions), whatever their names. Reading image files needs
+Pillow, the extra `images`. This module knows no models.
 
 Legend: C channels, H height, W width.
 """
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import checks
+from regard import allocation, checks
 from regard.data.sources.text import DataError, InputFile, printable, read_head
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
 
 PixelArray = NDArray[np.uint8]
 Result = TypeVar("Result")
+IMAGE_FORMATS = {"PNG": "PNG", "JPEG": "JPEG", "GIF": "GIF", "BMP": "BMP", "TIFF": "TIFF", "WEBP": "WebP",
+                 "PPM": "PPM"}
+"""Pillow's names of the formats that are read, and the usual ones."""
+MAX_PIXELS = 100_000_000
+"""Pixels of an image, at most: a small file can announce billions. 100 million pixels take 0.4 GB when decoded."""
 PILLOW_MODES = {"1": "L", "3": "RGB"}
 """Pillow's mode for each number of channels."""
 GREY_MODES = {"1", "L", "LA", "La"}
@@ -117,18 +124,38 @@ def import_pillow() -> ModuleType:
 
 def _with_image(path: str | os.PathLike[str], use: Callable[[Any], Result]) -> Result:
     """Open an image and apply `use`. Pillow's many errors become one that names the file."""
-    module, input = import_pillow(), InputFile(path)
+    module, input = import_pillow(), _open_input(path)
     try:
         with warnings.catch_warnings(), open(input.path, "rb") as file:
-            warnings.simplefilter("ignore")  # about metadata, of which only the orientation matters
-            with module.open(file) as image:
+            warnings.simplefilter("ignore")  # about metadata and sizes: the latter are checked here
+            with module.open(file, formats=[*IMAGE_FORMATS]) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise _too_many_pixels(input.name, f"{image.height:,} × {image.width:,}")
                 return use(image)
     except module.UnidentifiedImageError as error:
-        raise DataError(f"{input.name}: This is not an image, or its format is unknown. Remove it, or convert it to "
-                        "PNG.") from error
-    except (*PILLOW_ERRORS, module.DecompressionBombError) as error:
+        raise DataError(f"{input.name}: This is not an image in a supported format "
+                        f"({', '.join(IMAGE_FORMATS.values())}). Remove it, or convert it to PNG.") from error
+    except DataError:
+        raise
+    except module.DecompressionBombError as error:
+        raise _too_many_pixels(input.name, f"more than {2 * module.MAX_IMAGE_PIXELS:,}") from error
+    except PILLOW_ERRORS as error:
         raise DataError(f"{input.name}: The image cannot be read ({error}). Download it again, or remove it.") \
             from error
+
+
+def _open_input(path: str | os.PathLike[str]) -> InputFile:
+    """An input file; a DataError for a pipe or a device, since the beginning is read twice."""
+    input = InputFile(path)
+    if input.single_pass:
+        raise DataError(f"{input.name}: The input is read twice, but a pipe can be read only once. Save it to a file "
+                        "first.")
+    return input
+
+
+def _too_many_pixels(name: str, size: str) -> DataError:
+    return DataError(f"{name}: The image has {size} pixels, but at most {MAX_PIXELS:,} are read. Make it smaller, or "
+                     "remove it.")
 
 
 def _shape_of(image: Any) -> ImageShape:
@@ -180,7 +207,7 @@ def read_image_folder(path: str | os.PathLike[str]) -> ImageFolder:
     entries = list_folder(folder)
     classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
-        raise DataError(f"{name}: There are no folders in it. Images are read from one folder per class: "
+        raise DataError(f"{name}: No class folders found. Images are read from one folder per class: "
                         f"{name}/cat/1.png, {name}/dog/1.png.")
     files, labels = list[Path](), list[str]()
     for label in classes:
@@ -190,14 +217,14 @@ def read_image_folder(path: str | os.PathLike[str]) -> ImageFolder:
             raise DataError(f"{printable(str(label))}: The name of a class must be text. Rename the folder.") from error
         images = list_folder(label)
         if not images:
-            raise DataError(f"{printable(str(label))}: There is no image in this class. Add some, or remove it.")
+            raise DataError(f"{printable(str(label))}: No images found for this class. Add some, or remove the folder.")
         for image in images:
             if not image.is_file():
                 raise DataError(f"{printable(str(image))}: This is not a file. A class folder holds only images.")
         files += images
         labels += [label.name] * len(images)
     others = len(entries) - len(classes)
-    notes = (f"{name}: skipped {others:,} file{'s' * (others != 1)} beside the class folders",)
+    notes = (f"{name}: Skipped {checks.plural(others, 'file')} beside the class folders.",)
     return ImageFolder(name, tuple(files), tuple(labels), notes if others else ())
 
 
@@ -219,7 +246,7 @@ class IdxImages(NamedTuple):
 
 def is_idx(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins like IDX; a DataError if it cannot be read."""
-    return _is_idx_header(_read_idx_head(InputFile(path).blocks())[0])
+    return _is_idx_header(_read_idx_head(_open_input(path).blocks())[0])
 
 
 def read_idx(path: str | os.PathLike[str]) -> PixelArray:
@@ -236,12 +263,16 @@ def read_idx(path: str | os.PathLike[str]) -> PixelArray:
     while len(head) < start:
         block = next(blocks, b"")
         if not block:
-            raise DataError(f"{input.name}: It ends inside its header. Download it again.")
+            raise DataError(f"{input.name}: The file ends inside its header. Download it again.")
         head += block
     shape = tuple(int.from_bytes(head[at:at + IDX_SIZE], "big") for at in range(IDX_HEADER, start, IDX_SIZE))
     content, expected = bytearray(head[start:]), prod(shape)
-    while len(content) <= expected and (block := next(blocks, b"")):
+    room = allocation.available_memory() // 2  # a growing array is copied
+    while len(content) <= min(expected, room) and (block := next(blocks, b"")):
         content += block
+    if room < len(content) <= expected:
+        raise DataError(f"{input.name}: The file unpacks to more than {allocation.format_bytes(room)}, half of the "
+                        "free memory. Split it into smaller files.")
     if len(content) != expected:
         got = f"there are {len(content):,}" if len(content) < expected else "there are more"
         raise DataError(f"{input.name}: Its header announces {' × '.join(map(str, shape))} = {expected:,} bytes, but "
@@ -264,7 +295,7 @@ def read_idx_images(paths: Sequence[str | os.PathLike[str]]) -> IdxImages:
         raise DataError(f"{image_file} has {len(images):,} images, but {label_file} has {len(labels):,} labels. Label "
                         "n must belong to image n: name two files of one set.")
     if not images.size:
-        raise DataError(f"{image_file}: There is not a single image in it.")
+        raise DataError(f"{image_file}: No images found.")
     return IdxImages(images, labels)
 
 

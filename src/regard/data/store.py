@@ -175,8 +175,8 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{os.fspath(path)}: cannot be read: {error.strerror}. "
-                        f"Check its name and its permissions.") from error
+        raise DataError(f"{os.fspath(path)}: The file cannot be read: {error.strerror}. Check its name and "
+                        "permissions.") from error
 
 
 def store_key(data: Sequence[str], tokenizer: str, settings: Mapping[str, Any]) -> str:
@@ -230,7 +230,7 @@ def _open_or_make(kind: type[AnyStore], path: Path, key: str, make: Callable[[],
             return OpenedStore(_open_store(kind, folder.tokens, key, vocabularies), notes)
         except UnusableStoreError as reason:
             if folder.tokens.exists():
-                notes = [f"{reason}: the tokens are prepared again."]
+                notes = [f"{reason}: the data is tokenized again."]
         write_store(folder.new, key, make(), vocabularies)
         folder.replace_tokens()
         return OpenedStore(_open_store(kind, folder.tokens, key, vocabularies), notes)
@@ -330,8 +330,7 @@ def open_store_folder(path: Path) -> Iterator[StoreFolder]:
                 raise
             handle = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)  # a store that may be read but not made
     except OSError as error:
-        raise checks.wrong("folder", "a folder that can be written to", f"{path} ({error.strerror})",
-                           "Choose another one.") from error
+        raise ValueError(f"{path}: The folder cannot be written to: {error.strerror}. Choose another one.") from error
     try:
         yield StoreFolder(path, handle)
     finally:
@@ -374,7 +373,7 @@ def read_header(folder: Path, key: str, vocabularies: Mapping[str, int]) -> Stor
     if not intact:
         raise UnusableStoreError(f"{path} is damaged")
     if header.key != key or {name: side.vocabulary for name, side in header.sides.items()} != dict(vocabularies):
-        raise UnusableStoreError(f"{folder} was made from other data, with another tokenizer, settings or version")
+        raise UnusableStoreError(f"{folder} belongs to other data, settings or versions")
     for check in (_check_sizes, _check_digests):  # all sizes before any sha256, which takes time
         for name, side in header.sides.items():
             check(folder, name, side)
@@ -484,9 +483,9 @@ def _check_ours(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()] if is_folder else []
     foreign = sorted(name for name in names if not STORE_FILES.fullmatch(name))
     if not is_folder or foreign:
-        raise checks.wrong(str(folder), "a folder with only the files of a store",
-                           f"one with {foreign[0]!r}" if foreign else "not a folder",
-                           "Move it away, or choose another folder.")
+        raise ValueError(f"{folder}: " + (f"The folder has files that are not token ids, such as {foreign[0]!r}."
+                                          if foreign else "This is not a folder.")
+                         + " Move it away, or choose another folder.")
 
 
 def _flock(handle: int, mode: str, path: Path) -> None:

@@ -63,10 +63,10 @@ def test_what_is_left_out_is_told(file):
 def test_a_plain_file_alone(file, refused):
     one, two = file("a.txt", "a\tb\n"), file("b.tsv", "a\tb\n")
     message = refused(lambda: read_pairs([one]))
-    assert message.startswith("a.txt: Plain files come in twos, sources and then targets, but nothing follows")
+    assert message.startswith("a.txt: Pairs in plain text need two files")
     assert "*.tsv, *.jsonl, *.po, *.tmx" in message
-    assert "but b.tsv, which holds pairs itself, follows" in refused(lambda: read_pairs([one, two]))
-    assert "but nothing follows this one" in refused(lambda: read_pairs([two, one]))
+    assert "b.tsv" in refused(lambda: read_pairs([one, two]))
+    assert "no other file follows" in refused(lambda: read_pairs([two, one]))
 
 
 @pytest.mark.parametrize(("names", "message"), [
@@ -94,18 +94,17 @@ def test_paths_that_cannot_be_meant(paths, message):
 def test_what_cannot_be_read_is_seen_at_once(tmp_path, file, refused):
     with pytest.raises(DataError, match="no such file"):
         read_pairs([file("a.en", "a\n"), tmp_path / "a.fr"])
-    with pytest.raises(DataError, match="directory"):
+    with pytest.raises(DataError, match="folder"):
         read_texts([tmp_path])
 
 
 @pytest.mark.parametrize("content", ["", "\ufeff"])
 def test_nothing_is_an_error(file, refused, content):
     empty, other = file("a.en", content), file("b.fr", content)
-    assert refused(lambda: read_pairs([empty, other])) == \
-        "a.en, b.fr: There is not a single pair in it."
-    assert refused(lambda: read_texts([empty])) == "a.en: There is not a single line in it."
-    assert "not a single pair" in refused(lambda: read_pairs([file("a.po", content)]))
-    assert "not a single pair" in refused(lambda: read_pairs([file("a.tsv.gz", content)]))
+    assert refused(lambda: read_pairs([empty, other])).startswith("a.en, b.fr: No pairs")
+    assert refused(lambda: read_texts([empty])).startswith("a.en: No lines")
+    assert refused(lambda: read_pairs([file("a.po", content)])).startswith("a.po: No pairs")
+    assert refused(lambda: read_pairs([file("a.tsv.gz", content)])).startswith("a.tsv.gz: No pairs")
 
 
 def test_one_pair_is_something(file):
@@ -132,7 +131,7 @@ def test_standard_input(monkeypatch, refused, file):
         found = opened(["-"])
         first = next(iter(found))
         assert (first[:2] if opened is read_pairs else first.text) == expected
-        assert refused(lambda found=found: found).startswith("standard input: It was read already")
+        assert refused(lambda found=found: found).startswith("standard input: A pipe can be read only once")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
     assert refused(lambda: read_pairs(["-"])).startswith("standard input:2: 1 column instead of 2")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
@@ -306,11 +305,11 @@ def test_where_anything_fails_no_output_is_left(file, tmp_path):
         write_translations(file("a", "1\n2\n"), failing(), output)
     with pytest.raises(DataError, match="b:2: byte 1: 0xFF"):
         write_translations(file("b", b"1\n\xff\n"), "ab", output)
-    with pytest.raises(DataError, match=r"a\.tsv:1: A target with a tab"):
+    with pytest.raises(DataError, match=r"a\.tsv:1: .* a tab"):
         write_translations(file("a.tsv", "1\n"), ["\t"], output)
-    with pytest.raises(DataError, match=r"a\.jsonl:1: A target with half a surrogate pair"):
+    with pytest.raises(DataError, match=r"a\.jsonl:1: .* half a surrogate pair"):
         write_translations(file("a.jsonl", '{"source": "a"}'), ["\ud800"], output)
-    with pytest.raises(DataError, match=r"a\.po:1: A target with half a surrogate pair"):
+    with pytest.raises(DataError, match=r"a\.po:1: .* half a surrogate pair"):
         write_translations(file("a.po", 'msgid "a"\nmsgstr ""\n'), ["\ud800"], output)
     assert not output.exists()
 
@@ -320,21 +319,21 @@ def test_the_output_is_not_the_input_nor_anything_that_is_there(file, tmp_path):
     os.link(path, tmp_path / "hard")
     os.symlink(path, tmp_path / "soft")
     for output in (path, os.path.join(tmp_path, ".", "a"), tmp_path / "hard", tmp_path / "soft"):
-        with pytest.raises(DataError, match="The output is the input"):
+        with pytest.raises(DataError, match="The output file is the input file"):
             write_translations(path, ["x"], output)
-    with pytest.raises(DataError, match="It exists already, and is not overwritten"):
+    with pytest.raises(DataError, match="exists already"):
         write_translations(path, ["x"], file("b", "precious"))
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling")
-    with pytest.raises(DataError, match="It exists already"):
+    with pytest.raises(DataError, match="exists already"):
         write_translations(path, ["x"], tmp_path / "dangling")
-    with pytest.raises(DataError, match="It cannot be written: No such file or directory"):
+    with pytest.raises(DataError, match="cannot be written: No such file or directory"):
         write_translations(path, ["x"], tmp_path / "none" / "b")
     assert (tmp_path / "a").read_text() == "1\n"
     assert (tmp_path / "b").read_text() == "precious"
 
 
 def test_standard_input_and_output(file, monkeypatch, tmp_path):
-    with pytest.raises(DataError, match="standard input: It can be read only once"):
+    with pytest.raises(DataError, match=r"standard input: .* only once"):
         write_translations("-", ["x"], tmp_path / "out")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\tb\nc\n")))
     assert [line.text for line in read_sources("-")] == ["a\tb", "c"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from regard.data.sources import po
 from regard.data.sources.formats import read_sources, write_translations
 from regard.data.sources.po import escape_string, parse_document, read_entries
-from regard.data.sources.text import DataError, InputFile, TargetSlot
+from regard.data.sources.text import DataError, InputFile, ReadLog, TargetSlot
 
 HEADER = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {};\\n"\n\n'
 FILES = 'msgid "a file"\nmsgid_plural "%d files"\n'
@@ -21,9 +21,8 @@ FILES = 'msgid "a file"\nmsgid_plural "%d files"\n'
 
 def pairs(path):
     left = []
-    found = [pair[:2] for pair in po.read_pairs(InputFile(path), lambda where,
-                                                reason: left.append((where.line, reason)))]
-    return found, left
+    found = po.read_pairs(InputFile(path), lambda where, reason: left.append((where.line, reason)), ReadLog())
+    return [pair[:2] for pair in found], left
 
 
 def test_which_entries_are_pairs(file):
@@ -44,8 +43,8 @@ msgstr "vier"
     found, left = pairs(path)
     assert found == [("one", "eins"), ("two", "")]
     assert left == [(9, "fuzzy"), (12, "obsolete")]
-    assert [str(pair.location).rpartition("/")[2] for pair in po.read_pairs(InputFile(path), print)][:2] == ["a.po:1",
-                                                                                                             "a.po:5"]
+    again = list(po.read_pairs(InputFile(path), print, ReadLog()))
+    assert [str(pair.location).rpartition("/")[2] for pair in again][:2] == ["a.po:1", "a.po:5"]
 
 
 def test_comments_at_the_end_are_no_entry_that_is_left_out(file):

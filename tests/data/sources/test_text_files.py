@@ -105,7 +105,7 @@ def test_a_text_may_begin_like_a_packer(file):
 
 def test_what_is_no_file(tmp_path, file, refused):
     (tmp_path / "folder").mkdir()
-    assert refused(lambda: InputFile(tmp_path / "folder")) == "folder: This is a directory. Name the files in it."
+    assert refused(lambda: InputFile(tmp_path / "folder")) == "folder: This is a folder. Name the files in it."
     assert refused(lambda: InputFile(tmp_path / "none")) == "none: There is no such file. Check the name."
     inside = os.path.join(file("a", b""), "b")
     assert refused(lambda: InputFile(inside)) == "a/b: There is no such file. Check the name."
@@ -131,12 +131,12 @@ def test_standard_input_is_read_once(monkeypatch, refused):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(PACKED)))
     input = InputFile("-")
     assert b"".join(input.blocks()) == TEXT
-    assert refused(input.blocks).startswith("standard input: It was read already, and can be read only once.")
+    assert refused(input.blocks).startswith("standard input: A pipe can be read only once.")
 
 
 def test_closed_standard_input(monkeypatch, refused):
     monkeypatch.setattr(sys, "stdin", None)
-    assert refused(InputFile("-").blocks).startswith("standard input: It is closed.")
+    assert refused(InputFile("-").blocks).startswith("standard input: The stream is closed.")
 
 
 def test_a_pipe_is_read_once(tmp_path, refused):
@@ -310,10 +310,10 @@ def test_what_is_joined_is_what_is_read(texts, end):
     (b"\xef\xbb\xbfab\n\xe9", "corpus.de:2: byte 1: 0xE9 is not UTF-8."),
     (b"a\nb\0c\n", "corpus.de:2: byte 2: 0x00 (NUL) is not text."),
     (b"a\n\xed\xa0\xbd\xed\xb8\x80\n", "corpus.de:2: byte 1: 0xED is not UTF-8."),
-    ("Hallo Welt\n".encode("utf-16"), "corpus.de: It is UTF-16LE, not UTF-8. Convert it: iconv -f UTF-16LE -t UTF-8."),
-    (b"\xfe\xff" + "Hallo\n".encode("utf-16-be"), "corpus.de: It is UTF-16BE, not UTF-8."),
-    ("Hallo\n".encode("utf-32"), "corpus.de: It is UTF-32LE, not UTF-8."),
-    (b"\0\0\xfe\xff" + "Hallo\n".encode("utf-32-be"), "corpus.de: It is UTF-32BE, not UTF-8."),
+    ("Hallo Welt\n".encode("utf-16"), "corpus.de: The file is UTF-16LE, not UTF-8."),
+    (b"\xfe\xff" + "Hallo\n".encode("utf-16-be"), "corpus.de: The file is UTF-16BE, not UTF-8."),
+    ("Hallo\n".encode("utf-32"), "corpus.de: The file is UTF-32LE, not UTF-8."),
+    (b"\0\0\xfe\xff" + "Hallo\n".encode("utf-32-be"), "corpus.de: The file is UTF-32BE, not UTF-8."),
     ("Hallo Welt\n".encode("utf-16-le"), "corpus.de:1: byte 2: 0x00 (NUL) is not text. The file looks like UTF-16LE."),
     ("Hallo Welt\n".encode("utf-16-be"), "corpus.de:1: byte 1: 0x00 (NUL) is not text. The file looks like UTF-16BE."),
     ("àéù Hallo Welt\n".encode("utf-16-le"), "corpus.de:1: byte 1: 0xE0 is not UTF-8. The file looks like UTF-16LE."),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard.data.sources import text as inputs
 from regard.data.sources import tmx
 from regard.data.sources.formats import read_pairs, read_sources, write_translations
-from regard.data.sources.text import DataError, InputFile, Location, SentencePair, TargetSlot
+from regard.data.sources.text import DataError, InputFile, Location, ReadLog, SentencePair, TargetSlot
 from regard.data.sources.tmx import TmxParser
 
 
@@ -24,15 +24,16 @@ def document(*units, srclang="en"):
 
 def pairs(path, source=None, target=None):
     left = []
-    found = list(tmx.read_pairs(InputFile(path), source, target, lambda where,
-                                reason: left.append((where.line, reason))))
+    found = tmx.read_pairs(InputFile(path), source, target,
+                           lambda where, reason: left.append((where.line, reason)), ReadLog())
     return [pair[:2] for pair in found], left
 
 
 def test_two_languages_need_no_names(file):
     path = file("a.tmx", document([("EN", "one"), ("fr", "un")], [("fr", "deux"), ("en-US", "two")]))
     assert pairs(path) == ([("one", "un"), ("two", "deux")], [])
-    assert next(tmx.read_pairs(InputFile(path), None, None, print)) == SentencePair("one", "un", Location(path, 2))
+    assert next(tmx.read_pairs(InputFile(path), None, None, print, ReadLog())) == \
+        SentencePair("one", "un", Location(path, 2))
 
 
 @pytest.mark.parametrize("srclang", ["", "*all*"])
@@ -43,7 +44,7 @@ def test_without_a_word_in_the_header_the_first_language_is_the_source(file, src
 
 def test_a_third_language_without_names(file, refused):
     path = file("a.tmx", document([("en", "one"), ("fr", "un")], [("en", "one"), ("de", "eins")]))
-    assert refused(lambda: pairs(path)).startswith('a.tmx:3: A third language, "de", besides "en" and "fr".')
+    assert refused(lambda: pairs(path)).startswith('a.tmx:3: A third language, "de"')
     assert pairs(path, "EN", "de") == ([("one", "eins")], [(2, "no target language")])
 
 
@@ -63,8 +64,8 @@ def test_languages_and_their_regions(file, source, target, expected):
 def test_a_language_is_not_its_prefix(file, refused):
     path = file("a.tmx", document([("eng", "a"), ("de", "b")]))
     message = refused(lambda: pairs(path, "en", "de"))
-    assert message == ('a.tmx: No unit has both a source in "en" and a target in "de". The languages found: "eng", '
-                       '"de". Name two of them.')
+    assert message.startswith('a.tmx: No unit has both a source in "en" and a target in "de".')
+    assert message.endswith(': "eng", "de".')
 
 
 def test_several_variants_of_a_language(file):

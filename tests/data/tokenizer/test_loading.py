@@ -37,10 +37,10 @@ def test_a_tokenizer_comes_back_as_it_was(tokenizer, corpus):
 
 def test_another_tokenizer_is_refused_by_its_hash(tokenizers):
     mine, other = tokenizers["unigram"], tokenizers["unigram-exact"]
-    with pytest.raises(ValueError, match=f"`tokenizer` must be as it was recorded, with sha256 {mine.sha256}.*another"):
+    with pytest.raises(ValueError, match=f"^tokenizer was changed: its sha256 is .*{mine.sha256}"):
         load_tokenizer(other.files(), sha256=mine.sha256)
     mixed = {**mine.files(), "tokenizer.model": tokenizers["bpe"].files()["tokenizer.model"]}
-    with pytest.raises(ValueError, match=r"`tokenizer.model` must be as it was recorded.*restore the one"):
+    with pytest.raises(ValueError, match=r"^tokenizer\.model was changed.*restore"):
         load_tokenizer(mixed)
 
 
@@ -51,34 +51,34 @@ def test_a_pair_comes_back_as_it_was(tokenizers, joint):
     again = load_pair_tokenizer({**pair.files(), "config.toml": b""}, sha256=pair.sha256)
     assert again.joint == joint
     assert again.files() == pair.files()
-    with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
+    with pytest.raises(ValueError, match=r"^tokenizer was changed"):
         load_pair_tokenizer(PairTokenizer(tokenizers["bpe"], tokenizers["bpe"]).files(), sha256=pair.sha256)
 
 
 def test_sides_that_were_swapped_are_refused(tokenizers):
     pair = PairTokenizer(tokenizers["unigram"], tokenizers["bpe"])
-    with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
+    with pytest.raises(ValueError, match=r"^tokenizer was changed"):
         load_pair_tokenizer(PairTokenizer(pair.target, pair.source).files(), sha256=pair.sha256)
 
 
 def test_half_a_pair(tokenizers):
     files = PairTokenizer(tokenizers["unigram"], tokenizers["bpe"]).files()
     del files["tokenizer.target.toml"]
-    with pytest.raises(ValueError, match=r"`files` must be with tokenizer\.target\.toml"):
+    with pytest.raises(ValueError, match=r"^tokenizer\.target\.toml is missing"):
         load_pair_tokenizer(files)
 
 
 @pytest.mark.parametrize("data", [b"", pickle.dumps(print), b"junk"])
 def test_what_is_no_model_is_refused_even_with_its_hash(data):
     record = SentencePieceRecord(model="bpe", normalisation="line", sha256=hash_data(data))
-    with pytest.raises(ValueError, match="`data` must be a model of sentencepiece"):
+    with pytest.raises(ValueError, match="`data` must be a sentencepiece model"):
         load_tokenizer(pack_files("tokenizer", record, {"model": data}))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'["ab"]', pickle.dumps(print), b"[" * 100_000])
 def test_what_are_no_characters_is_refused_even_with_its_hash(data):
     record = CharactersRecord(normalisation="nfc", sha256=hash_data(data))
-    with pytest.raises(ValueError, match=r"must be (a JSON array of characters|single characters)"):
+    with pytest.raises(ValueError, match=r"not a JSON array of characters|must be single characters"):
         load_tokenizer(pack_files("tokenizer", record, {"json": data}))
 
 
@@ -93,14 +93,14 @@ def test_what_is_packed_is_unpacked_among_other_files():
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"tokenizer.json": OTHER}, f"`tokenizer.json` must be as it was recorded, with sha256 {RECORD.sha256}, but is "
-                                f"another, with sha256 {hash_data(OTHER)}"),
-    ({"tokenizer.json": None}, "`files` must be with tokenizer.json, but is without it: tokenizer.toml"),
-    ({"tokenizer.toml": None}, "`files` must be with tokenizer.toml"),
-    ({"tokenizer.toml": b"\xff"}, "`tokenizer.toml` must be a record of a tokenizer, but is no UTF-8"),
+    ({"tokenizer.json": OTHER}, f"tokenizer.json was changed: its sha256 is {hash_data(OTHER)}, and was "
+                                f"{RECORD.sha256}."),
+    ({"tokenizer.json": None}, "tokenizer.json is missing; there is tokenizer.toml."),
+    ({"tokenizer.toml": None}, "tokenizer.toml is missing"),
+    ({"tokenizer.toml": b"\xff"}, "tokenizer.toml is damaged: it is not UTF-8"),
     ({"tokenizer.toml": b"format = 1\n"}, 'tokenizer.toml: missing table "tokenizer"'),
-    ({"tokenizer.toml": b"format = 2\n"}, "`tokenizer.toml` must be of format 1, but is of format 2 instead. Install"),
-    ({"tokenizer.toml": b"["}, "tokenizer.toml:1: not TOML"),
+    ({"tokenizer.toml": b"format = 2\n"}, "tokenizer.toml has format 2, and this version of regard reads format 1."),
+    ({"tokenizer.toml": b"["}, "tokenizer.toml:1: "),
     ({"tokenizer.toml": FILES["tokenizer.toml"].replace(b"characters", b"charakters")}, 'did you mean "characters"?'),
     ({"tokenizer.toml": FILES["tokenizer.toml"].replace(b"nfc", b"nfkc")}, 'did you mean "nfc"?'),
 ])
@@ -226,13 +226,13 @@ def test_it_is_stored_and_comes_back(minilm, byte_level):
         assert again.special == tokenizer.special
         assert again.encode("the big dog") == tokenizer.encode("the big dog")
     assert sorted(minilm.files()) == ["tokenizer.json", "tokenizer.toml"]
-    with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
+    with pytest.raises(ValueError, match=r"^tokenizer was changed"):
         load_tokenizer(minilm.files(), sha256=byte_level.sha256)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[" * 100_000, b'{"model": {"type": "None"}}'])
 def test_what_is_no_tokenizer(data):
-    with pytest.raises(ValueError, match=r"`tokenizer\.json` must be a file of the package `tokenizers`"):
+    with pytest.raises(ValueError, match=r"^tokenizer\.json cannot be read"):
         JsonTokenizer(data, SpecialTokens())
 
 
@@ -348,19 +348,19 @@ def test_it_is_stored_and_comes_back_marian(source, target):
     again = load_tokenizer(source.files(), sha256=source.sha256)
     assert again.encode("the big dog") == source.encode("the big dog")
     assert sorted(source.files()) == ["tokenizer.model", "tokenizer.toml", "tokenizer.vocab.json"]
-    with pytest.raises(ValueError, match="`tokenizer` must be as it was recorded"):
+    with pytest.raises(ValueError, match=r"^tokenizer was changed"):
         load_tokenizer(target.files(), sha256=source.sha256)
 
 
 @pytest.mark.parametrize("vocabulary", [
     b"", b"[]", b"{}", b'{"a": -1}', b'{"a": "0"}', b'{"a": 0, "b": 0}', b"[" * 100_000])
 def test_what_is_no_vocabulary(files, vocabulary):
-    with pytest.raises(ValueError, match=r"`vocab\.json` must be a JSON table of pieces with an id each"):
+    with pytest.raises(ValueError, match=r"^vocab\.json is damaged"):
         MarianTokenizer(files[0], vocabulary)
 
 
 def test_what_does_not_fit(files):
-    with pytest.raises(ValueError, match=r"`source.spm or target.spm` must be a model of sentencepiece"):
+    with pytest.raises(ValueError, match=r"`source.spm or target.spm` must be a sentencepiece model"):
         MarianTokenizer(b"", files[2])
     with pytest.raises(ValueError, match="`ids` must be at least 0 and below"):
         MarianTokenizer(files[0], files[2], SpecialTokens(unknown=10**6))

@@ -207,7 +207,7 @@ def test_a_model_that_would_change_text_is_refused(change):
 
 @pytest.mark.parametrize("data", [b"", b"junk", pickle.dumps([1, 2, 3])])
 def test_what_is_no_model(data, capfd):
-    with pytest.raises(ValueError, match="`data` must be a model of sentencepiece"):
+    with pytest.raises(ValueError, match="`data` must be a sentencepiece model"):
         SentencePieceTokenizer(data, "unigram", "line")
     assert capfd.readouterr().err == ""
 

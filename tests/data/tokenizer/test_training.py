@@ -50,7 +50,8 @@ def test_the_vocabulary_is_as_large_as_asked(corpus, config):
 def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(config, texts):
     trained = train_tokenizer(texts, config(vocab_size=32_000))
     assert 261 < trained.tokenizer.size < 300
-    assert trained.notes == (f"the text allows a vocabulary of {trained.tokenizer.size}, not of 32,000",)
+    (note,) = trained.notes
+    assert f"{trained.tokenizer.size} tokens instead of 32,000" in note
     for text in (*texts, "something else"):
         assert trained.tokenizer.decode(trained.tokenizer.encode(text)) == text
 
@@ -58,12 +59,12 @@ def test_a_vocabulary_larger_than_the_text_allows_is_made_smaller_and_said(confi
 @SUBWORDS
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\n\t"], iter(())])
 def test_nothing_to_learn_from(config, texts):
-    with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank, but is none"):
+    with pytest.raises(ValueError, match="no text to train a tokenizer on"):
         train_tokenizer(texts, config())
 
 
 def test_no_characters_to_learn_from():
-    with pytest.raises(ValueError, match="`texts` must be at least one text that is not blank"):
+    with pytest.raises(ValueError, match="no text to train a tokenizer on"):
         train_tokenizer([""], CharactersConfig())
 
 
@@ -145,7 +146,8 @@ def test_control_symbols_in_the_text_are_text(config):
 def test_of_many_texts_some_are_drawn_each_with_the_same_chance(corpus):
     config = UnigramConfig(vocab_size=400, input_sentence_size=100)
     trained = train_tokenizer(corpus, config)
-    assert trained.notes == (f"100 of {len(corpus)} texts were used",)
+    (note,) = trained.notes
+    assert f"100 of {len(corpus):,} texts" in note
     assert train_tokenizer(iter(corpus), config).tokenizer.sha256 == trained.tokenizer.sha256
     other = train_tokenizer(corpus, UnigramConfig(vocab_size=400, input_sentence_size=100, seed=1))
     assert other.tokenizer.sha256 != trained.tokenizer.sha256
@@ -171,7 +173,8 @@ def test_characters_are_counted():
     assert trained.notes == ()
     few = train_tokenizer(["abc ab", "a▁"], CharactersConfig(vocab_size=263))
     assert few.tokenizer.characters == ("a", "b")
-    assert few.notes == ("2 of 4 characters have no id of their own, and are encoded as bytes",)
+    (note,) = few.notes
+    assert "2 of 4 characters" in note
     assert few.tokenizer.decode(few.tokenizer.encode("abc")) == "abc"
 
 
@@ -188,7 +191,7 @@ def test_joint_is_one_tokenizer_and_separate_are_two(corpus):
     separate = train_separate_tokenizers(sources, ["a"], BpeConfig(vocab_size=400), BpeConfig(vocab_size=401))
     assert not separate.tokenizer.joint
     assert separate.tokenizer.source.sha256 == train_tokenizer(sources, BpeConfig(vocab_size=400)).tokenizer.sha256
-    assert [note.split(":")[0] for note in separate.notes] == ["target"]
+    assert [note.split(":")[0] for note in separate.notes] == ["Target"]
 
 
 @pytest.mark.parametrize("settings", [

@@ -181,11 +181,11 @@ class MaskingConfig(Config):
     """How many tokens are masked, and how."""
 
     mlm_probability: float = number(0.15, minimum=0, maximum=1, old="share")
-    """The share of tokens that the model must predict."""
+    """Fraction of the tokens that the model must predict."""
     mask_replace_prob: float = number(0.8, minimum=0, maximum=1, old="hidden")
-    """Of these, the share that becomes the mask id."""
+    """Fraction of the tokens to predict that is replaced by the mask token."""
     random_replace_prob: float = number(0.1, minimum=0, maximum=1, old="replaced")
-    """Of these, the share that becomes a random id; the rest stay unchanged."""
+    """Fraction of the tokens to predict that is replaced by a random token; the rest stays as it is."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Settings that contradict each other: key and reason."""

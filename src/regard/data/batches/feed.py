@@ -72,15 +72,15 @@ class BatchConfig(Config):
     """The size of batches, and how sequences are laid out in them."""
 
     max_tokens: int = integer(4096, minimum=1, old="tokens")
-    """The largest number of tokens of a batch: source and target together, start ids and padding included."""
+    """Largest number of tokens of a batch: source and target together, start ids and padding included."""
     batch_size: int | None = integer(None, minimum=1, old="rows")
-    """The largest number of sequences of a batch; by default as many as the tokens allow."""
+    """Largest number of examples of a batch; by default as many as the tokens allow."""
     layout: str = choice(LAYOUTS, "padded")
+    """Whether sequences are padded to one length, or packed one after another without padding."""
     shapes: str = choice(SHAPE_CHOICES, "as_drawn")
-    """Whether a batch is as large as its content, or padded to one of few shapes, for each of which a CUDA graph is
-    captured. Packed batches then have one shape, and hold pairs of any lengths."""
+    """Whether a batch is as large as its content (as_drawn), or padded to one of few shapes, for CUDA graphs."""
     prefetch: int = integer(2, minimum=1, old="ahead")
-    """The number of batches that are prepared in advance."""
+    """Batches that are prepared in advance."""
 
     def limits(self) -> BatchLimits:
         """The limits of a plan."""
@@ -96,10 +96,11 @@ class WindowConfig(Config):
     """How a long text is divided into windows."""
 
     length: int = integer(256, minimum=1)
-    """The number of ids of a window."""
+    """Tokens of a window: the context length in training."""
     batch_size: int = integer(32, minimum=1, old="rows")
-    """Windows per step: continuous ones on all processes together, which share the text; shuffled ones on each."""
+    """Windows per batch: continuous ones on all processes together, shuffled ones on each."""
     order: str = choice(WINDOW_ORDERS, "shuffled")
+    """Whether windows continue each other from batch to batch, or are shuffled."""
 
 
 class StepPosition(NamedTuple):

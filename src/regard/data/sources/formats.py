@@ -8,11 +8,12 @@
 The format follows from the suffix (`.tsv`, `.jsonl`, `.po`, `.tmx`, each also with `.gz`) or is given. A file of these
 formats holds pairs; any other file is plain text, and two of them make pairs: sources, then targets. `-` is standard
 input, TSV by default. Files are checked for readability when they are opened here, for their content when they are
-iterated. `source` and `target` are languages in TMX, keys in JSONL, columns in TSV ("1" is the first); plain files and
-PO ignore them.
+iterated. `source` and `target` are languages in TMX, keys in JSONL, columns in TSV (by number, "1" is the first, or by
+their names in a header line); plain files and PO ignore them. What readers learn on the way, such as a skipped header
+line or the languages of a file, is in `Corpus.log`.
 
     plain    a file of sources becomes a file of targets, line for line
-    TSV      the target's column; a line with only the source gets the target after a tab
+    TSV      the target's column; a line with only the source gets the target after a tab; a header line stays
     JSONL    the value of the target's key, which is added where it is missing
     PO       msgstr of every entry that is not obsolete; flags stay, fuzzy ones too
     TMX      the segments in the target language
@@ -25,11 +26,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, Generic, TypeVar, cast
 
 from regard import checks
+from regard.data import languages
 from regard.data.sources import jsonl, po, text, tmx, tsv
 from regard.data.sources.text import (
     BOM,
@@ -37,6 +39,8 @@ from regard.data.sources.text import (
     DataError,
     DocumentParts,
     InputFile,
+    LabelledText,
+    ReadLog,
     SentencePair,
     SkipCallback,
     TargetSlot,
@@ -63,6 +67,8 @@ class Corpus(Generic[Entry]):
     """"pair" or "line"."""
     parts: tuple[tuple[str, Callable[[], Iterator[Entry]]], ...]
     """The description and the reader of each part."""
+    log: ReadLog = field(default_factory=ReadLog, compare=False)
+    """Notes for the user and languages of files; complete after the first iteration."""
 
     def __iter__(self) -> Iterator[Entry]:
         empty = True
@@ -72,7 +78,7 @@ class Corpus(Generic[Entry]):
                 yield entry
         if empty:
             names = ", ".join("standard input" if file == STANDARD_INPUT else printable(file) for file in self.files)
-            raise DataError(f"{names}: There is not a single {self.kind} in it.")
+            raise DataError(f"{names}: No {self.kind}s found.")
 
     def describe(self) -> str:
         """One line for each part: its files and their format. It reads nothing."""
@@ -88,7 +94,8 @@ def read_pairs(paths: Sequence[AnyPath], *, source: str | None = None, target: s
     """The pairs of these files. `skipped` is called for every entry that is not returned, with the reason."""
     check_side_names(source, target)
     inputs, parts = list(_open_inputs(paths)), list[tuple[str, PairReader]]()
-    report = skipped or (lambda location, reason: None)
+    report, log = skipped or (lambda location, reason: None), ReadLog()
+    named = languages.known_pair(source, target)
     while inputs:
         input = inputs.pop(0)
         kind = format_of(input.path, format)
@@ -96,20 +103,28 @@ def read_pairs(paths: Sequence[AnyPath], *, source: str | None = None, target: s
             if not inputs or format_of(inputs[0].path, format) != "plain":
                 raise DataError(_unpaired_message(input, inputs[0] if inputs else None))
             other = inputs.pop(0)
+            _log_languages(log, f"{input.name} + {other.name}", languages.languages_in_names(input.path, other.path))
             parts.append((f"{input.name} + {other.name} ({FORMATS[kind]})",
                           partial(text.read_aligned_lines, input, other)))
             continue
         if kind == "tsv":
             tsv.parse_columns(source, target)  # refuses wrong columns here rather than during iteration
         readers: dict[str, PairReader] = {
-            "tsv": partial(tsv.read_pairs, input, source, target),
+            "tsv": partial(tsv.read_pairs, input, source, target, log),
             "jsonl": partial(jsonl.read_pairs, input, source, target),
-            "po": partial(po.read_pairs, input, report),
-            "tmx": partial(tmx.read_pairs, input, source, target, report),
+            "po": partial(po.read_pairs, input, report, log),
+            "tmx": partial(tmx.read_pairs, input, source, target, report, log),
         }
+        if kind in ("tsv", "jsonl"):
+            _log_languages(log, input.name, named or languages.languages_in_names(input.path))
         about = "; without fuzzy and obsolete entries" if kind == "po" else ""
         parts.append((f"{input.name} ({FORMATS[kind]}{about})", readers[kind]))
-    return PairCorpus(tuple(os.fspath(path) for path in paths), "pair", tuple(parts))
+    return PairCorpus(tuple(os.fspath(path) for path in paths), "pair", tuple(parts), log)
+
+
+def _log_languages(log: ReadLog, name: str, found: languages.LanguagePair | None) -> None:
+    if found is not None:
+        log.languages[name] = found
 
 
 def read_texts(paths: Sequence[AnyPath], *, format: str | None = None) -> TextCorpus:
@@ -124,11 +139,19 @@ def read_texts(paths: Sequence[AnyPath], *, format: str | None = None) -> TextCo
     return TextCorpus(tuple(os.fspath(path) for path in paths), "line", parts)
 
 
+def read_labelled_texts(input: InputFile, log: ReadLog | None = None) -> Iterator[LabelledText]:
+    """The texts of a TSV or JSONL file with their labels; `log` takes a note about a header line."""
+    if format_of(input.path, None) == "jsonl":
+        return jsonl.read_labelled_texts(input)
+    return tsv.read_labelled_texts(input, log)
+
+
 def read_sources(path: AnyPath, *, source: str | None = None, target: str | None = None, format: str | None = None,
-                 entries: str = "all") -> Iterator[TextLine]:
+                 entries: str = "all", log: ReadLog | None = None) -> Iterator[TextLine]:
     """The texts that `write_translations` needs targets for: all, or those whose target is "missing"."""
     checks.pick("entries", entries, ENTRIES)
-    return (TextLine(slot.source, slot.location) for slot in _parse_document(InputFile(path), source, target, format)
+    parts = _parse_document(InputFile(path), source, target, format, log or ReadLog())
+    return (TextLine(slot.source, slot.location) for slot in parts
             if isinstance(slot, TargetSlot) and _is_wanted(slot, entries))
 
 
@@ -141,11 +164,12 @@ def write_translations(path: AnyPath, targets: Iterable[str], output: AnyPath, *
     checks.pick("entries", entries, ENTRIES)
     input, remaining, count = InputFile(path), iter(targets), 0
     if input.single_pass:
-        raise DataError(f"{input.name}: It can be read only once, but is needed twice. Save it to a file first.")
+        raise DataError(f"{input.name}: The input is read twice, but a pipe can be read only once. Save it to a file "
+                        "first.")
     with _create_output(input, os.fspath(output)) as file:
         if format_of(input.path, format) != "tmx" and has_bom(input):
             file.write(BOM)
-        for part in _parse_document(input, source, target, format):
+        for part in _parse_document(input, source, target, format, ReadLog()):
             if not isinstance(part, TargetSlot):
                 file.write(part)
             elif not _is_wanted(part, entries):
@@ -193,10 +217,10 @@ def _open_inputs(paths: Sequence[AnyPath]) -> tuple[InputFile, ...]:
 
 
 def _unpaired_message(input: InputFile, other: InputFile | None) -> str:
-    following = "nothing follows" if other is None else f"{other.name}, which holds pairs itself, follows"
+    following = "no other file follows" if other is None else f"{other.name}, which follows, holds pairs itself"
     suffixes = ", ".join(f"*{suffix}" for suffix in _SUFFIXES if suffix != ".pot")
-    return (f"{input.name}: Plain files come in twos, sources and then targets, but {following} this one. Name its "
-            f"other half; or, if it holds pairs, give its format, or rename it: {suffixes}.")
+    return (f"{input.name}: Pairs in plain text need two files, sources and then targets, but {following}. Name the "
+            f"second file; or, if this one holds pairs, set --format, or rename it ({suffixes}).")
 
 
 def _is_wanted(slot: TargetSlot, entries: str) -> bool:
@@ -208,14 +232,17 @@ def _document_format(input: InputFile, format: str | None) -> str:
     return "plain" if input.path == STANDARD_INPUT and format is None else format_of(input.path, format)
 
 
-def _parse_document(input: InputFile, source: str | None, target: str | None, format: str | None) -> DocumentParts:
+def _parse_document(input: InputFile, source: str | None, target: str | None, format: str | None,
+                    log: ReadLog) -> DocumentParts:
     check_side_names(source, target)
     kind = _document_format(input, format)
     if kind == "plain":
         return text.parse_document(input)
     if kind == "po":
         return po.parse_document(input)
-    return {"tsv": tsv, "jsonl": jsonl, "tmx": tmx}[kind].parse_document(input, source, target)
+    if kind == "tsv":
+        return tsv.parse_document(input, source, target, log)
+    return {"jsonl": jsonl, "tmx": tmx}[kind].parse_document(input, source, target)
 
 
 @contextmanager
@@ -226,19 +253,23 @@ def _create_output(input: InputFile, output: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     if os.path.exists(output) and os.path.samefile(input.path, output):
-        raise DataError(f"{printable(output)}: The output is the input. Choose another name.")
+        raise DataError(f"{printable(output)}: The output file is the input file. Choose another name.")
     with ExitStack() as on_failure, ExitStack() as files:
         try:
             file: BinaryIO = files.enter_context(open(output, "xb"))
         except FileExistsError as error:
-            raise DataError(f"{printable(output)}: It exists already, and is not overwritten. Choose another name.") \
-                from error
+            raise DataError(f"{printable(output)}: The file exists already and is not overwritten. Choose another "
+                            "name.") from error
         except OSError as error:
-            raise DataError(f"{printable(output)}: It cannot be written: {error.strerror}. Choose another name.") \
-                from error
+            raise DataError(f"{printable(output)}: The file cannot be written: {error.strerror}. Choose another "
+                            "name.") from error
         on_failure.callback(os.unlink, output)
         if output.lower().endswith(".gz"):
             file = cast(BinaryIO, files.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
-        yield file
-        files.close()  # writing the last bytes may still fail
+        try:
+            yield file
+            files.close()  # writing the last bytes may still fail
+        except OSError as error:
+            error.filename = error.filename or output
+            raise
         on_failure.pop_all()

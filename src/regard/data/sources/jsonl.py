@@ -1,5 +1,7 @@
 """JSON Lines: one object per line, with texts under the keys `source` and `target`, or under other keys.
 
+A line of labelled texts has the keys `text` and `label`.
+
 An object may have more keys. When translations are written back, only the bytes of the target's value change; where
 the key is missing it is added as the last one. A duplicate key is refused: JSON parsers differ in which value they use.
 """
@@ -13,6 +15,7 @@ from regard.data.sources.text import (
     DataError,
     DocumentParts,
     InputFile,
+    LabelledText,
     Location,
     SentencePair,
     TargetSlot,
@@ -34,6 +37,18 @@ def read_pairs(input: InputFile, source: str | None, target: str | None) -> Iter
         location = Location(name, number)
         value = _parse_object(decode, line, location)
         yield SentencePair(_text_at_key(value, first, location), _text_at_key(value, second, location), location)
+
+
+def read_labelled_texts(input: InputFile) -> Iterator[LabelledText]:
+    """The texts of a file with their labels, which may not be empty."""
+    decode = _decoder().decode
+    for number, line in enumerate(read_lines(input), 1):
+        location = Location(input.name, number)
+        value = _parse_object(decode, line, location)
+        text, label = _text_at_key(value, "text", location), _text_at_key(value, "label", location).strip()
+        if not label:
+            raise DataError(f'{location}: "label" is empty. Fill it in, or remove the line.')
+        yield LabelledText(text, label, location)
 
 
 def parse_document(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
@@ -88,11 +103,12 @@ def _text_at_key(value: dict[str, object], key: str, location: Location) -> str:
             raise DataError(f'{location}: "{printable(key)}" is {_json_type(text)} instead of a string. Fix the line.')
         there = ", ".join(f'"{printable(name)}"' for name in list(value)[:8]) or "none"
         raise DataError(f'{location}: The key "{printable(key)}" is missing; the line has: {there}. Fix the '
-                        "line, or name the keys of source and target.")
+                        "line, or choose keys with --source and --target.")
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise DataError(f'{location}: "{printable(key)}" has half a surrogate pair, which is not text. Fix the line.')
+        raise DataError(f'{location}: "{printable(key)}" has half a surrogate pair, which is not valid text. Fix the '
+                        "line.")
     if "\0" in text:
-        raise DataError(f'{location}: "{printable(key)}" has a NUL, which is not text. Fix the line.')
+        raise DataError(f'{location}: "{printable(key)}" has a NUL character, which is not valid text. Fix the line.')
     return text
 
 

@@ -17,17 +17,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from regard.data.languages import LanguagePair, normalize_code
 from regard.data.sources.text import (
+    MAX_LINE_BYTES,
     DataError,
     DocumentParts,
     InputFile,
     Location,
+    ReadLog,
     SentencePair,
     SkipCallback,
     TargetSlot,
     encode_text,
     printable,
     read_lines_with_ends,
+    too_long_error,
 )
 
 BLANKS = " \t\r\f\v"
@@ -39,6 +43,7 @@ _ESCAPES = str.maketrans({letter: f"\\{name}" for name, letter in _LETTERS.items
 _CHARSET = re.compile(r"^Content-Type:.*?charset=([^\s;]+)", re.MULTILINE | re.IGNORECASE)
 _PLURALS = re.compile(r"^Plural-Forms:\s*nplurals\s*=\s*([0-9]+)\s*;\s*plural\s*=([^;\n]+)",
                       re.MULTILINE | re.IGNORECASE)
+_LANGUAGE = re.compile(r"^(Language|X-Source-Language):[ \t]*([A-Za-z0-9_-]+)", re.MULTILINE | re.IGNORECASE)
 _READABLE = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}  # the last is the placeholder of templates
 
 
@@ -103,6 +108,8 @@ def read_entries(input: InputFile) -> Iterator[PoEntry]:
             _read_strings(last, text, keyword.end() if keyword else position, entry.size, location)
         entry.raw.append(text + end)
         entry.size += len(text) + len(end)
+        if entry.size > MAX_LINE_BYTES:
+            raise too_long_error(Location(input.name, number), "entry", MAX_LINE_BYTES)
         entry.end = end or entry.end
     started = entry.id or entry.context
     if started and not entry.strings:
@@ -177,13 +184,14 @@ def _excerpt(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def read_pairs(input: InputFile, skipped: SkipCallback) -> Iterator[SentencePair]:
+def read_pairs(input: InputFile, skipped: SkipCallback, log: ReadLog) -> Iterator[SentencePair]:
     """The pairs of a file, without fuzzy and obsolete entries; `skipped` is called for each of those."""
     singular = 0
     for entry in read_entries(input):
         location = _entry_location(input, entry)
         if _is_header(entry):
             singular = _read_header(input, entry)
+            _log_languages(input, entry.strings[0].text, log)
         elif entry.strings and (entry.obsolete or "fuzzy" in entry.flags):  # comments alone are not an entry
             skipped(location, "obsolete" if entry.obsolete else "fuzzy")
         else:
@@ -232,6 +240,14 @@ def _read_header(input: InputFile, entry: PoEntry) -> int:
     except (ValueError, ZeroDivisionError) as error:
         reason = printable(str(error))
         raise DataError(f"{input.name}:{line}: Plural-Forms cannot be evaluated ({reason}). Fix it.") from error
+
+
+def _log_languages(input: InputFile, header: str, log: ReadLog) -> None:
+    """Log the languages that a header declares. Sources are English by convention."""
+    declared = {name.lower(): normalize_code(value) for name, value in _LANGUAGE.findall(header)}
+    target = declared.get("language")
+    if target:
+        log.languages[input.name] = LanguagePair(declared.get("x-source-language") or "en", target)
 
 
 def _source_text(entry: PoEntry, index: int, singular: int) -> str:

@@ -8,7 +8,8 @@ Gzip is recognised by its first bytes, so the name may lack `.gz`. Only LF and C
 tabs, form feeds and a lone CR are part of it (`str.splitlines` and Python's text mode disagree, and break the alignment
 of two files). A byte order mark at the start is not text. Bytes that are not UTF-8, NULs, UTF-16, UTF-32 and files
 whose only line ends are lone CRs are refused, with file, line and byte; the lines before the bad one are yielded first.
-Blocks are decoded and split whole, so memory does not grow with the file.
+Blocks are decoded and split whole, so memory does not grow with the file. A line longer than a limit is refused as soon
+as the limit is reached: a small gzip file can unpack to a line that no memory holds.
 
 To write translations back, a format splits a file into parts: bytes that stay, and `TargetSlot`s, which may change.
 """
@@ -25,7 +26,13 @@ from io import BufferedReader
 from itertools import chain, zip_longest
 from typing import NamedTuple, cast
 
+from regard.data.languages import LanguagePair
+
 BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 24
+"""Bytes of a line, or of one entry of a file, at most: 16 MiB."""
+MAX_RUNNING_TEXT_BYTES = 1 << 27
+"""The same for running text, which may have no line breaks at all (text8 is one line of 100 MB): 128 MiB."""
 STANDARD_INPUT = "-"
 BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -35,7 +42,7 @@ _WIDE_BOMS = {b"\xff\xfe\0\0": "UTF-32LE", b"\0\0\xfe\xff": "UTF-32BE", b"\xff\x
 _NO_SUCH_FILE = "There is no such file. Check the name."
 _ERRNO_MESSAGES = {errno.ENOENT: _NO_SUCH_FILE, errno.ENOTDIR: _NO_SUCH_FILE,
                    errno.EACCES: "No permission to read it. Ask its owner, or `chmod +r`.",
-                   errno.EISDIR: "This is a directory. Name the files in it."}
+                   errno.EISDIR: "This is a folder. Name the files in it."}
 
 
 class DataError(ValueError):
@@ -67,8 +74,30 @@ class TextLine(NamedTuple):
     location: Location
 
 
+class LabelledText(NamedTuple):
+    """A text, its label, and its location."""
+
+    text: str
+    label: str
+    location: Location
+
+
 SkipCallback = Callable[[Location, str], None]
 """Called for every entry that a reader skips, with its location and the reason."""
+
+
+class ReadLog:
+    """What readers learn about their files besides the texts: notes for the user, and languages."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.languages: dict[str, LanguagePair] = {}
+        """The languages of files that tell them, by file name."""
+
+    def note(self, text: str) -> None:
+        """Add a note; the same one only once, since files are read several times."""
+        if text not in self.notes:
+            self.notes.append(text)
 
 
 @dataclass(frozen=True)
@@ -102,14 +131,14 @@ class InputFile:
     def blocks(self) -> Iterator[bytes]:
         """The content, decompressed if it is gzip, in blocks of about 1 MiB."""
         if self.single_pass and self._started:
-            raise DataError(f"{self.name}: It was read already, and can be read only once. Save it to a file first.")
+            raise DataError(f"{self.name}: A pipe can be read only once. Save it to a file first.")
         self._started = True
         head, rest = read_head(self._raw_blocks(), [_GZIP, *_OTHER_COMPRESSIONS])
         if head.startswith(_GZIP):
             return self._decompress(chain([head], rest))
         for mark, compression in _OTHER_COMPRESSIONS.items():
             if head.startswith(mark):
-                raise DataError(f"{self.name}: It is compressed with {compression}. Decompress it, or use gzip.")
+                raise DataError(f"{self.name}: The file is compressed with {compression}. Decompress it, or use gzip.")
         if self.path.lower().endswith(".gz"):
             raise DataError(f"{self.name}: The name says gzip, but the content is not. Rename or download it again.")
         return chain([head], rest)
@@ -128,14 +157,14 @@ class InputFile:
         return not stat.S_ISREG(mode)
 
     def _read_error(self, error: OSError) -> DataError:
-        reason = _ERRNO_MESSAGES.get(error.errno or 0) or f"It cannot be read: {error.strerror}."
+        reason = _ERRNO_MESSAGES.get(error.errno or 0) or f"The file cannot be read: {error.strerror}."
         return DataError(f"{self.name}: {reason}")
 
     def _raw_blocks(self) -> Iterator[bytes]:
         try:
             if self.path == STANDARD_INPUT:
                 if sys.stdin is None:
-                    raise DataError(f"{self.name}: It is closed. Pipe something in, or name a file.")
+                    raise DataError(f"{self.name}: The stream is closed. Pipe something in, or name a file.")
                 stream = cast(BufferedReader, sys.stdin.buffer)
                 while block := stream.read1(BLOCK_BYTES):  # what is available, without waiting for more
                     yield block
@@ -222,19 +251,23 @@ def has_bom(input: InputFile) -> bool:
     return read_head(input.blocks(), [BOM])[0].startswith(BOM)
 
 
-def decode_chunks(input: InputFile) -> Iterator[str]:
-    """The text of a file in chunks of whole lines with their ends."""
+def decode_chunks(input: InputFile, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """The text of a file in chunks of whole lines with their ends. A line over the limit is a DataError."""
     head, blocks = read_head(input.blocks(), [BOM, *_WIDE_BOMS])
     for mark, encoding in _WIDE_BOMS.items():
         if head.startswith(mark):
-            raise DataError(f"{input.name}: It is {encoding}, not UTF-8. {_iconv_hint(encoding)}")
+            raise DataError(f"{input.name}: The file is {encoding}, not UTF-8. {_iconv_hint(encoding)}")
     skipped = len(BOM) if head.startswith(BOM) else 0  # bytes of the first line that are not text
-    number, pending = 1, list[bytes]()
+    number, pending, size = 1, list[bytes](), 0  # `size` is that of the line that is not yet complete
     for block in chain([head[skipped:]], blocks):
         end = block.rfind(b"\n") + 1
         if not end:
             pending.append(block)
+            size += len(block)
+            if size > max_line_bytes:
+                raise too_long_error(Location(input.name, number), "line", max_line_bytes)
             continue
+        size = len(block) - end
         data = b"".join([*pending, block[:end]])
         pending = [block[end:]]
         yield from _decode_lines(input.name, data, number, skipped)
@@ -246,6 +279,11 @@ def decode_chunks(input: InputFile) -> Iterator[str]:
             raise DataError(f"{input.name}: Its lines end with a lone CR, as on very old systems; only LF and CRLF end "
                             "a line. Convert it: tr '\\r' '\\n'.")
         yield from chunks
+
+
+def too_long_error(location: Location, noun: str, limit: int) -> DataError:
+    """The error for a line or an entry of more bytes than the limit; the caller raises it."""
+    return DataError(f"{location}: The {noun} is longer than {limit >> 20} MiB. Split it, or remove it.")
 
 
 def _decode_lines(name: str, data: bytes, number: int, skipped: int) -> Iterator[str]:
@@ -319,19 +357,19 @@ def parse_document(input: InputFile) -> DocumentParts:
 def encode_line(location: Location, text: str) -> bytes:
     """A target as one line of a file; a DataError if it would become two."""
     if "\n" in text or text.endswith("\r"):
-        raise DataError(f"{location}: A target with a line break of its own does not fit into a line. Use JSONL.")
+        raise DataError(f"{location}: The translation has a line break, which a line cannot hold. Use JSONL.")
     return encode_text(location, text)
 
 
 def encode_text(location: Location, text: str) -> bytes:
     """A target in UTF-8; a DataError for what no text file can hold."""
     if "\0" in text:
-        raise DataError(f"{location}: A target with a NUL is not text.")
+        raise DataError(f"{location}: The translation has a NUL character, which a text file cannot hold.")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{location}: A target with half a surrogate pair, at character {error.start + 1}, is not "
-                        "text.") from error
+        raise DataError(f"{location}: The translation has half a surrogate pair at character {error.start + 1}, which "
+                        "UTF-8 cannot encode.") from error
 
 
 def _line_count(count: int) -> str:

@@ -23,18 +23,24 @@ from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
+from regard.data.languages import LanguagePair, normalize_code
 from regard.data.sources.text import (
+    MAX_LINE_BYTES,
     DataError,
     DocumentParts,
     InputFile,
     Location,
+    ReadLog,
     SentencePair,
     SkipCallback,
     TargetSlot,
     printable,
     read_head,
+    too_long_error,
 )
 
+MAX_DEPTH = 1000
+"""Elements inside each other, at most."""
 NATIVE_CODES = {"bpt", "ept", "it", "ph", "ut"}
 # XML 1.0 cannot represent most control characters, halves of surrogate pairs, U+FFFE and U+FFFF.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -86,6 +92,8 @@ class TmxParser:
         self._inside = 0  # open elements inside the segment
         self._codes = 0  # those of them at or inside a native code
         self._elements = 0
+        self._depth = 0  # open elements
+        self._bytes = 0  # of all blocks
         self._parser = self._create_parser()
 
     def feed(self, block: bytes) -> list[TmxUnit]:
@@ -99,6 +107,9 @@ class TmxParser:
             raise  # raised by a handler below
         except (LookupError, ValueError) as error:
             raise DataError(f"{self.name}:1: Its encoding cannot be read ({error}). Convert it to UTF-8.") from error
+        self._bytes += len(block)
+        if self._bytes - self.done > MAX_LINE_BYTES + len(block):
+            raise too_long_error(Location(self.name, self._parser.CurrentLineNumber), "entry", MAX_LINE_BYTES)
         ready, self._ready = self._ready, []
         return ready
 
@@ -133,7 +144,10 @@ class TmxParser:
 
     def _start(self, element: str, attributes: dict[str, str]) -> None:
         self._mark_begin()
-        self._elements += 1
+        self._elements, self._depth = self._elements + 1, self._depth + 1
+        if self._depth > MAX_DEPTH:
+            raise DataError(f"{self._here()}: More than {MAX_DEPTH:,} elements are inside each other. Export the file "
+                            "again.")
         if self._elements == 1 and element != "tmx":
             raise DataError(f"{self._here()}: This is not a TMX file: it begins with <{printable(element)}>.")
         if self._segment is not None:
@@ -157,6 +171,7 @@ class TmxParser:
 
     def _end(self, element: str) -> None:
         self._mark_begin()
+        self._depth -= 1
         if self._inside:
             self._inside, self._codes = self._inside - 1, max(0, self._codes - 1)
         elif element == "seg" and self._segment is not None:
@@ -176,7 +191,7 @@ class TmxParser:
 
 
 def read_pairs(input: InputFile, source: str | None, target: str | None,
-               skipped: SkipCallback) -> Iterator[SentencePair]:
+               skipped: SkipCallback, log: ReadLog) -> Iterator[SentencePair]:
     """The pairs of a file; `skipped` is called for every unit or variant that gives none."""
     languages, units = _LanguagePair(input.name, source, target), TmxParser(input.name)
     for block in chain(input.blocks(), [b""]):
@@ -189,6 +204,9 @@ def read_pairs(input: InputFile, source: str | None, target: str | None,
             for other in others:
                 yield SentencePair(first.text, other.text, Location(input.name, unit.line))
     languages.check()
+    codes = normalize_code(languages.source), normalize_code(languages.target)
+    if codes[0] and codes[1]:
+        log.languages[input.name] = LanguagePair(codes[0], codes[1])
 
 
 def parse_document(input: InputFile, source: str | None, target: str | None) -> DocumentParts:
@@ -273,7 +291,8 @@ class _LanguagePair:
         if self.found and not self.pairs:
             found = ", ".join(f'"{printable(language)}"' for language in list(self.found)[:20])
             raise DataError(f'{self.name}: No unit has both a source in "{printable(self.source)}" and a target in '
-                            f'"{printable(self.target)}". The languages found: {found}. Name two of them.')
+                            f'"{printable(self.target)}". Choose two of its languages with --source and --target: '
+                            f'{found}.')
 
     def _learn(self, language: str, declared: str | None, variant: TmxVariant) -> None:
         if not self.source:
@@ -281,8 +300,9 @@ class _LanguagePair:
         if _language_matches(language, self.source) or language == self.target:
             return
         if self.target:
-            raise DataError(f'{self.name}:{variant.line}: A third language, "{printable(variant.language)}", besides '
-                            f'"{printable(self.source)}" and "{printable(self.target)}". Name source and target.')
+            raise DataError(f'{self.name}:{variant.line}: A third language, "{printable(variant.language)}", after '
+                            f'"{printable(self.source)}" and "{printable(self.target)}". Choose two of them with '
+                            '--source and --target.')
         self.target = language
 
     def _is_target(self, language: str) -> bool:

@@ -88,6 +88,9 @@ class Tokenizer(ABC):
     lossless: bool
     """Whether decode(encode(text)) == normalize(text) for every text. Ours are; those of imported models are not."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size:,} ids)"
+
     @property
     @abstractmethod
     def size(self) -> int:
@@ -211,6 +214,9 @@ class PairTokenizer:
 
     source: Tokenizer
     target: Tokenizer
+
+    def __repr__(self) -> str:
+        return f"PairTokenizer({self.source!r}, {'joint' if self.joint else repr(self.target)})"
 
     @property
     def joint(self) -> bool:

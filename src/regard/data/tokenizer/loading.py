@@ -86,7 +86,7 @@ def _parse_characters(data: bytes, name: str) -> list[str]:
     except (ValueError, RecursionError):
         characters = None
     if not isinstance(characters, list) or not all(isinstance(one, str) for one in characters):
-        raise checks.wrong(name, "a JSON array of characters", "something else", "Restore it from a copy.")
+        raise ValueError(f"{name} is damaged: it is not a JSON array of characters. Restore it from a copy.")
     return characters
 
 
@@ -182,7 +182,7 @@ def _parse_tokenizer_json(data: bytes) -> Any:
         json.loads(data)
         return tokenizers.Tokenizer.from_buffer(data)
     except (ValueError, RecursionError) as error:
-        raise checks.wrong("tokenizer.json", "a file of the package `tokenizers`", f"none ({error})"[:200]) from error
+        raise ValueError(f"tokenizer.json cannot be read by the package tokenizers: {str(error)[:200]}") from error
 
 
 MARIAN_END, MARIAN_UNKNOWN, MARIAN_PADDING = "</s>", "<unk>", "<pad>"
@@ -262,7 +262,7 @@ def _parse_vocabulary(data: bytes) -> dict[str, int]:
         table = None
     if (not isinstance(table, dict) or not table or not all(type(id_) is int and id_ >= 0 for id_ in table.values())
             or len({*table.values()}) < len(table)):
-        raise checks.wrong("vocab.json", "a JSON table of pieces with an id each", "something else")
+        raise ValueError("vocab.json is damaged: it is not a JSON object with an id for each piece.")
     return table
 
 
@@ -296,11 +296,11 @@ def unpack_files(files: Mapping[str, bytes], name: str) -> tuple[Any, dict[str, 
     try:
         read = toml.parse_document(text.decode(), f"{name}.toml")
     except UnicodeDecodeError:
-        raise checks.wrong(f"{name}.toml", "a record of a tokenizer", "no UTF-8", "Restore it from a copy.") from None
+        raise ValueError(f"{name}.toml is damaged: it is not UTF-8. Restore it from a copy.") from None
     version = read.tables.get("format")
     if isinstance(version, int) and version > TOKENIZER_FORMAT:
-        raise checks.wrong(f"{name}.toml", f"of format {TOKENIZER_FORMAT}", f"of format {version}",
-                           "Install a newer regard.")
+        raise ValueError(f"{name}.toml has format {version}, and this version of regard reads format "
+                         f"{TOKENIZER_FORMAT}. Install a newer regard.")
     record: Any = config.read_configs({"format": int, "tokenizer": AnyRecord}, read)["tokenizer"]
     data = {}
     for suffix, key in record.suffixes.items():
@@ -313,12 +313,12 @@ def require_file(files: Mapping[str, bytes], name: str) -> bytes:
     """The file of this name; a ValueError if it is missing."""
     if name not in files:
         present = ", ".join(sorted(files)[:8]) or "none"
-        raise checks.wrong("files", f"with {name}", f"without it: {present}", "Restore it from a copy.")
+        raise ValueError(f"{name} is missing; there is {present}. Restore it from a copy.")
     return files[name]
 
 
 def check_sha256(name: str, recorded: str, found: str) -> None:
     """Refuse a file that differs from what was recorded."""
     if found != recorded:
-        raise checks.wrong(name, f"as it was recorded, with sha256 {recorded}", f"another, with sha256 {found}",
-                           "A model works with its own tokenizer alone: restore the one that it was trained with.")
+        raise ValueError(f"{name} was changed: its sha256 is {found}, and was {recorded}. A model works only with the "
+                         "tokenizer that it was trained with: restore it from a copy.")

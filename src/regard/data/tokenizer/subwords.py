@@ -374,11 +374,11 @@ class SentencePieceTokenizer(LosslessTokenizer):
 def load_sentencepiece(data: bytes, argument: str) -> sentencepiece.SentencePieceProcessor:
     """The processor of a stored model; a ValueError if it is not one."""
     if not data:  # which sentencepiece accepts silently
-        raise checks.wrong(argument, "a model of sentencepiece", "empty")
+        raise checks.wrong(argument, "a sentencepiece model", "empty")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=data)
     except RuntimeError as error:
-        raise checks.wrong(argument, "a model of sentencepiece", f"none ({error})"[:200]) from error
+        raise checks.wrong(argument, "a sentencepiece model", f"none ({error})"[:200]) from error
 
 
 class ScoredPiece(NamedTuple):

@@ -43,16 +43,17 @@ class SubwordConfig(Config):
     """The settings that unigram models and byte pair encoding share."""
 
     vocab_size: int = integer(8000, minimum=FIRST_PIECE + 1, old="vocabulary")
-    """The number of ids: 5 special ones, 256 bytes, and the pieces. A text may allow fewer."""
+    """Size of the vocabulary: 5 special ids, 256 bytes and the subwords. Little text may allow fewer."""
     character_coverage: float = number(0.9998, minimum=0.98, maximum=1, old="coverage")
-    """The share of the characters of the text that have a piece; the rarest are encoded as bytes."""
+    """Fraction of the characters of the text that are in the vocabulary; the rarest are split into bytes."""
     normalization: str = choice(NORMALIZATIONS, "line", old="normalisation")
+    """Unicode normalization: none (exact), NFC, or NFC with every text on one line (line)."""
     split_digits: bool = False
-    """Whether every digit is a piece of its own, so that numbers are copied rather than learned."""
+    """Whether every digit is a token of its own, so that numbers are copied rather than learned."""
     input_sentence_size: int = integer(200_000, minimum=1, old="sentences")
-    """How many texts are used; of more, a random sample. They take about 1 KB of memory each."""
+    """Texts that the tokenizer is trained on; of more, a random sample. Each needs about 1 KB of memory."""
     seed: int = integer(0, minimum=0)
-    """The seed of that sample."""
+    """Random seed of the sample of texts that the tokenizer is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,9 @@ class CharactersConfig(Config):
 
     kind: ClassVar[str] = "characters"
     vocab_size: int | None = integer(None, minimum=FIRST_PIECE + 1, old="vocabulary")
-    """The largest number of ids: 5 special ones, 256 bytes, and the most frequent characters."""
+    """Largest size of the vocabulary: 5 special ids, 256 bytes and the most frequent characters."""
     normalization: str = choice(NORMALIZATIONS, "nfc", old="normalisation")
+    """Unicode normalization: none (exact), NFC, or NFC with every text on one line (line)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class BytesConfig(Config):
 
     kind: ClassVar[str] = "bytes"
     normalization: str = choice(NORMALIZATIONS, "exact", old="normalisation")
+    """Unicode normalization: none (exact), NFC, or NFC with every text on one line (line)."""
 
 
 TokenizerConfig = UnigramConfig | BpeConfig | CharactersConfig | BytesConfig
@@ -140,7 +143,7 @@ def train_separate_tokenizers(sources: Iterable[str], targets: Iterable[str], so
                    target: TokenizerConfig) -> TrainedPairTokenizer:
     """Train a tokenizer for each side, each with its own config."""
     first, second = train_tokenizer(sources, source), train_tokenizer(targets, target)
-    notes = (*(f"source: {note}" for note in first.notes), *(f"target: {note}" for note in second.notes))
+    notes = (*(f"Source: {note}" for note in first.notes), *(f"Target: {note}" for note in second.notes))
     return TrainedPairTokenizer(PairTokenizer(first.tokenizer, second.tokenizer), notes)
 
 
@@ -154,21 +157,21 @@ def _train_characters(texts: Iterable[str], config: CharactersConfig) -> Trained
     found = sorted(counts, key=lambda character: (-counts[character], character))
     kept = found if config.vocab_size is None else found[:config.vocab_size - FIRST_PIECE]
     missing = len(found) - len(kept)
-    note = f"{missing} of {len(found)} characters have no id of their own, and are encoded as bytes"
+    note = f"{missing:,} of {len(found):,} characters are not in the vocabulary and are encoded as bytes."
     return TrainedTokenizer(CharacterTokenizer(kept, config.normalization), (note,) if missing else ())
 
 
 def _train_subwords(texts: Iterable[str], config: AnySubwordConfig) -> TrainedTokenizer:
     normalize = NORMALIZATIONS[config.normalization]
     kept, count = _reservoir_sample((text for text in map(normalize, texts) if text), config)
-    notes = [f"{len(kept):,} of {count:,} texts were used"] if len(kept) < count else []
+    notes = [f"The tokenizer is trained on a sample of {len(kept):,} of {count:,} texts."] if len(kept) < count else []
     counts = Counter(line for text in kept for line in _training_lines(text))
     lines = [line for line, count in counts.items() for _ in range(min(count, LINE_REPEATS))]
     if not lines:
         raise _no_text_error()
     data, size = _train_largest(lines, config)
     if size < config.vocab_size:
-        notes.append(f"the text allows a vocabulary of {size:,}, not of {config.vocab_size:,}")
+        notes.append(f"The vocabulary has {size:,} tokens instead of {config.vocab_size:,}: the text has no more.")
     return TrainedTokenizer(SentencePieceTokenizer(data, config.kind, config.normalization), tuple(notes))
 
 
@@ -202,8 +205,7 @@ def _train_largest(lines: list[str], config: AnySubwordConfig) -> tuple[bytes, i
                 raise checks.wrong("vocab_size", f"at least {small[1]}, for the characters of the text", size,
                                    "Choose a larger one, or a lower character_coverage.") from None
             else:
-                raise checks.wrong("texts", "texts in which sentencepiece finds pieces", "others",
-                                   f"It says: {error}") from error
+                raise ValueError(f"sentencepiece cannot train a tokenizer on these texts: {error}") from error
 
 
 def _train_sentencepiece(lines: list[str], config: AnySubwordConfig, size: int) -> bytes:
@@ -221,4 +223,4 @@ def _train_sentencepiece(lines: list[str], config: AnySubwordConfig, size: int) 
 
 
 def _no_text_error() -> ValueError:
-    return checks.wrong("texts", "at least one text that is not blank", "none")
+    return ValueError("There is no text to train a tokenizer on: all texts are empty.")
